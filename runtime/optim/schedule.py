@@ -1,0 +1,157 @@
+"""Learning-rate segments: pure functions of the absolute step, in float64 on the host.
+
+The train step takes the learning rate as an argument, so a schedule needs no JAX, changes no compiled
+program, and a plan can evaluate it at any step. Lengths are explicit and steps absolute: moving the end
+of a phase never changes what happened before it. `step` counts finished updates, so `schedule(0)` is the
+rate of the first update.
+"""
+
+import dataclasses
+import math
+from typing import Literal
+
+
+def _at_least(owner: str, field: str, value: int, least: int, cure: str) -> None:
+    if value < least:
+        raise ValueError(f"{owner}.{field} is {value}; it must be at least {least}. {cure}")
+
+
+def _is_rate(owner: str, field: str, value: float) -> None:
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{owner}.{field} is {value}; a learning rate is finite and not negative.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """The same value at every step."""
+
+    value: float
+    kind: Literal["constant"] = "constant"
+
+    def __post_init__(self) -> None:
+        _is_rate("Constant", "value", self.value)
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """A straight line from `peak_value` to `end_value`: the last leg of WSD (arXiv:2404.06395).
+
+    Step `start_step + decay_steps` is the first at `end_value`; earlier steps than `start_step` see
+    `peak_value` and later ones `end_value`, exactly.
+    """
+
+    peak_value: float
+    end_value: float
+    start_step: int
+    decay_steps: int
+    kind: Literal["linear"] = "linear"
+
+    def __post_init__(self) -> None:
+        _is_rate("Linear", "peak_value", self.peak_value)
+        _is_rate("Linear", "end_value", self.end_value)
+        _at_least("Linear", "decay_steps", self.decay_steps, 1, "For a jump, begin the next phase at the new value.")
+
+    def __call__(self, step: int) -> float:
+        fraction = min(max(step - self.start_step, 0), self.decay_steps) / self.decay_steps
+        return self.peak_value * (1 - fraction) + self.end_value * fraction
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewarm:
+    """A straight line up from `init_value` to `peak_value` over `warmup_steps`, then constant (Phoenix)."""
+
+    init_value: float
+    peak_value: float
+    start_step: int
+    warmup_steps: int
+    kind: Literal["rewarm"] = "rewarm"
+
+    def __post_init__(self) -> None:
+        _is_rate("Rewarm", "init_value", self.init_value)
+        _is_rate("Rewarm", "peak_value", self.peak_value)
+        _at_least("Rewarm", "warmup_steps", self.warmup_steps, 1, "For a jump, use Constant.")
+
+    def __call__(self, step: int) -> float:
+        fraction = min(max(step - self.start_step, 0), self.warmup_steps) / self.warmup_steps
+        return self.init_value * (1 - fraction) + self.peak_value * fraction
+
+
+@dataclasses.dataclass(frozen=True)
+class Cosine:
+    """Half a cosine from `peak_value` to `end_value` (arXiv:1608.03983, without restarts)."""
+
+    peak_value: float
+    end_value: float
+    start_step: int
+    decay_steps: int
+    kind: Literal["cosine"] = "cosine"
+
+    def __post_init__(self) -> None:
+        _is_rate("Cosine", "peak_value", self.peak_value)
+        _is_rate("Cosine", "end_value", self.end_value)
+        _at_least("Cosine", "decay_steps", self.decay_steps, 1, "For a jump, begin the next phase at the new value.")
+
+    def __call__(self, step: int) -> float:
+        fraction = min(max(step - self.start_step, 0), self.decay_steps) / self.decay_steps
+        share = 0.5 * (1 + math.cos(math.pi * fraction))
+        return self.peak_value * share + self.end_value * (1 - share)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cycles:
+    """From `start_step` on, cycles of `cycle_steps` whose last `decay_steps` decay; see `WsdS`."""
+
+    start_step: int
+    cycle_steps: int
+    decay_steps: int
+
+    def __post_init__(self) -> None:
+        _at_least("Cycles", "decay_steps", self.decay_steps, 1, "A cycle without decay is a Constant.")
+        if self.decay_steps > self.cycle_steps:
+            raise ValueError(
+                f"Cycles.decay_steps is {self.decay_steps}, longer than cycle_steps = {self.cycle_steps}; "
+                "the decay is the end of its cycle."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class WsdS:
+    """Warmup, then stable-decay cycles with inverse decay (WSD-S, arXiv:2410.05192), each back to the peak at once.
+
+    Inside a decay of D steps, k steps in: `peak / (1 + (peak / end - 1) * k / D)`, so 1/rate is linear in k.
+    `cycles` may change by step (kestrel: 10,000 with 1,000, then 20,000 with 2,000 from step 200,000);
+    a change takes effect at its `start_step` and never alters earlier steps.
+    """
+
+    peak_value: float
+    end_value: float
+    warmup_steps: int
+    cycles: tuple[Cycles, ...]
+    kind: Literal["wsd_s"] = "wsd_s"
+
+    def __post_init__(self) -> None:
+        _is_rate("WsdS", "peak_value", self.peak_value)
+        if not 0 < self.end_value <= self.peak_value:
+            raise ValueError(f"WsdS.end_value is {self.end_value}; inverse decay needs 0 < end_value <= peak_value.")
+        if not self.cycles or self.cycles[0].start_step != 0:
+            raise ValueError("WsdS.cycles must begin with a Cycles whose start_step is 0.")
+        for earlier, later in zip(self.cycles, self.cycles[1:], strict=False):
+            if (later.start_step - earlier.start_step) % earlier.cycle_steps or later.start_step <= earlier.start_step:
+                raise ValueError(
+                    f"WsdS.cycles: start_step {later.start_step} is inside a cycle of {earlier.cycle_steps} steps that "
+                    f"began at {earlier.start_step}; change the cycle where one ends, or the decay is cut short."
+                )
+
+    def __call__(self, step: int) -> float:
+        if step < self.warmup_steps:
+            return self.peak_value * step / self.warmup_steps
+        cycles = next(cycles for cycles in reversed(self.cycles) if step >= cycles.start_step)
+        elapsed = (step - cycles.start_step) % cycles.cycle_steps
+        decay_elapsed = max(elapsed - (cycles.cycle_steps - cycles.decay_steps), 0)
+        return self.peak_value / (1 + (self.peak_value / self.end_value - 1) * decay_elapsed / cycles.decay_steps)
+
+
+Schedule = Constant | Linear | Rewarm | Cosine | WsdS
