@@ -1,0 +1,60 @@
+"""Mixture: the share of each source, at any step; a plain value without JAX, so that a plan can read it."""
+
+import dataclasses
+import math
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureSegment:
+    """From `start_step` on, sequences are drawn from the sources in proportion to `weights`."""
+
+    start_step: int
+    weights: dict[str, float]
+    """Positive numbers of any scale; only their ratios count."""
+
+    def __post_init__(self) -> None:
+        if not self.weights:
+            raise ValueError("MixtureSegment.weights is empty; name at least one source.")
+        for source, weight in self.weights.items():
+            if not (math.isfinite(weight) and weight > 0):
+                raise ValueError(
+                    f"MixtureSegment.weights[{source!r}] is {weight}; a weight is finite and above zero. "
+                    "Leave a source out instead of giving it no weight."
+                )
+
+    def shares(self) -> dict[str, float]:
+        """Weights scaled to sum to one."""
+        total = math.fsum(self.weights.values())
+        return {source: weight / total for source, weight in self.weights.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureSchedule:
+    """Weights that may change at any step; a change takes effect at its `start_step` and never before."""
+
+    segments: tuple[MixtureSegment, ...]
+
+    def __post_init__(self) -> None:
+        starts = [segment.start_step for segment in self.segments]
+        if not starts or starts[0] != 0:
+            raise ValueError(f"MixtureSchedule.segments begin at steps {starts}; the first must begin at step 0.")
+        if any(later <= earlier for earlier, later in zip(starts, starts[1:], strict=False)):
+            raise ValueError(f"MixtureSchedule.segments begin at steps {starts}; each must begin after the one before.")
+
+    @classmethod
+    def constant(cls, weights: dict[str, float]) -> "MixtureSchedule":
+        """The same weights at every step."""
+        return cls((MixtureSegment(0, weights),))
+
+    def segment_at(self, step: int) -> MixtureSegment:
+        """The segment in force for the update that follows `step` finished ones."""
+        return next(segment for segment in reversed(self.segments) if step >= segment.start_step)
+
+    def shares_at(self, step: int) -> dict[str, float]:
+        """Share of each source at `step`, summing to one."""
+        return self.segment_at(step).shares()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Every source that some segment names, sorted."""
+        return tuple(sorted({source for segment in self.segments for source in segment.weights}))
