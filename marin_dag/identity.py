@@ -129,7 +129,7 @@ def _canonical_of_rarer(value: object, path: str) -> Any:
 
 
 def _fields(tag: str, value: object, path: str, *, is_frozen: bool) -> list[Any]:
-    owner = type(value)
+    owner: Any = type(value)
     if not is_frozen:
         raise NotCanonicalError(path, value, f"declare {owner.__qualname__} with frozen=True")
     named = ([name, canonical(getattr(value, name), f"{path}.{name}")] for name in identity_fields(owner))
@@ -144,8 +144,9 @@ def _continues_unchanged(step: "Step[Any]", predecessor: "Step[Any]") -> bool:
     """
     if step.kind is not predecessor.kind or code_of(step).document() != code_of(predecessor).document():
         return False
-    once = once_fields(step.kind.config_type)
-    for name in identity_fields(step.kind.config_type):
+    config_type: Any = step.kind.config_type
+    once = once_fields(config_type)
+    for name in identity_fields(config_type):
         if name == step.kind.continues:
             continue
         own = canonical(getattr(step.config, name), f"{step.name}.{name}")
