@@ -55,9 +55,7 @@ DESSERT: Weights = {"flan": 17.0, "all_math": 4.217}
 DESSERT_BAD: Weights = scaled(COOLDOWN_WEB, 0.7) | scaled(HIGH_QUALITY, 0.1) | scaled(DESSERT, 0.2)
 DESSERT_REPAIRED: Weights = scaled(COOLDOWN_WEB, 0.7) | scaled(HIGH_QUALITY, 0.2) | scaled(DESSERT, 0.1)
 
-COOLDOWN_V2: Weights = (
-    scaled(COOLDOWN_WEB, 0.7) | scaled(HIGH_QUALITY | {"all_math": 4.217}, 0.25) | {"flan": 0.05}
-)
+COOLDOWN_V2: Weights = scaled(COOLDOWN_WEB, 0.7) | scaled(HIGH_QUALITY | {"all_math": 4.217}, 0.25) | {"flan": 0.05}
 
 # Spoonbill: a little instruction data. The retrospective says 0.3 % and 1 %; the code says 0.1 % and 2.9 %,
 # and the code is what ran.
@@ -97,6 +95,8 @@ def stand_in(weights: Mapping[str, float], sources: Mapping[str, str]) -> Weight
     total: Weights = {}
     for component, weight in weights.items():
         if component not in sources:
-            raise KeyError(f"component {component!r} of a mixture has no source; give it one of {sorted(set(sources.values()))}")
+            raise KeyError(
+                f"component {component!r} of a mixture has no source; give it one of {sorted(set(sources.values()))}"
+            )
         total[sources[component]] = total.get(sources[component], 0.0) + weight
     return total

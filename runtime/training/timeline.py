@@ -120,7 +120,9 @@ def refuse_unacknowledged_changes(name: str, before: PhaseSettings, after: Phase
             f"{name}.until_step is {after.until_step}, before the {before.until_step} finished steps that it starts "
             "from; steps are counted from the start of the run."
         )
-    missing = [change for change in changes(before, after) if change.is_abrupt and change.field not in after.acknowledge]
+    missing = [
+        change for change in changes(before, after) if change.is_abrupt and change.field not in after.acknowledge
+    ]
     if not missing:
         return
     lines = []
