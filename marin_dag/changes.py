@@ -1,0 +1,155 @@
+"""Changes to a frozen config: dotted paths, validated against the schema; a wrong key names the nearest right one."""
+
+import ast
+import dataclasses
+import difflib
+import functools
+import json
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from marin_dag.errors import UserError
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class ChangeError(UserError):
+    """A change that the schema does not allow."""
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """ " did you mean ...?" and a leading space, or nothing if no candidate is near."""
+    names = sorted(candidates)
+    found = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if not found and word:  # a name without its folder ("web" for "tokenize/web") is near, whatever its length
+        found = [name for name in names if name.rsplit("/", 1)[-1] == word or name.startswith(word)][:1]
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def apply_changes(config: ModelT, changes: Mapping[str, Any], *, owner: str) -> ModelT:
+    """`config` with each dotted field of `changes` replaced and validated; nothing else moves."""
+    # Whole fields first: "learning_rate" and then "learning_rate.end_value" may both be changed, in either order.
+    for path, value in sorted(changes.items(), key=lambda item: item[0].count(".")):
+        leaf = functools.partial(_validated, value=value)
+        config = _replace(config, type(config), path.split("."), leaf, owner, path)
+    return config
+
+
+def apply_text(
+    config: ModelT, path: str, text: str, *, owner: str, input_named: Callable[[str], Any] | None = None
+) -> ModelT:
+    """`config` with the field at `path` set from text typed by a person, read by the field's own type."""
+    context = {"input_named": input_named} if input_named else None
+    return _replace(config, type(config), path.split("."), lambda hint: _parsed(hint, text, context), owner, path)
+
+
+def _validated(hint: Any, value: Any) -> Any:
+    return TypeAdapter(hint).validate_python(value)
+
+
+def _parsed(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)
+    readings: list[Any] = []
+    for read in (json.loads, ast.literal_eval):
+        try:
+            readings.append(read(text))
+        except (ValueError, SyntaxError):
+            continue
+    first: ValidationError | None = None
+    # The text itself comes last: a field of type str takes "1" as text, since 1 is no str.
+    for reading in [*readings, text]:
+        try:
+            return adapter.validate_python(reading, context=context)
+        except ValidationError as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any], owner: str, whole: str) -> Any:
+    """`value` with what lies at `path` replaced; `hint` is the declared type of `value`."""
+    if not path:
+        try:
+            return leaf(hint)
+        except ValidationError as error:
+            raise ChangeError(f"{owner}.{whole}: {_first_problem(error)}") from None
+    key, rest = path[0], path[1:]
+    where = f"{owner}.{whole}"
+
+    def changed(old: Any, inner: Any) -> Any:
+        return _replace(old, inner, rest, leaf, owner, whole)
+
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        if key not in fields:
+            raise _unknown(where, type(value).__qualname__, key, fields)
+        new = {name: getattr(value, name) for name in fields}
+        new[key] = changed(new[key], _annotation(type(value), key))
+        return _rebuilt(where, lambda: type(value)(**new))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        if key not in names:
+            raise _unknown(where, type(value).__qualname__, key, names)
+        item = changed(getattr(value, key), typing.get_type_hints(type(value), include_extras=True)[key])
+        return _rebuilt(where, lambda: dataclasses.replace(value, **{key: item}))
+    if isinstance(value, dict):
+        inner = _argument(hint, dict, 1)
+        if key not in value and rest:
+            raise _unknown(where, "this mapping", key, value)
+        return {**value, key: changed(value.get(key), inner)}
+    if isinstance(value, (tuple, list)):
+        if not key.isdigit() or int(key) >= len(value):
+            raise _unknown(where, f"this list of {len(value)}", key, [str(i) for i in range(len(value))])
+        index = int(key)
+        item = changed(value[index], _argument(hint, type(value), index))
+        return type(value)([*value[:index], item, *value[index + 1 :]])
+    raise ChangeError(f"{where}: {value!r} has no field {key!r}; set the whole value instead.")
+
+
+def _rebuilt(where: str, build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except ValidationError as error:
+        raise ChangeError(f"{where}: {_first_problem(error)}") from None
+    except ValueError as error:
+        raise ChangeError(f"{where}: {error}") from None
+
+
+def _annotation(model: type[BaseModel], key: str) -> Any:
+    """Declared type of a field with its constraints, so that `Field(ge=0)` is checked on the value alone."""
+    field = model.model_fields[key]
+    annotation: Any = field.annotation
+    for mark in field.metadata:
+        annotation = typing.Annotated[annotation, mark]
+    return annotation
+
+
+def _argument(hint: Any, container: type, index: int) -> Any:
+    """The declared type of one item of a container, or Any where the declaration does not say."""
+    for candidate in (hint, *typing.get_args(hint)):
+        if typing.get_origin(candidate) is typing.Annotated:
+            candidate = typing.get_args(candidate)[0]
+        if typing.get_origin(candidate) is container:
+            arguments = typing.get_args(candidate)
+            if container is dict:
+                return arguments[1]
+            if container is list or (len(arguments) == 2 and arguments[1] is Ellipsis):
+                return arguments[0]
+            return arguments[index]
+    return Any
+
+
+def _unknown(where: str, owner: str, key: str, known: Iterable[str]) -> ChangeError:
+    names = sorted(known)
+    listed = ", ".join(names) if names else "none"
+    return ChangeError(f"{where}: {owner} has no field {key!r}.{nearest(key, names)} Fields: {listed}.")
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    inner = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{problem['input']!r} is refused{' at ' + inner if inner else ''}: {message}."

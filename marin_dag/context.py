@@ -1,0 +1,66 @@
+"""StepContext: all that a step function is told about its execution. Nothing of it can reach an identity."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from marin_dag.inputs import Input
+from marin_dag.resources import Resources
+
+ItemT = TypeVar("ItemT")
+MappedT = TypeVar("MappedT")
+
+
+class StepStopped(Exception):  # noqa: N818 -- not an error: the step saved its state and left, because it was asked to
+    """Raised by a step function that was asked to stop and has saved its state under `work_path`."""
+
+
+class StepContext(Protocol):
+    """Second argument of a step function; the backends implement it."""
+
+    name: str
+    """Label of the step."""
+    digest: str
+    """Identity of the step (of the trajectory, for training)."""
+    attempt: str
+    lease_epoch: int
+    """Grows with each holder of this step's lease; a checkpoint written under an older one cannot publish."""
+    output_path: str
+    """Empty folder or URL of this attempt; everything written below it is the output."""
+    work_path: str
+    """Survives kills; shared by all attempts of this identity."""
+    log: logging.Logger
+    resources: Resources
+
+    def map(
+        self,
+        function: Callable[[ItemT, str], MappedT],
+        items: Iterable[ItemT],
+        *,
+        in_flight: int,
+        name: str = "shards",
+    ) -> list[MappedT]:
+        """`function(item, path)` for each item, at most `in_flight` at once; results in order of the items.
+
+        `path` is the shard's own folder, `{output_path}/{name}/{index:05d}`. Finished shards survive a kill.
+        `function` must be picklable, and return a pydantic model or a JSON value.
+        """
+        ...
+
+    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
+        """Tell the live table how far the step is."""
+        ...
+
+    def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
+        """Commit `{output_path}/{folder}` as a milestone of this trajectory, for others to start from."""
+        ...
+
+    def milestones(self) -> dict[int, Input[Any]]:
+        """Committed milestones of this trajectory, by whatever attempt."""
+        ...
+
+    def stop_requested(self) -> bool:
+        """Whether to save and leave by raising `StepStopped`."""
+        ...

@@ -1,0 +1,18 @@
+"""Cost: what a step is expected to take, from its config alone, so that a plan can add it up before anything runs."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Estimates; what a kind cannot know stays 0."""
+
+    tokens: float = 0
+    flops: float = 0
+    chip_hours: float = 0
+    bytes_read: float = 0
+    bytes_written: float = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Cost(*(a + b for a, b in zip(mine, theirs, strict=True)))

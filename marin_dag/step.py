@@ -1,0 +1,338 @@
+"""Step: a name, a kind and a config. Its identity is what the config says, never what it is called or where it runs."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+
+from pydantic import BaseModel
+
+from marin_dag.changes import apply_changes
+from marin_dag.context import StepContext, StepStopped
+from marin_dag.cost import Cost
+from marin_dag.errors import UserError
+from marin_dag.fields import OnceField, RuntimeField, StopField, once_fields, stop_field
+from marin_dag.inputs import Input, inputs_in
+from marin_dag.resources import Cpu, Resources
+
+__all__ = [
+    "Cost",
+    "Input",
+    "Milestone",
+    "Once",
+    "Policy",
+    "Runtime",
+    "Step",
+    "StepContext",
+    "StepKind",
+    "StepStopped",
+    "StopAt",
+    "step",
+]
+
+T = TypeVar("T")
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
+ResultT = TypeVar("ResultT", bound=BaseModel)
+Policy = Literal["tracked", "versioned"]
+
+Runtime = Annotated[T, RuntimeField()]
+"""A config field that is execution: `workers: Runtime[int] = 2`. It never enters an identity."""
+StopAt = Annotated[T, StopField()]
+"""Where a trajectory stops: names a milestone of it, and is not in the trajectory's digest."""
+Once = Annotated[T, OnceField()]
+"""A field that acts only where a trajectory leaves its predecessor: `then` does not inherit it, and a value other
+than its default begins a new trajectory even if nothing else differs."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
+
+
+class StepKind(Generic[ConfigT, ResultT]):
+    """What `@step` makes of a function; call it with a name and a config to get a step."""
+
+    def __init__(
+        self,
+        function: Callable[[ConfigT, StepContext], ResultT],
+        *,
+        policy: Policy,
+        version: str | None,
+        packages: tuple[str, ...],
+        resources: Resources,
+        continues: str | None,
+        check: Callable[[ConfigT], None] | None,
+        cost: Callable[[ConfigT], Cost] | None,
+    ) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.policy = policy
+        self.version = version
+        self.packages = packages
+        self.resources = resources
+        self.continues = continues
+        self.check = check
+        self.cost = cost
+        self.config_type, self.result_type = _types_of(function)
+        self.stop_field = stop_field(self.config_type)
+        self.__doc__ = function.__doc__
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        where = f"@step {self.function.__module__}.{self.name}"
+        if self.policy not in ("tracked", "versioned"):
+            raise TypeError(f"{where}: policy is {self.policy!r}; it is 'tracked' or 'versioned'.")
+        if self.policy == "versioned" and not self.version:
+            raise TypeError(f'{where}: a versioned step declares its version, such as version="1".')
+        if self.continues is not None and self.stop_field is None:
+            raise TypeError(f"{where}: continues={self.continues!r} needs a config field of type StopAt[int].")
+        if self.continues is not None and self.continues not in self.config_type.model_fields:
+            raise TypeError(f"{where}: continues={self.continues!r} is no field of {self.config_type.__qualname__}.")
+
+    def __call__(
+        self,
+        name: str,
+        config: ConfigT,
+        *,
+        policy: Policy | None = None,
+        version: str | None = None,
+        resources: Resources | None = None,
+    ) -> "Step[ResultT]":
+        """A step of this kind; a recipe may choose another policy and other resources than the kind declares."""
+        return Step(
+            self,
+            name,
+            config,
+            policy=policy or self.policy,
+            version=version or self.version,
+            resources=resources or self.resources,
+        )
+
+    def __repr__(self) -> str:
+        return f"StepKind({self.name})"
+
+
+def step(
+    *,
+    policy: Policy = "tracked",
+    version: str | None = None,
+    packages: tuple[str, ...] = (),
+    resources: Resources = Cpu(1),  # noqa: B008 -- frozen
+    continues: str | None = None,
+    check: Callable[[Any], None] | None = None,
+    cost: Callable[[Any], Cost] | None = None,
+) -> Callable[[Callable[[ConfigT, StepContext], ResultT]], StepKind[ConfigT, ResultT]]:
+    """Declare a kind of step.
+
+    Args:
+        policy: "tracked": the code is identity. "versioned": `version` is, and other code under it is drift.
+        version: what a versioned kind declares.
+        packages: third-party packages that shape the output; their versions enter the identity.
+        resources: what one step of this kind needs, unless the recipe says otherwise.
+        continues: the config field that names the predecessor in a trajectory.
+        check: raises ValueError, with a message for the user, for a config that cannot work; called by the plan.
+        cost: estimates what a step takes, from its config alone.
+    """
+
+    def declare(function: Callable[[ConfigT, StepContext], ResultT]) -> StepKind[ConfigT, ResultT]:
+        return StepKind(
+            function,
+            policy=policy,
+            version=version,
+            packages=packages,
+            resources=resources,
+            continues=continues,
+            check=check,
+            cost=cost,
+        )
+
+    return declare
+
+
+class Step(Generic[ResultT]):
+    """A node of the graph. Immutable; compare by `key`, not by name."""
+
+    def __init__(
+        self,
+        kind: StepKind[Any, ResultT],
+        name: str,
+        config: BaseModel,
+        *,
+        policy: Policy,
+        version: str | None,
+        resources: Resources,
+        base: "Step[ResultT] | Milestone[ResultT] | None" = None,
+        changes: dict[str, Any] | None = None,
+        derivation: Literal["fork", "then"] | None = None,
+    ) -> None:
+        if not NAME.fullmatch(name):
+            raise UserError(f"step name {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
+        if not isinstance(config, kind.config_type):
+            raise UserError(
+                f"{name}: a {kind.name} step takes {kind.config_type.__qualname__}, not {type(config).__qualname__}."
+            )
+        if policy == "versioned" and not version:
+            raise UserError(f'{name}: a versioned step needs a version; pass version="1" or use policy="tracked".')
+        self.kind = kind
+        self.name = name
+        self.config = config
+        self.policy = policy
+        self.version = version
+        self.resources = resources
+        self.base = base
+        """What `fork` or `then` started from; None for a step written out in full."""
+        self.changes = dict(changes or {})
+        """What `fork` or `then` changed, by dotted field."""
+        self.derivation = derivation
+        self._identity: Any = None
+        self._refuse_a_stop_before_the_start()
+
+    def _refuse_a_stop_before_the_start(self) -> None:
+        start = self.predecessor
+        if start is None or self.until is None or start.milestone is None:
+            return
+        if self.until <= start.milestone:
+            raise UserError(
+                f"{self.name}.{self.kind.stop_field} is {self.until}, but it starts from {start.name} at "
+                f"{start.milestone}; a trajectory stops after it starts. Raise it, or start from an earlier milestone."
+            )
+
+    @property
+    def until(self) -> int | None:
+        """The milestone at which this step stops; None for a kind without trajectory."""
+        return None if self.kind.stop_field is None else cast(int, getattr(self.config, self.kind.stop_field))
+
+    @property
+    def predecessor(self) -> Input[Any] | None:
+        """The input that this step's trajectory continues."""
+        if self.kind.continues is None:
+            return None
+        start = getattr(self.config, self.kind.continues)
+        return start if isinstance(start, Input) else None
+
+    @property
+    def inputs(self) -> tuple[tuple[str, Input[Any]], ...]:
+        """Dotted field and input, in field order."""
+        return tuple(inputs_in(self.config))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The whole identity document, stored with the output."""
+        return self._computed().document
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the identity document (of the trajectory, where there is one)."""
+        return self._computed().digest
+
+    @property
+    def key(self) -> str:
+        """Name of this step's record: the digest, and the milestone at which a trajectory stops."""
+        return self.digest if self.until is None else f"{self.digest}@{self.until}"
+
+    def _computed(self) -> Any:
+        if self._identity is None:
+            from marin_dag.identity import identity_of  # identity knows steps; the import goes that way round
+
+            self._identity = identity_of(self)
+        return self._identity
+
+    def as_input(self) -> Input[ResultT]:
+        """This step as the value of an `Input` field."""
+        return Input(self, milestone=self.until)
+
+    def at(self, *, step: int) -> "Milestone[ResultT]":
+        """An earlier (or later) milestone of this trajectory, usable wherever the step is."""
+        if self.kind.stop_field is None:
+            raise UserError(f"{self.name}: a {self.kind.name} step has no milestones; use the step itself.")
+        return Milestone(self, milestone=step)
+
+    def folder(self, subpath: str) -> "Milestone[ResultT]":
+        """One folder of this step's output as an input."""
+        return Milestone(self, milestone=None, subpath=subpath)
+
+    def fork(self, name: str, **changes: Any) -> "Step[ResultT]":
+        """The same config with `changes` applied; dotted paths go in as `**{"learning_rate.end_value": 1e-5}`."""
+        config = apply_changes(self.config, changes, owner=name)
+        return self._derived(name, config, base=self, changes=changes, derivation="fork")
+
+    def then(self, name: str, **changes: Any) -> "Step[ResultT]":
+        """The next leg of this trajectory: starts where this one stops, inherits all that `changes` leaves out."""
+        return self._following(name, Milestone(self, milestone=None), base=self, changes=changes)
+
+    def _following(
+        self, name: str, start: "Milestone[ResultT]", *, base: "Step[ResultT] | Milestone[ResultT]", changes: Any
+    ) -> "Step[ResultT]":
+        if self.kind.continues is None:
+            raise UserError(f"{self.name}: a {self.kind.name} step cannot be continued; use fork.")
+        once = {field: default for field, default in once_fields(self.kind.config_type).items() if field not in changes}
+        config = apply_changes(self.config, {self.kind.continues: start, **once, **changes}, owner=name)
+        return self._derived(name, config, base=base, changes=changes, derivation="then")
+
+    def _derived(self, name: str, config: BaseModel, **derivation: Any) -> "Step[ResultT]":
+        return Step(
+            self.kind,
+            name,
+            config,
+            policy=self.policy,
+            version=self.version,
+            resources=self.resources,
+            **derivation,
+        )
+
+    def with_config(self, config: BaseModel) -> "Step[ResultT]":
+        """This step with another config, no longer derived from anything."""
+        return self._derived(self.name, config)
+
+    def __repr__(self) -> str:
+        return f"Step({self.name})"
+
+
+class Milestone(Generic[ResultT]):
+    """A step's output at one milestone of its trajectory, or one folder of it."""
+
+    def __init__(self, step: Step[ResultT], *, milestone: int | None, subpath: str = "") -> None:
+        if subpath.startswith("/") or ".." in subpath.split("/"):
+            raise UserError(f"{step.name}: subpath {subpath!r} leaves the output; use a relative folder.")
+        self.step = step
+        self.milestone = milestone
+        """None: wherever the step itself stops."""
+        self.subpath = subpath.strip("/")
+
+    def as_input(self) -> Input[ResultT]:
+        """This milestone as the value of an `Input` field."""
+        at = self.step.until if self.milestone is None else self.milestone
+        return Input(self.step, milestone=at, subpath=self.subpath)
+
+    def folder(self, subpath: str) -> "Milestone[ResultT]":
+        """One folder of the output at this milestone."""
+        return Milestone(self.step, milestone=self.milestone, subpath=subpath)
+
+    def then(self, name: str, **changes: Any) -> Step[ResultT]:
+        """A leg that leaves the trajectory at this milestone; see `Step.then`."""
+        return self.step._following(name, self, base=self, changes=changes)
+
+    def __repr__(self) -> str:
+        return f"Milestone({self.step.name}@{self.milestone})"
+
+
+def _types_of(function: Callable[..., Any]) -> tuple[type[Any], type[Any]]:
+    where = f"@step {function.__module__}.{function.__qualname__}"
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) != 2:
+        raise TypeError(f"{where}: takes {len(parameters)} arguments; a step function takes (config, context).")
+    result = inspect.signature(function).return_annotation
+    types = tuple(_models(where, function, (parameters[0].annotation, result)))
+    return types[0], types[1]
+
+
+def _models(where: str, function: Callable[..., Any], annotations: tuple[Any, ...]) -> Iterator[type[Any]]:
+    for role, annotation in zip(("config", "result"), annotations, strict=True):
+        found = annotation
+        if isinstance(annotation, str):
+            try:
+                found = eval(annotation, function.__globals__)
+            except NameError as error:
+                raise TypeError(f"{where}: the {role} type {annotation!r} is not defined above it ({error}).") from None
+        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+            raise TypeError(f"{where}: the {role} type is {found!r}; annotate it with a frozen pydantic model.")
+        if not found.model_config.get("frozen") or found.model_config.get("extra") != "forbid":
+            raise TypeError(f'{where}: {found.__qualname__} must be declared with frozen=True, extra="forbid".')
+        yield found
