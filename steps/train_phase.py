@@ -2,15 +2,13 @@
 
 from typing import Literal
 
+from marin_dag.step import Input, Runtime, StopAt
 from pydantic import BaseModel, Field
 
-from marin_dag.resources import Cpu
-from marin_dag.step import Input, Runtime, StepContext, StopAt, step
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
-from runtime.training.timeline import refuse_unacknowledged_changes
 from steps.tokenize import TokenizeResult
 
 

@@ -1,6 +1,7 @@
 """Mixture: the share of each source, at any step; a plain value without JAX, so that a plan can read it."""
 
 import dataclasses
+import itertools
 import math
 
 
@@ -38,7 +39,7 @@ class MixtureSchedule:
         starts = [segment.start_step for segment in self.segments]
         if not starts or starts[0] != 0:
             raise ValueError(f"MixtureSchedule.segments begin at steps {starts}; the first must begin at step 0.")
-        if any(later <= earlier for earlier, later in zip(starts, starts[1:], strict=False)):
+        if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
             raise ValueError(f"MixtureSchedule.segments begin at steps {starts}; each must begin after the one before.")
 
     @classmethod

@@ -55,7 +55,9 @@ class LlamaConfig:
                 f"num_attention_heads = {self.num_attention_heads}; every key-value head serves a whole group."
             )
         if self.head_dim % 2:
-            raise ValueError(f"LlamaConfig.head_dim is {self.head_dim}; rotary embedding turns pairs, so it must be even.")
+            raise ValueError(
+                f"LlamaConfig.head_dim is {self.head_dim}; rotary embedding turns pairs, so it must be even."
+            )
 
     @property
     def num_parameters(self) -> int:

@@ -12,11 +12,13 @@ class Ema:
 
     def __post_init__(self) -> None:
         if not 0 < self.decay < 1:
-            raise ValueError(f"Ema.decay is {self.decay}; it is the share of the average that is kept, so 0 < decay < 1.")
+            raise ValueError(
+                f"Ema.decay is {self.decay}; it is the share of the average that is kept, so 0 < decay < 1."
+            )
         if self.decay < 0.5:
             raise ValueError(
-                f"Ema.decay is {self.decay}: the average would follow each update almost at once; 0.995 keeps 99.5 % of "
-                "it. Two public runs had the direction backwards: pass the share that is kept."
+                f"Ema.decay is {self.decay}: the average would follow each update almost at once; 0.995 keeps 99.5 % "
+                "of it. Two public runs had the direction backwards: pass the share that is kept."
             )
 
     @property

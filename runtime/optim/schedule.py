@@ -7,6 +7,7 @@ rate of the first update.
 """
 
 import dataclasses
+import itertools
 import math
 from typing import Literal
 
@@ -138,7 +139,7 @@ class WsdS:
             raise ValueError(f"WsdS.end_value is {self.end_value}; inverse decay needs 0 < end_value <= peak_value.")
         if not self.cycles or self.cycles[0].start_step != 0:
             raise ValueError("WsdS.cycles must begin with a Cycles whose start_step is 0.")
-        for earlier, later in zip(self.cycles, self.cycles[1:], strict=False):
+        for earlier, later in itertools.pairwise(self.cycles):
             if (later.start_step - earlier.start_step) % earlier.cycle_steps or later.start_step <= earlier.start_step:
                 raise ValueError(
                     f"WsdS.cycles: start_step {later.start_step} is inside a cycle of {earlier.cycle_steps} steps that "

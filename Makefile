@@ -1,0 +1,41 @@
+# Two commands do everything on a fresh machine with Python 3.11+: `make tootsie` and `make test`.
+
+PYTHON ?= python3
+TORCH = torch==2.13.0
+
+.PHONY: tootsie test lock format clean
+
+tootsie: .venv/ready
+	.venv/bin/python pipelines/tootsie.py
+
+test: .venv/test-ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/python -m pytest
+
+# --no-deps: the lock holds the whole closure; nothing is resolved, nothing unpinned can slip in.
+.venv/ready: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run: make PYTHON=python3.12 tootsie")'
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	.venv/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "marin_dag.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
+	touch $@
+
+# torch is outside the lock: it is a reference to compare with, and its CPU build has a hash of its own.
+.venv/test-ready: .venv/ready requirements-test.lock
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-test.lock
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	touch $@
+
+# Resolves anew for every supported Python; needs uv (pip install uv).
+lock:
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet --extra test --extra wandb -c requirements.lock -o requirements-test.lock
+
+format: .venv/test-ready
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+clean:
+	rm -rf .venv

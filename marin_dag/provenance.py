@@ -1,0 +1,79 @@
+"""Provenance: where and with what an output was made. Recorded once with the output, never part of an identity."""
+
+import datetime
+import hashlib
+import importlib.metadata
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from marin_dag.redact import redact
+from marin_dag.store import Store
+
+
+class Environment(BaseModel, frozen=True, extra="forbid"):
+    """Interpreter and every installed package; kept once under its own digest, since most steps share one."""
+
+    python: str
+    platform: str
+    packages: dict[str, str]
+
+
+class Provenance(BaseModel, frozen=True, extra="forbid"):
+    """`environment` is the path, below the prefix, of an Environment."""
+
+    git_commit: str | None
+    is_dirty: bool | None
+    argv: tuple[str, ...]
+    host: str
+    environment: str
+    started: str = ""
+    finished: str = ""
+    lease_epoch: int = 0
+
+
+def now() -> str:
+    """The time in UTC, for people."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def collect_provenance(store: Store) -> Provenance:
+    """What is true of this driver for all the steps it runs. Writes the environment if the store has not got it."""
+    folder = Path(sys.argv[0]).absolute().parent if sys.argv and sys.argv[0] else Path.cwd()
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = None if commit is None else _git(folder, "status", "--porcelain")
+    return Provenance(
+        git_commit=commit,
+        is_dirty=None if changes is None else bool(changes),
+        argv=tuple(redact(argument) for argument in sys.argv),
+        host=socket.gethostname(),
+        environment=_keep_environment(store),
+    )
+
+
+def _keep_environment(store: Store) -> str:
+    packages = {
+        distribution.name: distribution.version
+        for distribution in importlib.metadata.distributions()
+        if distribution.name  # a half-removed package has no metadata left
+    }
+    environment = Environment(
+        python=platform.python_version(), platform=platform.platform(), packages=dict(sorted(packages.items()))
+    )
+    data = environment.model_dump_json(indent=1).encode()
+    path = f"environments/{hashlib.sha256(data).hexdigest()[:16]}.json"
+    store.create(path, data)
+    return path
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Git's answer, or None where there is no git or no repository: an installed recipe has neither."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

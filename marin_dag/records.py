@@ -1,0 +1,211 @@
+"""Record: the one immutable object that makes an output exist.
+
+An output is there if and only if `commits/<key>.json` is. The record is created last, create-only, when every file of
+its manifest is durable; so nobody ever reads half an output, the first of two racing attempts wins, and what a killed
+attempt left is garbage that nothing refers to.
+"""
+
+import datetime
+import re
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from marin_dag.provenance import Provenance
+from marin_dag.redact import redact
+from marin_dag.store import Store, StoreError
+
+SCHEMA_VERSION = 1
+COMMITS, LABELS, FAILURES = "commits", "labels", "failures"
+ERROR_LINES = 12
+CHECKSUM_THREADS = 8
+
+
+class FileEntry(BaseModel, frozen=True, extra="forbid"):
+    """One file of an output; `path` is relative to the output, `crc32c` eight hex digits."""
+
+    path: str
+    size_in_bytes: int
+    crc32c: str
+
+
+class Record(BaseModel, frozen=True, extra="forbid"):
+    """A finished step, or one milestone of it. `key` is the digest, and `@milestone` for a trajectory."""
+
+    schema_version: int = SCHEMA_VERSION
+    key: str
+    digest: str
+    milestone: int | None = None
+    name: str
+    kind: str
+    identity: dict[str, Any]
+    result: Any
+    output_path: str
+    """Relative to the prefix, so that a whole prefix can move."""
+    attempt: str
+    manifest: tuple[FileEntry, ...]
+    provenance: Provenance
+
+
+class Failure(BaseModel, frozen=True, extra="forbid"):
+    """How an attempt ended that committed nothing. `error` is its first lines, without secrets."""
+
+    key: str
+    name: str
+    attempt: str
+    error_type: str
+    error: str
+    log_path: str
+    is_transient: bool
+    finished: str
+    progress: str = ""
+    """What the attempt left to resume from; two failures with the same mark got nowhere between them."""
+
+
+class OutputChangedError(Exception):
+    """An output was still being written when its step had returned, or no longer holds what a shard wrote."""
+
+
+class Records:
+    """The records of one prefix."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def committed_keys(self) -> frozenset[str]:
+        """Every key with a record, by one listing."""
+        return frozenset(_key(entry.path) for entry in self.store.list(COMMITS))
+
+    def find(self, key: str) -> Record | None:
+        """The record of `key`, or None."""
+        try:
+            data = self.store.read(record_path(key))
+        except FileNotFoundError:
+            return None
+        try:
+            return Record.model_validate_json(data)
+        except ValidationError as error:
+            raise StoreError(
+                f"{self.store.url(record_path(key))}: not a record of this program ({error.error_count()} errors, "
+                f"first: {error.errors()[0]['msg']}); it was written by another version or edited. Use the version "
+                "that wrote it, or another --prefix."
+            ) from error
+
+    def get(self, key: str) -> Record:
+        """The record of `key`; raises StoreError where there is none."""
+        record = self.find(key)
+        if record is None:
+            raise StoreError(f"{self.store.url(record_path(key))}: no such record; run the step that makes it.")
+        return record
+
+    def commit(self, record: Record) -> Record:
+        """Makes the output exist; returns the record that does, which another attempt may have created first."""
+        # The label first: a kill between the two leaves a label to nothing, which readers skip. The other way round
+        # it would leave a finished step that no later plan finds by its name.
+        self.store.create(f"{LABELS}/{record.name}/{record.key}", b"")
+        if self.store.create(record_path(record.key), record.model_dump_json(indent=1).encode()):
+            return record
+        return self.get(record.key)
+
+    def labels(self) -> dict[str, list[str]]:
+        """Names to the keys that were made under them, oldest first, by one listing. May hold keys without record."""
+        found: dict[str, list[str]] = {}
+        for entry in sorted(self.store.list(LABELS), key=lambda entry: entry.updated):
+            name, _, key = entry.path.removeprefix(f"{LABELS}/").rpartition("/")
+            found.setdefault(name, []).append(key)
+        return found
+
+    def siblings(self, name: str) -> list[Record]:
+        """Records made under `name`, whatever their identity, newest first."""
+        entries = sorted(self.store.list(LABELS, f"{name}/"), key=lambda entry: entry.updated, reverse=True)
+        keys = [entry.path.removeprefix(f"{LABELS}/{name}/") for entry in entries]
+        records = [self.find(key) for key in keys if "/" not in key]
+        return [record for record in records if record is not None]
+
+    def milestones(self, digest: str) -> dict[int, Record]:
+        """Committed milestones of a trajectory, by step."""
+        return {int(key.rpartition("@")[2]): self.get(key) for key in self._milestone_keys(digest)}
+
+    def _milestone_keys(self, digest: str) -> list[str]:
+        return [_key(entry.path) for entry in self.store.list(COMMITS, f"{digest}@")]
+
+    def record_failure(self, failure: Failure) -> None:
+        """Keeps how an attempt ended."""
+        path = f"{FAILURES}/{failure.key}/{failure.attempt}.json"
+        self.store.create(path, failure.model_dump_json(indent=1).encode())
+
+    def failed_keys(self) -> frozenset[str]:
+        """Keys with at least one failed attempt, by one listing; a key may have been committed since."""
+        return frozenset(entry.path.split("/")[1] for entry in self.store.list(FAILURES))
+
+    def failures(self, key: str) -> list[Failure]:
+        """Failed attempts of `key`, oldest first."""
+        entries = sorted(self.store.list(FAILURES, f"{key}/"), key=lambda entry: (entry.updated, entry.path))
+        return [Failure.model_validate_json(self.store.read(entry.path)) for entry in entries]
+
+
+def record_path(key: str) -> str:
+    """Where the record of `key` lies."""
+    return f"{COMMITS}/{key}.json"
+
+
+def _key(path: str) -> str:
+    return path.removeprefix(f"{COMMITS}/").removesuffix(".json")
+
+
+def new_attempt() -> str:
+    """A name for an attempt: sorts by time for people, and never repeats."""
+    return f"{datetime.datetime.now(datetime.UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:8]}"
+
+
+def attempt_path(name: str, digest: str, attempt: str) -> str:
+    """Folder of an attempt, relative to the prefix; its log is this path with `.log`."""
+    return f"outputs/{name}-{digest[:8]}/{attempt}"
+
+
+def make_manifest(store: Store, folder: str, expected: Sequence[FileEntry] = ()) -> tuple[FileEntry, ...]:
+    """Every file below `folder`, made durable and checksummed as the store holds it.
+
+    Args:
+        store: where.
+        folder: relative to the prefix.
+        expected: files whose size and checksum are known already; they must be there unchanged.
+
+    Raises:
+        OutputChangedError: a file changed meanwhile, or is not what was expected.
+    """
+    before = store.list(folder)
+    with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
+        settled = list(pool.map(store.settle, [entry.path for entry in before]))
+    manifest = tuple(
+        FileEntry(path=entry.path.removeprefix(f"{folder}/"), size_in_bytes=size, crc32c=checksum)
+        for entry, (size, checksum) in zip(before, settled, strict=True)
+    )
+    changed = set(before) ^ set(store.list(folder))
+    changed |= {entry for entry, (size, _) in zip(before, settled, strict=True) if size != entry.size_in_bytes}
+    if changed:
+        raise OutputChangedError(
+            f"{store.url(min(changed).path)}: written after the step function had returned; close every file and join "
+            "every thread before returning."
+        )
+    found = {entry.path: entry for entry in manifest}
+    for entry in expected:
+        if found.get(entry.path) != entry:
+            raise OutputChangedError(
+                f"{store.url(folder)}/{entry.path}: changed after its shard was finished (then {entry.size_in_bytes} "
+                f"bytes, now {found.get(entry.path) or 'gone'}); a step may add files to a shard's folder's siblings, "
+                "never change a finished shard."
+            )
+    return manifest
+
+
+def first_lines(error: BaseException) -> str:
+    """The part of an error that a person reads first, without secrets."""
+    text = str(error).strip() or type(error).__name__
+    lines = redact(re.sub(r"\x1b\[[0-9;]*m", "", text)).splitlines()
+    if len(lines) > ERROR_LINES:
+        lines = [*lines[:ERROR_LINES], f"... ({len(lines) - ERROR_LINES} more lines in the log)"]
+    return "\n".join(lines)

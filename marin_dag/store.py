@@ -1,0 +1,268 @@
+"""Store: everything a pipeline keeps, below one prefix; a local folder and `gs://` behave alike.
+
+The one strong need is `create`: of all who try to create a path, exactly one succeeds, and nobody ever reads half of
+it. On a local disk that is an exclusive hard link, on Cloud Storage `ifGenerationMatch=0`. fsspec's generic
+`mode="create"` looks like it and is not: it asks whether the path exists, then writes.
+"""
+
+import contextlib
+import errno
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import google_crc32c
+
+TEMPORARY_PREFIX = ".tmp-"
+CHECKSUM_BLOCK_IN_BYTES = 1 << 20
+
+
+class StoreError(Exception):
+    """The store refused or could not be reached. `is_transient` says whether asking again may help."""
+
+    def __init__(self, message: str, *, is_transient: bool = False) -> None:
+        super().__init__(message)
+        self.is_transient = is_transient
+
+    def __reduce__(self) -> tuple[Any, ...]:  # keeps the flag when a worker process sends the error home
+        return _rebuild_store_error, (str(self), self.is_transient)
+
+
+def _rebuild_store_error(message: str, is_transient: bool) -> StoreError:
+    return StoreError(message, is_transient=is_transient)
+
+
+class Entry(NamedTuple):
+    """One object of a listing. `updated` is the store's own clock, in seconds since 1970."""
+
+    path: str
+    size_in_bytes: int
+    updated: float
+
+
+class Store(ABC):
+    """Paths are relative to `prefix`, with forward slashes. Missing objects raise FileNotFoundError."""
+
+    prefix: str
+    """A folder's absolute path or a URL, without a trailing slash."""
+
+    @abstractmethod
+    def list(self, folder: str, starting_with: str = "") -> list[Entry]:
+        """All objects below `folder`, at any depth, whose path inside it begins with `starting_with`; sorted."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes: ...
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> bool:
+        """Creates `path` with all of `data`, or leaves what is there. True if and only if this call created it."""
+
+    @abstractmethod
+    def write(self, path: str, data: bytes) -> None:
+        """Creates or replaces `path`; a reader sees all of the old bytes or all of the new ones."""
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Deletes `path`; a path that is not there is no error."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool: ...
+
+    @abstractmethod
+    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+        """A file of a step's output, for reading ("rb") or writing ("wb"); not atomic, so never for a record."""
+
+    @abstractmethod
+    def copy(self, source: str, target: str) -> None:
+        """Makes `target` the same bytes as `source` without moving them through this process."""
+
+    @abstractmethod
+    def settle(self, path: str) -> tuple[int, str]:
+        """Makes the file durable; returns its size and the CRC32C (eight hex digits) of what the store holds."""
+
+    def url(self, path: str) -> str:
+        """What a step function opens to reach `path`."""
+        return f"{self.prefix}/{checked(path)}" if path else self.prefix
+
+    def relative(self, url: str) -> str:
+        """The inverse of `url`."""
+        if not url.startswith(f"{self.prefix}/"):
+            raise ValueError(f"{url} is not below the prefix {self.prefix}; write below context.output_path.")
+        return checked(url.removeprefix(f"{self.prefix}/"))
+
+
+def open_store(prefix: str) -> Store:
+    """The store at `prefix`: a folder or `gs://bucket/folder`. Touches nothing: a dry run must not write a byte."""
+    scheme, separator, rest = prefix.partition("://")
+    if not separator:
+        return LocalStore(prefix)
+    if scheme == "gs" and rest.strip("/"):
+        from marin_dag.gcs_store import GcsStore  # gcsfs takes a second to import; a local plan never needs it
+
+        return GcsStore(prefix)
+    if scheme == "file":
+        return LocalStore(rest)
+    raise StoreError(f"--prefix {prefix}: no such kind of store; use a folder or gs://bucket/folder.")
+
+
+def checked(path: str) -> str:
+    """`path` itself, refused if it could leave the prefix or name two objects."""
+    parts = path.split("/")
+    if not path or any(part in ("", ".", "..") for part in parts):
+        raise ValueError(
+            f"store path {path!r}: empty, absolute or with '.' or '..'; use names joined by single slashes."
+        )
+    return path
+
+
+class LocalStore(Store):
+    """A folder. Files appear whole, by link or rename of a temporary file that was flushed to the disk first."""
+
+    def __init__(self, prefix: str) -> None:
+        self._root = Path(prefix).expanduser().absolute()
+        self.prefix = str(self._root)
+
+    def list(self, folder: str, starting_with: str = "") -> list[Entry]:
+        base = self._root / checked(folder)
+        # Only the deepest folder that `starting_with` names in full needs walking.
+        inside, _, _ = starting_with.rpartition("/")
+        entries: list[Entry] = []
+        with _explained(base):
+            _walk(base / inside, entries, len(self.prefix) + 1)
+        beginning = f"{folder}/{starting_with}"
+        return sorted(entry for entry in entries if entry.path.startswith(beginning))
+
+    def read(self, path: str) -> bytes:
+        with _explained(target := self._root / checked(path)):
+            return target.read_bytes()
+
+    def create(self, path: str, data: bytes) -> bool:
+        with self._temporary(path, data) as (temporary, target):
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno in (errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM):
+                    raise StoreError(
+                        f"{target}: this file system has no hard links, so that two runs could overwrite each other's "
+                        "records; pass a --prefix on a local disk, on NFS, or gs://."
+                    ) from error
+                raise
+            _flush_folder(target.parent)
+            return True
+
+    def write(self, path: str, data: bytes) -> None:
+        with self._temporary(path, data) as (temporary, target):
+            temporary.replace(target)
+            _flush_folder(target.parent)
+
+    def delete(self, path: str) -> None:
+        with _explained(target := self._root / checked(path)):
+            target.unlink(missing_ok=True)
+
+    def exists(self, path: str) -> bool:
+        return (self._root / checked(path)).is_file()
+
+    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+        target = self._root / checked(path)
+        with _explained(target):
+            if mode == "wb":
+                target.parent.mkdir(parents=True, exist_ok=True)
+            return target.open(mode)
+
+    def copy(self, source: str, target: str) -> None:
+        link = self._root / checked(target)
+        with _explained(link):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            os.link(self._root / checked(source), link)
+
+    def settle(self, path: str) -> tuple[int, str]:
+        target = self._root / checked(path)
+        checksum, size = google_crc32c.Checksum(), 0
+        with _explained(target), target.open("rb") as file:
+            while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
+                checksum.update(block)
+                size += len(block)
+            os.fsync(file.fileno())
+            _flush_folder(target.parent)
+        return size, checksum.digest().hex()
+
+    @contextlib.contextmanager
+    def _temporary(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
+        """A flushed file with `data` beside `path`. One that a kill leaves behind has a name that no listing shows."""
+        target = self._root / checked(path)
+        temporary = target.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        with _explained(target):
+            _make_folder(target.parent)
+            try:
+                with temporary.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield temporary, target
+            finally:
+                temporary.unlink(missing_ok=True)
+
+
+def _walk(folder: Path, entries: list[Entry], skip: int) -> None:
+    try:
+        children = os.scandir(folder)
+    except FileNotFoundError:
+        return
+    with children:
+        for child in children:
+            if child.name.startswith(TEMPORARY_PREFIX):
+                continue
+            if child.is_dir(follow_symlinks=False):
+                _walk(Path(child.path), entries, skip)
+                continue
+            with contextlib.suppress(FileNotFoundError):  # deleted since the folder was read
+                status = child.stat()
+                entries.append(Entry(child.path[skip:], status.st_size, status.st_mtime))
+
+
+def _make_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _flush_folder(folder.parent)  # else a power cut forgets the new folder with the record in it
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StoreError(explain_os_error(error, str(path))) from error
+
+
+def explain_os_error(error: OSError, path: str) -> str:
+    """One line for a person: which file, what is wrong, what to do about it."""
+    again = "then run the same command again, nothing finished is lost"
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            cure = f"the disk (or your quota) is full; free some space or pass another --prefix, {again}"
+        case errno.EFBIG:
+            cure = f"the file is larger than this process may write; raise `ulimit -f`, {again}"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            cure = "no permission to write there; get it (`ls -ld` shows who has) or pass another --prefix"
+        case errno.ENOTDIR | errno.EEXIST | errno.EISDIR:
+            cure = "a file stands where a folder is needed, or the reverse; move it away or pass another --prefix"
+        case _:
+            cure = "see the operating system's message"
+    return f"{path}: {error.strerror or error}: {cure}."

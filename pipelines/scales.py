@@ -1,0 +1,161 @@
+"""The two sizes of the flagship: the same phases and branches, in the real lengths and in a laptop's.
+
+`EIGHT_B` is the public recipe, unscaled. `LAPTOP` keeps every shape of it (order of the phases, ratios of the
+batch sizes, forms of the learning rate, mixtures) and shrinks what two cores cannot carry.
+"""
+
+import dataclasses
+
+from marin_dag.resources import Cpu, Resources, Tpu
+
+from runtime.model.config import LlamaConfig
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Cycles
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundaries:
+    """Finished updates at which each phase ends. A published checkpoint `step-N` holds N + 1 of them."""
+
+    kestrel: int
+    ocelot: int
+    jellyfish: int
+    phoenix_warm: int
+    """Where phoenix turns from both web mixtures to Nemotron alone."""
+    phoenix: int
+    starling: int
+    deeper_starling: int
+    dessert: int
+    raccoon_soft: int
+    raccoon_softer: int
+    spoonbill_half: int
+    spoonbill: int
+    spoonbill_deeper: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Everything in which a laptop's Tootsie differs from the real one, besides its sources."""
+
+    name: str
+    model: LlamaConfig
+    sequence_length: int
+    batch_sizes: tuple[int, int, int]
+    """Sequences an update: kestrel's, from ocelot on, from starling on."""
+    boundaries: Boundaries
+    warmup_steps: int
+    kestrel_cycles: tuple[Cycles, ...]
+    rewarm_steps: int
+    rate: float
+    """Factor on every learning rate of the recipe; a narrower model takes a higher one."""
+    average: Ema
+    compute_dtype: str
+    evaluation_tokens: int
+    """Held-out tokens a domain."""
+    validation_share: float
+    checkpoint_every_steps: int
+    publish_every_steps: int
+    kestrel_resources: Resources
+    main_resources: Resources
+    branch_resources: Resources
+    lm_eval_limit: int | None
+    """Items a task; None takes all."""
+
+
+EIGHT_B = Scale(
+    name="8b",
+    model=LlamaConfig(
+        vocab_size=128_256,
+        hidden_size=4096,
+        intermediate_size=14_336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=4096,
+    ),
+    sequence_length=4096,
+    batch_sizes=(1024, 3072, 4096),
+    boundaries=Boundaries(
+        kestrel=660_001,
+        # The public run left this phase at step 738,376 and went on, under another name, with the same rate and
+        # mixture until 740,500. A phase cut in two is one trajectory, so it is written as one.
+        ocelot=740_500,
+        # Everything that follows was started from checkpoint 819,924, the last one saved before the end.
+        jellyfish=820_000,
+        phoenix_warm=822_000,
+        phoenix=1_320_001,
+        starling=1_400_000,
+        deeper_starling=1_420_000,
+        dessert=837_000,
+        raccoon_soft=830_000,
+        raccoon_softer=840_000,
+        spoonbill_half=824_525,
+        spoonbill=830_000,
+        spoonbill_deeper=840_000,
+    ),
+    warmup_steps=1_000,
+    # The change at step 200,000 was made by hand: the retrospective has it, the code has not. It is what ran, and
+    # the one place where the retrospective wins.
+    kestrel_cycles=(Cycles(0, 10_000, 1_000), Cycles(200_000, 20_000, 2_000)),
+    rewarm_steps=2_000,
+    rate=1.0,
+    average=Ema(0.995),
+    compute_dtype="bfloat16",
+    evaluation_tokens=2**20,
+    validation_share=0.001,
+    checkpoint_every_steps=600,
+    publish_every_steps=20_000,
+    kestrel_resources=Tpu("v5litepod-256", num_slices=2),
+    main_resources=Tpu("v4-2048"),
+    # The public code says four v4-128 slices since a refactoring; when the branches ran, it said v4-2048.
+    branch_resources=Tpu("v4-128", num_slices=4),
+    lm_eval_limit=None,
+)
+
+LAPTOP = Scale(
+    name="laptop",
+    model=LlamaConfig(
+        vocab_size=4096,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=256,
+    ),
+    sequence_length=256,
+    batch_sizes=(8, 24, 32),
+    boundaries=Boundaries(
+        kestrel=360,
+        ocelot=420,
+        jellyfish=460,
+        phoenix_warm=470,
+        phoenix=600,
+        starling=640,
+        deeper_starling=650,
+        dessert=470,
+        raccoon_soft=470,
+        raccoon_softer=480,
+        spoonbill_half=465,
+        spoonbill=470,
+        spoonbill_deeper=480,
+    ),
+    warmup_steps=20,
+    kestrel_cycles=(Cycles(0, 60, 6), Cycles(120, 120, 12)),
+    rewarm_steps=10,
+    rate=3.0,
+    average=Ema(0.95),
+    compute_dtype="float32",
+    evaluation_tokens=16_384,
+    validation_share=0.02,
+    checkpoint_every_steps=100,
+    publish_every_steps=0,
+    kestrel_resources=Cpu(2),
+    main_resources=Cpu(2),
+    branch_resources=Cpu(2),
+    lm_eval_limit=60,
+)
+
+SCALES = {scale.name: scale for scale in (LAPTOP, EIGHT_B)}

@@ -1,0 +1,192 @@
+"""Tootsie 8B: the whole recipe, its five phases and a coda, its side branches, its evaluations and its report.
+
+    python pipelines/tootsie.py --dry-run            what would run, and why
+    python pipelines/tootsie.py                      run what is stale
+    python pipelines/tootsie.py --set phoenix.z_loss=1e-4
+
+Read `phases` against the public table row by row: what is not written is inherited from the phase before,
+and a jump that is meant is acknowledged.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from marin_dag.cli import main
+from marin_dag.step import Step
+
+from pipelines import mixtures
+from pipelines.evaluation import evaluated, reported, scored
+from pipelines.mixtures import Weights
+from pipelines.scales import SCALES, Scale
+from pipelines.sources import Corpus, corpus_of, eight_b_corpus, laptop_corpus
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
+from steps.train_phase import TrainPhaseConfig, train_phase
+
+
+def build(arguments: argparse.Namespace) -> Sequence[Step]:
+    """The whole graph of one scale; its targets are the report and everything that nothing else needs."""
+    scale = SCALES[arguments.scale]
+    if arguments.corpus is not None:
+        corpus = corpus_of(Path(arguments.corpus), scale)
+    elif scale.name == "8b":
+        corpus = eight_b_corpus(scale)
+    else:
+        corpus = laptop_corpus(scale)
+    main_line = phases(scale, corpus)
+    side = branches(scale, corpus, main_line)
+    evaluations = evaluated(scale, corpus, main_line | side)
+    exports, scores = scored(scale, corpus, main_line)
+    return [reported(corpus, main_line, side, evaluations, exports, scores)]
+
+
+def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
+    """The main line: kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling."""
+    ends, rate = scale.boundaries, scale.rate
+    small, large, largest = scale.batch_sizes
+
+    kestrel = train_phase(
+        "kestrel",
+        TrainPhaseConfig(
+            start=None,
+            until_step=ends.kestrel,
+            model=scale.model,
+            # Theta 10,000 without scaling was a mistake, found after 2.7 trillion tokens and mended in ocelot.
+            rope=LLAMA2_ROPE,
+            sequence_length=scale.sequence_length,
+            global_batch_size=small,
+            # A peak of 2e-3 had diverged.
+            learning_rate=WsdS(rate * 1e-3, rate * 1e-4, scale.warmup_steps, scale.kestrel_cycles),
+            weight_decay=0.05,
+            b1=0.9,
+            b2=0.95,
+            eps=1e-8,
+            max_norm=1.0,
+            average=None,
+            z_loss=0.0,
+            mixture=mixed(corpus, mixtures.DCLM),
+            caches=corpus.caches,
+            seed=0,
+            compute_dtype=scale.compute_dtype,
+            checkpoint_every_steps=scale.checkpoint_every_steps,
+            publish_every_steps=scale.publish_every_steps,
+        ),
+        resources=scale.kestrel_resources,
+    )
+    ocelot = kestrel.then(
+        "ocelot",
+        until_step=ends.ocelot,
+        rope=LLAMA3_ROPE,
+        global_batch_size=large,
+        learning_rate=Constant(rate * 1.7e-3),
+        # The public recipe never says so: from here on the optimiser's new default applied.
+        weight_decay=0.1,
+        average=scale.average,
+        acknowledge=("learning_rate", "weight_decay", "rope"),
+        resources=scale.main_resources,
+    )
+    jellyfish = ocelot.then(
+        "jellyfish",
+        until_step=ends.jellyfish,
+        learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-4, ends.ocelot, ends.jellyfish - ends.ocelot),
+        mixture=mixed(corpus, mixtures.COOLDOWN_V1),
+        acknowledge=(),
+    )
+    phoenix = jellyfish.then(
+        "phoenix",
+        until_step=ends.phoenix,
+        learning_rate=Rewarm(rate * 1.7e-4, rate * 1.7e-3, ends.jellyfish, scale.rewarm_steps),
+        mixture=mixed(corpus, mixtures.PHOENIX_WARM, (ends.phoenix_warm, mixtures.PHOENIX)),
+    )
+    starling = phoenix.then(
+        "starling",
+        until_step=ends.starling,
+        global_batch_size=largest,
+        learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-5, ends.phoenix, ends.starling - ends.phoenix),
+        z_loss=1e-4,
+        mixture=mixed(corpus, mixtures.STARLING),
+    )
+    deeper_starling = starling.then(
+        "deeper_starling",
+        until_step=ends.deeper_starling,
+        learning_rate=Constant(rate * 1.7e-5),
+    )
+    return {phase.name: phase for phase in (kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling)}
+
+
+def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[str, Step]:
+    """The side branches, each from the phase it left."""
+    ends, rate = scale.boundaries, scale.rate
+    ocelot, jellyfish = main_line["ocelot"], main_line["jellyfish"]
+
+    cooldown_v2 = ocelot.then(
+        "cooldown_v2",
+        until_step=ends.jellyfish,
+        learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-4, ends.ocelot, ends.jellyfish - ends.ocelot),
+        mixture=mixed(corpus, mixtures.COOLDOWN_V2),
+        acknowledge=(),
+        resources=scale.main_resources,
+    )
+    dessert_bad = jellyfish.then(
+        "dessert_bad",
+        until_step=ends.dessert,
+        learning_rate=Constant(rate * 1.7e-4),
+        mixture=mixed(corpus, mixtures.DESSERT_BAD),
+        resources=scale.branch_resources,
+    )
+    dessert = dessert_bad.fork("dessert", mixture=mixed(corpus, mixtures.DESSERT_REPAIRED))
+
+    raccoon_soft = jellyfish.then(
+        "raccoon_soft",
+        until_step=ends.raccoon_soft,
+        learning_rate=Linear(rate * 1.7e-4, rate * 1.7e-5, ends.jellyfish, ends.raccoon_soft - ends.jellyfish),
+        resources=scale.branch_resources,
+    )
+    # In some variants the moments of the optimiser were deleted from the checkpoint by hand; the code never did so.
+    raccoon_softer = raccoon_soft.then(
+        "raccoon_softer",
+        until_step=ends.raccoon_softer,
+        learning_rate=Linear(rate * 1.7e-5, rate * 1e-6, ends.raccoon_soft, ends.raccoon_softer - ends.raccoon_soft),
+    )
+
+    hypnotic = jellyfish.then(
+        "spoonbill_hypnotic",
+        until_step=ends.spoonbill,
+        learning_rate=Linear(rate * 1.7e-4, rate * 2.75e-5, ends.jellyfish, ends.spoonbill - ends.jellyfish),
+        mixture=mixed(corpus, mixtures.SPOONBILL),
+        resources=scale.branch_resources,
+    )
+    # The same training with norms watched every ten steps, which is how the growing head was found. It is the same
+    # trajectory, cut where the focused variants leave it, so nothing of it is trained twice.
+    norms_half = hypnotic.fork("spoonbill_norms_half", until_step=ends.spoonbill_half)
+    norms = norms_half.then("spoonbill_norms", until_step=ends.spoonbill)
+    focused_fp32 = norms_half.then("spoonbill_focused_fp32", until_step=ends.spoonbill, compute_dtype="float32")
+    focused_zloss = norms_half.then("spoonbill_focused_zloss", until_step=ends.spoonbill, z_loss=1e-4)
+    deeper = focused_zloss.then(
+        "spoonbill_deeper",
+        until_step=ends.spoonbill_deeper,
+        learning_rate=Linear(rate * 2.75e-5, rate * 2.75e-6, ends.spoonbill, ends.spoonbill_deeper - ends.spoonbill),
+    )
+    every = (cooldown_v2, dessert_bad, dessert, raccoon_soft, raccoon_softer)
+    every += (hypnotic, norms_half, norms, focused_fp32, focused_zloss, deeper)
+    return {branch.name: branch for branch in every}
+
+
+def mixed(corpus: Corpus, weights: Weights, *later: tuple[int, Weights]) -> MixtureSchedule:
+    """A mixture of the recipe by the sources of `corpus`; `later` are changes, each from its absolute step."""
+    segments = [MixtureSegment(0, corpus.weights(weights))]
+    segments += [MixtureSegment(start_step, corpus.weights(changed)) for start_step, changed in later]
+    return MixtureSchedule(tuple(segments))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The two choices that are Tootsie's own."""
+    parser.add_argument("--scale", choices=sorted(SCALES), default="laptop", help="size of everything (default laptop)")
+    parser.add_argument("--corpus", metavar="DIR", help="train on DIR/*.jsonl.gz instead of the default sources")
+
+
+if __name__ == "__main__":
+    sys.exit(main(build, add_arguments=add_arguments, name="tootsie"))

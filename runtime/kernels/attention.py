@@ -1,0 +1,66 @@
+"""Causal attention between tokens of one document: the definition, and the one place that chooses a kernel.
+
+All kernels take [batch, sequence, heads, head_dim] with grouped key-value heads, scale by head_dim ** -0.5, and
+hold the softmax in float32. Every token sees at least itself, so no row is empty.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int32
+
+from runtime.kernels import attention_tpu
+
+Query = Float[Array, "batch sequence heads head_dim"]
+KeyValue = Float[Array, "batch sequence kv_heads head_dim"]
+SegmentIds = Int32[Array, "batch sequence"]
+
+QUERY_BLOCK = 512  # rows of the score matrix that "chunked" holds at a time
+
+
+def reference(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds) -> Query:
+    """The definition. Holds all scores, so it suits short sequences."""
+    return _attend_rows(query, key, value, segment_ids, first_row=0)
+
+
+def chunked(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds) -> Query:
+    """Blocks of queries, each against the keys up to its end; scores are computed again in the backward pass.
+
+    The last block may be short. Key blocks after a query block are never touched: half the products of `reference`.
+    """
+    rows = jax.checkpoint(_attend_rows, static_argnums=4)
+    blocks = []
+    for first_row in range(0, query.shape[1], QUERY_BLOCK):
+        end = min(first_row + QUERY_BLOCK, query.shape[1])
+        blocks.append(rows(query[:, first_row:end], key[:, :end], value[:, :end], segment_ids[:, :end], first_row))
+    return jnp.concatenate(blocks, axis=1)
+
+
+KERNELS: dict[str, Callable[[Query, KeyValue, KeyValue, SegmentIds], Query]] = {
+    "reference": reference,
+    "chunked": chunked,
+    "splash": attention_tpu.splash,
+}
+
+
+def attend(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, kernel: str) -> Query:
+    """Runs the kernel it is told to, or raises; a kernel refuses a shape, never hands it on."""
+    if kernel not in KERNELS:
+        raise ValueError(f"attention kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}; see kernels.choice.")
+    return KERNELS[kernel](query, key, value, segment_ids)
+
+
+def _attend_rows(query: Array, key: Array, value: Array, segment_ids: Array, first_row: int) -> Array:
+    """Rows `first_row`... of the score matrix against keys 0...; `key` and `segment_ids` reach to the last row."""
+    batch, num_rows, num_heads, head_dim = query.shape
+    num_keys, num_kv_heads = key.shape[1], key.shape[2]
+    grouped = (query * head_dim**-0.5).reshape(batch, num_rows, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    scores = jnp.einsum("bskgd,btkd->bkgst", grouped, key, preferred_element_type=jnp.float32)
+    row_index = first_row + jnp.arange(num_rows)
+    is_earlier = row_index[:, None] >= jnp.arange(num_keys)[None, :]
+    row_segments = segment_ids[:, first_row : first_row + num_rows]
+    is_visible = is_earlier[None] & (row_segments[:, :, None] == segment_ids[:, None, :])
+    scores = jnp.where(is_visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    shares = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    return jnp.einsum("bkgst,btkd->bskgd", shares, value).reshape(query.shape)

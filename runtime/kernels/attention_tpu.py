@@ -1,0 +1,51 @@
+"""Splash attention: the TPU kernel that ships with JAX, causal, grouped heads, documents kept apart by segment ids."""
+
+import functools
+
+import jax
+from jax.experimental.pallas.ops.tpu import splash_attention
+from jaxtyping import Array, Float, Int32
+
+BLOCK = 512  # tokens of a query and of a key block; compiled for v4, v5e, v5p and v6e at 32 heads x 4096 x 128
+LANES = 128  # a key block is a whole number of vector lanes
+
+
+def splash(
+    query: Float[Array, "batch sequence heads head_dim"],
+    key: Float[Array, "batch sequence kv_heads head_dim"],
+    value: Float[Array, "batch sequence kv_heads head_dim"],
+    segment_ids: Int32[Array, "batch sequence"],
+    *,
+    interpret: bool = False,
+) -> Float[Array, "batch sequence heads head_dim"]:
+    """Blocks of scores live in the chip's vector memory only; blocks above the diagonal are never computed."""
+    _, sequence_length, num_heads, head_dim = query.shape
+    block = min(BLOCK, sequence_length)
+    if sequence_length % block or block % LANES:
+        raise ValueError(
+            f"attention kernel 'splash': sequence length {sequence_length} is not a whole number of blocks of "
+            f"{block} tokens, or the block not one of {LANES}; use a multiple of {BLOCK}, or of {LANES} below it."
+        )
+    kernel = _kernel(num_heads, sequence_length, block, interpret)
+
+    def one_sequence(query: Array, key: Array, value: Array, segments: Array) -> Array:
+        return kernel(query, key, value, segment_ids=splash_attention.SegmentIds(q=segments, kv=segments))
+
+    query, key, value = (part.swapaxes(1, 2) for part in (query * head_dim**-0.5, key, value))
+    return jax.vmap(one_sequence)(query, key, value, segment_ids).swapaxes(1, 2)
+
+
+def _kernel(num_heads: int, sequence_length: int, block: int, interpret: bool) -> functools.partial:
+    mask = splash_attention.MultiHeadMask(
+        [splash_attention.CausalMask((sequence_length, sequence_length)) for _ in range(num_heads)]
+    )
+    sizes = splash_attention.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_kv_compute=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_kv_dkv_compute=block,
+        use_fused_bwd_kernel=True,
+    )
+    return splash_attention.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret)

@@ -1,0 +1,64 @@
+"""Head matrix product + softmax cross-entropy + z-loss: the definition, and the one place that chooses a kernel.
+
+The kernels take the weight of each token and the z-loss coefficient, because only then can one of them form the
+gradients while it has the logits: the gradient of the head sums over tokens, so weights that came later with the
+cotangents would come too late.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Float32, Int32
+
+from runtime.kernels import cross_entropy_chunked, cross_entropy_tpu
+
+Hidden = Float[Array, "tokens hidden_size"]
+Head = Float[Array, "hidden_size vocab_size"]
+Labels = Int32[Array, "tokens"]
+PerToken = Float32[Array, "tokens"]
+Scalar = Float32[Array, ""]
+
+
+class CrossEntropy(NamedTuple):
+    """`objective` is `sum(weights * (loss + z_loss * log_normalizer ** 2))`; only it has a gradient.
+
+    `loss` and `log_normalizer` are per token, unweighted, float32 whatever goes in.
+    """
+
+    objective: Scalar
+    loss: PerToken
+    log_normalizer: PerToken
+
+
+def reference(
+    hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar
+) -> tuple[Scalar, PerToken, PerToken]:
+    """The definition. Holds all logits."""
+    logits = jnp.einsum("th,hv->tv", hidden, head, preferred_element_type=jnp.float32)
+    log_normalizer = jax.nn.logsumexp(logits, axis=-1)
+    loss = log_normalizer - jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
+    return jnp.sum(weights * (loss + z_loss * jnp.square(log_normalizer))), loss, log_normalizer
+
+
+KERNELS: dict[str, Callable[[Hidden, Head, Labels, PerToken, Scalar], tuple[Scalar, PerToken, PerToken]]] = {
+    "reference": reference,
+    "chunked": cross_entropy_chunked.chunked,
+    "pallas_tpu": cross_entropy_tpu.fused,
+}
+
+
+def linear_cross_entropy(
+    hidden: Hidden, head: Head, labels: Labels, *, weights: PerToken, z_loss: Scalar, kernel: str
+) -> CrossEntropy:
+    """Runs the kernel it is told to, or raises; a kernel refuses a shape, never hands it on.
+
+    Give a token without target the weight 0 and any label inside the vocabulary.
+    """
+    if kernel not in KERNELS:
+        raise ValueError(f"loss kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}; see kernels.choice.")
+    weights, z_loss = lax.stop_gradient((weights, z_loss))
+    objective, loss, log_normalizer = KERNELS[kernel](hidden, head, labels, weights, z_loss)
+    return CrossEntropy(objective, *lax.stop_gradient((loss, log_normalizer)))

@@ -1,0 +1,96 @@
+"""Cross-entropy by blocks of tokens, the gradients formed in the forward pass while the logits are there.
+
+Three matrix products in all, as with full logits, and memory for one block of them. (A kernel that recomputes the
+logits in the backward pass needs four.) The backward pass only scales by its scalar cotangent.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Float32, Int32
+
+LOGITS_PER_BLOCK = 1 << 20  # float32 logits of a block; about the L2 cache of two server cores
+
+PerToken = Float32[Array, "tokens"]
+Scalar = Float32[Array, ""]
+Result = tuple[Scalar, PerToken, PerToken]
+
+
+def block_tokens(num_tokens: int, vocab_size: int) -> int:
+    """Tokens of a block: as many as `LOGITS_PER_BLOCK` allows, in equal blocks of a multiple of 8."""
+    num_blocks = max(1, -(-num_tokens * vocab_size // LOGITS_PER_BLOCK))
+    return -(-num_tokens // (8 * num_blocks)) * 8
+
+
+@jax.custom_vjp
+def chunked(
+    hidden: Float[Array, "tokens hidden_size"],
+    head: Float[Array, "hidden_size vocab_size"],
+    labels: Int32[Array, "tokens"],
+    weights: PerToken,
+    z_loss: Scalar,
+) -> Result:
+    """Objective, loss and log-normaliser; `cross_entropy.reference` is the definition."""
+    blocks, num_tokens = _in_blocks(head.shape[1], hidden, labels, weights)
+
+    def block(carry: None, part: tuple[Array, ...]) -> tuple[None, tuple[Array, Array]]:
+        return carry, _logits_and_loss(part[0], head, part[1])[1:]
+
+    _, per_token = lax.scan(block, None, blocks)
+    loss, log_normalizer = (part.reshape(-1)[:num_tokens] for part in per_token)
+    return _objective(loss, log_normalizer, weights, z_loss), loss, log_normalizer
+
+
+def _forward(hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> tuple[Result, tuple]:
+    blocks, num_tokens = _in_blocks(head.shape[1], hidden, labels, weights)
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+
+    def block(head_gradient: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array, Array]]:
+        rows, row_labels, row_weights = part
+        logits, loss, log_normalizer = _logits_and_loss(rows, head, row_labels)
+        of_normalizer = row_weights * (1 + 2 * z_loss * log_normalizer)
+        shares = jnp.exp(logits - log_normalizer[:, None]) * of_normalizer[:, None]
+        is_label = row_labels[:, None] == jnp.arange(head.shape[1], dtype=row_labels.dtype)[None, :]
+        logits_gradient = (shares - jnp.where(is_label, row_weights[:, None], 0.0)).astype(rows.dtype)
+        row_gradient = product("tv,hv->th", logits_gradient, head).astype(rows.dtype)
+        return head_gradient + product("th,tv->hv", rows, logits_gradient), (loss, log_normalizer, row_gradient)
+
+    head_gradient, per_token = lax.scan(block, jnp.zeros(head.shape, jnp.float32), blocks)
+    loss, log_normalizer = (part.reshape(-1)[:num_tokens] for part in per_token[:2])
+    hidden_gradient = per_token[2].reshape(-1, hidden.shape[1])[:num_tokens]
+    result = _objective(loss, log_normalizer, weights, z_loss), loss, log_normalizer
+    return result, (hidden_gradient, head_gradient.astype(head.dtype))
+
+
+def _backward(gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
+    scale = cotangents[0]  # the per-token outputs are without gradient: linear_cross_entropy says so and enforces it
+    hidden_gradient, head_gradient = gradients
+    scaled = (
+        (scale * hidden_gradient).astype(hidden_gradient.dtype),
+        (scale * head_gradient).astype(head_gradient.dtype),
+    )
+    return *scaled, None, None, None
+
+
+chunked.defvjp(_forward, _backward)
+
+
+def _in_blocks(vocab_size: int, *arrays: Array) -> tuple[tuple[Array, ...], int]:
+    """Each array as [blocks, block, ...], padded with zeros: a padded token has weight 0."""
+    num_tokens = arrays[0].shape[0]
+    size = block_tokens(num_tokens, vocab_size)
+    padding = -num_tokens % size
+    padded = (jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)) for array in arrays)
+    return tuple(array.reshape(-1, size, *array.shape[1:]) for array in padded), num_tokens
+
+
+def _logits_and_loss(rows: Array, head: Array, labels: Array) -> tuple[Array, Array, Array]:
+    logits = jnp.einsum("th,hv->tv", rows, head, preferred_element_type=jnp.float32)
+    log_normalizer = jax.nn.logsumexp(logits, axis=-1)
+    return logits, log_normalizer - jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0], log_normalizer
+
+
+def _objective(loss: Array, log_normalizer: Array, weights: Array, z_loss: Array) -> Array:
+    return jnp.sum(weights * (loss + z_loss * jnp.square(log_normalizer)))

@@ -1,0 +1,207 @@
+"""Llama (arXiv:2302.13971, 2407.21783): stacked layers run by one `lax.scan`, so compile time does not grow with depth.
+
+Parameters are float32; `compute_dtype` is the dtype of activations and matrix products. Norms, rotary angles,
+softmax and loss are float32 whatever it is. Matrices are stored [in, out], the transpose of Hugging Face's.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Float32, Int32, Key
+
+from runtime.kernels.attention import attend
+from runtime.model.config import LlamaConfig
+from runtime.model.initialization import normal
+from runtime.model.rotary import Frequencies, rotate, rotation
+
+Remat = Literal["none", "dots", "full"]
+REMATS: tuple[str, ...] = get_args(Remat)
+GATHERED = "gathered_parameters"  # name of gathered parameters for rematerialisation policies
+
+Hidden = Float[Array, "batch sequence hidden_size"]
+PartT = TypeVar("PartT")
+
+
+class Gather(Protocol):
+    """Turns the stored form of a part of the model into the form that computes: whole, and in the compute dtype."""
+
+    def __call__(self, name: str, part: PartT) -> PartT:
+        """`name` is the field of `Llama` that `part` comes from; of `layers`, one layer is passed at a time."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """The parameters are whole on this device already: only the dtype changes."""
+
+    compute_dtype: np.dtype
+
+    def __call__(self, name: str, part: PartT) -> PartT:
+        return jax.tree.map(lambda leaf: leaf.astype(self.compute_dtype), part)
+
+
+class Computation(NamedTuple):
+    """How to run the model: none of it changes what is computed, beyond rounding."""
+
+    attention_kernel: str
+    compute_dtype: np.dtype
+    remat: Remat
+    gather: Gather
+    regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
+
+
+def whole(
+    compute_dtype: jax.typing.DTypeLike, attention_kernel: str = "reference", remat: Remat = "none"
+) -> Computation:
+    """The computation on one device that holds all parameters."""
+    dtype = np.dtype(compute_dtype)
+    return Computation(attention_kernel=attention_kernel, compute_dtype=dtype, remat=remat, gather=Whole(dtype))
+
+
+class LlamaLayers(eqx.Module):
+    """All layers, stacked on a leading axis; inside the scan the axis is gone."""
+
+    input_layernorm: Float[Array, "*layers hidden_size"]
+    q_proj: Float[Array, "*layers hidden_size q_size"]
+    k_proj: Float[Array, "*layers hidden_size kv_size"]
+    v_proj: Float[Array, "*layers hidden_size kv_size"]
+    o_proj: Float[Array, "*layers q_size hidden_size"]
+    q_norm: Float[Array, "*layers head_dim"] | None
+    k_norm: Float[Array, "*layers head_dim"] | None
+    post_attention_layernorm: Float[Array, "*layers hidden_size"]
+    gate_proj: Float[Array, "*layers hidden_size intermediate_size"]
+    up_proj: Float[Array, "*layers hidden_size intermediate_size"]
+    down_proj: Float[Array, "*layers intermediate_size hidden_size"]
+
+
+class Llama(eqx.Module):
+    """The parameters of the model; field names follow Hugging Face's state dict."""
+
+    embed_tokens: Float[Array, "vocab_size hidden_size"]
+    layers: LlamaLayers
+    norm: Float[Array, "hidden_size"]
+    lm_head: Float[Array, "hidden_size vocab_size"] | None  # None: tied to embed_tokens
+
+    @staticmethod
+    def init(config: LlamaConfig, *, key: Key[Array, ""]) -> "Llama":
+        """Normal with `config.initializer_range`, norms at one; the same values on every device count."""
+        hidden, depth = config.hidden_size, config.num_hidden_layers
+        q_size, kv_size = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+
+        def matrix(name: str, *shape: int) -> Float32[Array, "..."]:
+            return normal(key, name, shape, config.initializer_range)
+
+        def ones(*shape: int) -> Float32[Array, "..."]:
+            return jnp.ones(shape, jnp.float32)
+
+        return Llama(
+            embed_tokens=matrix("embed_tokens", config.vocab_size, hidden),
+            layers=LlamaLayers(
+                input_layernorm=ones(depth, hidden),
+                q_proj=matrix("q_proj", depth, hidden, q_size),
+                k_proj=matrix("k_proj", depth, hidden, kv_size),
+                v_proj=matrix("v_proj", depth, hidden, kv_size),
+                o_proj=matrix("o_proj", depth, q_size, hidden),
+                q_norm=ones(depth, config.head_dim) if config.use_qk_norm else None,
+                k_norm=ones(depth, config.head_dim) if config.use_qk_norm else None,
+                post_attention_layernorm=ones(depth, hidden),
+                gate_proj=matrix("gate_proj", depth, hidden, config.intermediate_size),
+                up_proj=matrix("up_proj", depth, hidden, config.intermediate_size),
+                down_proj=matrix("down_proj", depth, config.intermediate_size, hidden),
+            ),
+            norm=ones(hidden),
+            lm_head=None if config.tie_word_embeddings else matrix("lm_head", hidden, config.vocab_size),
+        )
+
+    def hidden_states(
+        self,
+        tokens: Int32[Array, "batch sequence"],
+        segment_ids: Int32[Array, "batch sequence"],
+        frequencies: Frequencies,
+        *,
+        config: LlamaConfig,
+        computation: Computation,
+    ) -> Hidden:
+        """Final hidden states after the last norm. Tokens attend to earlier ones of equal segment id only."""
+        embedding = computation.gather("embed_tokens", self.embed_tokens)
+        hidden = jnp.take(embedding, tokens, axis=0)
+        turn = rotation(frequencies, tokens.shape[1])
+
+        def layer(hidden: Hidden, stored: LlamaLayers) -> tuple[Hidden, None]:
+            weights = checkpoint_name(computation.gather("layers", stored), GATHERED)
+            return _layer(weights, hidden, segment_ids, turn, config, computation.attention_kernel), None
+
+        hidden, _ = lax.scan(_rematerialised(layer, computation), hidden, self.layers)
+        return rms_norm(hidden, computation.gather("norm", self.norm), config.rms_norm_eps)
+
+    def head(self, computation: Computation) -> Float[Array, "hidden_size vocab_size"]:
+        """The output matrix in its computing form; the transposed embedding where tied."""
+        if self.lm_head is None:
+            return computation.gather("embed_tokens", self.embed_tokens).T
+        return computation.gather("lm_head", self.lm_head)
+
+    def logits(
+        self,
+        tokens: Int32[Array, "batch sequence"],
+        segment_ids: Int32[Array, "batch sequence"],
+        frequencies: Frequencies,
+        *,
+        config: LlamaConfig,
+        computation: Computation,
+    ) -> Float32[Array, "batch sequence vocab_size"]:
+        """Float32 logits, all at once: for evaluation and tests. Training uses `kernels.cross_entropy`."""
+        hidden = self.hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
+        return jnp.einsum("bsh,hv->bsv", hidden, self.head(computation), preferred_element_type=jnp.float32)
+
+
+def rms_norm(
+    values: Float[Array, "*lead size"], weight: Float[Array, "size"], eps: float
+) -> Float[Array, "*lead size"]:
+    """Root-mean-square norm (arXiv:1910.07467), in float32, before the weight is applied in the dtype of `values`."""
+    wide = values.astype(jnp.float32)
+    normed = wide * lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + eps)
+    return normed.astype(values.dtype) * weight.reshape((1,) * (values.ndim - 1) + weight.shape)
+
+
+def _layer(
+    weights: LlamaLayers,
+    hidden: Hidden,
+    segment_ids: Int32[Array, "batch sequence"],
+    turn: tuple[Float32[Array, "sequence half_head_dim"], Float32[Array, "sequence half_head_dim"]],
+    config: LlamaConfig,
+    attention_kernel: str,
+) -> Hidden:
+    batch, sequence, _ = hidden.shape
+    normed = rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps)
+    query = (normed @ weights.q_proj).reshape(batch, sequence, config.num_attention_heads, config.head_dim)
+    key = (normed @ weights.k_proj).reshape(batch, sequence, config.num_key_value_heads, config.head_dim)
+    value = (normed @ weights.v_proj).reshape(batch, sequence, config.num_key_value_heads, config.head_dim)
+    if weights.q_norm is not None and weights.k_norm is not None:
+        query = rms_norm(query, weights.q_norm, config.rms_norm_eps)
+        key = rms_norm(key, weights.k_norm, config.rms_norm_eps)
+    mixed = attend(rotate(query, *turn), rotate(key, *turn), value, segment_ids, kernel=attention_kernel)
+    hidden = hidden + mixed.reshape(batch, sequence, -1) @ weights.o_proj
+    normed = rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps)
+    return hidden + (jax.nn.silu(normed @ weights.gate_proj) * (normed @ weights.up_proj)) @ weights.down_proj
+
+
+def _rematerialised(layer: Callable, computation: Computation) -> Callable:
+    """What the backward pass finds saved: everything, products with weights, or only the layer's input."""
+    policies = jax.checkpoint_policies
+    match computation.remat:
+        case "none" if not computation.regather:
+            return layer
+        case "none":
+            return jax.checkpoint(layer, policy=policies.save_anything_except_these_names(GATHERED), prevent_cse=False)
+        case "dots":
+            return jax.checkpoint(layer, policy=policies.dots_with_no_batch_dims_saveable, prevent_cse=False)
+        case "full":
+            return jax.checkpoint(layer, prevent_cse=False)
+    raise ValueError(f"remat is {computation.remat!r}; it must be one of {', '.join(REMATS)}.")

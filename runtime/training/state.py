@@ -1,0 +1,69 @@
+"""The state of a training run that lives on the devices, and how it begins."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Int32, Key, UInt32
+
+from runtime.model.config import LlamaConfig
+from runtime.model.llama import Llama
+from runtime.parallel.placement import check_placement, parameter_specs, shardings
+
+# Purposes of `jax.random.fold_in(root, purpose)`: a new use of randomness gets a new number and disturbs no other.
+INITIALIZATION = 0
+
+
+class TrainState(eqx.Module):
+    """Everything the train step reads and writes. All leaves are arrays; parameters and moments are float32."""
+
+    params: Llama
+    mu: Llama
+    nu: Llama
+    average: Llama | None
+    count: Int32[Array, ""]  # finished optimiser updates
+    key: UInt32[Array, "2"]  # data of the PRNG root; never changes, only folded into
+
+    def root(self) -> Key[Array, ""]:
+        """The PRNG root as a key."""
+        return jax.random.wrap_key_data(self.key, impl="threefry2x32")
+
+
+def state_specs(config: LlamaConfig, *, with_average: bool) -> TrainState:
+    """The state's tree with a partition spec for each leaf: moments and average lie where their parameters do."""
+    specs = parameter_specs(config)
+    bundle: TrainState = object.__new__(TrainState)
+    fields = {"params": specs, "mu": specs, "nu": specs, "average": specs if with_average else None}
+    for name, value in (fields | {"count": PartitionSpec(), "key": PartitionSpec()}).items():
+        object.__setattr__(bundle, name, value)
+    return bundle
+
+
+def initial_state(config: LlamaConfig, seed: int, mesh: Mesh, *, with_average: bool) -> TrainState:
+    """The state before the first update: the same values on every mesh, each device making only what it holds."""
+    check_placement(config, mesh)
+
+    def make() -> TrainState:
+        root = jax.random.key(seed, impl="threefry2x32")
+        params = Llama.init(config, key=jax.random.fold_in(root, INITIALIZATION))
+        return TrainState(
+            params=params,
+            mu=jax.tree.map(jnp.zeros_like, params),
+            nu=jax.tree.map(jnp.zeros_like, params),
+            average=jax.tree.map(jnp.copy, params) if with_average else None,
+            count=jnp.zeros((), jnp.int32),
+            key=jax.random.key_data(root),
+        )
+
+    return jax.jit(make, out_shardings=shardings(state_specs(config, with_average=with_average), mesh))()
+
+
+def start_average(state: TrainState) -> TrainState:
+    """The state with an average that begins at the weights: a real copy, for the train step uses up its input."""
+    average = jax.tree.map(jnp.copy, state.params)
+    return eqx.tree_at(lambda tree: tree.average, state, average, is_leaf=lambda leaf: leaf is None)
+
+
+def drop_average(state: TrainState) -> TrainState:
+    """The state without an average."""
+    return eqx.tree_at(lambda tree: tree.average, state, None)

@@ -1,0 +1,156 @@
+"""Timeline: the phases of a run, what each changes, and the jumps that somebody must have meant.
+
+A run is a chain of phases. Each begins at the step where its predecessor ends and says the whole truth
+about itself; a recipe writes only what changes. Everything here is exact integer or float64 arithmetic on
+plain values, so that a plan can use it without JAX.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import LlamaConfig, Rope
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Schedule
+
+
+class PhaseSettings(Protocol):
+    """What a phase sets, whatever holds it."""
+
+    @property
+    def until_step(self) -> int: ...
+    @property
+    def restore(self) -> str: ...
+    @property
+    def model(self) -> LlamaConfig: ...
+    @property
+    def rope(self) -> Rope: ...
+    @property
+    def sequence_length(self) -> int: ...
+    @property
+    def global_batch_size(self) -> int: ...
+    @property
+    def learning_rate(self) -> Schedule: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def b1(self) -> float: ...
+    @property
+    def b2(self) -> float: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def max_norm(self) -> float: ...
+    @property
+    def average(self) -> Ema | None: ...
+    @property
+    def z_loss(self) -> float: ...
+    @property
+    def mixture(self) -> MixtureSchedule: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def acknowledge(self) -> tuple[str, ...]: ...
+
+
+# A change of any of these is felt by the run at once: the public run changed weight decay, and the rotary
+# embedding, without anybody writing it down.
+ABRUPT_FIELDS = ("weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "restore")
+
+# Rates closer than this are one rate: the end of one segment and the start of the next are computed apart.
+RELATIVE_RATE_TOLERANCE = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One setting that a phase does not share with the phase before it."""
+
+    field: str
+    before: object
+    after: object
+    is_abrupt: bool
+    """Whether the phase has to acknowledge it."""
+
+
+def changes(before: PhaseSettings, after: PhaseSettings) -> tuple[Change, ...]:
+    """What differs, field by field; a learning rate counts as abrupt only where the two do not meet."""
+    found = []
+    for field in (
+        "global_batch_size",
+        "learning_rate",
+        "average",
+        "z_loss",
+        "mixture",
+        *(field for field in ABRUPT_FIELDS if field != "restore"),
+    ):
+        old, new = getattr(before, field), getattr(after, field)
+        if old == new:
+            continue
+        is_abrupt = field in ABRUPT_FIELDS
+        if field == "learning_rate":
+            is_abrupt = learning_rate_jump(before, after) is not None
+        found.append(Change(field, old, new, is_abrupt))
+    if after.restore != "everything":
+        found.append(Change("restore", "everything", after.restore, is_abrupt=True))
+    return tuple(found)
+
+
+def learning_rate_jump(before: PhaseSettings, after: PhaseSettings) -> tuple[float, float] | None:
+    """The rates on both sides of the seam, if they differ."""
+    step = before.until_step
+    old, new = before.learning_rate(step), after.learning_rate(step)
+    return None if abs(old - new) <= RELATIVE_RATE_TOLERANCE * max(abs(old), abs(new)) else (old, new)
+
+
+def refuse_unacknowledged_changes(name: str, before: PhaseSettings, after: PhaseSettings) -> None:
+    """Refuses a phase that jumps without saying so.
+
+    Raises:
+        ValueError: the model's shape changes, the phase ends before it begins, or an abrupt change is not named in
+            `acknowledge`; the message gives both values and the line to write.
+    """
+    if before.model != after.model:
+        raise ValueError(
+            f"{name}.model differs from that of the phase it starts from; a phase continues its parameters, so the "
+            "shape cannot change. Start a new run (start=None) instead."
+        )
+    if after.until_step < before.until_step:
+        raise ValueError(
+            f"{name}.until_step is {after.until_step}, before the {before.until_step} finished steps that it starts "
+            "from; steps are counted from the start of the run."
+        )
+    missing = [
+        change for change in changes(before, after) if change.is_abrupt and change.field not in after.acknowledge
+    ]
+    if not missing:
+        return
+    lines = []
+    for change in missing:
+        if change.field == "learning_rate":
+            old, new = learning_rate_jump(before, after) or (0.0, 0.0)
+            lines.append(f"  learning_rate jumps from {old:.6g} to {new:.6g} at step {before.until_step:,}")
+        else:
+            lines.append(f"  {change.field} changes from {change.before} to {change.after}")
+    fields = ", ".join(repr(field) for field in dict.fromkeys((*after.acknowledge, *(c.field for c in missing))))
+    raise ValueError(
+        f"{name} changes what a run feels at once, and does not say that this is meant:\n"
+        + "\n".join(lines)
+        + f"\nIf it is meant, write acknowledge=({fields},) in the phase; if not, mend the value."
+    )
+
+
+def consumed_tokens(chain: Sequence[PhaseSettings], step: int) -> int:
+    """Tokens drawn by the first `step` updates of a run through `chain` (phases in order), exactly.
+
+    Raises:
+        ValueError: `step` lies after the last phase.
+    """
+    tokens, begin = 0, 0
+    for phase in chain:
+        end = min(step, phase.until_step)
+        tokens += max(end - begin, 0) * phase.global_batch_size * phase.sequence_length
+        begin = max(begin, phase.until_step)
+    if step > begin:
+        raise ValueError(f"step {step} lies after the last phase, which ends at step {begin}")
+    return tokens

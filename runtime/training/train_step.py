@@ -1,0 +1,314 @@
+"""One update as one program: the whole step under a single `jax.shard_map`, all collectives written out.
+
+What a recipe changes from step to step (learning rate, weight decay, betas, clipping, z-loss, averaging, rotary
+frequencies) is an argument of the program, so all phases with the same batch shape share one compiled step.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float32, Int32
+
+from runtime.kernels.choice import check_kernels
+from runtime.kernels.cross_entropy import CrossEntropy, linear_cross_entropy
+from runtime.model.config import LlamaConfig, Rope
+from runtime.model.llama import REMATS, Computation, Llama, Remat, Whole
+from runtime.model.rotary import inverse_frequencies
+from runtime.optim.adamw import adamw, clip_by_global_norm
+from runtime.optim.averaging import averaged
+from runtime.parallel.collectives import splits
+from runtime.parallel.mesh import BATCH_AXES, platform
+from runtime.parallel.placement import Sharded, check_placement, parameter_specs
+from runtime.training.state import TrainState, state_specs
+
+Scalar = Float32[Array, ""]
+Tokens = Int32[Array | np.ndarray, "batch sequence"]
+
+
+class Hyperparameters(NamedTuple):
+    """What one update is told; Python numbers. Changing any of them never recompiles."""
+
+    learning_rate: float
+    weight_decay: float
+    b1: float
+    b2: float
+    eps: float
+    max_norm: float  # of the gradient over all parameters; infinity to not clip
+    z_loss: float
+    average_decay: float  # share of the average that is kept; read only where the state has an average
+
+
+class StepMetrics(NamedTuple):
+    """Figures of one update over the global batch; the objective is `loss + z_loss`."""
+
+    loss: Scalar  # mean cross-entropy of the predicted positions, nats, before the update
+    z_loss: Scalar  # the term as it enters the objective, coefficient included
+    grad_norm: Scalar  # before clipping
+    update_norm: Scalar  # of what was added to the parameters
+    param_norm: Scalar  # after the update
+    num_targets: Int32[Array, ""]
+    mean_log_normalizer: Scalar
+
+
+class TokenLosses(NamedTuple):
+    """`loss` is 0 where there is no target."""
+
+    loss: Float32[Array, "batch sequence"]
+    has_target: Bool[Array, "batch sequence"]
+
+
+TrainStep = Callable[[TrainState, Tokens, Tokens, Hyperparameters], tuple[TrainState, StepMetrics]]
+EvalStep = Callable[[Llama, Tokens, Tokens], TokenLosses]
+
+
+def build_train_step(
+    config: LlamaConfig,
+    rope: Rope,
+    mesh: Mesh,
+    *,
+    attention_kernel: str,
+    loss_kernel: str,
+    compute_dtype: jax.typing.DTypeLike,
+    remat: Remat,
+    num_microbatches: int = 1,
+    reduce_dtype: jax.typing.DTypeLike = np.float32,
+    donate: bool = True,
+) -> TrainStep:
+    """`step(state, tokens, segment_ids, hyperparameters) -> (state, metrics)`; calls with equal arguments share it.
+
+    Tokens and segment ids are the global batch, as NumPy arrays or arrays placed by `batch_sharding`. With `donate`,
+    the state passed in is used up. `num_microbatches` splits each device's share of the batch and sums gradients;
+    it changes rounding only.
+    """
+    check_placement(config, mesh)
+    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    _check_remat(remat)
+    if num_microbatches < 1:
+        raise ValueError(f"num_microbatches is {num_microbatches}; it must be at least 1.")
+    computation = _computation(config, mesh, attention_kernel, np.dtype(compute_dtype), remat, np.dtype(reduce_dtype))
+    program = _train_program(config, mesh, computation, loss_kernel, num_microbatches, donate)
+    frequencies = inverse_frequencies(rope, config.head_dim)
+
+    def step(
+        state: TrainState, tokens: Tokens, segment_ids: Tokens, hyperparameters: Hyperparameters
+    ) -> tuple[TrainState, StepMetrics]:
+        _check_batch(tokens, config, mesh, num_microbatches)
+        return program(state, tokens, segment_ids, np.asarray(hyperparameters, np.float32), frequencies)
+
+    return step
+
+
+def build_eval_step(
+    config: LlamaConfig,
+    rope: Rope,
+    mesh: Mesh,
+    *,
+    attention_kernel: str,
+    loss_kernel: str,
+    compute_dtype: jax.typing.DTypeLike,
+) -> EvalStep:
+    """`step(params, tokens, segment_ids) -> TokenLosses`, with parameters placed as the train step leaves them."""
+    check_placement(config, mesh)
+    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    dtype = np.dtype(compute_dtype)
+    computation = _computation(config, mesh, attention_kernel, dtype, "none", np.dtype(np.float32))
+    program = _eval_program(config, mesh, computation, loss_kernel)
+    frequencies = inverse_frequencies(rope, config.head_dim)
+
+    def step(params: Llama, tokens: Tokens, segment_ids: Tokens) -> TokenLosses:
+        _check_batch(tokens, config, mesh, 1)
+        return program(params, tokens, segment_ids, frequencies)
+
+    return step
+
+
+def next_tokens(
+    tokens: Tokens, segment_ids: Tokens
+) -> tuple[Int32[Array, "batch sequence"], Bool[Array, "batch sequence"]]:
+    """Label of each position and whether it has one: the next token, where it is of the same document."""
+    labels = jnp.roll(tokens, -1, axis=1)
+    is_same = jnp.asarray(segment_ids) == jnp.roll(segment_ids, -1, axis=1)
+    is_last = jnp.arange(tokens.shape[1]) == tokens.shape[1] - 1
+    return labels, is_same & ~is_last[None, :]
+
+
+@functools.cache
+def _train_program(
+    config: LlamaConfig, mesh: Mesh, computation: Computation, loss_kernel: str, num_microbatches: int, donate: bool
+) -> Callable:
+    axes = tuple(axis for axis in BATCH_AXES if mesh.shape[axis] > 1)
+
+    def update(
+        state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array
+    ) -> tuple[TrainState, StepMetrics]:
+        told = dict(zip(Hyperparameters._fields, packed, strict=True))
+        labels, has_target = next_tokens(tokens, segment_ids)
+        num_targets = _sum_over(axes, jnp.sum(has_target, dtype=jnp.int32))
+        # A batch without any target has weights 0 and gradients 0, not 0/0.
+        weights = has_target / jnp.maximum(num_targets, 1).astype(jnp.float32)
+
+        def objective(params: Llama, batch: tuple[Array, ...]) -> tuple[Array, Array]:
+            tokens, segment_ids, labels, weights = batch
+            hidden = params.hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
+            result = _cross_entropy(params, hidden, labels, weights, told["z_loss"], computation, loss_kernel)
+            flat = weights.reshape(-1)
+            normalizer = result.log_normalizer
+            figures = [flat * result.loss, flat * jnp.square(normalizer), flat * normalizer]
+            return result.objective, jnp.stack([jnp.sum(figure) for figure in figures])
+
+        batch: tuple[Array, ...] = (tokens, segment_ids, labels, weights)
+        gradients, figures = _gradients(objective, state.params, batch, num_microbatches)
+        if mesh.shape["replica"] > 1:
+            gradients = jax.tree.map(lambda leaf: lax.psum(leaf, "replica"), gradients)
+        loss, mean_square, mean_log_normalizer = _sum_over(axes, figures)
+
+        norm = functools.partial(_global_norm, config=config, mesh=mesh)
+        grad_norm = norm(gradients)
+        count = state.count + 1
+        result = adamw(
+            state.params,
+            clip_by_global_norm(gradients, grad_norm, told["max_norm"]),
+            state.mu,
+            state.nu,
+            count=count,
+            **{name: told[name] for name in ("learning_rate", "weight_decay", "b1", "b2", "eps")},
+        )
+        average = state.average
+        if average is not None:
+            average = averaged(average, result.params, told["average_decay"])
+        metrics = StepMetrics(
+            loss=loss,
+            z_loss=told["z_loss"] * mean_square,
+            grad_norm=grad_norm,
+            update_norm=norm(result.step),
+            param_norm=norm(result.params),
+            num_targets=num_targets,
+            mean_log_normalizer=mean_log_normalizer,
+        )
+        new_state = TrainState(
+            params=result.params, mu=result.mu, nu=result.nu, average=average, count=count, key=state.key
+        )
+        return new_state, metrics
+
+    def program(state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array) -> Any:
+        specs = state_specs(config, with_average=state.average is not None)
+        batch_spec, everywhere = PartitionSpec(BATCH_AXES), PartitionSpec()
+        mapped = jax.shard_map(
+            update,
+            mesh=mesh,
+            in_specs=(specs, batch_spec, batch_spec, everywhere, everywhere),
+            out_specs=(specs, everywhere),
+            check_vma=False,  # the splash kernel's outputs carry no varying-axes type
+        )
+        return mapped(state, tokens, segment_ids, packed, frequencies)
+
+    return jax.jit(program, donate_argnums=(0,) if donate else ())
+
+
+@functools.cache
+def _eval_program(config: LlamaConfig, mesh: Mesh, computation: Computation, loss_kernel: str) -> Callable:
+    def losses(params: Llama, tokens: Array, segment_ids: Array, frequencies: Array) -> TokenLosses:
+        labels, has_target = next_tokens(tokens, segment_ids)
+        hidden = params.hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
+        weights = has_target.astype(jnp.float32)
+        result = _cross_entropy(params, hidden, labels, weights, jnp.zeros(()), computation, loss_kernel)
+        return TokenLosses(jnp.where(has_target, result.loss.reshape(tokens.shape), 0.0), has_target)
+
+    batch_spec = PartitionSpec(BATCH_AXES)
+    mapped = jax.shard_map(
+        losses,
+        mesh=mesh,
+        in_specs=(parameter_specs(config), batch_spec, batch_spec, PartitionSpec()),
+        out_specs=batch_spec,
+        check_vma=False,
+    )
+    return jax.jit(mapped)
+
+
+def _cross_entropy(
+    params: Llama,
+    hidden: Array,
+    labels: Array,
+    weights: Array,
+    z_loss: Array,
+    computation: Computation,
+    loss_kernel: str,
+) -> CrossEntropy:
+    return linear_cross_entropy(
+        hidden.reshape(-1, hidden.shape[-1]),
+        params.head(computation),
+        labels.reshape(-1),
+        weights=weights.reshape(-1),
+        z_loss=z_loss,
+        kernel=loss_kernel,
+    )
+
+
+def _gradients(
+    objective: Callable, params: Llama, batch: tuple[Array, ...], num_microbatches: int
+) -> tuple[Llama, Array]:
+    """Gradients and figures of this device's share of the batch, summed over micro-batches in float32."""
+    differentiate = jax.grad(objective, has_aux=True)
+    if num_microbatches == 1:
+        return differentiate(params, batch)
+    parts = jax.tree.map(lambda leaf: leaf.reshape(num_microbatches, -1, *leaf.shape[1:]), batch)
+
+    def add(total: Any, part: tuple[Array, ...]) -> tuple[Any, None]:
+        return jax.tree.map(jnp.add, total, differentiate(params, part)), None
+
+    shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda leaf: leaf[0], parts))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return lax.scan(add, zeros, parts)[0]
+
+
+def _global_norm(tree: Llama, *, config: LlamaConfig, mesh: Mesh) -> Array:
+    """Euclidean norm over all parameters, each counted once, whether split over the data axis or copied along it."""
+    sizes = dict(mesh.shape)
+    specs = jax.tree.leaves(parameter_specs(config), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    split, copied = jnp.zeros(()), jnp.zeros(())
+    for leaf, spec in zip(jax.tree.leaves(tree), specs, strict=True):
+        square = jnp.sum(jnp.square(leaf))
+        if splits(spec, sizes):
+            split += square
+        else:
+            copied += square
+    return jnp.sqrt(_sum_over(("data",) if mesh.shape["data"] > 1 else (), split) + copied)
+
+
+def _sum_over(axes: tuple[str, ...], value: Array) -> Array:
+    return lax.psum(value, axes) if axes else value
+
+
+def _computation(
+    config: LlamaConfig, mesh: Mesh, attention_kernel: str, dtype: np.dtype, remat: Remat, reduce_dtype: np.dtype
+) -> Computation:
+    if mesh.shape["data"] == 1:
+        return Computation(attention_kernel, dtype, remat, Whole(dtype))
+    sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, reduce_dtype)
+    return Computation(attention_kernel, dtype, remat, sharded, regather=True)
+
+
+def _check_remat(remat: str) -> None:
+    if remat not in REMATS:
+        raise ValueError(f"remat is {remat!r}; it must be one of {', '.join(REMATS)}.")
+
+
+def _check_batch(tokens: Tokens, config: LlamaConfig, mesh: Mesh, num_microbatches: int) -> None:
+    batch, sequence = tokens.shape
+    parts = mesh.shape["replica"] * mesh.shape["data"] * num_microbatches
+    if batch % parts:
+        raise ValueError(
+            f"tokens: a global batch of {batch} sequences does not divide into {parts} equal parts "
+            f"(replica {mesh.shape['replica']} x data {mesh.shape['data']} x micro-batches {num_microbatches})."
+        )
+    if sequence > config.max_position_embeddings:
+        raise ValueError(
+            f"tokens: sequences of {sequence} tokens, and LlamaConfig.max_position_embeddings is "
+            f"{config.max_position_embeddings}."
+        )

@@ -1,0 +1,199 @@
+"""One suite for every store, then what only a local disk or only Cloud Storage can get wrong."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from marin_dag.store import LocalStore, Store, StoreError, explain_os_error, open_store
+
+
+def test_what_is_written_is_read(store: Store):
+    store.write("a/b/c.json", b"first")
+    store.write("a/b/c.json", b"second")
+    assert store.read("a/b/c.json") == b"second"
+
+
+def test_a_missing_object_is_file_not_found(store: Store):
+    with pytest.raises(FileNotFoundError):
+        store.read("never/made")
+    assert not store.exists("never/made")
+    assert store.list("never") == []
+
+
+def test_a_create_succeeds_once_and_leaves_what_is_there(store: Store):
+    assert store.create("commits/x.json", b"mine")
+    assert not store.create("commits/x.json", b"theirs")
+    assert not store.create("commits/x.json", b"mine")  # the same bytes are still another writer's object
+    assert store.read("commits/x.json") == b"mine"
+
+
+def test_of_many_who_create_at_once_one_wins_and_it_is_the_one_that_is_read(store: Store):
+    barrier = threading.Barrier(6)
+
+    def race(round_and_racer: tuple[int, int]) -> bool:
+        barrier.wait()
+        return store.create(f"race/{round_and_racer[0]}", str(round_and_racer[1]).encode() * 1000)
+
+    with ThreadPoolExecutor(6) as pool:
+        for turn in range(5):
+            created = list(pool.map(race, [(turn, racer) for racer in range(6)]))
+            assert created.count(True) == 1
+            assert store.read(f"race/{turn}") == str(created.index(True)).encode() * 1000
+
+
+def test_a_listing_is_sorted_deep_and_sees_every_change_at_once(store: Store):
+    for name in ("commits/b", "commits/a/deep/c", "commits/a@10", "commits/a@9", "commitsX/no", "other"):
+        store.write(name, b"12345")
+    entries = store.list("commits")
+    assert [entry.path for entry in entries] == ["commits/a/deep/c", "commits/a@10", "commits/a@9", "commits/b"]
+    assert {entry.size_in_bytes for entry in entries} == {5}
+    assert max(entry.updated for entry in entries) - min(entry.updated for entry in entries) < 60
+    assert [entry.path for entry in store.list("commits", "a@")] == ["commits/a@10", "commits/a@9"]
+    assert [entry.path for entry in store.list("commits", "a/d")] == ["commits/a/deep/c"]
+    store.delete("commits/b")
+    store.delete("commits/b")
+    assert "commits/b" not in [entry.path for entry in store.list("commits")]
+
+
+def test_files_are_written_as_streams_copied_and_settled_with_their_checksum(store: Store):
+    data = bytes(range(256)) * 3000
+    with store.open("outputs/one/file.bin", "wb") as file:
+        file.write(data)
+    store.copy("outputs/one/file.bin", "outputs/two/deep/file.bin")
+    with store.open("outputs/two/deep/file.bin") as file:
+        assert file.read() == data
+    expected = google_crc32c.Checksum(data).digest().hex()
+    assert store.settle("outputs/two/deep/file.bin") == (len(data), expected)
+    store.write("outputs/empty", b"")
+    assert store.settle("outputs/empty") == (0, "00000000")
+
+
+def test_a_url_leads_back_to_its_path(store: Store):
+    assert store.relative(store.url("outputs/web/x.parquet")) == "outputs/web/x.parquet"
+    with pytest.raises(ValueError, match=r"elsewhere/x is not below the prefix .*; write below context.output_path"):
+        store.relative("elsewhere/x")
+
+
+@pytest.mark.parametrize("path", ["", "/a", "a//b", "a/../b", "./a", "a/"])
+def test_a_path_that_could_leave_the_prefix_is_refused(store: Store, path: str):
+    with pytest.raises(ValueError, match="store path"):
+        store.write(path, b"")
+
+
+def test_opening_a_store_and_reading_from_it_write_nothing(tmp_path: Path):
+    store = open_store(str(tmp_path / "runs"))
+    assert store.list("commits") == []
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_kind_of_store_is_refused_with_the_kinds_there_are():
+    with pytest.raises(StoreError, match=r"--prefix ftp://x/y: no such kind of store; use a folder or gs://"):
+        open_store("ftp://x/y")
+
+
+def test_a_temporary_file_that_a_kill_left_is_never_listed(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    store.write("commits/a", b"1")
+    (tmp_path / "commits" / ".tmp-0123").write_bytes(b"torn")
+    assert [entry.path for entry in store.list("commits")] == ["commits/a"]
+
+
+@pytest.mark.parametrize("operation", ["create", "write"])
+def test_a_write_that_hits_a_limit_leaves_nothing_and_says_so(tmp_path: Path, operation: str):
+    # A real limit of the kernel, in a child: the file may grow to 4 KiB and no further.
+    code = f"""
+import resource, signal, sys
+from marin_dag.store import LocalStore, StoreError
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    LocalStore({str(tmp_path)!r}).{operation}("commits/a", b"x" * 100_000)
+except StoreError as error:
+    print(error)
+    sys.exit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 3, done.stderr
+    assert "commits/a: File too large: the file is larger than this process may write; raise `ulimit -f`" in done.stdout
+    assert list((tmp_path / "commits").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSPC, "the disk (or your quota) is full; free some space or pass another --prefix"),
+        (errno.EACCES, "no permission to write there"),
+        (errno.EROFS, "no permission to write there"),
+    ],
+)
+def test_an_error_of_the_disk_names_the_file_and_the_cure(number: int, message: str):
+    assert message in explain_os_error(OSError(number, os.strerror(number)), "/data/runs/commits/x")
+
+
+def test_a_full_disk_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"commits/a: No space left on device: the disk .* is full; free some space"):
+        LocalStore(str(tmp_path)).write("commits/a", b"1")
+
+
+def test_a_prefix_without_write_permission_is_one_clear_message(tmp_path: Path):
+    tmp_path.chmod(0o755)
+    code = f"""
+import os, sys
+sys.path.insert(0, {str(Path.cwd())!r})
+from marin_dag.store import LocalStore, StoreError
+os.setuid(65534)
+try:
+    LocalStore({str(tmp_path / "runs")!r}).create("commits/a", b"1")
+except StoreError as error:
+    print(error)
+    sys.exit(3)
+"""
+    # pytest's folders belong to one user; let the other one in as far as the folder that it may not write.
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if os.getuid() == 0:
+        assert done.returncode == 3, done.stderr
+        assert "Permission denied: no permission to write there" in done.stdout
+
+
+def test_a_file_in_the_place_of_the_prefix_is_one_clear_message(tmp_path: Path):
+    (tmp_path / "runs").write_text("not a folder")
+    with pytest.raises(StoreError, match=r"runs/commits/a: .*: a file stands where a folder is needed"):
+        LocalStore(str(tmp_path / "runs")).create("commits/a", b"1")
+
+
+def test_an_unreachable_cloud_is_one_clear_message(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    monkeypatch.setattr("marin_dag.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS", 0.5)
+    with pytest.raises(StoreError, match=r"gs://b/runs/commits: Cloud Storage cannot be reached .*; check the network"):
+        open_store("gs://b/runs").list("commits")
+
+
+def test_a_bucket_that_does_not_exist_is_one_clear_message(gcs_bucket: str):
+    with pytest.raises(StoreError, match=r"gs://no-such-bucket/runs: there is no bucket no-such-bucket; make it"):
+        open_store("gs://no-such-bucket/runs").list("commits")
+
+
+def test_a_create_whose_reply_was_lost_knows_its_own_object(gcs_bucket: str, monkeypatch: pytest.MonkeyPatch):
+    store = open_store(f"gs://{gcs_bucket}/lost-reply")
+    pipe_file = store._fs.pipe_file
+
+    def lose_the_first_reply(*args, **kwargs):
+        pipe_file(*args, **kwargs)
+        return pipe_file(*args, **kwargs)  # what gcsfs does when the first reply never came
+
+    monkeypatch.setattr(store._fs, "pipe_file", lose_the_first_reply)
+    assert store.create("commits/a", b"1")
+    assert not store.create("commits/a", b"1")

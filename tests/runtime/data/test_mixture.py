@@ -1,0 +1,31 @@
+"""Mixtures as plain values: shares at any step, nonsense refused."""
+
+import math
+
+import pytest
+
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
+
+SCHEDULE = MixtureSchedule((MixtureSegment(0, {"web": 3.0, "code": 1.0}), MixtureSegment(10, {"math": 2.0})))
+
+
+def test_a_change_takes_effect_at_its_step_and_never_before():
+    assert SCHEDULE.shares_at(9) == {"web": 0.75, "code": 0.25}
+    assert SCHEDULE.shares_at(10) == {"math": 1.0}
+
+
+def test_sources_lists_every_source_of_every_segment():
+    assert SCHEDULE.sources == ("code", "math", "web")
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, math.nan, math.inf])
+def test_a_weight_that_draws_nothing_is_refused_with_its_source(weight):
+    with pytest.raises(ValueError, match=r"weights\['web'\] is"):
+        MixtureSegment(0, {"web": weight})
+
+
+def test_a_schedule_begins_at_step_zero_and_goes_forward():
+    with pytest.raises(ValueError, match="the first must begin at step 0"):
+        MixtureSchedule((MixtureSegment(5, {"web": 1.0}),))
+    with pytest.raises(ValueError, match="each must begin after the one before"):
+        MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(0, {"code": 1.0})))

@@ -1,0 +1,23 @@
+"""Shapes: published parameter counts, exactly."""
+
+import pytest
+
+from runtime.model.config import LlamaConfig
+
+LLAMA_31_8B = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
+LLAMA_32_1B = LlamaConfig(128_256, 2048, 8192, 16, 32, 8, 64, 4096, tie_word_embeddings=True)
+
+
+@pytest.mark.parametrize(("config", "count"), [(LLAMA_31_8B, 8_030_261_248), (LLAMA_32_1B, 1_235_814_400)])
+def test_the_parameter_count_is_the_published_one(config, count):
+    assert config.num_parameters == count
+
+
+def test_training_flops_of_an_8b_token_are_about_six_a_parameter_and_causal_attention():
+    # trainers.md counts 51.5 GFLOP a token at sequence 8,192 with causal attention.
+    assert LLAMA_31_8B.flops_per_token(8192) / 1e9 == pytest.approx(51.5, rel=0.01)
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match=r"num_key_value_heads is 3, which does not divide"):
+        LlamaConfig(64, 16, 32, 1, 4, 3, 8, 32)

@@ -1,0 +1,81 @@
+"""Schedules against closed forms, at every boundary and one step to each side of it."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.optim.schedule import Constant, Cosine, Cycles, Linear, Rewarm, WsdS
+
+KESTREL = WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000), Cycles(200_000, 20_000, 2_000)))
+
+
+def test_a_linear_decay_is_exact_at_both_ends_and_flat_outside():
+    decay = Linear(1.7e-3, 1.7e-4, start_step=740_500, decay_steps=79_500)
+    assert decay(0) == decay(740_500) == 1.7e-3
+    assert decay(820_000) == decay(10**9) == 1.7e-4
+    assert decay(740_501) < 1.7e-3
+    assert decay(819_999) > 1.7e-4
+
+
+@given(start=st.integers(0, 2**40), elapsed=st.integers(0, 2**20))
+def test_a_decay_takes_the_same_values_wherever_it_starts(start, elapsed):
+    assert Linear(1.7e-3, 1.7e-4, start, 79_500)(start + elapsed) == Linear(1.7e-3, 1.7e-4, 0, 79_500)(elapsed)
+
+
+def test_wsd_s_warms_up_from_zero_and_decays_inversely_to_the_end_value():
+    assert KESTREL(0) == 0
+    assert KESTREL(500) == pytest.approx(5e-4)
+    assert KESTREL(1_000) == KESTREL(8_999) == KESTREL(9_000) == 1e-3
+    # The closed form, k steps into a decay of 1,000: peak / (1 + 9 k / 1000).
+    for k in (1, 250, 999):
+        assert KESTREL(9_000 + k) == pytest.approx(1e-3 / (1 + 9 * k / 1_000), rel=1e-12)
+    assert KESTREL(10_000) == 1e-3, "a cycle ends with a jump back to the peak"
+
+
+def test_the_change_of_cycles_takes_effect_at_its_step_and_not_before():
+    unchanged = WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000),))
+    assert all(KESTREL(step) == unchanged(step) for step in range(0, 200_000, 97))
+    assert KESTREL(209_500) == 1e-3
+    assert KESTREL(219_000) == pytest.approx(1e-3 / (1 + 9 * 0.5))
+    assert KESTREL(660_000) == 1e-3
+
+
+def test_a_cycle_cannot_change_in_its_middle():
+    with pytest.raises(ValueError, match=r"start_step 15000 is inside a cycle of 10000 steps"):
+        WsdS(1e-3, 1e-4, 0, (Cycles(0, 10_000, 1_000), Cycles(15_000, 20_000, 2_000)))
+
+
+def test_rewarm_meets_both_its_ends():
+    rewarm = Rewarm(1.7e-4, 1.7e-3, start_step=820_000, warmup_steps=2_000)
+    assert rewarm(820_000) == 1.7e-4
+    assert rewarm(821_000) == pytest.approx((1.7e-4 + 1.7e-3) / 2)
+    assert rewarm(822_000) == rewarm(1_320_000) == 1.7e-3
+
+
+def test_cosine_agrees_with_optax():
+    import optax
+
+    ours = Cosine(1e-3, 1e-4, start_step=0, decay_steps=1_000)
+    theirs = optax.cosine_decay_schedule(1e-3, 1_000, alpha=0.1)
+    for step in (0, 1, 333, 500, 999, 1_000, 2_000):
+        np.testing.assert_allclose(ours(step), theirs(step), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Linear(1.0, 0.1, 0, 0), r"Linear\.decay_steps is 0"),
+        (lambda: Rewarm(0.1, 1.0, 0, 0), r"Rewarm\.warmup_steps is 0"),
+        (lambda: Constant(math.nan), r"Constant\.value is nan"),
+        (lambda: Constant(-1.0), r"Constant\.value is -1"),
+        (lambda: Cycles(0, 10, 11), r"Cycles\.decay_steps is 11, longer than cycle_steps = 10"),
+        (lambda: WsdS(1e-3, 0.0, 0, (Cycles(0, 10, 1),)), r"WsdS\.end_value is 0"),
+        (lambda: WsdS(1e-3, 1e-4, 0, (Cycles(5, 10, 1),)), r"WsdS\.cycles must begin"),
+    ],
+)
+def test_nonsense_is_refused_at_construction(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

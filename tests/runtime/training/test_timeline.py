@@ -1,0 +1,98 @@
+"""Phases: what changes, which changes must be meant, and exact token arithmetic."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Constant, Linear, Schedule
+from runtime.training.timeline import changes, consumed_tokens, refuse_unacknowledged_changes
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    until_step: int = 100
+    restore: str = "everything"
+    model: LlamaConfig = dataclasses.field(default_factory=lambda: LlamaConfig(64, 16, 32, 1, 2, 1, 8, 32))
+    rope: Rope = LLAMA2_ROPE
+    sequence_length: int = 32
+    global_batch_size: int = 8
+    learning_rate: Schedule = dataclasses.field(default_factory=lambda: Constant(1e-3))
+    weight_decay: float = 0.05
+    b1: float = 0.9
+    b2: float = 0.95
+    eps: float = 1e-8
+    max_norm: float = 1.0
+    average: Ema | None = None
+    z_loss: float = 0.0
+    mixture: MixtureSchedule = dataclasses.field(default_factory=lambda: MixtureSchedule.constant({"web": 1.0}))
+    seed: int = 0
+    acknowledge: tuple[str, ...] = ()
+
+
+BEFORE = Settings()
+
+
+def then(**settings) -> Settings:
+    return dataclasses.replace(BEFORE, **{"until_step": 200} | settings)
+
+
+def test_a_rate_that_meets_the_one_before_needs_no_acknowledgement():
+    refuse_unacknowledged_changes("next", BEFORE, then(learning_rate=Linear(1e-3, 1e-4, 100, 100)))
+
+
+def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to_write():
+    with pytest.raises(ValueError, match=r"jumps from 0\.001 to 0\.0017 at step 100") as caught:
+        refuse_unacknowledged_changes("next", BEFORE, then(learning_rate=Constant(1.7e-3)))
+    assert "acknowledge=('learning_rate',)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("weight_decay", 0.1), ("rope", LLAMA3_ROPE), ("b2", 0.99), ("seed", 1), ("restore", "weights")],
+)
+def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):
+    with pytest.raises(ValueError, match=rf"\n  {field} changes from"):
+        refuse_unacknowledged_changes("next", BEFORE, then(**{field: value}))
+    refuse_unacknowledged_changes("next", BEFORE, then(**{field: value, "acknowledge": (field,)}))
+
+
+def test_a_new_batch_size_average_mixture_and_z_loss_are_listed_and_need_nothing():
+    after = then(global_batch_size=24, average=Ema(0.995), z_loss=1e-4)
+    refuse_unacknowledged_changes("next", BEFORE, after)
+    assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "average", "z_loss"]
+
+
+def test_a_model_of_another_shape_and_an_end_before_the_beginning_are_refused():
+    with pytest.raises(ValueError, match=r"next\.model differs"):
+        refuse_unacknowledged_changes("next", BEFORE, then(model=dataclasses.replace(BEFORE.model, hidden_size=32)))
+    with pytest.raises(ValueError, match=r"next\.until_step is 50, before the 100 finished steps"):
+        refuse_unacknowledged_changes("next", BEFORE, then(until_step=50))
+
+
+def test_an_average_the_wrong_way_round_is_refused():
+    with pytest.raises(ValueError, match="pass the share that is kept"):
+        Ema(0.005)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**7), st.integers(1, 10**4)), min_size=1, max_size=5), st.data())
+def test_consumed_tokens_agree_with_counting_every_update(legs, data):
+    chain, end = [], 0
+    for steps, batch in legs:
+        end += steps
+        chain.append(then(until_step=end, global_batch_size=batch))
+    step = data.draw(st.integers(0, end))
+    begin, expected = 0, 0
+    for phase in chain:
+        expected += max(min(step, phase.until_step) - begin, 0) * phase.global_batch_size * 32
+        begin = phase.until_step
+    assert consumed_tokens(chain, step) == expected
+
+
+def test_a_step_after_the_last_phase_is_refused():
+    with pytest.raises(ValueError, match="step 101 lies after the last phase, which ends at step 100"):
+        consumed_tokens([BEFORE], 101)
