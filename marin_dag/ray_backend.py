@@ -41,6 +41,7 @@ class RayBackend:
         self._running: dict[Any, Task] = {}
         self._last_news = 0.0
         self._owns_cluster = False
+        self._switchboard: Any = None
 
     def start(self, listener: Listener, largest_num_cpus: int) -> str:
         """See Backend."""
@@ -83,6 +84,8 @@ class RayBackend:
 
     def submit(self, task: Task) -> None:
         """See Backend."""
+        if self._owns_cluster:
+            _refuse_what_never_fits(task)
         reference = self._run.options(name=task.name, max_retries=0, **_placement(task.resources)).remote(
             task, self._switchboard
         )
@@ -271,6 +274,23 @@ def _placement(resources: Resources) -> dict[str, Any]:
             return {"num_cpus": 1, "num_gpus": count, "accelerator_type": kind}
         case Tpu(slice_name, _):
             return {"num_cpus": 1, "resources": {f"TPU-{slice_name}-head": 1}}
+
+
+def _refuse_what_never_fits(task: Task) -> None:
+    """A task that no machine can hold would wait for ever; this cluster does not grow."""
+    import ray
+
+    wanted = dict(_placement(task.resources))
+    needs = {"CPU": wanted["num_cpus"], "GPU": wanted.get("num_gpus", 0), **wanted.get("resources", {})}
+    if "accelerator_type" in wanted:
+        needs[f"accelerator_type:{wanted['accelerator_type']}"] = 0.001
+    has = ray.cluster_resources()
+    missing = [f"{amount:g} {name}" for name, amount in needs.items() if amount > has.get(name, 0)]
+    if missing:
+        raise UserError(
+            f"{task.name}: asks for {task.resources}, and this machine lacks {', '.join(missing)}; set RAY_ADDRESS to "
+            "a cluster that has them, or give the step other resources."
+        )
 
 
 def _require_a_token() -> None:
