@@ -5,7 +5,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from marin_dag.changes import ChangeError, apply_text, nearest
+from marin_dag.changes import ChangeError, apply_text, nearest, value_at
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.step import Milestone, Step
@@ -109,7 +109,7 @@ class _Rederivation:
         config = apply_text(
             new.config, self._field, self._text, owner=step.name, input_named=lambda text: self._input_named(text)
         )
-        return _like(new, config, {**new.changes, self._field: _value_at(config, self._field)})
+        return _like(new, config, {**new.changes, self._field: value_at(config, self._field)})
 
     def _again(self, step: AnyStep) -> AnyStep:
         changes = {field: self._renewed(value) for field, value in step.changes.items()}
@@ -145,9 +145,8 @@ class _Rederivation:
     def _replaced(self, item: Input[Any]) -> Input[Any]:
         step = item.step
         new = self._new.get(step, step)
-        # An input that named no milestone follows the step's own stop wherever that moves.
-        follows = item.milestone == step.until
-        return Input(new, milestone=new.until if follows else item.milestone, subpath=item.subpath)
+        milestone = new.until if item.follows_stop else item.milestone
+        return Input(new, milestone=milestone, subpath=item.subpath, follows_stop=item.follows_stop)
 
 
 def _like(
@@ -165,17 +164,6 @@ def _like(
         changes=changes if step.base is not None else None,
         derivation=step.derivation,
     )
-
-
-def _value_at(value: Any, path: str) -> Any:
-    for part in path.split("."):
-        if isinstance(value, dict):
-            value = value[part]
-        elif isinstance(value, (tuple, list)):
-            value = value[int(part)]
-        else:
-            value = getattr(value, part)
-    return value
 
 
 def _ordered(targets: Sequence[AnyStep], *, with_bases: bool = False) -> tuple[AnyStep, ...]:

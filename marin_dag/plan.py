@@ -145,8 +145,10 @@ class _Planner:
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
-        if blockers and is_selected:
-            verdict, will_run, reasons = Verdict.BLOCKED, False, (BlockedBy(blockers),)
+        lost = self._lost_milestones(step) if verdict is not Verdict.DONE else ()
+        if (blockers or lost) and is_selected:
+            blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
+            verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
         elif not is_selected and verdict is not Verdict.DONE:
             reasons = (*reasons, NotSelected())
         cost = step.kind.cost(step.config) if will_run and step.kind.cost else Cost()
@@ -154,24 +156,19 @@ class _Planner:
         return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, cost)
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
-        lost = [at for at in self.wanted.get(step.name, ()) if f"{step.digest}@{at}" not in self.committed]
         if step.key in self.committed:
             drift = self._drift(step)
-            if drift is not None:
-                return Verdict.DRIFTED, (drift,)
-            if not lost:
-                return Verdict.DONE, ()
+            return (Verdict.DONE, ()) if drift is None else (Verdict.DRIFTED, (drift,))
         held = self.running.get(step.digest)
         if held is not None:
             return Verdict.RUNNING, (Running(held.holder.host, held.holder.pid, held.holder.since),)
-        if step.key in self.failed_keys and step.key not in self.committed:
+        if step.key in self.failed_keys:
             return Verdict.FAILED, (self._failure(step),)
         kept = sorted(self._kept.get(step.digest, ()))
-        if step.key in self.committed:
-            return Verdict.MISSING, tuple(MilestoneMissing(at, _nearest(at, kept)) for at in lost)
-        earlier = [at for at in kept if step.until is not None and at < step.until]
-        if earlier and step.until is not None:
-            return Verdict.MISSING, (Continues(earlier[-1], step.until),)
+        if kept and step.until is not None:
+            earlier = [at for at in kept if at < step.until]
+            reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
+            return Verdict.MISSING, (reason,)
         sibling = self._newest_sibling(step)
         if sibling is None:
             return Verdict.MISSING, (NeverMade(),)
@@ -179,8 +176,6 @@ class _Planner:
 
     def _changes(self, step: Step[Any], sibling: Record) -> tuple[Reason, ...]:
         found = self.causes.of(sibling.identity, step)
-        if not found and sibling.milestone is not None and step.until is not None:
-            return (MilestoneMissing(step.until, (sibling.milestone,)),)
         return tuple(Changed(cause.step, cause.difference, cause.step == step.name) for cause in found)
 
     def _newest_sibling(self, step: Step[Any]) -> Record | None:
@@ -206,6 +201,8 @@ class _Planner:
         roots: dict[tuple[str, str], None] = {}
         for _, item in step.inputs:
             other = self.planned[item.step.name]
+            if other.verdict is Verdict.DONE:
+                continue
             if item.key in self.committed and other.verdict is not Verdict.DRIFTED:
                 continue
             maker = self.planned[self.makers.get(item.step.key, other.name)]
@@ -218,6 +215,16 @@ class _Planner:
                 said = other.verdict if other.is_selected or other.verdict is Verdict.DRIFTED else "not selected"
                 roots[other.name, str(said)] = None
         return tuple(roots)
+
+    def _lost_milestones(self, step: Step[Any]) -> tuple[MilestoneMissing, ...]:
+        """Inputs at a step of a finished trajectory that nobody asked it to keep at the time."""
+        lost = []
+        for field, item in step.inputs:
+            other = self.planned[item.step.name]
+            if item.milestone is not None and item.key not in self.committed and other.verdict is Verdict.DONE:
+                kept = self._kept.get(item.digest, [])
+                lost.append(MilestoneMissing(item.milestone, _nearest(item.milestone, kept), field))
+        return tuple(lost)
 
     @property
     def labels(self) -> Mapping[str, list[str]]:
@@ -247,5 +254,5 @@ def _wanted_milestones(graph: Graph) -> dict[str, tuple[int, ...]]:
     return {name: tuple(sorted(milestones)) for name, milestones in wanted.items()}
 
 
-def _nearest(wanted: int, kept: list[int]) -> tuple[int, ...]:
-    return tuple(sorted(sorted(kept, key=lambda at: abs(at - wanted))[:2]))
+def _nearest(wanted: int, kept: list[int]) -> int:
+    return min(kept, key=lambda at: abs(at - wanted))

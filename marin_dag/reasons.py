@@ -22,10 +22,12 @@ class Continues:
 
 @dataclasses.dataclass(frozen=True)
 class MilestoneMissing:
-    """Another step starts from a milestone that was not kept."""
+    """The trajectory is there and went past this step without keeping it."""
 
     wanted: int
-    kept: tuple[int, ...]
+    nearest: int
+    field: str = ""
+    """The input that wants it; "" where it is the step's own stop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +113,10 @@ def render(reason: Reason) -> str:
             return "never made"
         case Continues():
             return f"goes on from step {reason.milestone:,} to {reason.until:,}"
+        case MilestoneMissing(field=""):
+            return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
         case MilestoneMissing():
-            kept = ", ".join(f"{step:,}" for step in reason.kept) or "none"
-            return f"milestone {reason.wanted:,} is wanted and was not kept (nearest: {kept})"
+            return f"input {reason.field}: step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
         case Changed(is_here=True):
             return render_difference(reason.difference)
         case Changed():

@@ -241,7 +241,7 @@ class Step(Generic[ResultT]):
 
     def as_input(self) -> Input[ResultT]:
         """This step as the value of an `Input` field."""
-        return Input(self, milestone=self.until)
+        return Input(self, milestone=self.until, follows_stop=True)
 
     def at(self, *, step: int) -> "Milestone[ResultT]":
         """An earlier (or later) milestone of this trajectory, usable wherever the step is."""
@@ -303,8 +303,9 @@ class Milestone(Generic[ResultT]):
 
     def as_input(self) -> Input[ResultT]:
         """This milestone as the value of an `Input` field."""
-        at = self.step.until if self.milestone is None else self.milestone
-        return Input(self.step, milestone=at, subpath=self.subpath)
+        follows = self.milestone is None
+        at = self.step.until if follows else self.milestone
+        return Input(self.step, milestone=at, subpath=self.subpath, follows_stop=follows)
 
     def folder(self, subpath: str) -> "Milestone[ResultT]":
         """One folder of the output at this milestone."""
