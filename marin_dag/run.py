@@ -259,31 +259,27 @@ class Run:
 
     def _block(self) -> None:
         """Marks what can no longer run, so that the rest may end."""
-        dead: dict[str, str] = {}
-        for node in self._nodes.values():
-            if node.state in ("failed", "blocked", "stopped"):
-                dead[node.step.digest] = node.step.name
         changed = True
         while changed:
             changed = False
             for node in self._nodes.values():
-                reason = self._obstacle(node.step, dead) if node.state == "waiting" else None
+                reason = self._obstacle(node.step) if node.state == "waiting" else None
                 if reason is not None:
                     node.state, changed = "blocked", True
-                    dead[node.step.digest] = node.step.name
                     self._display.event(node.step.name, "blocked", reason)
 
-    def _obstacle(self, step: Step[Any], dead: dict[str, str]) -> str | None:
+    def _obstacle(self, step: Step[Any]) -> str | None:
         for _, item in step.inputs:
             if item.key in self._committed:
                 continue
-            makers = [node for node in self._nodes.values() if node.step.digest == item.digest]
+            makers = [node for node in self._nodes.values() if node.step.key != step.key and _makes(node.step, item)]
             if any(maker.state in ("waiting", "running") for maker in makers):
                 continue
-            if item.digest in dead:
-                return f"by {dead[item.digest]}"
+            for maker in makers:
+                if maker.state != "done":
+                    return f"by {maker.step.name}"
             if makers:
-                return f"{item.name} is done but has no milestone {item.milestone}"
+                return f"{item.name} is done but has published no milestone {item.milestone}"
             return f"{item.name} is not committed and not part of this run"
         return None
 
@@ -352,3 +348,14 @@ def _headline(failure: Failure) -> str:
 
 def _input_keys(step: Step[Any]) -> list[str]:
     return [item.key for _, item in step.inputs]
+
+
+def _makes(step: Step[Any], item: Input[Any]) -> bool:
+    """Whether a run of `step` may commit what `item` reads; of a trajectory, a leg makes what lies on it."""
+    if step.digest != item.digest:
+        return False
+    if item.milestone is None or step.until is None:
+        return True
+    start = step.predecessor
+    begins = start.milestone if start is not None and start.digest == step.digest else None
+    return (begins is None or begins < item.milestone) and item.milestone <= step.until
