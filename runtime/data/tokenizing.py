@@ -8,8 +8,8 @@ import fsspec
 import numpy as np
 from tokenizers import Tokenizer
 
-from runtime.data.cache import ShardRecord, TokenFormat
-from runtime.data.cache_writer import ShardWriter
+from runtime.data.cache import CacheError, ShardRecord, TokenCache, TokenFormat
+from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.gates import ShardCounts
 from runtime.data.token_bytes import token_bytes
 from runtime.text.documents import Document, read_batches
@@ -45,17 +45,22 @@ class SplitShard:
 class Encoder:
     """A `tokenizer.json` as a plain function from texts to ids; what a text spells is never a special token."""
 
-    def __init__(self, path: str, *, digest: str) -> None:
+    def __init__(self, path: str, token_format: TokenFormat) -> None:
         with fsspec.open(path, "rb") as file:
             content = file.read()
         found = hashlib.sha256(content).hexdigest()
+        digest = token_format.tokenizer_digest
         if found != digest:
             raise TokenizerMismatchError(
                 f"{path}: recorded sha256: {digest[:12]}…; now: {found[:12]}…. The file was changed after it was "
                 "committed; run the step that made the tokenizer with --force."
             )
         self.token_bytes = token_bytes(content.decode())
-        self.vocab_size = len(self.token_bytes)
+        if len(self.token_bytes) != token_format.vocab_size:
+            raise TokenizerMismatchError(
+                f"{path}: has {len(self.token_bytes)} ids, recorded is a vocabulary of {token_format.vocab_size}. "
+                "Declare the vocabulary that the file has: a model of another size would index past its embedding."
+            )
         self._tokenizer = Tokenizer.from_str(content.decode())
         # A web page that spells out the end-of-text token must not end its document.
         self._tokenizer.encode_special_tokens = True
@@ -98,6 +103,21 @@ def tokenize_shard(
     train, validation = (writers[split].close(f"{relative_path}/{split}") for split in SPLITS)
     checksums = f"{train.num_tokens}:{train.tokens_crc32c}:{validation.num_tokens}:{validation.tokens_crc32c}"
     return SplitShard(train, validation, ShardCounts(**numbers, fingerprint=checksums))
+
+
+def write_split(
+    folder: str, split: str, token_format: TokenFormat, shards: Sequence[SplitShard], lengths: np.ndarray
+) -> TokenCache:
+    """Makes the cache of one split, `{folder}/{split}`, of finished shards; returns it opened."""
+    records: list[ShardRecord] = [getattr(shard, split) for shard in shards]
+    if not any(record.num_documents for record in records):
+        total = sum(shard.counts.num_documents for shard in shards)
+        raise CacheError(
+            f"{folder}/{split}: none of the {total} documents fall into this split, which is drawn by the hash of "
+            "their ids. Change `validation_share`, or split the source into more documents."
+        )
+    finish_cache(f"{folder}/{split}", token_format, records, lengths)
+    return TokenCache.open(f"{folder}/{split}", tokenizer_digest=token_format.tokenizer_digest)
 
 
 def _batches(source: str) -> Iterator[list[Document]]:
