@@ -51,7 +51,7 @@ class Batch(NamedTuple):
     segment_ids: Int32[np.ndarray, "batch sequence"]
     """0, 1, … by document within the row; EOS belongs to the document that it closes."""
     source_index: Int32[np.ndarray, "batch"]
-    """Index into `Loader.sources`."""
+    """Index into `Loader.sources`; of two names of one source, the first."""
 
 
 class BatchPlan(NamedTuple):
@@ -76,7 +76,7 @@ class Loader:
         sequence_length: int,
         seed: int,
     ) -> None:
-        """Sources are named as in the mixture.
+        """Sources are named as in the mixture; two names of one identity are one source, whose weights add up.
 
         Args:
             caches: Token cache of each source; those that the mixture never names are allowed.
@@ -90,7 +90,9 @@ class Loader:
         _refuse(caches, identities, mixture, sequence_length)
         self._caches = [caches[name] for name in self.sources]
         self._identities = [identities[name] for name in self.sources]
-        self._index = {identity: index for index, identity in enumerate(self._identities)}
+        self._index: dict[str, int] = {}
+        for index, identity in enumerate(self._identities):
+            self._index.setdefault(identity, index)
         self._windows = [cache.num_tokens // sequence_length for cache in self._caches]
         self._identity_of = dict(identities)
         self._mixture = mixture
@@ -116,8 +118,11 @@ class Loader:
                 'start the data afresh with restore="weights_and_optimizer".'
             )
         segment = self._mixture.segment_at(step)
-        weights = integer_weights({self._identity_of[name]: weight for name, weight in segment.weights.items()})
-        counts, carry = allocate(weights, position.carry, global_batch_size)
+        weights: dict[str, float] = {}
+        for name, weight in sorted(segment.weights.items()):
+            identity = self._identity_of[name]
+            weights[identity] = weights.get(identity, 0.0) + weight
+        counts, carry = allocate(integer_weights(weights), position.carry, global_batch_size)
         slots = shuffled_slots(counts, seed=self._seed, step=step)
         source_index = np.array([self._index[identity] for identity in slots], np.int32)
         # The k-th row of a source takes the source's k-th next sequence.
@@ -207,14 +212,13 @@ def _refuse(
         raise LoaderError(f"mixture: no token cache for {missing}; the caches are {sorted(caches)}.")
     if set(identities) != set(caches):
         raise LoaderError(f"identities: of {sorted(identities)}; the caches are {sorted(caches)}. Pass one of each.")
-    owners: dict[str, str] = {}
+    lengths: dict[str, int] = {}
     for name, identity in sorted(identities.items()):
-        if identity in owners:
+        if lengths.setdefault(identity, caches[name].num_tokens) != caches[name].num_tokens:
             raise LoaderError(
-                f"caches: {owners[identity]!r} and {name!r} are the same source (identity {identity[:12]}…), which "
-                "would be read twice in the same order; give it one name and the sum of the weights."
+                f"identities[{name!r}] is {identity[:12]}…, which another source has too, but their caches differ; "
+                "pass the digest of the step that made each cache."
             )
-        owners[identity] = name
     for name in mixture.sources:
         if caches[name].num_tokens < sequence_length:
             raise LoaderError(

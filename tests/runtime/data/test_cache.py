@@ -157,7 +157,7 @@ def test_whole_arrays_of_another_shard_are_found_by_verify(tmp_path):
     write_cache(tmp_path / "other", [[[3, 2, 1]]])
     wrong = (tmp_path / "other" / "shards" / "0" / "tokens" / "c" / "0").read_bytes()
     (tmp_path / "mine" / "shards" / "0" / "tokens" / "c" / "0").write_bytes(wrong)
-    with pytest.raises(CacheError, match="recorded crc32c: .*; now: "):
+    with pytest.raises(CacheError, match=r"recorded crc32c: .*; now: "):
         TokenCache.open(str(tmp_path / "mine" / "train")).verify()
 
 
