@@ -46,6 +46,18 @@ def apply_text(
     return _replace(config, type(config), path.split("."), lambda hint: _parsed(hint, text, context), owner, path)
 
 
+def value_at(value: Any, path: str) -> Any:
+    """What lies at a dotted path."""
+    for part in path.split("."):
+        if isinstance(value, dict):
+            value = value[part]
+        elif isinstance(value, (tuple, list)):
+            value = value[int(part)]
+        else:
+            value = getattr(value, part)
+    return value
+
+
 def _validated(hint: Any, value: Any) -> Any:
     return TypeAdapter(hint).validate_python(value)
 

@@ -24,17 +24,17 @@ class OnceField:
 
 
 @cache
-def markers(owner: type) -> dict[str, tuple[object, ...]]:
+def markers(owner: Any) -> dict[str, tuple[object, ...]]:
     """Field name to its markers, for a pydantic model or a dataclass, in order of declaration."""
     if issubclass(owner, BaseModel):
         return {name: tuple(field.metadata) for name, field in owner.model_fields.items()}
     hints = typing.get_type_hints(owner, include_extras=True)
-    fields = [field.name for field in dataclasses.fields(owner)]  # type: ignore[arg-type]
+    fields = [field.name for field in dataclasses.fields(owner)]
     return {name: tuple(getattr(hints[name], "__metadata__", ())) for name in fields}
 
 
 @cache
-def identity_fields(owner: type) -> tuple[str, ...]:
+def identity_fields(owner: Any) -> tuple[str, ...]:
     """Names of the fields that are identity, sorted; where a trajectory stops is not."""
     execution = (RuntimeField, StopField)
     return tuple(

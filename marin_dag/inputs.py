@@ -28,7 +28,7 @@ class InputNotReadyError(UserError):
 class Input(Generic[ResultT_co]):
     """Type of a config field that names another step; build it from a `Step`, a `Milestone` or another `Input`."""
 
-    __slots__ = ("_digest", "_name", "_path", "_result", "_step", "milestone", "subpath")
+    __slots__ = ("_digest", "_name", "_path", "_result", "_step", "follows_stop", "milestone", "subpath")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Input(Generic[ResultT_co]):
         digest: str = "",
         path: str | None = None,
         result: ResultT_co | None = None,
+        follows_stop: bool = False,
     ) -> None:
         self._step = step
         self._name = name
@@ -48,6 +49,8 @@ class Input(Generic[ResultT_co]):
         self._result = result
         self.milestone = milestone
         """Step of a trajectory, resolved: the predecessor's own `until_step` where the recipe named none."""
+        self.follows_stop = follows_stop
+        """Whether `milestone` is wherever the predecessor stops, and so moves with it when that is overridden."""
         self.subpath = subpath
         """Folder inside the output, "" for all of it."""
 

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -14,6 +14,9 @@ from marin_dag.errors import UserError
 from marin_dag.fields import OnceField, RuntimeField, StopField, once_fields, stop_field
 from marin_dag.inputs import Input, inputs_in
 from marin_dag.resources import Cpu, Resources
+
+if TYPE_CHECKING:
+    from marin_dag.identity import Identity
 
 __all__ = [
     "Cost",
@@ -181,7 +184,7 @@ class Step(Generic[ResultT]):
         self.changes = dict(changes or {})
         """What `fork` or `then` changed, by dotted field."""
         self.derivation = derivation
-        self._identity: Any = None
+        self._identity: Identity | None = None
         self._refuse_a_stop_before_the_start()
 
     def _refuse_a_stop_before_the_start(self) -> None:
@@ -215,19 +218,21 @@ class Step(Generic[ResultT]):
     @property
     def identity(self) -> dict[str, Any]:
         """The whole identity document, stored with the output."""
-        return self._computed().document
+        return self.computed_identity.document
 
     @property
     def digest(self) -> str:
         """SHA-256 of the identity document (of the trajectory, where there is one)."""
-        return self._computed().digest
+        return self.computed_identity.digest
 
     @property
     def key(self) -> str:
         """Name of this step's record: the digest, and the milestone at which a trajectory stops."""
         return self.digest if self.until is None else f"{self.digest}@{self.until}"
 
-    def _computed(self) -> Any:
+    @property
+    def computed_identity(self) -> "Identity":
+        """Digest and document, computed once."""
         if self._identity is None:
             from marin_dag.identity import identity_of  # identity knows steps; the import goes that way round
 
@@ -236,7 +241,7 @@ class Step(Generic[ResultT]):
 
     def as_input(self) -> Input[ResultT]:
         """This step as the value of an `Input` field."""
-        return Input(self, milestone=self.until)
+        return Input(self, milestone=self.until, follows_stop=True)
 
     def at(self, *, step: int) -> "Milestone[ResultT]":
         """An earlier (or later) milestone of this trajectory, usable wherever the step is."""
@@ -298,8 +303,9 @@ class Milestone(Generic[ResultT]):
 
     def as_input(self) -> Input[ResultT]:
         """This milestone as the value of an `Input` field."""
-        at = self.step.until if self.milestone is None else self.milestone
-        return Input(self.step, milestone=at, subpath=self.subpath)
+        follows = self.milestone is None
+        at = self.step.until if follows else self.milestone
+        return Input(self.step, milestone=at, subpath=self.subpath, follows_stop=follows)
 
     def folder(self, subpath: str) -> "Milestone[ResultT]":
         """One folder of the output at this milestone."""

@@ -16,11 +16,15 @@ from typing import IO, Any, NamedTuple
 
 import google_crc32c
 
+from marin_dag.errors import UserError
+
 TEMPORARY_PREFIX = ".tmp-"
 CHECKSUM_BLOCK_IN_BYTES = 1 << 20
+LIMITS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a write that met a limit of the machine."""
 
 
-class StoreError(Exception):
+class StoreError(UserError):
     """The store refused or could not be reached. `is_transient` says whether asking again may help."""
 
     def __init__(self, message: str, *, is_transient: bool = False) -> None:
@@ -82,6 +86,10 @@ class Store(ABC):
     @abstractmethod
     def settle(self, path: str) -> tuple[int, str]:
         """Makes the file durable; returns its size and the CRC32C (eight hex digits) of what the store holds."""
+
+    def make_folder(self, path: str) -> str:
+        """The URL of a folder that a step may write in; on a disk it exists from now on."""
+        return self.url(path)
 
     def url(self, path: str) -> str:
         """What a step function opens to reach `path`."""
@@ -179,6 +187,11 @@ class LocalStore(Store):
         with _explained(link):
             link.parent.mkdir(parents=True, exist_ok=True)
             os.link(self._root / checked(source), link)
+
+    def make_folder(self, path: str) -> str:
+        with _explained(target := self._root / checked(path)):
+            _make_folder(target)
+        return str(target)
 
     def settle(self, path: str) -> tuple[int, str]:
         target = self._root / checked(path)

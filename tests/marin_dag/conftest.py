@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from marin_dag.local_backend import LocalBackend
 from marin_dag.store import Store, open_store
 
 BUCKET = "test-bucket"
@@ -64,3 +65,8 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def store(prefix: str) -> Store:
     return open_store(prefix)
+
+
+@pytest.fixture
+def backend() -> LocalBackend:
+    return LocalBackend()

@@ -1,0 +1,213 @@
+"""Attempt: runs one step function, makes its output durable and commits it; the same code under every backend."""
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from marin_dag.attempt_log import AttemptLog
+from marin_dag.context import StepStopped
+from marin_dag.inputs import Input
+from marin_dag.lease import Leases
+from marin_dag.provenance import now
+from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
+from marin_dag.redact import redact
+from marin_dag.shards import ShardMap
+from marin_dag.store import LIMITS, explain_os_error, open_store
+from marin_dag.task import Channel, FanOut, Outcome, Progress, Task
+from marin_dag.transient import is_transient
+
+ItemT = TypeVar("ItemT")
+MappedT = TypeVar("MappedT")
+
+
+class LeaseLostError(Exception):
+    """Another attempt has taken this step over; what this one makes must not be published."""
+
+
+class AttemptContext:
+    """The StepContext of a running attempt."""
+
+    def __init__(self, task: Task, channel: Channel, fan_out: FanOut) -> None:
+        self.name = task.name
+        self.digest = task.digest
+        self.attempt = task.attempt
+        self.lease_epoch = task.lease_epoch
+        self.resources = task.resources
+        self.wanted_milestones = task.wanted_milestones
+        """Milestones of this trajectory, short of its end, that other steps of this run start from."""
+        self.log = logging.getLogger(f"step.{task.name}")
+        self._task = task
+        self._channel = channel
+        self._fan_out = fan_out
+        self._store = open_store(task.prefix)
+        self._records = Records(self._store)
+        self._started = now()
+        self._shard_files: list[FileEntry] = []
+        self._output = attempt_path(task.name, task.digest, task.attempt)
+        self.log_path = f"{self._output}.log"
+        """Relative to the prefix."""
+        self.output_path = self._store.make_folder(self._output)
+        self.work_path = self._store.make_folder(f"work/{task.digest}")
+
+    def map(
+        self,
+        function: Callable[[ItemT, str], MappedT],
+        items: Iterable[ItemT],
+        *,
+        in_flight: int,
+        name: str = "shards",
+    ) -> list[MappedT]:
+        """See StepContext."""
+        shards = ShardMap(
+            self._store,
+            f"work/{self.digest}/shards/{name}",
+            self._output,
+            name,
+            function,
+            list(items),
+            self.log,
+        )
+        results, files = shards.run(
+            self._fan_out, in_flight, self.stop_requested, lambda done, total: self.progress(done, total, name)
+        )
+        self._shard_files += files
+        return results
+
+    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
+        """See StepContext."""
+        self._channel.report(self._task.key, Progress(done, total, unit, figures))
+
+    def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
+        """See StepContext."""
+        if self._task.milestone is None:
+            raise TypeError(f"{self.name}: only a kind with a StopAt field has milestones; return the result instead.")
+        self._commit(milestone, f"{self._output}/{folder}", result, ())
+        self._channel.published(f"{self.digest}@{milestone}")
+
+    def milestones(self) -> dict[int, Input[Any]]:
+        """See StepContext."""
+        kind = self._task.kind.load()
+        return {
+            milestone: Input(
+                None,
+                milestone=milestone,
+                name=self.name,
+                digest=self.digest,
+                path=self._store.url(record.output_path),
+                result=kind.result_type.model_validate(record.result),
+            )
+            for milestone, record in sorted(self._records.milestones(self.digest).items())
+        }
+
+    def stop_requested(self) -> bool:
+        """See StepContext."""
+        return self._channel.stop_requested()
+
+    def finish(self, result: BaseModel) -> Record:
+        """Commits what the step function left, unless it published its last milestone itself."""
+        if self._task.milestone is not None:
+            published = self._records.find(self._task.key)
+            if published is not None:
+                return published
+        return self._commit(self._task.milestone, self._output, result, self._shard_files)
+
+    def _commit(self, milestone: int | None, folder: str, result: BaseModel, expected: Iterable[FileEntry]) -> Record:
+        task = self._task
+        data = self._result_data(result)
+        manifest = make_manifest(self._store, folder, tuple(expected))
+        current = Leases(self._store).current_epoch(self.digest)
+        if current > self.lease_epoch:
+            raise LeaseLostError(
+                f"{self.name}: epoch {current} of its lease has begun, this attempt holds {self.lease_epoch}; what it "
+                "made is not published. The other attempt goes on."
+            )
+        record = Record(
+            key=task.digest if milestone is None else f"{task.digest}@{milestone}",
+            digest=task.digest,
+            milestone=milestone,
+            name=task.name,
+            kind=task.kind.load().name,
+            identity=task.identity,
+            result=data,
+            output_path=folder,
+            attempt=task.attempt,
+            manifest=manifest,
+            provenance=task.provenance.model_copy(
+                update={
+                    "host": socket.gethostname(),
+                    "started": self._started,
+                    "finished": now(),
+                    "lease_epoch": self.lease_epoch,
+                }
+            ),
+        )
+        winner = self._records.commit(record)
+        if winner.attempt != task.attempt:
+            same = winner.manifest == manifest and winner.result == data
+            self.log.log(
+                logging.INFO if same else logging.WARNING,
+                "attempt %s committed first; its output %s",
+                winner.attempt,
+                "is the same, byte for byte" if same else "differs: this step is not deterministic",
+            )
+        return winner
+
+    def _result_data(self, result: BaseModel) -> Any:
+        wanted = self._task.kind.load().result_type
+        if not isinstance(result, wanted):
+            raise TypeError(f"{self.name}: returned {result!r}, not a {wanted.__qualname__} as its signature says.")
+        data = result.model_dump(mode="json")
+        if wanted.model_validate(data) != result:
+            raise TypeError(
+                f"{self.name}: its result does not come back from JSON as it was ({result!r}); a NaN? Use finite "
+                "numbers, strings, and models of them."
+            )
+        if self._store.prefix in result.model_dump_json():
+            raise ValueError(
+                f"{self.name}: its result holds the prefix {self._store.prefix}, so that the same step would differ "
+                "elsewhere; return paths relative to context.output_path."
+            )
+        return data
+
+
+def run_attempt(task: Task, channel: Channel, fan_out: FanOut, *, capture_prints: bool) -> Outcome:
+    """Runs the step function and commits its output. Every ending but a kill or an interrupt is an Outcome."""
+    context = AttemptContext(task, channel, fan_out)
+    store = open_store(task.prefix)
+    with AttemptLog(store, context.log_path, context.log) as log, contextlib.ExitStack() as prints:
+        if capture_prints:
+            prints.enter_context(contextlib.redirect_stdout(log))
+            prints.enter_context(contextlib.redirect_stderr(log))
+        context.log.info("attempt %s on %s, %s", task.attempt, socket.gethostname(), task.resources)
+        try:
+            result = task.kind.load().function(task.config, context)
+            record = context.finish(result)
+        except StepStopped as stop:
+            context.log.info("stopped as asked: %s", stop)
+            return Outcome(task, "stopped")
+        except Exception as error:
+            context.log.exception("failed")
+            return Outcome(task, "failed", failure=failure_of(task, error))
+        context.log.info("committed %s: %d files", record.key, len(record.manifest))
+        return Outcome(task, "done", record=record)
+
+
+def failure_of(task: Task, error: BaseException) -> Failure:
+    """`error` as the record of a failed attempt."""
+    explained = None
+    if isinstance(error, OSError) and error.errno in LIMITS:
+        explained = explain_os_error(error, str(error.filename or attempt_path(task.name, task.digest, task.attempt)))
+    return Failure(
+        key=task.key,
+        name=task.name,
+        attempt=task.attempt,
+        error_type=type(error).__qualname__,
+        error=first_lines(error) if explained is None else redact(explained),
+        log_path=f"{attempt_path(task.name, task.digest, task.attempt)}.log",
+        is_transient=is_transient(error),
+        finished=now(),
+    )

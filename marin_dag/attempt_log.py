@@ -1,0 +1,83 @@
+"""AttemptLog: the log file beside an attempt, without secrets; readable while the step runs."""
+
+import logging
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from marin_dag.redact import redact
+from marin_dag.store import LocalStore, Store
+
+UPLOAD_SECONDS = 15.0
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class AttemptLog:
+    """A context: while it is entered, what this process logs goes to `{path}` in the store.
+
+    On a disk the file grows line by line. An object cannot grow, so on Cloud Storage the whole file is written again
+    every few seconds and at the end.
+    """
+
+    def __init__(self, store: Store, path: str, logger: logging.Logger) -> None:
+        self._store = store
+        self._path = path
+        self._logger = logger
+        self._ended = threading.Event()
+        self._uploader: threading.Thread | None = None
+
+    def __enter__(self) -> "AttemptLog":
+        self._file: IO[str]
+        if isinstance(self._store, LocalStore):
+            target = Path(self._store.url(self._path))
+            self._store.write(self._path, b"")  # makes the folder, and refuses in words where it cannot
+            self._file = target.open("a", buffering=1, encoding="utf-8", errors="replace")
+        else:
+            self._file = tempfile.NamedTemporaryFile("w+", buffering=1, suffix=".log", errors="replace")
+            self._uploader = threading.Thread(target=self._upload_now_and_then, name="log upload", daemon=True)
+            self._uploader.start()
+        self._handler = _RedactingHandler(self._file)
+        logging.getLogger().addHandler(self._handler)
+        self._level = self._logger.level
+        self._logger.setLevel(logging.INFO)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        logging.getLogger().removeHandler(self._handler)
+        self._logger.setLevel(self._level)
+        self._handler.flush()
+        if self._uploader is not None:
+            self._ended.set()
+            self._uploader.join()
+            self._upload()
+        self._file.close()
+
+    def write(self, text: str) -> int:
+        """Takes what a step prints."""
+        self._file.write(redact(text))
+        return len(text)
+
+    def flush(self) -> None:
+        """As a stream has it."""
+        self._file.flush()
+
+    def _upload_now_and_then(self) -> None:
+        while not self._ended.wait(UPLOAD_SECONDS):
+            self._upload()
+
+    def _upload(self) -> None:
+        self._file.flush()
+        self._store.write(self._path, Path(self._file.name).read_bytes())
+
+
+class _RedactingHandler(logging.StreamHandler[IO[str]]):
+    def __init__(self, stream: IO[str]) -> None:
+        super().__init__(stream)
+        self.setFormatter(logging.Formatter(FORMAT))
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))

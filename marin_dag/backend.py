@@ -1,0 +1,40 @@
+"""Backend: where attempts run. The driver decides what runs; a backend runs it and brings back how it ended."""
+
+from typing import Protocol
+
+from marin_dag.task import Outcome, Progress, Task
+
+
+class Listener(Protocol):
+    """The driver, as a backend sees it."""
+
+    def on_progress(self, key: str, progress: Progress) -> None:
+        """A step says how far it is."""
+
+    def on_published(self, key: str) -> None:
+        """A step has committed a milestone."""
+
+
+class Backend(Protocol):
+    """One driver's means of execution; used from the driver's main thread, except `cancel`."""
+
+    max_running: int
+    """How many tasks it is worth handing over at once."""
+
+    def start(self, listener: Listener, largest_num_cpus: int) -> str:
+        """Gets ready for steps that ask for up to so many cores; returns what to tell the user about it, or ""."""
+
+    def submit(self, task: Task) -> None:
+        """Hands a task over."""
+
+    def wait(self, timeout_seconds: float) -> list[Outcome]:
+        """Outcomes since the last call; waits for one, no longer than the timeout (in-process: than a step takes)."""
+
+    def request_stop(self) -> None:
+        """Asks every running step to save and leave."""
+
+    def cancel(self, key: str) -> None:
+        """Stops one task, whose work is lost to another driver; from any thread."""
+
+    def close(self) -> None:
+        """Ends whatever still runs."""

@@ -1,0 +1,174 @@
+"""Differences between two identity documents, down to the config field, the input, the function or the package."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any
+
+MAX_SHOWN_CHARACTERS = 60
+ABSENT = "(absent)"
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldChanged:
+    """A config field has another value."""
+
+    field: str
+    old: str
+    new: str
+
+
+@dataclasses.dataclass(frozen=True)
+class InputChanged:
+    """An input is another output: of another identity, or at another milestone."""
+
+    field: str
+    old_key: str
+    new_key: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeChanged:
+    """Definitions that the step function reaches."""
+
+    changed: tuple[str, ...]
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class DeclarationChanged:
+    """Kind, policy, version or a package of the step."""
+
+    what: str
+    old: str
+    new: str
+
+
+Difference = FieldChanged | InputChanged | CodeChanged | DeclarationChanged
+
+
+def differences(old: dict[str, Any], new: dict[str, Any]) -> tuple[Difference, ...]:
+    """What makes `new` another identity than `old`, config first."""
+    return (
+        *_declarations(old, new),
+        *_values(old["config"], new["config"], ""),
+        *([code] if _code_counts(old, new) and (code := code_difference(old, new)) else []),
+    )
+
+
+def code_difference(old: dict[str, Any], new: dict[str, Any]) -> CodeChanged | None:
+    """Definitions that differ, whether or not they count under the step's policy."""
+    before, after = old["code"]["definitions"], new["code"]["definitions"]
+    if old["code"]["fingerprint"] == new["code"]["fingerprint"]:
+        return None
+    changed = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
+    return CodeChanged(
+        changed, tuple(sorted(after.keys() - before.keys())), tuple(sorted(before.keys() - after.keys()))
+    )
+
+
+def _code_counts(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    return "tracked" in (old["code"]["policy"], new["code"]["policy"])
+
+
+def _declarations(old: dict[str, Any], new: dict[str, Any]) -> Iterator[DeclarationChanged]:
+    if old["schema"] != new["schema"]:
+        yield DeclarationChanged("identity schema", str(old["schema"]), str(new["schema"]))
+    if old["kind"] != new["kind"]:
+        yield DeclarationChanged("kind", old["kind"], new["kind"])
+    for what in ("policy", "version"):
+        if old["code"][what] != new["code"][what] and (what == "policy" or not _code_counts(old, new)):
+            yield DeclarationChanged(what, str(old["code"][what]), str(new["code"][what]))
+    before, after = old["code"]["packages"], new["code"]["packages"]
+    for package in sorted(before.keys() | after.keys()):
+        if before.get(package) != after.get(package):
+            yield DeclarationChanged(f"package {package}", before.get(package, ABSENT), after.get(package, ABSENT))
+
+
+def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
+    if old == new and type(old) is type(new):
+        return
+    tags = (_tag(old), _tag(new))
+    if tags == ("input", "input"):
+        yield InputChanged(path, _input_key(old), _input_key(new))
+    elif tags[0] == tags[1] and tags[0] in ("model", "dataclass", "namedtuple") and old[1] == new[1]:
+        yield from _mappings(dict(old[2:]), dict(new[2:]), path)
+    elif tags == ("dict", "dict"):
+        yield from _mappings(_keyed(old), _keyed(new), path)
+    elif tags == ("list", "list") and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old[1:], new[1:], strict=True)):
+            yield from _values(before, after, f"{path}.{index}")
+    else:
+        yield FieldChanged(path, shown(old), shown(new))
+
+
+def _mappings(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[Difference]:
+    for key in sorted(old.keys() | new.keys()):
+        inner = f"{path}.{key}" if path else key
+        if key not in old:
+            yield FieldChanged(inner, ABSENT, shown(new[key]))
+        elif key not in new:
+            yield FieldChanged(inner, shown(old[key]), ABSENT)
+        else:
+            yield from _values(old[key], new[key], inner)
+
+
+def _keyed(node: Any) -> dict[str, Any]:
+    return {key if isinstance(key, str) else json.dumps(key): item for key, item in node[1:]}
+
+
+def _tag(node: Any) -> str:
+    return node[0] if isinstance(node, list) and node else ""
+
+
+def _input_key(node: Any) -> str:
+    _, digest, milestone, _ = node
+    return str(digest) if milestone is None else f"{digest}@{milestone}"
+
+
+def input_keys(document: dict[str, Any]) -> dict[str, str]:
+    """Field of each input of a document, and the key of the record it reads."""
+    return dict(_inputs(document["config"], ""))
+
+
+def _inputs(node: Any, path: str) -> Iterator[tuple[str, str]]:
+    match _tag(node):
+        case "input":
+            yield path, _input_key(node)
+        case "model" | "dataclass" | "namedtuple":
+            for name, item in node[2:]:
+                yield from _inputs(item, f"{path}.{name}" if path else name)
+        case "dict":
+            for name, item in _keyed(node).items():
+                yield from _inputs(item, f"{path}.{name}")
+        case "list":
+            for index, item in enumerate(node[1:]):
+                yield from _inputs(item, f"{path}.{index}")
+
+
+def shown(node: Any) -> str:
+    """A canonical value as a person would write it, cut where it gets long."""
+    text = _text(node)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 1] + "…"
+
+
+def _text(node: Any) -> str:
+    match node:
+        case ["model" | "dataclass" | "namedtuple", str(name), *fields]:
+            return f"{name}({', '.join(f'{key}={_text(item)}' for key, item in fields)})"
+        case ["dict", *items]:
+            return "{" + ", ".join(f"{_text(key)}: {_text(item)}" for key, item in items) + "}"
+        case ["list" | "set", *items]:
+            return "[" + ", ".join(_text(item) for item in items) + "]"
+        case ["enum", str(name), value]:
+            return f"{name}.{value}"
+        case ["input", str(digest), None, str()]:
+            return digest[:8]
+        case ["input", str(digest), milestone, str()]:
+            return f"{digest[:8]}@{milestone}"
+        case [str(), *values]:
+            return " ".join(str(value) for value in values)
+    return (
+        {None: "None", True: "True", False: "False"}.get(node, repr(node)) if not isinstance(node, list) else str(node)
+    )

@@ -1,0 +1,90 @@
+"""Explain: all that is known about one step's verdict, down to the config field or the function that changed."""
+
+from collections.abc import Iterator
+
+from marin_dag.diff import CodeChanged
+from marin_dag.graph import Graph
+from marin_dag.plan import Plan, PlannedStep, Verdict
+from marin_dag.reasons import BlockedBy, Changed, Drifted, Failed, Reason, render
+from marin_dag.records import Records
+from marin_dag.store import Store
+
+
+def explain(plan: Plan, name: str, store: Store) -> str:
+    """What `why` prints."""
+    return "\n".join(_lines(plan, plan[name], store))
+
+
+def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
+    step = planned.step
+    yield f"{step.name} is {planned.verdict}"
+    for reason in planned.reasons:
+        yield from (f"  {line}" for line in _reason(plan.graph, step.name, reason))
+    yield ""
+    yield f"  kind      {step.identity['kind']}"
+    at = "" if step.until is None else f" at step {step.until:,}"
+    yield f"  digest    {step.digest}{at}"
+    policy = step.policy if step.policy == "tracked" else f"versioned, version {step.version!r}"
+    code = step.identity["code"]
+    yield f"  code      {policy}; {len(code['definitions'])} definitions, fingerprint {code['fingerprint'][:12]}"
+    if step.base is not None:
+        changes = ", ".join(f"{field}={value!r}" for field, value in step.changes.items())
+        yield f"  derived   {step.derivation} of {step.base!r}: {changes}"
+    for field, item in step.inputs:
+        milestone = "" if item.milestone is None else f" at step {item.milestone:,}"
+        yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
+    if planned.verdict in (Verdict.DONE, Verdict.DRIFTED):
+        record = Records(store).get(step.key)
+        provenance = record.provenance
+        yield f"  output    {store.url(record.output_path)}"
+        commit = (provenance.git_commit or "none")[:12]
+        yield f"  made      {provenance.finished} on {provenance.host}, {len(record.manifest)} files, commit {commit}"
+        if record.name != step.name:
+            yield f"  made as   {record.name}: the same identity under another name"
+
+
+def _reason(graph: Graph, name: str, reason: Reason) -> Iterator[str]:
+    match reason:
+        case Changed(is_here=False):
+            yield f"because of {' <- '.join(_path(graph, name, reason.step))}"
+            yield f"  {render(reason)}"
+            yield from _definitions(reason.difference)
+        case Changed():
+            yield render(reason)
+            yield from _definitions(reason.difference)
+        case Drifted():
+            yield render(reason)
+            yield from _definitions(reason.difference)
+            yield f"  bump the version of {name} to make it again with the new code"
+        case Failed():
+            yield f"attempt {reason.attempt} failed ({reason.attempts} so far):"
+            yield from (f"  {line}" for line in reason.error.strip().splitlines())
+            yield f"  log: {reason.log_path}"
+        case BlockedBy():
+            for blocker, verdict in reason.steps:
+                yield f"needs {' <- '.join(_path(graph, name, blocker))}, which is {verdict}"
+        case _:
+            yield render(reason)
+
+
+def _definitions(difference: object) -> Iterator[str]:
+    if isinstance(difference, CodeChanged):
+        for what, names in (("~", difference.changed), ("+", difference.added), ("-", difference.removed)):
+            yield from (f"    {what} {definition}" for definition in names)
+
+
+def _path(graph: Graph, start: str, goal: str) -> list[str]:
+    """A shortest way from a step up to one that it needs."""
+    came_from: dict[str, str] = {start: ""}
+    pending = [start]
+    for name in pending:
+        if name == goal:
+            break
+        for _, item in graph.step(name).inputs:
+            if item.step.name not in came_from:
+                came_from[item.step.name] = name
+                pending.append(item.step.name)
+    path = [goal]
+    while came_from.get(path[-1]):
+        path.append(came_from[path[-1]])
+    return list(reversed(path))

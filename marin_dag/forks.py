@@ -1,0 +1,116 @@
+"""Forks made on the command line: kept in the store with author and reason, and added to the graph each time."""
+
+import datetime
+import getpass
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from marin_dag.changes import apply_text, nearest, value_at
+from marin_dag.errors import UserError
+from marin_dag.graph import Graph
+from marin_dag.step import NAME, Step
+from marin_dag.store import Store
+
+NAMES = "names"
+
+
+class ForkError(UserError):
+    """A fork that cannot be made or found."""
+
+
+class Fork(BaseModel, frozen=True, extra="forbid"):
+    """`name` is `base` with `changes`: dotted field to the text that the person typed."""
+
+    name: str
+    base: str
+    changes: dict[str, str]
+    author: str
+    reason: str
+    created: str
+
+
+class Forks:
+    """The command-line forks of one pipeline in one store."""
+
+    def __init__(self, store: Store, pipeline: str) -> None:
+        self._store = store
+        self._folder = f"{NAMES}/{pipeline}"
+
+    def all(self) -> tuple[Fork, ...]:
+        """Every fork, oldest first."""
+        forks = [self._read(entry.path) for entry in self._store.list(self._folder)]
+        return tuple(sorted(forks, key=lambda fork: (fork.created, fork.name)))
+
+    def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
+        """Keeps a fork, after making sure that it can be built."""
+        changes = dict(_assignment(text) for text in assignments)
+        if name in graph:
+            raise ForkError(f"--as {name}: there is a step of that name already; choose another, or `drop` it first.")
+        if not NAME.fullmatch(name):
+            raise ForkError(f"--as {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
+        if not changes:
+            raise ForkError(f"fork {base} --as {name}: nothing changes; add --set FIELD=VALUE.")
+        created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
+        fork = Fork(name=name, base=base, changes=changes, author=_user(), reason=reason, created=created)
+        forked(graph, fork)
+        if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
+            raise ForkError(f"--as {name}: somebody made a fork of that name just now; choose another.")
+        return fork
+
+    def drop(self, name: str) -> Fork:
+        """Forgets a fork; what it made stays in the store, since the same identity may be wanted again."""
+        known = {fork.name: fork for fork in self.all()}
+        if name not in known:
+            listed = ", ".join(known) or "none"
+            raise ForkError(f"drop {name}: there is no such fork.{nearest(name, known)} Forks: {listed}.")
+        based = [fork.name for fork in known.values() if fork.base == name]
+        if based:
+            raise ForkError(f"drop {name}: {', '.join(based)} are forks of it; drop them first.")
+        self._store.delete(self._path(name))
+        return known[name]
+
+    def added_to(self, graph: Graph) -> Graph:
+        """`graph` with all forks as further targets."""
+        for fork in self.all():
+            graph = graph.with_targets([forked(graph, fork)])
+        return graph
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}.json"
+
+    def _read(self, path: str) -> Fork:
+        try:
+            return Fork.model_validate_json(self._store.read(path))
+        except ValidationError as error:
+            raise ForkError(f"{self._store.url(path)}: not a fork ({error.error_count()} errors); delete it.") from None
+
+
+def forked(graph: Graph, fork: Fork) -> Step[Any]:
+    """The step that `fork` describes."""
+    try:
+        base = graph.step(fork.base)
+        config = base.config
+        changes: dict[str, Any] = {}
+        for field, text in fork.changes.items():
+            config = apply_text(config, field, text, owner=fork.name, input_named=graph.input_named)
+            changes[field] = value_at(config, field)
+        return base.fork(fork.name, **changes)
+    except UserError as error:
+        raise ForkError(f"{error} (fork {fork.name!r} of {fork.base!r}; `drop {fork.name}` forgets it)") from None
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    field, equals, value = text.partition("=")
+    if not equals or not field:
+        raise ForkError(f"--set {text!r}: a fork's settings are FIELD=VALUE, such as --set z_loss=1e-4.")
+    return field, value
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return f"uid {os.getuid()}"

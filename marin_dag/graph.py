@@ -1,0 +1,250 @@
+"""Graph: every step that the targets need, in an order in which each comes after its inputs."""
+
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from marin_dag.changes import ChangeError, apply_text, nearest, value_at
+from marin_dag.errors import UserError
+from marin_dag.inputs import Input, replace_inputs
+from marin_dag.step import Milestone, Step
+
+AnyStep = Step[Any]
+
+
+class GraphError(UserError):
+    """A graph that cannot be, or a step that is not in it."""
+
+
+class Graph:
+    """Immutable; an override makes another graph."""
+
+    def __init__(self, targets: Iterable[AnyStep]) -> None:
+        self.targets = tuple(targets)
+        self.steps = _ordered(self.targets)
+        """Inputs first; otherwise as the recipe names them."""
+        self._named: dict[str, AnyStep] = {}
+        for step in self.steps:
+            if step.name in self._named:
+                raise GraphError(
+                    f"two steps are called {step.name!r}; a name is how a person picks one step. Rename one of them."
+                )
+            self._named[step.name] = step
+        self._dependents: dict[str, list[AnyStep]] = {}
+        for step in self.steps:
+            for name in dict.fromkeys(item.step.name for _, item in step.inputs):
+                self._dependents.setdefault(name, []).append(step)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names in the order of `steps`."""
+        return tuple(self._named)
+
+    def step(self, name: str) -> AnyStep:
+        """The step called `name`."""
+        if name not in self._named:
+            raise GraphError(f"there is no step {name!r}.{nearest(name, self._named)} `--dry-run` lists them all.")
+        return self._named[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._named
+
+    def ancestors(self, name: str) -> frozenset[str]:
+        """Names of all that `name` needs, itself included."""
+        return _reached(self.step(name), lambda step: [item.step for _, item in step.inputs])
+
+    def descendants(self, name: str) -> frozenset[str]:
+        """Names of all that needs `name`, itself included."""
+        return _reached(self.step(name), lambda step: self._dependents.get(step.name, []))
+
+    def with_targets(self, more: Iterable[AnyStep]) -> "Graph":
+        """This graph and further targets."""
+        return Graph([*self.targets, *more])
+
+    def input_named(self, text: str) -> Milestone[Any]:
+        """What a person means by "STEP" or "STEP@MILESTONE"."""
+        name, separator, milestone = text.partition("@")
+        step = self.step(name)
+        if not separator:
+            return Milestone(step, milestone=None)
+        if not milestone.isdigit():
+            raise GraphError(f"{text!r}: a milestone is a step number, such as {name}@1000.")
+        return step.at(step=int(milestone))
+
+    def override(self, name: str, field: str, text: str) -> "Graph":
+        """This graph with one field of one step set; steps derived from it by `fork` or `then` are derived again."""
+        target = self.step(name)
+        below = self.descendants(name)
+
+        def input_named(text: str) -> Milestone[Any]:
+            milestone = self.input_named(text)
+            if milestone.step.name in below:
+                raise GraphError(f"{name}.{field}={text}: {milestone.step.name} needs {name}, which closes a circle.")
+            return milestone
+
+        return _Rederivation(target, field, text, input_named).graph(self)
+
+
+class _Rederivation:
+    def __init__(self, target: AnyStep, field: str, text: str, input_named: Callable[[str], Milestone[Any]]) -> None:
+        self._target, self._field, self._text, self._input_named = target, field, text, input_named
+        self._new: dict[AnyStep, AnyStep] = {}
+
+    def graph(self, graph: Graph) -> Graph:
+        for step in _ordered(graph.targets, with_bases=True):
+            self._new[step] = self._derived(step)
+        return Graph(self._new[step] for step in graph.targets)
+
+    def _derived(self, step: AnyStep) -> AnyStep:
+        base = step.base.step if isinstance(step.base, Milestone) else step.base
+        if base is not None and self._new[base] is not base:
+            new = self._again(step)
+        elif any(self._new[item.step] is not item.step for _, item in step.inputs):
+            new = self._with_new_inputs(step)
+        else:
+            new = step
+        if step is not self._target:
+            return new
+        config = apply_text(
+            new.config, self._field, self._text, owner=step.name, input_named=lambda text: self._input_named(text)
+        )
+        return _like(new, config, {**new.changes, self._field: value_at(config, self._field)})
+
+    def _again(self, step: AnyStep) -> AnyStep:
+        changes = {field: self._renewed(value) for field, value in step.changes.items()}
+        base = self._renewed(step.base)
+        assert base is not None
+        try:
+            new = base.fork(step.name, **changes) if step.derivation == "fork" else base.then(step.name, **changes)
+        except ChangeError as error:
+            raise ChangeError(
+                f"{error} ({step.name} is derived from {step.base!r}, which {self._target.name}.{self._field}="
+                f"{self._text} changed: set the whole field, or change both)"
+            ) from None
+        return _like(new, self._with_new_inputs(new).config, new.changes, like=step)
+
+    def _renewed(self, value: Any) -> Any:
+        if isinstance(value, Step):
+            return self._new[value]
+        if isinstance(value, Milestone):
+            return Milestone(self._new[value.step], milestone=value.milestone, subpath=value.subpath)
+        if isinstance(value, Input):
+            return self._replaced(value)
+        if isinstance(value, dict):
+            return {key: self._renewed(item) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self._renewed(item) for item in value)
+        return replace_inputs(value, self._replaced)
+
+    def _with_new_inputs(self, step: AnyStep) -> AnyStep:
+        changes = {field: self._renewed(value) for field, value in step.changes.items()}
+        base = self._renewed(step.base)
+        return _like(step, replace_inputs(step.config, self._replaced), changes, base=base)
+
+    def _replaced(self, item: Input[Any]) -> Input[Any]:
+        step = item.step
+        new = self._new.get(step, step)
+        milestone = new.until if item.follows_stop else item.milestone
+        return Input(new, milestone=milestone, subpath=item.subpath, follows_stop=item.follows_stop)
+
+
+def _like(
+    step: AnyStep, config: Any, changes: dict[str, Any], *, base: Any = None, like: AnyStep | None = None
+) -> AnyStep:
+    other = like or step
+    return Step(
+        step.kind,
+        step.name,
+        config,
+        policy=other.policy,
+        version=other.version,
+        resources=other.resources,
+        base=base or step.base,
+        changes=changes if step.base is not None else None,
+        derivation=step.derivation,
+    )
+
+
+def _ordered(targets: Sequence[AnyStep], *, with_bases: bool = False) -> tuple[AnyStep, ...]:
+    """Depth first without recursion: a chain of ten thousand steps is a graph too."""
+    order: dict[AnyStep, None] = {}
+    on_path: dict[AnyStep, None] = {}
+    pending = [(step, False) for step in reversed(targets)]
+    while pending:
+        step, is_left = pending.pop()
+        if is_left:
+            del on_path[step]
+            order[step] = None
+            continue
+        if step in order:
+            continue
+        if step in on_path:
+            names = [other.name for other in on_path]
+            circle = " -> ".join([*names[names.index(step.name) :], step.name])
+            raise GraphError(f"steps need each other in a circle: {circle}.")
+        on_path[step] = None
+        pending.append((step, True))
+        needed = [item.step for _, item in step.inputs]
+        if with_bases and step.base is not None:
+            needed.append(step.base.step if isinstance(step.base, Milestone) else step.base)
+        pending.extend((other, False) for other in reversed(needed) if other not in order)
+    return tuple(order)
+
+
+def _reached(start: AnyStep, following: Callable[[AnyStep], Iterable[AnyStep]]) -> frozenset[str]:
+    found = {start.name}
+    pending = [start]
+    while pending:
+        for step in following(pending.pop()):
+            if step.name not in found:
+                found.add(step.name)
+                pending.append(step)
+    return frozenset(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Which steps a command is about; what several options select is what all of them do."""
+
+    only: tuple[str, ...] = ()
+    """Glob patterns; a step that one of them matches."""
+    until: tuple[str, ...] = ()
+    """These steps and all that they need."""
+    starting_from: tuple[str, ...] = ()
+    """These steps and all that needs them."""
+    force: tuple[str, ...] = ()
+    """Steps to run again although they are done."""
+
+    def names(self, graph: Graph) -> frozenset[str]:
+        """Names of the selected steps."""
+        selected = frozenset(graph.names)
+        if self.only:
+            selected &= frozenset().union(*(self._matching(graph, pattern) for pattern in self.only))
+        if self.until:
+            selected &= frozenset().union(*(graph.ancestors(name) for name in self.until))
+        if self.starting_from:
+            selected &= frozenset().union(*(graph.descendants(name) for name in self.starting_from))
+        for name in self.force:
+            graph.step(name)
+        return selected
+
+    @staticmethod
+    def _matching(graph: Graph, pattern: str) -> frozenset[str]:
+        found = frozenset(fnmatch.filter(graph.names, pattern))
+        if not found:
+            raise GraphError(f"--only {pattern!r} matches no step.{nearest(pattern, graph.names)}")
+        return found
+
+
+def parse_assignment(text: str, graph: Graph) -> tuple[str, str, str]:
+    """Splits STEP.FIELD=VALUE; a step's name may hold dots itself, so the longest name that fits is meant."""
+    left, equals, value = text.partition("=")
+    if not equals or "." not in left:
+        raise GraphError(f"--set {text!r}: write STEP.FIELD=VALUE, such as --set {graph.names[-1]}.field=1.")
+    fitting = [name for name in graph.names if left.startswith(f"{name}.")]
+    if not fitting:
+        name = left.partition(".")[0]
+        raise GraphError(f"--set {text!r}: there is no step {name!r}.{nearest(name, graph.names)}")
+    name = max(fitting, key=len)
+    return name, left[len(name) + 1 :], value

@@ -1,0 +1,203 @@
+"""Displays: a live table on a terminal, one line an event everywhere else."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from marin_dag.task import Progress
+
+PROGRESS_LINE_SECONDS = 15.0
+ENDED_ROWS = 12
+STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "blocked": "red", "stopped": "yellow"}
+ENDINGS = frozenset({"done", "failed", "blocked", "stopped"})
+
+
+class Display(Protocol):
+    """What a run shows; entered for its length."""
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def begin(self, names: Sequence[str]) -> None:
+        """The steps that are to run."""
+
+    def say(self, text: str) -> None:
+        """A line about the run as a whole."""
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        """Something happened to a step."""
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """A step is further."""
+
+
+def display_for(stream_is_terminal: bool | None = None) -> Display:
+    """The display that suits standard output."""
+    is_terminal = sys.stdout.isatty() if stream_is_terminal is None else stream_is_terminal
+    return TableDisplay(Console()) if is_terminal else LineDisplay(Console(soft_wrap=True, highlight=False))
+
+
+class Pace:
+    """Time left of one step, from how fast it went since it began to say so."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, int] | None = None
+
+    def seconds_left(self, progress: Progress, now: float) -> float | None:
+        """None while there is nothing to go by."""
+        if self._first is None or progress.done < self._first[1]:
+            self._first = (now, progress.done)
+        elapsed, done = now - self._first[0], progress.done - self._first[1]
+        if done <= 0 or elapsed <= 0:
+            return None
+        return (progress.total - progress.done) * elapsed / done
+
+
+class LineDisplay:
+    """For logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._total = 0
+        self._done = 0
+        self._last_line: dict[str, float] = {}
+        self._paces: dict[str, Pace] = {}
+
+    def __enter__(self) -> object:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def begin(self, names: Sequence[str]) -> None:
+        """See Display."""
+        self._total = len(names)
+
+    def say(self, text: str) -> None:
+        """See Display."""
+        self._console.print(text, markup=False)
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        """See Display."""
+        self._done += what == "done"
+        counted = f" ({self._done}/{self._total})" if what == "done" else ""
+        self._line(name, f"{what}{counted}", detail)
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """See Display."""
+        now = time.monotonic()
+        left = self._paces.setdefault(name, Pace()).seconds_left(progress, now)
+        if now - self._last_line.setdefault(name, now) >= PROGRESS_LINE_SECONDS:
+            self._last_line[name] = now
+            self._line(name, "running", figures_of(progress, left))
+
+    def _line(self, name: str, what: str, detail: str) -> None:
+        text = f"{time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
+        self._console.print(text, markup=False)
+
+
+class TableDisplay:
+    """For people."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._names: list[str] = []
+        self._states: dict[str, str] = {}
+        self._started: dict[str, float] = {}
+        self._progress: dict[str, tuple[Progress, float | None]] = {}
+        self._paces: dict[str, Pace] = {}
+        self._ended: deque[tuple[str, str, str]] = deque(maxlen=ENDED_ROWS)
+        self._live = Live(console=console, get_renderable=self.table, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> object:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def begin(self, names: Sequence[str]) -> None:
+        """See Display."""
+        self._names = list(names)
+        self._states = dict.fromkeys(names, "waiting")
+
+    def say(self, text: str) -> None:
+        """See Display."""
+        self._console.print(text, markup=False, highlight=False)
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        """See Display."""
+        if what == "started":
+            self._started[name] = time.monotonic()
+            self._paces[name] = Pace()
+            self._states[name] = "running"
+        elif what in ENDINGS:
+            self._states[name] = what
+            took = time.monotonic() - self._started.get(name, time.monotonic())
+            first = detail.splitlines()[0] if detail else ""
+            self._ended.append((name, what, first or duration(took)))
+            self._progress.pop(name, None)
+        else:
+            self._states[name] = "waiting"
+            self.say(f"{name}: {what}: {detail}")
+
+    def progress(self, name: str, progress: Progress) -> None:
+        """See Display."""
+        left = self._paces.setdefault(name, Pace()).seconds_left(progress, time.monotonic())
+        self._progress[name] = progress, left
+
+    def table(self) -> RenderableType:
+        """What is on the screen: the last steps that ended, all that run, and the count of the rest."""
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for name, what, detail in list(self._ended):
+            table.add_row(name, Text(what, style=STYLES.get(what, "")), detail)
+        for name in [name for name in self._names if self._states.get(name) == "running"]:
+            progress, left = self._progress.get(name, (None, None))
+            since = duration(time.monotonic() - self._started[name])
+            detail = since if progress is None else f"{since}  {bar(progress)}  {figures_of(progress, left)}"
+            table.add_row(name, Text("running", style=STYLES["running"]), detail)
+        count = {state: list(self._states.values()).count(state) for state in ("done", "running", "waiting")}
+        total = f"{count['done']}/{len(self._names)} done, {count['running']} running, {count['waiting']} waiting"
+        return Group(table, Text(total, style="dim"))
+
+
+def bar(progress: Progress, width: int = 20) -> str:
+    """A bar of block characters."""
+    share = min(1.0, progress.done / progress.total) if progress.total else 1.0
+    return "█" * round(share * width) + "░" * (width - round(share * width))
+
+
+def figures_of(progress: Progress, seconds_left: float | None) -> str:
+    """`120/600 steps  12,300 tokens/s  40 s left`."""
+    parts = [f"{progress.done:,}/{progress.total:,} {progress.unit}"]
+    for name, value in progress.figures.items():
+        if name.endswith("_per_second"):
+            parts.append(f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s")
+        else:
+            parts.append(f"{name.replace('_', ' ')} {value:.4g}")
+    if seconds_left is not None and progress.done < progress.total:
+        parts.append(f"{duration(seconds_left)} left")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3.5 h`."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 99.5 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -1,0 +1,93 @@
+"""LocalBackend: steps one after the other in the driver's own process, where a debugger can follow them."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from marin_dag.attempt import failure_of, run_attempt
+from marin_dag.backend import Listener
+from marin_dag.task import Outcome, Progress, Task
+from marin_dag.transient import is_transient
+
+SHARD_ATTEMPTS = 3
+SHARD_BACK_OFF_SECONDS = 1.0
+
+
+class LocalBackend:
+    """See Backend. A cancelled step is asked to stop, and refused at its commit if it does not listen."""
+
+    max_running = 1
+
+    def __init__(self) -> None:
+        self._queue: list[Task] = []
+        self._is_stopping = False
+        self._cancelled: set[str] = set()
+
+    def start(self, listener: Listener, largest_num_cpus: int) -> str:
+        """See Backend."""
+        self._listener = listener
+        return ""
+
+    def submit(self, task: Task) -> None:
+        """See Backend."""
+        self._cancelled.discard(task.key)
+        self._queue.append(task)
+
+    def wait(self, timeout_seconds: float) -> list[Outcome]:
+        """See Backend."""
+        if not self._queue:
+            time.sleep(timeout_seconds)
+            return []
+        task = self._queue.pop(0)
+        channel = _DirectChannel(self._listener, lambda: self._is_stopping or task.key in self._cancelled)
+        try:
+            outcome = run_attempt(task, channel, SequentialFanOut(), capture_prints=False)
+        except Exception as error:  # before the step began, or while its log was closed
+            outcome = Outcome(task, "failed", failure=failure_of(task, error))
+        return [outcome]
+
+    def request_stop(self) -> None:
+        """See Backend."""
+        self._is_stopping = True
+
+    def cancel(self, key: str) -> None:
+        """See Backend."""
+        self._cancelled.add(key)
+
+    def close(self) -> None:
+        """See Backend."""
+        self._queue.clear()
+
+
+class _DirectChannel:
+    def __init__(self, listener: Listener, stop_requested: Callable[[], bool]) -> None:
+        self.stop_requested = stop_requested
+        self.report: Callable[[str, Progress], None] = listener.on_progress
+        self.published: Callable[[str], None] = listener.on_published
+
+
+class SequentialFanOut:
+    """Shards one after the other, in this process."""
+
+    def run(
+        self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]
+    ) -> Iterator[int]:
+        """See FanOut."""
+        for index, call in enumerate(calls):
+            if stop_requested():
+                return
+            call_with_retries(call)
+            yield index
+
+
+def call_with_retries(call: Callable[[], Any]) -> None:
+    """Calls, and calls again a little later where the error is of a kind that passes."""
+    for attempt in range(SHARD_ATTEMPTS):
+        try:
+            call()
+        except Exception as error:
+            if attempt + 1 == SHARD_ATTEMPTS or not is_transient(error):
+                raise
+            time.sleep(SHARD_BACK_OFF_SECONDS * 2**attempt)
+        else:
+            return

@@ -1,0 +1,258 @@
+"""Plan: one verdict for each step, with its reasons; made from a few listings, without writing a byte."""
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from marin_dag.causes import Causes
+from marin_dag.cost import Cost
+from marin_dag.diff import code_difference
+from marin_dag.errors import UserError
+from marin_dag.graph import Graph, Selection
+from marin_dag.lease import Held, Leases
+from marin_dag.reasons import (
+    BlockedBy,
+    Changed,
+    Continues,
+    Drifted,
+    Failed,
+    Forced,
+    MilestoneMissing,
+    NeverMade,
+    NotSelected,
+    Reason,
+    Running,
+    SameAs,
+)
+from marin_dag.records import Record, Records
+from marin_dag.step import Step
+from marin_dag.store import Store
+
+
+class Verdict(enum.StrEnum):
+    """What is true of a step before anything runs."""
+
+    DONE = "done"
+    MISSING = "missing"
+    STALE = "stale"
+    DRIFTED = "drifted"
+    RUNNING = "running"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedStep:
+    """One step of a plan."""
+
+    step: Step[Any]
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    will_run: bool
+    """Whether carrying out the plan runs it (or waits for whoever does)."""
+    is_selected: bool
+    wanted_milestones: tuple[int, ...]
+    """Milestones of its trajectory, short of its own stop, that other steps of the graph read."""
+    cost: Cost
+
+    @property
+    def name(self) -> str:
+        """Label of the step."""
+        return self.step.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What carrying out the graph would do."""
+
+    graph: Graph
+    steps: tuple[PlannedStep, ...]
+    """Inputs first."""
+
+    @property
+    def will_run(self) -> tuple[PlannedStep, ...]:
+        """The steps that would run, in order."""
+        return tuple(planned for planned in self.steps if planned.will_run)
+
+    @property
+    def cost(self) -> Cost:
+        """Sum over the steps that would run."""
+        return sum((planned.cost for planned in self.will_run), Cost())
+
+    def __getitem__(self, name: str) -> PlannedStep:
+        self.graph.step(name)
+        return next(planned for planned in self.steps if planned.name == name)
+
+
+def make_plan(graph: Graph, store: Store, selection: Selection | None = None) -> Plan:
+    """Verdicts for all steps of `graph`.
+
+    Raises:
+        UserError: a config that its kind's check refuses, or a selection that names no step.
+    """
+    selection = selection or Selection()
+    selected = selection.names(graph)
+    check_configs(graph)
+    return _Planner(graph, store, selected, frozenset(selection.force)).plan()
+
+
+def check_configs(graph: Graph) -> None:
+    """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
+    problems = []
+    for step in graph.steps:
+        if step.kind.check is not None:
+            try:
+                step.kind.check(step.config)
+            except ValueError as error:
+                problems.append(f"{step.name}: {error}")
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+class _Planner:
+    def __init__(self, graph: Graph, store: Store, selected: frozenset[str], forced: frozenset[str]) -> None:
+        self.graph, self.selected, self.forced = graph, selected, forced
+        self.records = Records(store)
+        self.store = store
+        self.committed = self.records.committed_keys()
+        self.wanted = _wanted_milestones(graph)
+        self.planned: dict[str, PlannedStep] = {}
+        self.makers: dict[str, str] = {}
+        """Record key to the step of this plan that makes it, or has."""
+        self.causes = Causes(graph, self.records)
+        self._labels: Mapping[str, list[str]] | None = None
+        self._failed_keys: frozenset[str] | None = None
+        self._running: Mapping[str, Held] | None = None
+        self._kept: dict[str, list[int]] = {}
+        for key in self.committed:
+            digest, _, milestone = key.partition("@")
+            if milestone:
+                self._kept.setdefault(digest, []).append(int(milestone))
+
+    def plan(self) -> Plan:
+        for step in self.graph.steps:
+            self.planned[step.name] = self._planned(step)
+        return Plan(self.graph, tuple(self.planned.values()))
+
+    def _planned(self, step: Step[Any]) -> PlannedStep:
+        is_selected = step.name in self.selected
+        verdict, reasons = self._verdict(step)
+        will_run = is_selected and verdict not in (Verdict.DONE, Verdict.DRIFTED)
+        if step.name in self.forced and verdict is Verdict.DONE:
+            reasons, will_run = (Forced(),), is_selected
+        maker = self.makers.setdefault(step.key, step.name)
+        if maker != step.name:
+            reasons, will_run = (SameAs(maker),), False
+        blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
+        lost = self._lost_milestones(step) if verdict is not Verdict.DONE else ()
+        if (blockers or lost) and is_selected:
+            blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
+            verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
+        elif not is_selected and verdict is not Verdict.DONE:
+            reasons = (*reasons, NotSelected())
+        cost = step.kind.cost(step.config) if will_run and step.kind.cost else Cost()
+        wanted = self.wanted.get(step.name, ())
+        return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, cost)
+
+    def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
+        if step.key in self.committed:
+            drift = self._drift(step)
+            return (Verdict.DONE, ()) if drift is None else (Verdict.DRIFTED, (drift,))
+        held = self.running.get(step.digest)
+        if held is not None:
+            return Verdict.RUNNING, (Running(held.holder.host, held.holder.pid, held.holder.since),)
+        if step.key in self.failed_keys:
+            return Verdict.FAILED, (self._failure(step),)
+        kept = sorted(self._kept.get(step.digest, ()))
+        if kept and step.until is not None:
+            earlier = [at for at in kept if at < step.until]
+            reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
+            return Verdict.MISSING, (reason,)
+        sibling = self._newest_sibling(step)
+        if sibling is None:
+            return Verdict.MISSING, (NeverMade(),)
+        return Verdict.STALE, self._changes(step, sibling)
+
+    def _changes(self, step: Step[Any], sibling: Record) -> tuple[Reason, ...]:
+        found = self.causes.of(sibling.identity, step)
+        return tuple(Changed(cause.step, cause.difference, cause.step == step.name) for cause in found)
+
+    def _newest_sibling(self, step: Step[Any]) -> Record | None:
+        for key in reversed(self.labels.get(step.name, [])):
+            if key.partition("@")[0] != step.digest and key in self.committed:
+                return self.records.find(key)
+        return None
+
+    def _drift(self, step: Step[Any]) -> Drifted | None:
+        if step.policy != "versioned":
+            return None
+        record = self.records.get(step.key)
+        difference = code_difference(record.identity, step.identity)
+        return None if difference is None else Drifted(str(step.version), difference)
+
+    def _failure(self, step: Step[Any]) -> Failed:
+        failures = self.records.failures(step.key)
+        newest = failures[-1]
+        return Failed(len(failures), newest.attempt, newest.error, self.store.url(newest.log_path))
+
+    def _blockers(self, step: Step[Any]) -> tuple[tuple[str, str], ...]:
+        """Roots of what keeps `step` from running: inputs that are not there and will not be made."""
+        roots: dict[tuple[str, str], None] = {}
+        for _, item in step.inputs:
+            other = self.planned[item.step.name]
+            if other.verdict is Verdict.DONE:
+                continue
+            if item.key in self.committed and other.verdict is not Verdict.DRIFTED:
+                continue
+            maker = self.planned[self.makers.get(item.step.key, other.name)]
+            if other.will_run or maker.will_run:
+                continue
+            if other.verdict is Verdict.BLOCKED:
+                inner = [reason for reason in other.reasons if isinstance(reason, BlockedBy)]
+                roots.update(dict.fromkeys(root for reason in inner for root in reason.steps))
+            else:
+                said = other.verdict if other.is_selected or other.verdict is Verdict.DRIFTED else "not selected"
+                roots[other.name, str(said)] = None
+        return tuple(roots)
+
+    def _lost_milestones(self, step: Step[Any]) -> tuple[MilestoneMissing, ...]:
+        """Inputs at a step of a finished trajectory that nobody asked it to keep at the time."""
+        lost = []
+        for field, item in step.inputs:
+            other = self.planned[item.step.name]
+            if item.milestone is not None and item.key not in self.committed and other.verdict is Verdict.DONE:
+                kept = self._kept.get(item.digest, [])
+                lost.append(MilestoneMissing(item.milestone, _nearest(item.milestone, kept), field))
+        return tuple(lost)
+
+    @property
+    def labels(self) -> Mapping[str, list[str]]:
+        if self._labels is None:
+            self._labels = self.records.labels()
+        return self._labels
+
+    @property
+    def failed_keys(self) -> frozenset[str]:
+        if self._failed_keys is None:
+            self._failed_keys = self.records.failed_keys()
+        return self._failed_keys
+
+    @property
+    def running(self) -> Mapping[str, Held]:
+        if self._running is None:
+            self._running = Leases(self.store).running()
+        return self._running
+
+
+def _wanted_milestones(graph: Graph) -> dict[str, tuple[int, ...]]:
+    wanted: dict[str, set[int]] = {}
+    for step in graph.steps:
+        for _, item in step.inputs:
+            if item.milestone is not None and item.milestone != item.step.until:
+                wanted.setdefault(item.step.name, set()).add(item.milestone)
+    return {name: tuple(sorted(milestones)) for name, milestones in wanted.items()}
+
+
+def _nearest(wanted: int, kept: list[int]) -> int:
+    return min(kept, key=lambda at: abs(at - wanted))

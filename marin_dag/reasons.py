@@ -1,0 +1,169 @@
+"""Reasons: why a step has its verdict, as typed values with one renderer."""
+
+import dataclasses
+
+from marin_dag.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
+
+MAX_NAMES = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class NeverMade:
+    """No output of this identity, and none under this name."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Continues:
+    """The trajectory is there, up to an earlier step."""
+
+    milestone: int
+    until: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MilestoneMissing:
+    """The trajectory is there and went past this step without keeping it."""
+
+    wanted: int
+    nearest: int
+    field: str = ""
+    """The input that wants it; "" where it is the step's own stop."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Changed:
+    """A difference to the newest output under this name, and the step at which it was made."""
+
+    step: str
+    difference: Difference
+    is_here: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Drifted:
+    """Same declared version, other code."""
+
+    version: str
+    difference: CodeChanged
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """Somebody else has the lease."""
+
+    host: str
+    pid: int
+    since: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Failed:
+    """The newest attempt ended with an error."""
+
+    attempts: int
+    attempt: str
+    error: str
+    log_path: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockedBy:
+    """Steps that will not be there."""
+
+    steps: tuple[tuple[str, str], ...]
+    """Name and verdict, the roots of the blockage only."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NotSelected:
+    """Left out by --only, --until or --from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SameAs:
+    """Another step of the graph has the same identity and makes the output."""
+
+    step: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Forced:
+    """Done, and to be run again because the command says so."""
+
+
+Reason = (
+    NeverMade
+    | Continues
+    | MilestoneMissing
+    | Changed
+    | Drifted
+    | Running
+    | Failed
+    | BlockedBy
+    | NotSelected
+    | SameAs
+    | Forced
+)
+
+
+def render(reason: Reason) -> str:
+    """One line for one reason."""
+    match reason:
+        case NeverMade():
+            return "never made"
+        case Continues():
+            return f"goes on from step {reason.milestone:,} to {reason.until:,}"
+        case MilestoneMissing(field=""):
+            return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
+        case MilestoneMissing():
+            return f"input {reason.field}: step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
+        case Changed(is_here=True):
+            return render_difference(reason.difference)
+        case Changed():
+            return f"{reason.step}: {render_difference(reason.difference)}"
+        case Drifted():
+            return f"version {reason.version!r} was declared for other code: {render_difference(reason.difference)}"
+        case Running():
+            return f"running on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+        case Failed():
+            tries = "" if reason.attempts == 1 else f"{reason.attempts} attempts; "
+            return f"{tries}{reason.error.strip().splitlines()[-1] if reason.error.strip() else 'failed'}"
+        case BlockedBy():
+            return "needs " + _listed([f"{name} ({verdict})" for name, verdict in reason.steps])
+        case NotSelected():
+            return "not selected"
+        case SameAs():
+            return f"the same as {reason.step}"
+        case Forced():
+            return "forced: runs again, and must give the same output"
+
+
+def render_difference(difference: Difference) -> str:
+    """One line for one difference."""
+    match difference:
+        case FieldChanged():
+            return f"{difference.field}: {difference.old} -> {difference.new}"
+        case InputChanged():
+            old, new = (_short(key) for key in (difference.old_key, difference.new_key))
+            return f"input {difference.field}: {old} -> {new}"
+        case DeclarationChanged():
+            return f"{difference.what}: {difference.old} -> {difference.new}"
+        case CodeChanged():
+            parts = [("changed", difference.changed), ("new", difference.added), ("gone", difference.removed)]
+            said = [f"{what} {_listed([_leaf(name) for name in names])}" for what, names in parts if names]
+            return "code " + ("; ".join(said) or "that could not be read")
+
+
+def _short(key: str) -> str:
+    digest, at, milestone = key.partition("@")
+    return f"{digest[:8]}{at}{milestone}"
+
+
+def _leaf(name: str) -> str:
+    return ".".join(name.split(".")[-2:])
+
+
+def _listed(names: list[str]) -> str:
+    shown = names[:MAX_NAMES]
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(shown) + more

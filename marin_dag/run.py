@@ -1,0 +1,361 @@
+"""The driver: starts what is ready, goes on where it can, and ends with every output either committed or resumable."""
+
+import contextlib
+import dataclasses
+import hashlib
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from marin_dag.attempt import failure_of
+from marin_dag.backend import Backend
+from marin_dag.errors import UserError
+from marin_dag.inputs import Input, replace_inputs
+from marin_dag.lease import Held, Lease, Leases
+from marin_dag.live import Display
+from marin_dag.provenance import collect_provenance
+from marin_dag.records import Failure, Records, new_attempt
+from marin_dag.resources import Cpu
+from marin_dag.step import Step
+from marin_dag.store import Store, StoreError
+from marin_dag.task import KindReference, Outcome, Progress, Task
+
+POLL_SECONDS = 0.2
+ELSEWHERE_POLL_SECONDS = 2.0
+ATTEMPTS_WITHOUT_PROGRESS = 3
+State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
+
+
+@dataclasses.dataclass
+class Node:
+    """One step of this run, and how it is doing."""
+
+    step: Step[Any]
+    state: State = "waiting"
+    not_before: float = 0.0
+    is_elsewhere: bool = False
+    lease: Lease | None = None
+    num_attempts: int = 0
+    num_without_progress: int = 0
+    progress_mark: str | None = None
+
+
+class Run:
+    """One run of some steps of one graph, from first to last.
+
+    Args:
+        steps: what may run, in any order; what of it is committed already is left alone.
+        store: where records and outputs are.
+        backend: where attempts run; started only if something is to run.
+        display: what the user sees.
+        command: what the user types to go on after a failure.
+        back_off_seconds: the wait before the second attempt; it doubles.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step[Any]],
+        store: Store,
+        backend: Backend,
+        display: Display,
+        *,
+        command: str,
+        back_off_seconds: float = 2.0,
+    ) -> None:
+        self._store = store
+        self._backend = backend
+        self._display = display
+        self._command = command
+        self._back_off_seconds = back_off_seconds
+        self._records = Records(store)
+        self._leases = Leases(store)
+        self._nodes = {step.key: Node(step) for step in reversed(steps)}
+        self._nodes = {step.key: self._nodes[step.key] for step in steps}
+        self._committed: set[str] = set()
+        self._num_interrupts = 0
+        self._is_stopping = False
+        self.failures: dict[str, Failure] = {}
+        """Of the steps that failed for good, by key."""
+
+    def run(self) -> int:
+        """0 if all steps are committed in the end, else 1."""
+        self._committed = set(self._records.committed_keys())
+        for node in self._nodes.values():
+            if node.step.key in self._committed:
+                node.state = "done"
+        if all(node.state == "done" for node in self._nodes.values()):
+            return 0
+        self._provenance = collect_provenance(self._store)
+        largest = max(
+            (n.step.resources.num_cpus for n in self._unfinished() if isinstance(n.step.resources, Cpu)), default=1
+        )
+        with self._signals(), self._display:
+            self._display.begin([node.step.name for node in self._unfinished()])
+            try:
+                greeting = self._backend.start(self, largest)
+                if greeting:
+                    self._display.say(greeting)
+                self._loop()
+            except KeyboardInterrupt:
+                self._display.say("interrupted; what was running is cancelled, what was finished is kept")
+            finally:
+                self._close()
+        return self._conclude()
+
+    def on_progress(self, key: str, progress: Progress) -> None:
+        """See Listener."""
+        if key in self._nodes:
+            self._display.progress(self._nodes[key].step.name, progress)
+
+    def on_published(self, key: str) -> None:
+        """See Listener."""
+        self._committed.add(key)
+        if key in self._nodes and self._nodes[key].state == "waiting":
+            self._done(self._nodes[key], "published by a run of its trajectory")
+
+    def _loop(self) -> None:
+        while any(node.state in ("waiting", "running") for node in self._nodes.values()):
+            self._block()
+            if not self._is_stopping:
+                self._start_what_is_ready()
+            elif not self._running():
+                return
+            for outcome in self._backend.wait(POLL_SECONDS):
+                self._take(outcome)
+
+    def _start_what_is_ready(self) -> None:
+        for node in self._nodes.values():
+            if len(self._running()) >= self._backend.max_running or self._is_stopping:
+                return
+            if node.state == "waiting" and node.not_before <= time.monotonic() and self._is_ready(node):
+                try:
+                    self._start(node)
+                except (StoreError, UserError, ValidationError, ImportError) as error:
+                    self._fail(node, failure_of(self._task(node, 0, {}, unbound=True), error))
+
+    def _is_ready(self, node: Node) -> bool:
+        if any(key not in self._committed for key in _input_keys(node.step)):
+            return False
+        return not any(
+            other.state == "running" or (other.state == "waiting" and (other.step.until or 0) < (node.step.until or 0))
+            for other in self._nodes.values()
+            if other is not node and other.step.digest == node.step.digest
+        )
+
+    def _start(self, node: Node) -> None:
+        key = node.step.key
+        got = self._leases.acquire(node.step.digest, node.step.name, lambda: self._backend.cancel(key))
+        if isinstance(got, Held):
+            if not node.is_elsewhere:
+                node.is_elsewhere = True
+                holder = got.holder
+                self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
+            node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
+            if self._records.find(key) is not None:
+                self._done(node, "by another run")
+            return
+        node.lease, node.is_elsewhere = got, False
+        # Asked again under the lease: another run may have committed it and left since this one looked.
+        if self._records.find(key) is not None:
+            self._done(node, "by another run")
+            return
+        try:
+            records = {input_key: self._records.get(input_key) for input_key in _input_keys(node.step)}
+            self._backend.submit(self._task(node, got.epoch, records))
+        except BaseException:
+            self._release(node)
+            raise
+        node.num_attempts += 1
+        node.state = "running"
+        self._display.event(node.step.name, "started", "" if node.num_attempts == 1 else f"attempt {node.num_attempts}")
+
+    def _task(self, node: Node, epoch: int, records: dict[str, Any], *, unbound: bool = False) -> Task:
+        def bound(item: Input[Any]) -> Input[Any]:
+            record = records[item.key]
+            result = item.step.kind.result_type.model_validate(record.result)
+            return item.bound(path=self._store.url(record.output_path), result=result)
+
+        step = node.step
+        wanted = {
+            item.milestone
+            for other in self._nodes.values()
+            for _, item in other.step.inputs
+            if item.digest == step.digest and item.milestone is not None and item.key not in self._committed
+        }
+        return Task(
+            prefix=self._store.prefix,
+            name=step.name,
+            kind=KindReference.to(step.kind),
+            digest=step.digest,
+            milestone=step.until,
+            identity=step.identity,
+            config=step.config if unbound else replace_inputs(step.config, bound),
+            resources=step.resources,
+            attempt=new_attempt(),
+            lease_epoch=epoch,
+            provenance=self._provenance,
+            wanted_milestones=tuple(sorted(wanted - {step.until})),
+        )
+
+    def _take(self, outcome: Outcome) -> None:
+        node = self._nodes[outcome.task.key]
+        lost = node.lease is not None and node.lease.is_lost
+        self._release(node)
+        if outcome.status == "done":
+            self._done(node, "")
+        elif lost and not self._is_stopping:
+            node.state = "waiting"
+            self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
+        elif outcome.status == "failed" and outcome.failure is not None:
+            self._retry_or_fail(node, outcome.failure)
+        else:
+            node.state = "stopped"
+            self._display.event(node.step.name, "stopped", "its work so far is kept")
+
+    def _retry_or_fail(self, node: Node, failure: Failure) -> None:
+        mark = self._progress_mark(node.step)
+        moved = node.progress_mark is not None and mark != node.progress_mark
+        node.num_without_progress = 1 if moved else node.num_without_progress + 1
+        node.progress_mark = mark
+        failure = failure.model_copy(update={"progress": mark})
+        if failure.is_transient and node.num_without_progress < ATTEMPTS_WITHOUT_PROGRESS and not self._is_stopping:
+            self._keep(failure)
+            delay = self._back_off_seconds * 2 ** (node.num_without_progress - 1)
+            node.state, node.not_before = "waiting", time.monotonic() + delay
+            self._display.event(node.step.name, "retrying", f"in {delay:g} s after {_headline(failure)}")
+            return
+        if failure.is_transient and node.num_without_progress >= ATTEMPTS_WITHOUT_PROGRESS:
+            text = f"{failure.error}\ncrash loop: {node.num_without_progress} attempts in a row got no further"
+            failure = failure.model_copy(update={"error": text})
+        self._fail(node, failure)
+
+    def _progress_mark(self, step: Step[Any]) -> str:
+        """Changes when an attempt leaves more to resume from: shards, checkpoints, milestones."""
+        kept = self._store.list("work", f"{step.digest}/") + self._store.list("commits", f"{step.digest}@")
+        return hashlib.sha256(repr([(entry.path, entry.size_in_bytes) for entry in kept]).encode()).hexdigest()[:16]
+
+    def _fail(self, node: Node, failure: Failure) -> None:
+        node.state = "failed"
+        self.failures[node.step.key] = failure
+        self._display.event(node.step.name, "failed", f"{failure.error_type}: {failure.error}")
+        self._keep(failure)
+
+    def _keep(self, failure: Failure) -> None:
+        try:
+            self._records.record_failure(failure)
+        except StoreError as error:  # a full disk is often the failure itself; the user has the message already
+            self._display.say(f"this failure could not be recorded: {error}")
+
+    def _done(self, node: Node, how: str) -> None:
+        self._release(node)
+        node.state = "done"
+        self._committed.add(node.step.key)
+        self._display.event(node.step.name, "done", how)
+
+    def _block(self) -> None:
+        """Marks what can no longer run, so that the rest may end."""
+        changed = True
+        while changed:
+            changed = False
+            for node in self._nodes.values():
+                reason = self._obstacle(node.step) if node.state == "waiting" else None
+                if reason is not None:
+                    node.state, changed = "blocked", True
+                    self._display.event(node.step.name, "blocked", reason)
+
+    def _obstacle(self, step: Step[Any]) -> str | None:
+        for _, item in step.inputs:
+            if item.key in self._committed:
+                continue
+            makers = [node for node in self._nodes.values() if node.step.key != step.key and _makes(node.step, item)]
+            if any(maker.state in ("waiting", "running") for maker in makers):
+                continue
+            for maker in makers:
+                if maker.state != "done":
+                    return f"by {maker.step.name}"
+            if makers:
+                return f"{item.name} is done but has published no milestone {item.milestone}"
+            return f"{item.name} is not committed and not part of this run"
+        return None
+
+    def _running(self) -> list[Node]:
+        return [node for node in self._nodes.values() if node.state == "running"]
+
+    def _unfinished(self) -> list[Node]:
+        return [node for node in self._nodes.values() if node.state != "done"]
+
+    def _release(self, node: Node) -> None:
+        if node.lease is not None:
+            lease, node.lease = node.lease, None
+            with contextlib.suppress(StoreError):  # it goes stale by itself
+                lease.release()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """First Ctrl-C (or SIGTERM): running steps save and leave. Second: they are cancelled."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        previous: dict[signal.Signals, Any] = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for restored, handler in previous.items():
+                signal.signal(restored, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._num_interrupts += 1
+        if self._num_interrupts > 1:
+            raise KeyboardInterrupt
+        self._is_stopping = True
+        self._display.say("stopping: running steps save their work; interrupt again to cancel them")
+        self._backend.request_stop()
+
+    def _close(self) -> None:
+        self._backend.close()
+        for node in self._running():
+            node.state = "stopped"
+            self._release(node)
+        self._leases.close()
+
+    def _conclude(self) -> int:
+        count = {state: sum(n.state == state for n in self._nodes.values()) for state in ("done", "failed", "blocked")}
+        left = len(self._nodes) - sum(count.values())
+        for key, failure in self.failures.items():
+            self._display.say(_obituary(self._nodes[key].step.name, failure, self._store))
+        if count["done"] == len(self._nodes):
+            return 0
+        parts = [f"{count['failed']} failed", f"{count['blocked']} blocked", f"{left} not run"]
+        self._display.say(f"{count['done']} of {len(self._nodes)} steps are done, {', '.join(parts)}")
+        self._display.say(f"to go on:  {self._command}")
+        return 1
+
+
+def _obituary(name: str, failure: Failure, store: Store) -> str:
+    return f"\n{name} failed: {failure.error_type}: {failure.error}\n  log:  {store.url(failure.log_path)}"
+
+
+def _headline(failure: Failure) -> str:
+    return f"{failure.error_type}: {failure.error.splitlines()[0]}"
+
+
+def _input_keys(step: Step[Any]) -> list[str]:
+    return [item.key for _, item in step.inputs]
+
+
+def _makes(step: Step[Any], item: Input[Any]) -> bool:
+    """Whether a run of `step` may commit what `item` reads; of a trajectory, a leg makes what lies on it."""
+    if step.digest != item.digest:
+        return False
+    if item.milestone is None or step.until is None:
+        return True
+    start = step.predecessor
+    begins = start.milestone if start is not None and start.digest == step.digest else None
+    return (begins is None or begins < item.milestone) and item.milestone <= step.until

@@ -1,0 +1,177 @@
+"""Shards: the parts of a step that survive a kill of the whole.
+
+A finished shard leaves a small record below `work/<digest>/`, which outlives the attempt and says in which attempt's
+folder its files are. The next attempt takes the files over by link or server-side copy, after checking their bytes.
+"""
+
+import dataclasses
+import functools
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from marin_dag.context import StepStopped
+from marin_dag.records import FileEntry, make_manifest
+from marin_dag.store import Store, open_store
+from marin_dag.task import FanOut
+
+
+class Shard(BaseModel, frozen=True, extra="forbid"):
+    """One finished shard: `folder` is relative to the prefix, `manifest` to the folder."""
+
+    folder: str
+    manifest: tuple[FileEntry, ...]
+    result: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardCall:
+    """What a worker does for one shard; picklable when its function and item are."""
+
+    prefix: str
+    record_path: str
+    folder: str
+    function: Callable[[Any, str], Any]
+    item: Any
+
+    def __call__(self) -> None:
+        store = open_store(self.prefix)
+        url = store.make_folder(self.folder)
+        result = to_json(self.function(self.item, url), self.function)
+        shard = Shard(folder=self.folder, manifest=make_manifest(store, self.folder), result=result)
+        store.write(self.record_path, shard.model_dump_json().encode())
+
+
+@dataclasses.dataclass
+class ShardMap:
+    """One `context.map`: takes over what is finished, runs the rest, returns all results in order."""
+
+    store: Store
+    records_folder: str
+    output_path: str
+    name: str
+    function: Callable[[Any, str], Any]
+    items: Sequence[Any]
+    log: logging.Logger
+
+    def run(
+        self,
+        fan_out: FanOut,
+        in_flight: int,
+        stop_requested: Callable[[], bool],
+        progress: Callable[[int, int], None],
+    ) -> tuple[list[Any], list[FileEntry]]:
+        """Results in order of the items, and all files relative to the output."""
+        if in_flight < 1:
+            raise ValueError(f"context.map(in_flight={in_flight}): at least one shard must run at once.")
+        shards = self._take_over()
+        if shards:
+            self.log.info("%s: %d of %d were finished before", self.name, len(shards), len(self.items))
+        progress(len(shards), len(self.items))
+        missing = [index for index in range(len(self.items)) if index not in shards]
+        calls = [self._call(index) for index in missing]
+        for number in fan_out.run(calls, in_flight, self.name, stop_requested):
+            index = missing[number]
+            shards[index] = self._read(index)
+            progress(len(shards), len(self.items))
+        if len(shards) < len(self.items):
+            raise StepStopped(f"{self.name}: {len(shards)} of {len(self.items)} are finished and kept")
+        files = [
+            entry.model_copy(update={"path": f"{self.name}/{index:05d}/{entry.path}"})
+            for index in range(len(self.items))
+            for entry in shards[index].manifest
+        ]
+        return [from_json(shards[index].result, self.function) for index in range(len(self.items))], files
+
+    def _call(self, index: int) -> ShardCall:
+        return ShardCall(
+            self.store.prefix, self._record_path(index), self._folder(index), self.function, self.items[index]
+        )
+
+    def _take_over(self) -> dict[int, Shard]:
+        taken = {}
+        for entry in self.store.list(self.records_folder):
+            index = int(Path(entry.path).stem)
+            if index < len(self.items) and self._took_over(shard := self._read(index), index):
+                taken[index] = shard
+        return taken
+
+    def _took_over(self, shard: Shard, index: int) -> bool:
+        """Whether the old files are all there, unchanged, and now in this attempt's folder too."""
+        if shard.folder == self._folder(index):
+            return True
+        self.store.make_folder(self._folder(index))
+        for file in shard.manifest:
+            source = f"{shard.folder}/{file.path}"
+            if not self.store.exists(source) or self.store.settle(source) != (file.size_in_bytes, file.crc32c):
+                self.log.warning("%s: missing or changed since it was finished; doing its shard again", source)
+                return False
+        for file in shard.manifest:
+            self.store.copy(f"{shard.folder}/{file.path}", f"{self._folder(index)}/{file.path}")
+        return True
+
+    def _read(self, index: int) -> Shard:
+        return Shard.model_validate_json(self.store.read(self._record_path(index)))
+
+    def _record_path(self, index: int) -> str:
+        return f"{self.records_folder}/{index:05d}.json"
+
+    def _folder(self, index: int) -> str:
+        return f"{self.output_path}/{self.name}/{index:05d}"
+
+
+def to_json(value: Any, function: Callable[..., Any]) -> Any:
+    """`value` as JSON data; refused if it would not come back equal."""
+    if isinstance(value, BaseModel) and _model_of(function) is None:
+        raise TypeError(
+            f"{_name(function)} returned a {type(value).__qualname__} but does not say so; annotate its return type, "
+            "so that the result of a finished shard can be read back."
+        )
+    try:
+        data = value.model_dump(mode="json") if isinstance(value, BaseModel) else json.loads(json.dumps(value))
+        same = from_json(json.loads(json.dumps(data)), function) == value
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{_name(function)} returned {value!r}, which is not JSON ({error}).") from error
+    if not same:
+        raise TypeError(
+            f"{_name(function)} returned {value!r}, which JSON does not keep as it is (NaN, tuple, non-string key?); "
+            "return a pydantic model or plain JSON values."
+        )
+    return data
+
+
+def from_json(data: Any, function: Callable[..., Any]) -> Any:
+    """The inverse of `to_json`."""
+    model = _model_of(function)
+    if model is None:
+        return data
+    try:
+        return TypeAdapter(model).validate_python(data, strict=False)
+    except ValidationError as error:
+        raise TypeError(f"{_name(function)}: a kept result does not fit {model.__qualname__}: {error}") from error
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _name(function: Callable[..., Any]) -> str:
+    inner = _inner(function)
+    return f"{inner.__module__}.{getattr(inner, '__qualname__', type(inner).__qualname__)}"
+
+
+def _model_of(function: Callable[..., Any]) -> type[BaseModel] | None:
+    inner = _inner(function)
+    annotation = getattr(inner, "__annotations__", {}).get("return")
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, getattr(inner, "__globals__", {}))
+        except NameError as error:
+            raise TypeError(f"{_name(function)}: its return type {annotation!r} is not at hand ({error}).") from None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None

@@ -1,0 +1,121 @@
+"""Table: a plan as text that reads well in 100 columns, on a terminal and in a pipe."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from marin_dag.cost import Cost
+from marin_dag.plan import Plan, PlannedStep, Verdict
+from marin_dag.reasons import render
+
+GROUP_FROM = 3
+MAX_REASONS = 3
+MAX_NAME_WIDTH = 36
+COLORS = {
+    Verdict.DONE: "32",
+    Verdict.MISSING: "36",
+    Verdict.STALE: "33",
+    Verdict.DRIFTED: "35",
+    Verdict.RUNNING: "34",
+    Verdict.FAILED: "31",
+    Verdict.BLOCKED: "31",
+}
+
+
+class Row(NamedTuple):
+    """One line of the table; of several steps that have everything in common but their names."""
+
+    name: str
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    cost: Cost
+
+
+def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
+    """Rows in the order of the plan; steps of one kind with one verdict and the same reasons share a row."""
+    groups: dict[object, list[PlannedStep]] = {}
+    for planned in plan.steps:
+        reasons = tuple(render(reason) for reason in planned.reasons)
+        family = planned.name.rpartition("/")[0] or planned.name
+        key = planned.name if every_step else (family, planned.verdict, planned.will_run, reasons)
+        groups.setdefault(key, []).append(planned)
+    for members in groups.values():
+        if len(members) >= GROUP_FROM:
+            family = members[0].name.rpartition("/")[0]
+            yield _row(f"{family}/* ({len(members)} steps)", members)
+        else:
+            for planned in members:
+                yield _row(planned.name, [planned])
+
+
+def _row(name: str, members: list[PlannedStep]) -> Row:
+    reasons = tuple(render(reason) for reason in members[0].reasons)
+    return Row(name, members[0].verdict, reasons, sum((planned.cost for planned in members), Cost()))
+
+
+def render_plan(plan: Plan, *, width: int = 100, color: bool = False, every_step: bool = False) -> str:
+    """The table, its totals, and what could not be followed in the code."""
+    listed = list(rows(plan, every_step=every_step))
+    names = min(MAX_NAME_WIDTH, max((len(row.name) for row in listed), default=4))
+    costs = max((len(_cost(row.cost)) for row in listed), default=0)
+    rest = max(width - names - costs - 13 - (2 if costs else 0), 20)
+    lines = []
+    for row in listed:
+        shown = row.reasons if len(row.reasons) <= MAX_REASONS else row.reasons[: MAX_REASONS - 1]
+        more = len(row.reasons) - len(shown)
+        reasons = [*shown, *([f"and {more} more; `why` lists them"] if more else [])] or [""]
+        verdict = f"{row.verdict:<8}"
+        painted = f"\033[{COLORS[row.verdict]}m{verdict}\033[0m" if color else verdict
+        cost = f"  {_cost(row.cost):>{costs}}" if costs else ""
+        reason = _cut(reasons[0], rest)
+        lines.append(
+            f"{_cut(row.name, names):<{names}}  {painted}  {reason:<{rest if cost.strip() else 0}}{cost}".rstrip()
+        )
+        lines.extend(f"{'':<{names + 12}}{_cut(text, width - names - 12)}" for text in reasons[1:])
+    return "\n".join([*lines, "", *_totals(plan), *_opaque(plan)])
+
+
+def _totals(plan: Plan) -> Iterator[str]:
+    counts = {verdict: sum(planned.verdict is verdict for planned in plan.steps) for verdict in Verdict}
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    yield f"{len(plan.steps)} steps: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run."
+    cost = plan.cost
+    parts = [
+        (cost.tokens, f"{_scaled(cost.tokens)} tokens"),
+        (cost.flops, f"{cost.flops:.2e} FLOPs"),
+        (cost.chip_hours, f"{cost.chip_hours:,.0f} chip-hours"),
+        (cost.bytes_read, f"{_scaled(cost.bytes_read)}B read"),
+        (cost.bytes_written, f"{_scaled(cost.bytes_written)}B written"),
+    ]
+    if any(value for value, _ in parts):
+        yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
+
+
+def _opaque(plan: Plan) -> Iterator[str]:
+    """Loud on purpose: a change behind one of these would not be seen."""
+    lines = dict.fromkeys(line for planned in plan.steps for line in planned.step.identity["code"]["opaque"])
+    if lines:
+        yield ""
+        yield "The code fingerprint cannot see through these; a change behind them goes unnoticed:"
+        yield from (f"  {line}" for line in lines)
+
+
+def _cost(cost: Cost) -> str:
+    parts = []
+    if cost.tokens:
+        parts.append(f"{_scaled(cost.tokens)} tok")
+    if cost.flops:
+        parts.append(f"{cost.flops:.1e} FLOPs")
+    return " ".join(parts)
+
+
+def _scaled(value: float) -> str:
+    for unit in ("", "k", "M", "G", "T", "P"):
+        if abs(value) < 1000 or unit == "P":
+            return f"{value:.4g} {unit}".rstrip() if unit else f"{value:.0f}"
+        value /= 1000
+    raise AssertionError
+
+
+def _cut(text: str, width: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"

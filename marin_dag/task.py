@@ -1,0 +1,116 @@
+"""Task: one attempt at one step, as it travels from the driver to whoever runs it, and what comes back."""
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+from pydantic import BaseModel
+
+from marin_dag.provenance import Provenance
+from marin_dag.records import Failure, Record
+from marin_dag.resources import Resources
+from marin_dag.step import StepKind
+
+
+@dataclasses.dataclass(frozen=True)
+class KindReference:
+    """A kind of step by the name of its module, which the worker imports.
+
+    A function under a decorator does not pickle by name, and by value it drags the globals of its module along.
+    Kinds that no import finds (of a script, of a test function) do travel by value.
+    """
+
+    module: str
+    qualname: str
+    by_value: StepKind[Any, Any] | None
+
+    @classmethod
+    def to(cls, kind: StepKind[Any, Any]) -> "KindReference":
+        module, qualname = kind.function.__module__, kind.function.__qualname__
+        if module != "__main__":
+            found: Any = importlib.import_module(module)
+            for part in qualname.split("."):
+                found = getattr(found, part, None)
+            if found is kind:
+                return cls(module, qualname, None)
+        return cls(module, qualname, kind)
+
+    def load(self) -> StepKind[Any, Any]:
+        """The kind, imported where it has to be."""
+        if self.by_value is not None:
+            return self.by_value
+        found: Any = importlib.import_module(self.module)
+        for part in self.qualname.split("."):
+            found = getattr(found, part)
+        assert isinstance(found, StepKind)
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """`config` has its inputs bound to the records they read."""
+
+    prefix: str
+    name: str
+    kind: KindReference
+    digest: str
+    milestone: int | None
+    identity: dict[str, Any]
+    config: BaseModel
+    resources: Resources
+    attempt: str
+    lease_epoch: int
+    provenance: Provenance
+    wanted_milestones: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Key of the record that the attempt is to create."""
+        return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a step is."""
+
+    done: int
+    total: int
+    unit: str
+    figures: dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How an attempt ended. `record` is the one that now exists, whoever created it."""
+
+    task: Task
+    status: Literal["done", "stopped", "failed", "cancelled"]
+    record: Record | None = None
+    failure: Failure | None = None
+
+
+class Channel(Protocol):
+    """What a running step and the driver tell each other."""
+
+    def report(self, key: str, progress: Progress) -> None:
+        """How far the step is."""
+
+    def published(self, key: str) -> None:
+        """A milestone was committed: what waits for it may start."""
+
+    def stop_requested(self) -> bool:
+        """Whether to save and leave."""
+
+
+class FanOut(Protocol):
+    """Runs the shards of one step."""
+
+    def run(
+        self, calls: Sequence[Callable[[], Any]], in_flight: int, label: str, stop_requested: Callable[[], bool]
+    ) -> Iterator[int]:
+        """Runs each call, at most `in_flight` at once; yields the index of each as it ends.
+
+        Raises the first error of a call that a retry did not cure, when what was in flight has ended. Once a stop is
+        requested nothing new begins.
+        """

@@ -1,0 +1,62 @@
+"""Transient errors: those that may be gone when the same thing is tried again a little later."""
+
+import errno
+import urllib.error
+
+TRANSIENT_CODES = frozenset({408, 425, 429, 500, 502, 503, 504})
+TRANSIENT_NUMBERS = frozenset(
+    {
+        errno.EAGAIN,
+        errno.ECONNABORTED,
+        errno.ECONNREFUSED,
+        errno.ECONNRESET,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.EPIPE,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+    }
+)
+# Named and not imported: the libraries are heavy, and one that is not loaded has raised nothing.
+TRANSIENT_NAMES = frozenset(
+    {
+        "requests.exceptions.ConnectionError",
+        "requests.exceptions.Timeout",
+        "requests.exceptions.ChunkedEncodingError",
+        "aiohttp.client_exceptions.ClientConnectionError",
+        "aiohttp.client_exceptions.ClientPayloadError",
+        "fsspec.exceptions.FSTimeoutError",
+        "ray.exceptions.NodeDiedError",
+        "ray.exceptions.ObjectLostError",
+        "ray.exceptions.OutOfMemoryError",
+        "ray.exceptions.WorkerCrashedError",
+    }
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether `error`, or what it was raised from, is of a kind that passes. Unknown errors are permanent: to redo
+    hours of work on a guess costs more than one command by a person."""
+    current: BaseException | None = error
+    while current is not None:
+        declared = getattr(current, "is_transient", None)
+        if isinstance(declared, bool):
+            return declared
+        if _is_transient_itself(current):
+            return True
+        current = current.__cause__
+    return False
+
+
+def _is_transient_itself(error: BaseException) -> bool:
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code in TRANSIENT_CODES
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return True
+    if isinstance(error, OSError) and error.errno in TRANSIENT_NUMBERS:
+        return True
+    if any(f"{base.__module__}.{base.__qualname__}" in TRANSIENT_NAMES for base in type(error).__mro__):
+        return True
+    code = getattr(error, "code", None) or getattr(error, "status", None)
+    return str(code).isdigit() and int(str(code)) in TRANSIENT_CODES

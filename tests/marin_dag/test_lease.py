@@ -1,0 +1,143 @@
+"""A lease has one holder, is lost loudly, and never needs a person to remove it."""
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from marin_dag import lease as lease_module
+from marin_dag.lease import Held, Holder, Lease, Leases, this_process
+from marin_dag.store import LocalStore, Store, StoreError
+
+DIGEST = "ab" * 32
+
+
+def ignore() -> None:
+    pass
+
+
+def elsewhere(name: str) -> Holder:
+    return this_process(name).model_copy(update={"host": "another-machine"})
+
+
+@pytest.fixture
+def abroad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims look as if another machine had made them, which cannot be asked whether its process still runs."""
+    monkeypatch.setattr(lease_module, "this_process", elsewhere)
+
+
+def test_a_lease_has_one_holder_and_is_free_again_once_released(store: Store):
+    first, second = Leases(store), Leases(store)
+    lease = first.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    held = second.acquire(DIGEST, "web", ignore)
+    assert isinstance(held, Held)
+    assert held.holder == this_process("web").model_copy(update={"since": held.holder.since})
+    assert set(second.running()) == {DIGEST}
+    lease.release()
+    assert second.running() == {}
+    again = second.acquire(DIGEST, "web", ignore)
+    assert isinstance(again, Lease)
+    assert again.epoch == lease.epoch + 1
+    first.close()
+    second.close()
+
+
+def test_of_many_who_acquire_at_once_one_holds_it(store: Store):
+    barrier = threading.Barrier(5)
+
+    def race(_: int) -> Lease | Held:
+        barrier.wait()
+        return Leases(store).acquire(DIGEST, "web", ignore)
+
+    with ThreadPoolExecutor(5) as pool:
+        got = list(pool.map(race, range(5)))
+    assert [isinstance(item, Lease) for item in got].count(True) == 1
+
+
+def test_a_holder_on_this_machine_that_was_killed_blocks_nobody(tmp_path: Path):
+    code = f"""
+import os, signal
+from marin_dag.lease import Leases
+from marin_dag.store import LocalStore
+Leases(LocalStore({str(tmp_path)!r})).acquire({DIGEST!r}, "web", print)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -9
+    leases = Leases(LocalStore(str(tmp_path)))
+    assert leases.running() == {}
+    lease = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    assert lease.epoch == 2
+    leases.close()
+
+
+@pytest.mark.usefixtures("abroad")
+def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: Path):
+    store, time = LocalStore(str(tmp_path)), [0.0]
+    holder = Leases(store)
+    first = holder.acquire(DIGEST, "web", ignore)
+    assert isinstance(first, Lease)
+    watcher = Leases(store, clock=lambda: time[0])
+    assert isinstance(watcher.acquire(DIGEST, "web", ignore), Held)
+    time[0] = lease_module.STALE_SECONDS - 1
+    first.beat()
+    assert isinstance(watcher.acquire(DIGEST, "web", ignore), Held)
+    time[0] += lease_module.STALE_SECONDS - 1
+    assert isinstance(watcher.acquire(DIGEST, "web", ignore), Held)  # it moved a short while ago
+    time[0] += 2
+    assert isinstance(watcher.acquire(DIGEST, "web", ignore), Lease)
+    holder.close()
+    watcher.close()
+
+
+@pytest.mark.usefixtures("abroad")
+def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_path: Path):
+    store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
+    zombie_leases, successor_leases = Leases(store), Leases(store, clock=lambda: time[0])
+    zombie = zombie_leases.acquire(DIGEST, "web", lambda: lost.append("zombie"))
+    assert isinstance(zombie, Lease)
+    successor_leases.acquire(DIGEST, "web", ignore)
+    time[0] = lease_module.STALE_SECONDS + 1
+    successor = successor_leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(successor, Lease)
+    successor.beat()
+    zombie.beat()
+    zombie.beat()
+    assert lost == ["zombie"]
+    assert zombie.is_lost
+    assert not successor.is_lost
+    zombie.release()  # must not free what is no longer its own
+    assert isinstance(Leases(store).acquire(DIGEST, "web", ignore), Held)
+    zombie_leases.close()
+    successor_leases.close()
+
+
+def test_a_heartbeat_that_fails_counts_as_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    store, lost = LocalStore(str(tmp_path)), []
+    leases = Leases(store)
+    lease = leases.acquire(DIGEST, "web", lambda: lost.append(1))
+    assert isinstance(lease, Lease)
+
+    def refuse(path: str, data: bytes) -> None:
+        raise StoreError("no")
+
+    monkeypatch.setattr(store, "write", refuse)
+    lease.beat()
+    assert lost == [1]
+    leases.close()
+
+
+def test_what_a_released_lease_leaves_behind_is_the_number_of_its_epoch(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    leases = Leases(store)
+    for _ in range(3):
+        lease = leases.acquire(DIGEST, "web", ignore)
+        assert isinstance(lease, Lease)
+        lease.beat()
+        lease.release()
+    assert [entry.path for entry in store.list("leases")] == [f"leases/{DIGEST}/00000003.released"]
+    leases.close()

@@ -1,0 +1,289 @@
+"""The driver: what runs, what does not, what goes on after a failure; the same on every backend and store."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin_dag.backend import Backend
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
+from marin_dag.records import Records
+from marin_dag.run import Run
+from marin_dag.step import Step
+from marin_dag.store import open_store
+from tests.marin_dag.toy_steps import (
+    Count,
+    CountConfig,
+    FailConfig,
+    JoinConfig,
+    ShardsConfig,
+    Squares,
+    Text,
+    WriteConfig,
+    count,
+    executions,
+    fail,
+    join,
+    read_file,
+    squares,
+    write,
+)
+
+
+class Recorder(LineDisplay):
+    """Keeps what a user would see."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        super().__init__(Console(quiet=True))
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        self.lines.append(f"{name} {what} {detail}".strip())
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+def run(prefix: str, steps: Sequence[Step[Any]], backend: Backend | None = None) -> tuple[int, Recorder]:
+    display = Recorder()
+    code = Run(
+        steps,
+        open_store(prefix),
+        backend or LocalBackend(),
+        display,
+        command="python pipelines/toy.py",
+        back_off_seconds=0.01,
+    ).run()
+    return code, display
+
+
+def record(prefix: str, step: Step[Any]):
+    return Records(open_store(prefix)).get(step.key)
+
+
+def output(prefix: str, step: Step[Any], file: str) -> str:
+    return read_file(f"{open_store(prefix).prefix}/{record(prefix, step).output_path}/{file}")
+
+
+def a_graph(marks: Path) -> list[Step[Any]]:
+    a, b = (write(name, WriteConfig(text=name * 3, marks=str(marks))) for name in "ab")
+    both = join("both", JoinConfig(texts=(a, b), marks=str(marks)))
+    return [a, b, both, join("again", JoinConfig(texts=(both, both), marks=str(marks)))]
+
+
+def test_a_graph_runs_in_order_and_each_step_once(prefix: str, tmp_path: Path, backend: Backend):
+    steps = a_graph(tmp_path / "marks")
+    code, display = run(prefix, list(reversed(steps)), backend)
+    assert code == 0, display.text
+    assert output(prefix, steps[3], "text.txt") == "aaabbb" * 2
+    assert executions(tmp_path / "marks") == {"a": 1, "again": 1, "b": 1, "both": 1}
+
+
+def test_what_is_committed_is_left_alone_and_nothing_is_written(prefix: str, tmp_path: Path):
+    steps = a_graph(tmp_path / "marks")
+    assert run(prefix, steps)[0] == 0
+    before = open_store(prefix).list("commits"), open_store(prefix).list("labels"), open_store(prefix).list("leases")
+    code, display = run(prefix, steps, backend=None)
+    assert code == 0
+    assert display.lines == []
+    assert before == (
+        open_store(prefix).list("commits"),
+        open_store(prefix).list("labels"),
+        open_store(prefix).list("leases"),
+    )
+    assert executions(tmp_path / "marks")["both"] == 1
+
+
+def test_a_backend_is_not_started_when_nothing_is_stale(tmp_path: Path):
+    class Untouchable(LocalBackend):
+        def start(self, listener: Any, largest_num_cpus: int) -> str:
+            raise AssertionError("started")
+
+    steps = a_graph(tmp_path / "marks")
+    assert run(str(tmp_path / "runs"), steps)[0] == 0
+    assert run(str(tmp_path / "runs"), steps, Untouchable())[0] == 0
+
+
+def test_a_record_holds_the_identity_the_result_and_the_manifest(prefix: str, tmp_path: Path):
+    steps = a_graph(tmp_path / "marks")
+    run(prefix, steps)
+    made = record(prefix, steps[0])
+    assert made.identity == steps[0].identity
+    assert Text.model_validate(made.result) == Text(file="deep/text.txt", num_bytes=3)
+    assert [(entry.path, entry.size_in_bytes) for entry in made.manifest] == [("deep/text.txt", 3)]
+    assert made.output_path.startswith(f"outputs/a-{steps[0].digest[:8]}/")
+    assert prefix not in json.dumps(made.result)
+
+
+def test_the_log_of_a_step_lies_beside_its_attempt(prefix: str, tmp_path: Path, backend: Backend):
+    steps = a_graph(tmp_path / "marks")
+    run(prefix, steps, backend)
+    log = open_store(prefix).read(record(prefix, steps[0]).output_path + ".log").decode()
+    assert "writing aaa" in log
+    assert "committed" in log
+
+
+def test_one_failed_step_stops_its_descendants_and_nothing_else(tmp_path: Path, backend: Backend):
+    marks = tmp_path / "marks"
+    bad = fail("bad", FailConfig(message="the archive is torn\nsecond line", marks=str(marks)))
+    below = join("below", JoinConfig(texts=(bad,), marks=str(marks)))
+    lowest = join("lowest", JoinConfig(texts=(below,), marks=str(marks)))
+    good = a_graph(marks)
+    code, display = run(str(tmp_path / "runs"), [bad, below, lowest, *good], backend)
+    assert code == 1
+    assert executions(marks) == {"a": 1, "again": 1, "b": 1, "bad": 1, "both": 1}
+    assert "bad failed: ValueError: the archive is torn" in display.text
+    assert "below blocked by bad" in display.text
+    assert "lowest blocked by below" in display.text
+    assert "to go on:  python pipelines/toy.py" in display.text
+    failure = Records(open_store(str(tmp_path / "runs"))).failures(bad.key)[-1]
+    assert failure.error == "the archive is torn\nsecond line"
+    log = open_store(str(tmp_path / "runs")).read(failure.log_path).decode()
+    assert "Traceback" in log
+    assert f"log:  {tmp_path}/runs/{failure.log_path}" in display.text
+
+
+def test_a_transient_error_is_tried_again_and_a_permanent_one_is_not(tmp_path: Path, backend: Backend):
+    marks = tmp_path / "marks"
+    passing = fail("passing", FailConfig(message="reset", kind="transient", num_failures=2, marks=str(marks)))
+    lasting = fail("lasting", FailConfig(message="no", marks=str(marks)))
+    code, display = run(str(tmp_path / "runs"), [passing, lasting], backend)
+    assert executions(marks) == {"lasting": 1, "passing": 3}
+    assert code == 1
+    assert "passing retrying in" in display.text
+    assert "passing done" in display.text
+
+
+def test_a_crash_loop_stops_and_says_so(tmp_path: Path, backend: Backend):
+    marks = tmp_path / "marks"
+    looping = fail("looping", FailConfig(message="reset", kind="transient", marks=str(marks)))
+    code, display = run(str(tmp_path / "runs"), [looping], backend)
+    assert code == 1
+    assert executions(marks) == {"looping": 3}
+    assert "crash loop: 3 attempts in a row got no further" in display.text
+
+
+def test_attempts_that_get_further_are_no_crash_loop(tmp_path: Path):
+    marks = tmp_path / "marks"
+    config = FailConfig(message="reset", kind="transient", num_failures=6, keeps_work=True, marks=str(marks))
+    assert run(str(tmp_path / "runs"), [fail("slow", config)])[0] == 0
+    assert executions(marks) == {"slow": 7}
+
+
+def test_shards_come_back_in_order_and_are_part_of_the_output(prefix: str, tmp_path: Path, backend: Backend):
+    step = squares("squares", ShardsConfig(num_shards=5))
+    code, display = run(prefix, [step], backend)
+    assert code == 0, display.text
+    assert Squares.model_validate(record(prefix, step).result) == Squares(total=30)
+    assert output(prefix, step, "total.txt") == "[0, 1, 4, 9, 16]"
+    assert output(prefix, step, "shards/00003/square.txt") == "9"
+
+
+def test_finished_shards_are_not_done_again(prefix: str, tmp_path: Path, backend: Backend):
+    marks = tmp_path / "marks"
+    step = squares("squares", ShardsConfig(num_shards=6, marks=str(marks), fail_at=5))
+    code, display = run(prefix, [step], backend)
+    assert code == 1
+    assert "squares failed: ValueError: shard 5 is bad" in display.text
+    (marks / "repaired").touch()
+    assert run(prefix, [step], LocalBackend())[0] == 0
+    assert executions(marks) == {"": 0} | {f"shard{number}": 1 for number in range(6)} or executions(marks)
+    assert all(number == 1 for name, number in executions(marks).items() if name.startswith("shard"))
+    assert output(prefix, step, "total.txt") == "[0, 1, 4, 9, 16, 25]"
+    assert len(record(prefix, step).manifest) == 7
+
+
+def test_a_kept_shard_whose_bytes_changed_is_done_again(tmp_path: Path):
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    step = squares("squares", ShardsConfig(num_shards=3, marks=str(marks), fail_at=2))
+    assert run(prefix, [step])[0] == 1
+    (kept,) = Path(prefix).glob("outputs/squares-*/*/shards/00001/square.txt")
+    kept.write_text("7")
+    (marks / "repaired").touch()
+    assert run(prefix, [step])[0] == 0
+    assert executions(marks)["shard1"] == 2
+    assert output(prefix, step, "shards/00001/square.txt") == "1"
+
+
+def test_a_trajectory_publishes_milestones_that_others_start_from(prefix: str, tmp_path: Path, backend: Backend):
+    main = count("main", CountConfig(stride=2, until_step=10))
+    branch = count("branch", CountConfig(stride=7, until_step=8, start=main.at(step=5)))
+    code, display = run(prefix, [main, branch], backend)
+    assert code == 0, display.text
+    assert Count.model_validate(record(prefix, main).result) == Count(step=10, value=20)
+    assert Count.model_validate(record(prefix, branch).result) == Count(step=8, value=10 + 21)
+    assert output(prefix, main, "value.txt") == "20"
+
+
+def test_moving_the_stop_later_runs_only_what_is_added(tmp_path: Path):
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    short = count("main", CountConfig(stride=2, until_step=10, marks=str(marks)))
+    longer = count("main", CountConfig(stride=2, until_step=15, marks=str(marks)))
+    assert short.digest == longer.digest
+    assert run(prefix, [short])[0] == 0
+    assert run(prefix, [longer])[0] == 0
+    assert executions(marks) == {f"count{number}": 1 for number in sorted(range(15), key=str)}
+    assert record(prefix, longer).result == {"step": 15, "value": 30}
+
+
+def test_a_phase_cut_in_two_is_the_same_trajectory_and_runs_in_order(tmp_path: Path, backend: Backend):
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    first = count("first", CountConfig(stride=2, until_step=5, marks=str(marks)))
+    second = first.then("second", until_step=10)
+    assert second.digest == first.digest
+    code, display = run(prefix, [second, first], backend)
+    assert code == 0, display.text
+    assert all(number == 1 for number in executions(marks).values())
+    assert record(prefix, second).result == {"step": 10, "value": 20}
+
+
+def test_a_milestone_that_nobody_publishes_blocks_and_says_which(tmp_path: Path):
+    main = count("main", CountConfig(stride=2, until_step=10))
+    branch = count("branch", CountConfig(stride=7, until_step=8, start=main.at(step=4)))
+    code, display = run(str(tmp_path / "runs"), [main, branch])
+    assert code == 1
+    assert "branch blocked main is done but has published no milestone 4" in display.text
+
+
+def test_a_step_that_fails_in_a_trajectory_blocks_all_later_legs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    blocker = tmp_path / "runs"
+    first = count("first", CountConfig(stride=2, until_step=5, marks=str(tmp_path / "marks")))
+    second = first.then("second", until_step=10)
+    third = second.then("third", until_step=15)
+    (tmp_path / "marks").write_text("a file where the marks should go")
+    code, display = run(str(blocker), [third, second, first])
+    assert code == 1
+    assert "second blocked by first" in display.text
+    assert "third blocked by second" in display.text
+
+
+def test_an_input_that_nobody_makes_blocks_with_its_name(tmp_path: Path):
+    steps = a_graph(tmp_path / "marks")
+    code, display = run(str(tmp_path / "runs"), steps[1:])
+    assert code == 1
+    assert "both blocked a is not committed and not part of this run" in display.text
+
+
+def test_two_names_with_one_identity_run_once(tmp_path: Path):
+    marks = tmp_path / "marks"
+    one, other = (write(name, WriteConfig(text="same", marks=str(marks))) for name in ("one", "other"))
+    assert run(str(tmp_path / "runs"), [one, other])[0] == 0
+    assert executions(marks) == {"one": 1}
+
+
+def test_a_prefix_that_cannot_be_written_ends_the_run_before_anything_starts(tmp_path: Path):
+    from marin_dag.store import StoreError
+
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(StoreError, match="a file stands where a folder is needed"):
+        run(str(tmp_path / "runs"), a_graph(tmp_path / "marks"))
+    assert executions(tmp_path / "marks") == {}

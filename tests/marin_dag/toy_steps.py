@@ -1,0 +1,171 @@
+"""Small steps for the engine's tests: importable, since workers import what they run."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from marin_dag.resources import Cpu
+from marin_dag.step import Input, Runtime, StepContext, StepStopped, StopAt, step
+
+
+class WriteConfig(BaseModel, frozen=True, extra="forbid"):
+    text: str
+    marks: Runtime[str] = ""
+    """A folder where each execution leaves a file, so that a test can count them."""
+
+
+class Text(BaseModel, frozen=True, extra="forbid"):
+    file: str
+    num_bytes: int
+
+
+def mark(folder: str, what: str) -> None:
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{what}-{time.monotonic_ns()}").touch()
+
+
+def executions(folder: Path) -> dict[str, int]:
+    """How often each thing was executed."""
+    names = [path.name.rpartition("-")[0] for path in folder.iterdir()] if folder.exists() else []
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def write_file(url: str, text: str) -> None:
+    import fsspec
+
+    with fsspec.open(url, "w") as file:
+        file.write(text)
+
+
+def read_file(url: str) -> str:
+    import fsspec
+
+    with fsspec.open(url, "r") as file:
+        return file.read()
+
+
+@step()
+def write(config: WriteConfig, context: StepContext) -> Text:
+    mark(config.marks, context.name)
+    context.log.info("writing %s", config.text)
+    write_file(f"{context.output_path}/deep/text.txt", config.text)
+    return Text(file="deep/text.txt", num_bytes=len(config.text))
+
+
+class JoinConfig(BaseModel, frozen=True, extra="forbid"):
+    texts: tuple[Input[Text], ...]
+    marks: Runtime[str] = ""
+
+
+@step(resources=Cpu(2))
+def join(config: JoinConfig, context: StepContext) -> Text:
+    mark(config.marks, context.name)
+    text = "".join(read_file(item.join(item.result.file)) for item in config.texts)
+    write_file(f"{context.output_path}/text.txt", text)
+    return Text(file="text.txt", num_bytes=len(text))
+
+
+class FailConfig(BaseModel, frozen=True, extra="forbid"):
+    message: str
+    kind: str = "permanent"
+    num_failures: int = 1_000
+    keeps_work: bool = False
+    marks: Runtime[str] = ""
+
+
+@step()
+def fail(config: FailConfig, context: StepContext) -> Text:
+    """Fails so many times, then works."""
+    mark(config.marks, context.name)
+    if executions(Path(config.marks))[context.name] <= config.num_failures:
+        if config.keeps_work:
+            write_file(f"{context.work_path}/{context.attempt}", "more")
+        if config.kind == "transient":
+            raise ConnectionResetError(config.message)
+        if config.kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ValueError(config.message)
+    return Text(file="none", num_bytes=0)
+
+
+class ShardsConfig(BaseModel, frozen=True, extra="forbid"):
+    num_shards: int
+    seconds: Runtime[float] = 0.0
+    marks: Runtime[str] = ""
+    fail_at: Runtime[int] = -1
+
+
+class ShardResult(BaseModel, frozen=True, extra="forbid"):
+    square: int
+
+
+class Squares(BaseModel, frozen=True, extra="forbid"):
+    total: int
+
+
+def square(item: tuple[int, float, str, int], path: str) -> ShardResult:
+    number, seconds, marks, fail_at = item
+    time.sleep(seconds)
+    if number == fail_at and not (Path(marks) / "repaired").exists():
+        raise ValueError(f"shard {number} is bad")
+    mark(marks, f"shard{number}")
+    write_file(f"{path}/square.txt", str(number**2))
+    return ShardResult(square=number**2)
+
+
+@step()
+def squares(config: ShardsConfig, context: StepContext) -> Squares:
+    items = [(number, config.seconds, config.marks, config.fail_at) for number in range(config.num_shards)]
+    results = context.map(square, items, in_flight=3)
+    write_file(f"{context.output_path}/total.txt", str([result.square for result in results]))
+    return Squares(total=sum(result.square for result in results))
+
+
+class CountConfig(BaseModel, frozen=True, extra="forbid"):
+    """A trajectory: counts from where its start stopped, by its stride."""
+
+    stride: int
+    until_step: StopAt[int]
+    start: "Input[Count] | None" = None
+    publish_every: int = 5
+    seconds: Runtime[float] = 0.0
+    marks: Runtime[str] = ""
+
+
+class Count(BaseModel, frozen=True, extra="forbid"):
+    step: int
+    value: int
+
+
+CountConfig.model_rebuild()
+
+
+@step(continues="start")
+def count(config: CountConfig, context: StepContext) -> Count:
+    published = context.milestones()
+    position = Count(step=0, value=0) if config.start is None else config.start.result
+    earlier = [milestone for milestone in published if milestone <= config.until_step]
+    if earlier and max(earlier) > position.step:
+        position = published[max(earlier)].result
+    saved = Path(context.work_path) / "saved.json"
+    if "://" not in context.work_path and saved.exists():
+        kept = Count.model_validate_json(saved.read_text())
+        position = kept if position.step < kept.step <= config.until_step else position
+    for number in range(position.step, config.until_step):
+        if context.stop_requested():
+            saved.write_text(position.model_dump_json())
+            raise StepStopped(f"at {number}")
+        time.sleep(config.seconds)
+        mark(config.marks, f"count{number}")
+        position = Count(step=number + 1, value=position.value + config.stride)
+        context.progress(position.step, config.until_step, "steps", counts_per_second=10.0)
+        if position.step % config.publish_every == 0 and position.step not in published:
+            write_file(f"{context.output_path}/step-{position.step}/value.txt", str(position.value))
+            context.publish(position.step, f"step-{position.step}", position)
+    if config.until_step % config.publish_every:
+        write_file(f"{context.output_path}/value.txt", str(position.value))
+    return position
