@@ -46,7 +46,8 @@ class DecontaminatedShard(DocumentsShard, frozen=True, extra="forbid"):
 def decontaminate(config: DecontaminateConfig, context: StepContext) -> DecontaminateResult:
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
     items = tuple(
-        (task, config.evaluation_items.join(path)) for task, path in sorted(config.evaluation_items.result.files.items())
+        (task, config.evaluation_items.join(path))
+        for task, path in sorted(config.evaluation_items.result.files.items())
     )
     write = functools.partial(_decontaminate_shard, items, config.ngram_words, config.min_field_words, config.action)
     shards = context.map(write, paths, in_flight=config.shards_in_flight)

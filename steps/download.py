@@ -100,9 +100,7 @@ def files_in(folder: str, *patterns: str) -> Files:
 
     root = folder.rstrip("/")
     names = find_files(root, patterns)
-    return Files(
-        files=tuple(ContentFile(name=name, sha256=sha256_of(f"{root}/{name}")) for name in names), folder=root
-    )
+    return Files(files=tuple(ContentFile(name=name, sha256=sha256_of(f"{root}/{name}")) for name in names), folder=root)
 
 
 def _cost(config: DownloadConfig) -> Cost:

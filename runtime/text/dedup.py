@@ -125,8 +125,7 @@ def _similar_pairs(minhashes: np.ndarray, candidates: np.ndarray, parameters: Mi
         found.append(np.stack([first_of_bucket[1:][same], order[1:][same]], axis=1))
     pairs = np.unique(np.concatenate(found), axis=0)
     agreement = np.concatenate(
-        [np.empty(0)]
-        + [np.mean(rows[block[:, 0]] == rows[block[:, 1]], axis=1) for block in _blocks(pairs, 65_536)]
+        [np.empty(0)] + [np.mean(rows[block[:, 0]] == rows[block[:, 1]], axis=1) for block in _blocks(pairs, 65_536)]
     )
     return candidates[pairs[agreement >= parameters.min_similarity]]
 

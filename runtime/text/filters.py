@@ -135,7 +135,12 @@ def _gopher_quality(rule: GopherQuality, measures: "Measures") -> Iterator[Findi
 def _gopher_repetition(rule: GopherRepetition, measures: "Measures") -> Iterator[Finding]:
     for name, segments, pieces, characters in (
         ("lines", measures.batch.lines, rule.max_duplicate_lines, rule.max_duplicate_line_characters),
-        ("paragraphs", measures.batch.paragraphs, rule.max_duplicate_paragraphs, rule.max_duplicate_paragraph_characters),
+        (
+            "paragraphs",
+            measures.batch.paragraphs,
+            rule.max_duplicate_paragraphs,
+            rule.max_duplicate_paragraph_characters,
+        ),
     ):
         duplicates = measures.duplicates(segments)
         yield at_most(f"Gopher: duplicate {name}", duplicates.pieces, pieces)

@@ -62,7 +62,11 @@ def _page(title: str, *sections: str) -> str:
 
 
 def _members(heading: str, shape: dict[str, Any]) -> str:
-    documented = [(name, member["documentation"]) for name, member in shape.get("members", {}).items() if member.get("documentation")]
+    documented = [
+        (name, member["documentation"])
+        for name, member in shape.get("members", {}).items()
+        if member.get("documentation")
+    ]
     if not documented:
         return ""
     entries = "".join(f"<dt>{html.escape(name)}</dt><dd>{text}</dd>" for name, text in documented)

@@ -60,7 +60,9 @@ def _from_row(row: dict[str, Any], anchor: str, text_field: str, id_field: str |
     text = row.get(text_field)
     if not isinstance(text, str):
         found = "absent" if text_field not in row else f"a {type(text).__name__}"
-        return Unreadable(anchor, NO_TEXT, f"field {text_field!r} is {found}", json.dumps(row, default=str)[:EXCERPT_CHARACTERS])
+        return Unreadable(
+            anchor, NO_TEXT, f"field {text_field!r} is {found}", json.dumps(row, default=str)[:EXCERPT_CHARACTERS]
+        )
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -81,7 +83,9 @@ def _lines(file: IO[bytes], name: str) -> Iterator[bytes]:
         else:
             yield from file
     except (gzip.BadGzipFile, EOFError, zlib.error, pa.ArrowException) as error:
-        raise UnreadableFileError(f"{name}: cannot be unpacked ({error}); it is cut short or not what its name says") from error
+        raise UnreadableFileError(
+            f"{name}: cannot be unpacked ({error}); it is cut short or not what its name says"
+        ) from error
 
 
 def _split(stream: Any) -> Iterator[bytes]:

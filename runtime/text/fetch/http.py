@@ -108,7 +108,9 @@ class _Session:
         def fetch() -> None:
             with self._open(headers) as response:
                 if response.status != http.client.PARTIAL_CONTENT:
-                    raise FetchError(f"{self._url}: the file changed while it was being fetched; run the same command again.")
+                    raise FetchError(
+                        f"{self._url}: the file changed while it was being fetched; run the same command again."
+                    )
                 self._save(response, path, end - start)
 
         self._with_retries(fetch)

@@ -31,11 +31,15 @@ def list_files(
             f"{where}: gated; accept its terms on the hub's page with your account, then `hf auth login`."
         ) from error
     except RepositoryNotFoundError as error:
-        raise FetchError(f"{where}: no such repository, or not visible to this account; `hf auth whoami` shows which.") from error
+        raise FetchError(
+            f"{where}: no such repository, or not visible to this account; `hf auth whoami` shows which."
+        ) from error
     except HfHubHTTPError as error:
         raise UnreachableError(f"{where}: the hub answers {error}; run the same command again later.") from error
     except (OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
-        raise UnreachableError(f"{where}: no network: {error}\nCheck the connection and HF_HUB_OFFLINE, then run again.") from error
+        raise UnreachableError(
+            f"{where}: no network: {error}\nCheck the connection and HF_HUB_OFFLINE, then run again."
+        ) from error
     siblings = info.siblings or []
     found = [
         HubFile(

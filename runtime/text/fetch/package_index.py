@@ -45,7 +45,12 @@ def download_wheel(
     command += ["--progress-bar=off", "--no-deps", "--only-binary=:all:", f"--dest={folder}"]
     if platform_tags is not None:
         platform, python_version, abi = platform_tags
-        command += [f"--platform={platform}", "--implementation=cp", f"--python-version={python_version}", f"--abi={abi}"]
+        command += [
+            f"--platform={platform}",
+            "--implementation=cp",
+            f"--python-version={python_version}",
+            f"--abi={abi}",
+        ]
     requirement = f"{name}=={version}"
     run = subprocess.run([*command, requirement], env=dict(environment), capture_output=True, text=True, check=False)
     if run.returncode:
