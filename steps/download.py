@@ -67,7 +67,21 @@ class HuggingFaceDataset(BaseModel, frozen=True, extra="forbid"):
     """For the plan's estimate."""
 
 
-Fetch = Wheel | InstalledPython | Url | Files | HuggingFaceDataset
+class UrlIndex(BaseModel, frozen=True, extra="forbid"):
+    """Files that a publisher lists in a text file of addresses, one a line (gzipped or not)."""
+
+    index: str = Field(pattern=r"^https?://")
+    index_sha256: Sha256 | None
+    """None where the publisher's list could not be pinned; the files are then only as fixed as the list is."""
+    base: str = Field(pattern=r"^https?://.*/$")
+    """What a relative line is relative to."""
+    files: tuple[str, ...] = Field(min_length=1)
+    """Shell patterns over the lines; `*` also matches `/`."""
+    expected_bytes: Runtime[float] = 0
+    """For the plan's estimate."""
+
+
+Fetch = Wheel | InstalledPython | Url | Files | HuggingFaceDataset | UrlIndex
 
 
 class DownloadedFile(BaseModel, frozen=True, extra="forbid"):
@@ -104,7 +118,7 @@ def files_in(folder: str, *patterns: str) -> Files:
 
 
 def _cost(config: DownloadConfig) -> Cost:
-    if isinstance(config.fetch, HuggingFaceDataset):
+    if isinstance(config.fetch, HuggingFaceDataset | UrlIndex):
         return Cost(bytes_read=config.fetch.expected_bytes, bytes_written=config.fetch.expected_bytes)
     return Cost()
 
@@ -124,6 +138,8 @@ def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
             files = context.map(copy, config.fetch.files, in_flight=config.files_in_flight, name="files")
         case HuggingFaceDataset():
             files = _hub_files(config.fetch, context, in_flight=config.files_in_flight)
+        case UrlIndex():
+            files = _indexed_files(config.fetch, context, in_flight=config.files_in_flight)
     return DownloadResult(files=tuple(files))
 
 
@@ -154,6 +170,28 @@ def _url(fetch: Url, context: StepContext) -> DownloadedFile:
         fetch.url, f"{context.output_path}/{relative}", parts_path=f"{context.work_path}/parts", sha256=fetch.sha256
     )
     return DownloadedFile(path=relative, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
+
+
+def _indexed_files(fetch: UrlIndex, context: StepContext, *, in_flight: int) -> list[DownloadedFile]:
+    from runtime.text.fetch.http import list_index
+
+    urls = list_index(
+        fetch.index,
+        f"{context.work_path}/index",
+        base=fetch.base,
+        patterns=fetch.files,
+        sha256=fetch.index_sha256,
+    )
+    fetch_one = functools.partial(_indexed_file, f"{context.work_path}/parts")
+    return context.map(fetch_one, urls, in_flight=in_flight, name="files")
+
+
+def _indexed_file(parts_path: str, url: str, path: str) -> DownloadedFile:
+    from runtime.text.fetch.http import fetch_url
+
+    name = url.rsplit("/", 1)[-1]
+    copied = fetch_url(url, f"{path}/{name}", parts_path=parts_path, sha256=None)
+    return _in_shard(path, name, copied.sha256, copied.size_in_bytes)
 
 
 def _stored(source: str, relative: str, context: StepContext, *, sha256: str | None) -> DownloadedFile:

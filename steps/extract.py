@@ -55,8 +55,8 @@ def _refuse_too_many_unreadable(config: ExtractConfig, context: StepContext, res
     if share > config.max_unreadable_share:
         raise UserError(
             f"{context.name}: {share:.1%} of the documents cannot be read ({unreadable}); samples are in "
-            f"{context.output_path}/{result.dropped_samples}. Correct the format of source {config.source!r}, or raise its "
-            f"max_unreadable_share (now {config.max_unreadable_share:g})."
+            f"{context.output_path}/{result.dropped_samples}. Correct the format of source {config.source!r}, or raise "
+            f"its max_unreadable_share (now {config.max_unreadable_share:g})."
         )
 
 

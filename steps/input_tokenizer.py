@@ -66,6 +66,4 @@ def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> Token
         raise UserError(
             f"{path}: changed after the plan was made (sha256 was {expected[:12]}…); run the same command again."
         )
-    return written_tokenizer(
-        data.decode(), context, eos_token=config.eos_token, bos_token=config.bos_token
-    )
+    return written_tokenizer(data.decode(), context, eos_token=config.eos_token, bos_token=config.bos_token)

@@ -32,7 +32,8 @@ def train_tokenizer(config: TrainTokenizerConfig, context: StepContext) -> Token
     from runtime.text.tokenizer_training import sample_texts, train
 
     shards = {
-        name: [documents.join(shard) for shard in documents.result.shards] for name, documents in config.documents.items()
+        name: [documents.join(shard) for shard in documents.result.shards]
+        for name, documents in config.documents.items()
     }
     tokenizer = train(sample_texts(shards, bytes_per_source=config.bytes_per_source), vocab_size=config.vocab_size)
     return written_tokenizer(tokenizer.to_str(), context, eos_token=None, bos_token=None)
@@ -55,7 +56,9 @@ def written_tokenizer(
     begin = BEGIN_OF_TEXT if bos_token is None else bos_token
     eos_token_id = tokenizer.token_to_id(end)
     if eos_token_id is None:
-        raise UserError(f"{context.name}: the tokenizer has no token {end!r}; name its end-of-text token in `eos_token`.")
+        raise UserError(
+            f"{context.name}: the tokenizer has no token {end!r}; name its end-of-text token in `eos_token`."
+        )
     data = document.encode()
     with fsspec.open(f"{context.output_path}/{TOKENIZER_FILE}", "wb", auto_mkdir=True) as file:
         file.write(data)

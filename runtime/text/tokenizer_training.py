@@ -37,8 +37,8 @@ def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(
-            f"vocab_size is {vocab_size}, but the texts hold only {tokenizer.get_vocab_size()} tokens; train on more text "
-            "or ask for fewer."
+            f"vocab_size is {vocab_size}, but the texts hold only {tokenizer.get_vocab_size()} tokens; train on more "
+            "text or ask for fewer."
         )
     return tokenizer
 

@@ -102,8 +102,8 @@ def _open_zip(path: str) -> Iterator[zipfile.ZipFile]:
             archive = zipfile.ZipFile(file)
         except zipfile.BadZipFile as error:
             raise UnreadableArchiveError(
-                f"{path}: not a readable zip archive ({error}); it is cut short or not an archive at all: fetch it anew, "
-                "and compare its checksum with the publisher's."
+                f"{path}: not a readable zip archive ({error}); it is cut short or not an archive at all: fetch it "
+                "anew, and compare its checksum with the publisher's."
             ) from error
         with archive:
             yield archive

@@ -34,5 +34,6 @@ def copy_verified(source: str, destination: str, *, sha256: str | None, cure: st
 
 def wrong_checksum(name: str, *, expected: str, found: str, size_in_bytes: int, cure: str) -> ChecksumError:
     return ChecksumError(
-        f"{name}: wrong checksum\n  expected sha256: {expected}\n  found    sha256: {found} ({size_in_bytes} bytes)\n{cure}"
+        f"{name}: wrong checksum\n  expected sha256: {expected}\n  found    sha256: {found} ({size_in_bytes} bytes)\n"
+        f"{cure}"
     )

@@ -6,18 +6,23 @@ a file never meet.
 """
 
 import dataclasses
+import fnmatch
+import gzip
 import hashlib
 import http.client
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import fsspec
 
 from runtime.text.fetch.copy import CHUNK_BYTES, Copied, wrong_checksum
 from runtime.text.fetch.errors import FetchError, UnreachableError
+
+ResultT = TypeVar("ResultT")
 
 PART_BYTES = 64 << 20
 TIMEOUT_SECONDS = 60
@@ -75,10 +80,22 @@ def fetch_url(
             expected=sha256,
             found=copied.sha256,
             size_in_bytes=copied.size_in_bytes,
-            cure="The publisher changed the file, or what lies between changed it; the file was thrown away. If the new "
-            "one is meant, put its checksum into the recipe.",
+            cure="The publisher changed the file, or what lies between changed it; the file was thrown away. If the "
+            "new one is meant, put its checksum into the recipe.",
         )
     return copied
+
+
+def list_index(url: str, path: str, *, base: str, patterns: Sequence[str], sha256: str | None) -> list[str]:
+    """Addresses in a publisher's list that match one of the shell patterns, in alphabetical order."""
+    fetch_url(url, path, parts_path=f"{path}-parts", sha256=sha256)
+    with fsspec.open(path, "rb") as file:
+        data = file.read()
+    lines = (gzip.decompress(data) if url.endswith(".gz") else data).decode().split()
+    found = [line for line in lines if any(fnmatch.fnmatchcase(line, pattern) for pattern in patterns)]
+    if not found:
+        raise FetchError(f"{url}: none of {len(lines)} lines matches {list(patterns)} (first: {', '.join(lines[:3])}).")
+    return sorted(urllib.parse.urljoin(base, line) for line in found)
 
 
 class _Session:
@@ -136,7 +153,7 @@ class _Session:
         request = urllib.request.Request(self._url, headers={"Accept-Encoding": "identity", **self._headers, **headers})
         return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
 
-    def _with_retries(self, action: Callable[[], object]) -> object:
+    def _with_retries(self, action: Callable[[], ResultT]) -> ResultT:
         wait = self._retries.first_wait_seconds
         for attempt in range(1, self._retries.attempts + 1):
             try:
@@ -148,8 +165,8 @@ class _Session:
             except _CONNECTION_ERRORS as error:
                 reason = getattr(error, "reason", None) or error
                 failure = UnreachableError(
-                    f"{self._url}: no network: {reason}\nCheck the connection and the proxy, then run the same command again; "
-                    "the parts that are complete are kept."
+                    f"{self._url}: no network: {reason}\nCheck the connection and the proxy, then run the same command "
+                    "again; the parts that are complete are kept."
                 )
                 cause = error
             if not isinstance(failure, UnreachableError) or attempt == self._retries.attempts:
@@ -162,8 +179,8 @@ class _Session:
         answer = f"{self._url}: the server answers {status} {reason}"
         if status in _TRANSIENT:
             return UnreachableError(
-                f"{answer}, {self._retries.attempts} times; it is overloaded or down. Run the same command again later: the "
-                "parts that are complete are kept."
+                f"{answer}, {self._retries.attempts} times; it is overloaded or down. Run the same command again "
+                "later: the parts that are complete are kept."
             )
         if status in (401, 403):
             return FetchError(f"{answer}; it wants a login or an accepted licence. Set the access token and run again.")

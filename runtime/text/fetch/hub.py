@@ -40,7 +40,7 @@ def list_files(
         raise UnreachableError(
             f"{where}: no network: {error}\nCheck the connection and HF_HUB_OFFLINE, then run again."
         ) from error
-    siblings = info.siblings or []
+    siblings = getattr(info, "siblings", None) or []
     found = [
         HubFile(
             file.rfilename,

@@ -37,9 +37,9 @@ def pack_standard_library(expected: Inventory, destination: pathlib.Path) -> Non
     found = inventory()
     if found != expected:
         raise ChecksumError(
-            f"standard library: the plan was made with {expected.python_version} (inventory {expected.sha256[:12]}), this "
-            f"process runs {found.python_version} (inventory {found.sha256[:12]}); run driver and workers with the same "
-            "Python, or plan again."
+            f"standard library: the plan was made with {expected.python_version} (inventory {expected.sha256[:12]}), "
+            f"this process runs {found.python_version} (inventory {found.sha256[:12]}); run driver and workers with "
+            "the same Python, or plan again."
         )
     with zipfile.ZipFile(destination, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in _modules():

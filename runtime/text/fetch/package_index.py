@@ -81,8 +81,8 @@ def _failure(requirement: str, output: str) -> FetchError:
     reason = next((line for line in lines if any(mark in line for mark in _NO_CONNECTION)), None)
     if reason is not None:
         return UnreachableError(
-            f"{requirement}: no network: pip cannot reach the package index.\n  {reason}\nCheck the connection, the proxy "
-            "and `pip config list`, then run the same command again; what is finished stays finished."
+            f"{requirement}: no network: pip cannot reach the package index.\n  {reason}\nCheck the connection, the "
+            "proxy and `pip config list`, then run the same command again; what is finished stays finished."
         )
     if any(mark in line for line in errors for mark in _SERVER_ERRORS):
         return UnreachableError(f"{requirement}: the package index is in trouble: {errors[0]}\nTry again later.")
