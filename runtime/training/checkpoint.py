@@ -22,7 +22,15 @@ import jax
 import numpy as np
 
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
-from runtime.training.checkpoint_leaves import Leaf, box_of, chunk_shape_of, chunk_starts, held_indices, named_leaves
+from runtime.training.checkpoint_leaves import (
+    Index,
+    Leaf,
+    box_of,
+    chunk_shape_of,
+    chunk_starts,
+    held_indices,
+    named_leaves,
+)
 
 FORMAT = 1
 LEAVES_READ_AHEAD = 8
@@ -105,9 +113,9 @@ def save(
     chunks: list[tuple[ChunkedArray, tuple[int, ...], np.ndarray]] = []
     arrays = []
     for leaf in named_leaves(state):
-        if leaf.array is None or leaf.sharding is None:
+        if leaf.array is None:
             raise TypeError(f"{leaf.name}: a shape cannot be saved; pass arrays.")
-        chunk_shape = chunk_shape_of(leaf.sharding.shard_shape(leaf.shape), np.dtype(leaf.dtype).itemsize)
+        chunk_shape = chunk_shape_of(leaf.array.sharding.shard_shape(leaf.shape), np.dtype(leaf.dtype).itemsize)
         leaves[leaf.name] = {"shape": list(leaf.shape), "dtype": leaf.dtype, "chunk_shape": list(chunk_shape)}
         if leaf.key_impl:
             leaves[leaf.name]["key_impl"] = leaf.key_impl
@@ -126,7 +134,7 @@ def save(
                     slice(at - low, at - low + size)
                     for at, low, size in zip(start, first, array.chunk_shape, strict=True)
                 )
-                chunks.append((array, start, np.ascontiguousarray(data[within])))
+                chunks.append((array, start, np.asarray(data[within], order="C")))
     handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
     handle._start(
         lambda: _write(
@@ -221,8 +229,8 @@ class _Reader:
         try:
             body = json.loads(data)
             seal = body.pop("crc32c")
-            if seal != crc32c(canonical_json(body, "manifest")):
-                raise ValueError("its CRC32C does not match")
+            if seal != crc32c(canonical_json(body, "manifest")) or data != canonical_json({**body, "crc32c": seal}, ""):
+                raise ValueError("it does not match its CRC32C")
         except (ValueError, KeyError, AttributeError) as error:
             raise self._torn("manifest.json", str(error)) from error
         if body["format"] != FORMAT:
@@ -280,6 +288,7 @@ class _Reader:
 
     def finish_leaf(self, leaf: Leaf, array: ChunkedArray, reads: dict[tuple[int, ...], Any]) -> jax.Array:
         chunks = {}
+        whole = tuple(slice(None) for _ in leaf.shape)
         for start, future in reads.items():
             key = array.chunk_key(start)
             try:
@@ -289,13 +298,12 @@ class _Reader:
             self._verify(key, data, data.nbytes)
             chunks[start] = data
 
-        def held(index: tuple[slice, ...]) -> np.ndarray:
-            first, last = box_of(index, leaf.shape)
-            if (whole := chunks.get(first)) is not None and whole.shape == tuple(
-                b - a for a, b in zip(first, last, strict=True)
-            ):
-                return whole
-            block = np.empty([b - a for a, b in zip(first, last, strict=True)], np.dtype(leaf.dtype))
+        def held(index: Index | None) -> np.ndarray:
+            first, last = box_of(index or whole, leaf.shape)
+            extent = tuple(b - a for a, b in zip(first, last, strict=True))
+            if first in chunks and chunks[first].shape == extent:
+                return chunks[first]
+            block = np.empty(extent, np.dtype(leaf.dtype))
             for start in chunk_starts(first, last, array.chunk_shape):
                 ends = [at + size for at, size in zip(start, array.chunk_shape, strict=True)]
                 low = [max(a, at) for a, at in zip(first, start, strict=True)]
@@ -306,11 +314,11 @@ class _Reader:
             return block
 
         if leaf.key_impl:
-            words = jax.numpy.asarray(held(tuple(slice(None) for _ in leaf.shape)))
+            words = jax.numpy.asarray(held(whole))
             keys = jax.random.wrap_key_data(words, impl=leaf.key_impl)
             return keys if leaf.sharding is None else jax.device_put(keys, leaf.sharding)
         if leaf.sharding is None:
-            return jax.numpy.asarray(held(tuple(slice(None) for _ in leaf.shape)))
+            return jax.numpy.asarray(held(whole))
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, held)
 
 

@@ -12,9 +12,14 @@ from jax.sharding import Sharding
 MAX_CHUNK_IN_BYTES = 64 * 2**20
 """Large shards are cut into chunks no larger than this, which are written and read side by side."""
 
+Index = tuple[slice, ...]
+
 
 class Leaf(NamedTuple):
-    """One leaf as it is stored; `array` is None where only the shape is known."""
+    """One leaf as it is stored: a PRNG key as its words, while `sharding` stays that of the key.
+
+    `array` is None where only the shape is known.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -35,16 +40,26 @@ def named_leaves(tree: object) -> list[Leaf]:
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
             raise TypeError(f"{name}: {type(leaf).__name__} {leaf!r} cannot be saved; make it a jax.Array.")
-        key_impl = None
         array = leaf if isinstance(leaf, jax.Array) else None
-        shape, dtype = leaf.shape, leaf.dtype
+        key_impl, shape, dtype = None, leaf.shape, leaf.dtype
         if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
-            words = jax.eval_shape(jax.random.key_data, leaf)
-            key_impl, shape, dtype = str(jax.random.key_impl(leaf)), words.shape, words.dtype
+            key_impl, words = _key_words(leaf)
+            shape, dtype = words.shape, words.dtype
             array = None if array is None else jax.random.key_data(array)
-        sharding = leaf.sharding if array is None else array.sharding
-        leaves.append(Leaf(name, tuple(shape), np.dtype(dtype).name, sharding, key_impl, array))
+        leaves.append(Leaf(name, tuple(shape), np.dtype(dtype).name, leaf.sharding, key_impl, array))
     return leaves
+
+
+def _key_words(keys: jax.Array | jax.ShapeDtypeStruct) -> tuple[str, jax.ShapeDtypeStruct]:
+    """The generator of PRNG keys, and the shape of their words; also where there is a shape and no keys."""
+    impl = []
+
+    def words(keys: jax.Array) -> jax.Array:
+        impl.append(str(jax.random.key_impl(keys)))
+        return jax.random.key_data(keys)
+
+    shape = jax.eval_shape(words, keys)
+    return impl[0], shape
 
 
 def chunk_shape_of(shard_shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -63,13 +78,14 @@ def chunk_starts(first: tuple[int, ...], last: tuple[int, ...], chunk: tuple[int
     return itertools.product(*(range(a // size * size, b, size) for a, b, size in zip(first, last, chunk, strict=True)))
 
 
-def box_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def box_of(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     bounds = [piece.indices(size) for piece, size in zip(index, shape, strict=True)]
     return tuple(first for first, _, _ in bounds), tuple(last for _, last, _ in bounds)
 
 
-def held_indices(leaf: Leaf) -> list[tuple[slice, ...]]:
+def held_indices(leaf: Leaf) -> list[Index]:
     """The parts of a leaf that this process's devices hold."""
+    whole = tuple(slice(None) for _ in leaf.shape)
     if leaf.sharding is None or leaf.key_impl:
-        return [tuple(slice(None) for _ in leaf.shape)]
-    return list(leaf.sharding.addressable_devices_indices_map(leaf.shape).values())
+        return [whole]
+    return [index or whole for index in leaf.sharding.addressable_devices_indices_map(leaf.shape).values()]
