@@ -210,7 +210,7 @@ def remove(path: str) -> None:
     """Deletes a checkpoint, manifest first: killed half-way it is invisible, not torn."""
     files = CheckpointFiles(path)
     files.delete("manifest.json")
-    files.delete_below("")
+    files.delete_folder()
 
 
 class _Reader:
@@ -251,7 +251,7 @@ class _Reader:
         return f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
 
     def refuse_missing_files(self) -> None:
-        present = self.files.keys(f"{self.name}/")
+        present = self.files.list_keys(f"{self.name}/")
         for key in sorted(key for key in self.manifest.files if key.startswith(f"{self.name}/")):
             if key not in present:
                 raise self._torn(key, "the file is missing")

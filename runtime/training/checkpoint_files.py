@@ -6,6 +6,7 @@ the caller's manifest: to zarr they are fill values, that is zeros.
 """
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class CheckpointFiles:
         self._spec = _key_value_store(self.folder)
         self._store = ts.KvStore.open(self._spec).result()
 
-    def keys(self, below: str = "") -> set[str]:
+    def list_keys(self, below: str = "") -> set[str]:
         """Every file below `below`, in one listing."""
         return {key.decode() for key in self._store.list(_range(below)).result()}
 
@@ -75,6 +76,12 @@ class CheckpointFiles:
 
     def delete_below(self, key: str) -> None:
         self._store.delete_range(_range(key)).result()
+
+    def delete_folder(self) -> None:
+        """Deletes every file, and on a disk the folders that held them."""
+        self.delete_below("")
+        if self._spec["driver"] == "file":
+            shutil.rmtree(self._spec["path"], ignore_errors=True)
 
     def array(self, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str) -> "ChunkedArray":
         """The array at `key`; touches no file."""
