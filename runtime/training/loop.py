@@ -272,8 +272,8 @@ def _fetched(update: _Pending) -> MetricsRow:
         raise NonFiniteError(
             f"step {update.row['step']}: {', '.join(f'{name} is {figures[name]}' for name in wrong)} at learning rate "
             f"{update.row['learning_rate']:.6g}, with the batch of {update.row['global_batch_size']} sequences that "
-            f"follows data position {update.before.to_json()}. Nothing of this update was saved, and a resumed run would "
-            "meet it again: fork an earlier milestone with a lower learning_rate or max_norm, or another mixture."
+            f"follows data position {update.before.to_json()}. Nothing of this update was saved, and a resumed run "
+            "would meet it again: fork an earlier milestone with a lower learning_rate or max_norm, or another mixture."
         )
     return MetricsRow(**update.row, **figures)
 

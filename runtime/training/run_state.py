@@ -59,6 +59,7 @@ def continued(folder: str, restore: Restore, initial: TrainState, state_like: St
     path = f"{folder}/{CHECKPOINT}"
     metadata = checkpoint.read_metadata(path)
     like = state_like(metadata["has_average"])
+    fields: tuple[str, ...]
     match restore:
         case "everything":
             state, _ = checkpoint.load(path, like)
