@@ -1,4 +1,4 @@
-"""Hugging Face folders: a Llama and its tokenizer as `transformers` reads them, both ways, with the same bytes each time.
+"""Hugging Face folders: a Llama and its tokenizer as `transformers` reads them, both ways, the same bytes each time.
 
 Matrices are stored [in, out] here and [out, in] there; everything else differs by name only. Rotary pairs are
 (i, i + head_dim / 2) on both sides, so nothing is permuted.
@@ -98,7 +98,7 @@ def write_tokenizer(
         role: _token_text(tokenizer, token_id, role, tokenizer_file)
         for role, token_id in (("bos_token", special_tokens.bos_token_id), ("eos_token", special_tokens.eos_token_id))
     }
-    tokenizer_config = {
+    tokenizer_config: dict[str, Any] = {
         "added_tokens_decoder": {},
         "bos_token": names["bos_token"],
         # Whether a BOS is added is up to the post-processor in tokenizer.json, so that both libraries agree.

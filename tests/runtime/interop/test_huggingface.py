@@ -11,41 +11,21 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer
 
 from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
 from runtime.interop.huggingface_config import InteropError, from_config_json, to_config_json
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope, RopeScaling
 from runtime.model.llama import Llama, whole
 from runtime.model.rotary import inverse_frequencies
+from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
-CONFIG = LlamaConfig(
-    vocab_size=320,
-    hidden_size=48,
-    intermediate_size=96,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    max_position_embeddings=256,
-)
 # Short enough an original length that all three kinds of frequency occur within 128 positions.
 SCALED_ROPE = Rope(
     rope_theta=10_000.0,
     scaling=RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
 )
 SPECIAL = SpecialTokens(eos_token_id=0, bos_token_id=None)
-
-
-def model(config: LlamaConfig = CONFIG) -> Llama:
-    """A random model with wide enough weights for attention to matter, and norms that are not all one."""
-
-    def moved(path: tuple[object, ...], leaf: jax.Array) -> jax.Array:
-        if "norm" not in str(path[-1]):
-            return 5 * leaf
-        return leaf + 0.1 * jax.random.normal(jax.random.key(leaf.size), leaf.shape)
-
-    return jax.tree_util.tree_map_with_path(moved, Llama.init(config, key=jax.random.key(0)))
 
 
 def our_logits(params: Llama, config: LlamaConfig, rope: Rope, tokens: np.ndarray) -> np.ndarray:
@@ -61,25 +41,6 @@ def their_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
     theirs = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         return theirs(torch.from_numpy(tokens.astype(np.int64))).logits.numpy()
-
-
-def tokenizer_file(path: Path, *, with_bos: bool = False) -> Path:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        special_tokens=["<|end_of_text|>", "<|begin_of_text|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(["the quick brown fox jumps over the lazy dog " * 20, "naïve café"], trainer)
-    if with_bos:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="<|begin_of_text|> $A", special_tokens=[("<|begin_of_text|>", 1)]
-        )
-    tokenizer.save(str(path))
-    return path
 
 
 @pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE, SCALED_ROPE], ids=["plain", "llama3", "llama3-short"])
