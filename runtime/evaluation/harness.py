@@ -160,8 +160,8 @@ def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
     # As lm-eval reads them: a temperature above zero means sampling unless do_sample says otherwise.
     if remaining.pop("do_sample", None) is not False and temperature > 0:
         raise GenerationError(
-            f"generation_kwargs: sampling at temperature {temperature} is asked for, but this adapter decodes greedily; "
-            "set do_sample: false in the task."
+            f"generation_kwargs: sampling at temperature {temperature} is asked for; this adapter decodes "
+            "greedily. Set do_sample: false in the task."
         )
     for name in ("top_p", "top_k"):  # without sampling they have no effect
         remaining.pop(name, None)

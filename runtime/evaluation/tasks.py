@@ -6,11 +6,12 @@ lm-eval's to the letter; only where the rows come from is ours. Rows are read by
 """
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import fsspec
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 SCORED_SPLIT = "test"
 FEWSHOT_SPLIT = "fewshot"
-FEWSHOT_SUFFIX = ".fewshot"
-"""`mmlu_anatomy.fewshot` names the rows that worked examples for `mmlu_anatomy` are drawn from."""
 
 OFFLINE_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -31,8 +30,16 @@ OFFLINE_ENVIRONMENT = {
     "HF_EVALUATE_OFFLINE": "1",
     "HF_UPDATE_DOWNLOAD_COUNTS": "0",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
 }
+
+
+class TaskFiles(NamedTuple):
+    """Paths of jsonl files, by lm-eval's name of the task."""
+
+    scored: Mapping[str, str]
+    fewshot: Mapping[str, str]
+    """Rows that worked examples are drawn from, for the tasks that have their own."""
 
 
 class TaskItemsError(ValueError):
@@ -59,17 +66,19 @@ def offline(cache_folder: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def read_rows(files: Mapping[str, str], **metadata: object) -> "dict[str, datasets.Dataset]":
+def read_rows(
+    files: Mapping[str, str], limits: Mapping[str, int | None], **metadata: object
+) -> "dict[str, datasets.Dataset]":
     """The rows of each split, in file order; lm-eval calls this by the name in the generated definition."""
     import datasets
 
-    return {split: datasets.Dataset.from_list(_rows(path)) for split, path in files.items()}
+    return {split: datasets.Dataset.from_list(_rows(path, limits[split])) for split, path in files.items()}
 
 
-def _rows(path: str) -> list[dict[str, Any]]:
+def _rows(path: str, limit: int | None) -> list[dict[str, Any]]:
     rows = []
     with fsspec.open(path, "rb") as file:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(itertools.islice(file, limit), start=1):
             try:
                 row = json.loads(line)
             except ValueError as error:
@@ -82,13 +91,16 @@ def _rows(path: str) -> list[dict[str, Any]]:
     return rows
 
 
-def write_definitions(folder: Path, specs: Sequence[TaskSpec], items: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def write_definitions(
+    folder: Path, specs: Sequence[TaskSpec], files: TaskFiles, *, limit: int | None
+) -> dict[str, tuple[str, ...]]:
     """Writes one definition a task and number of shots; returns spec label -> labels of its tasks.
 
     Args:
         folder: an empty folder for the definitions.
         specs: what to score.
-        items: task name -> path of its rows, and optionally task name + ".fewshot" -> rows for worked examples.
+        files: where the rows are.
+        limit: rows that will be scored, so that no more are read where no worked examples come from them.
     """
     import lm_eval.tasks
 
@@ -97,37 +109,41 @@ def write_definitions(folder: Path, specs: Sequence[TaskSpec], items: Mapping[st
     for spec in specs:
         if spec.label in labels:
             raise TaskItemsError(f"tasks: {spec.label} is asked for twice; leave one out.")
-        names = [name for name in members(spec.task) if name in items]
+        names = [name for name in members(spec.task) if name in files.scored]
         if not names:
             raise TaskItemsError(
                 f"tasks: no items for {spec.task!r}; there are items for "
-                f"{sorted(name for name in items if not name.endswith(FEWSHOT_SUFFIX))}. "
+                f"{sorted(files.scored)}. "
                 "Leave it out of `tasks`, or have the items step make it."
             )
         subtasks = [TaskSpec(name, spec.num_fewshot) for name in names]
         for subtask in subtasks:
-            document = _definition(subtask, installed / DEFINITIONS[subtask.task].yaml, items)
+            document = _definition(subtask, installed / DEFINITIONS[subtask.task].yaml, files, limit)
             (folder / f"{subtask.label}.yaml").write_text(document)
         labels[spec.label] = tuple(subtask.label for subtask in subtasks)
     return labels
 
 
-def _definition(spec: TaskSpec, original: Path, items: Mapping[str, str]) -> str:
-    files = {SCORED_SPLIT: items[spec.task]}
-    if spec.num_fewshot and spec.task + FEWSHOT_SUFFIX in items:
-        files[FEWSHOT_SPLIT] = items[spec.task + FEWSHOT_SUFFIX]
+def _definition(spec: TaskSpec, original: Path, files: TaskFiles, limit: int | None) -> str:
+    paths = {SCORED_SPLIT: files.scored[spec.task]}
+    if spec.num_fewshot and spec.task in files.fewshot:
+        paths[FEWSHOT_SPLIT] = files.fewshot[spec.task]
+    # Without rows of their own, worked examples come from the scored rows, never the row being scored itself.
+    fewshot_split = (FEWSHOT_SPLIT if FEWSHOT_SPLIT in paths else SCORED_SPLIT) if spec.num_fewshot else None
     document = {
         "include": str(original),
         "task": spec.label,
         "tag": None,
         "dataset_path": "json",
         "dataset_name": None,
-        "dataset_kwargs": {"files": files},
+        "dataset_kwargs": {
+            "files": paths,
+            "limits": {split: limit if split != fewshot_split else None for split in paths},
+        },
         "training_split": None,
         "validation_split": None,
         "test_split": SCORED_SPLIT,
-        # Without rows of their own, worked examples come from the scored rows, never the row being scored itself.
-        "fewshot_split": (FEWSHOT_SPLIT if FEWSHOT_SPLIT in files else SCORED_SPLIT) if spec.num_fewshot else None,
+        "fewshot_split": fewshot_split,
         "num_fewshot": spec.num_fewshot,
     }
     # JSON is YAML; only the tag that names a function is not JSON.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, processors
 
 from runtime.interop.huggingface_config import InteropError, from_config_json, to_config_json
 from runtime.model.config import LlamaConfig, Rope
@@ -85,7 +85,11 @@ def write_model(
 def write_tokenizer(
     folder: str, tokenizer_file: str, special_tokens: SpecialTokens, *, vocab_size: int, max_length: int
 ) -> tuple[str, ...]:
-    """Copies tokenizer.json byte for byte and writes tokenizer_config.json; returns the names of the files."""
+    """Writes tokenizer.json and tokenizer_config.json; returns the names of the files.
+
+    A model trained on documents that open with BOS must be given one: where the file does not say so itself, its
+    post-processor is told to. Otherwise tokenizer.json is copied byte for byte.
+    """
     with fsspec.open(tokenizer_file, "rb") as source:
         content = source.read()
     tokenizer = Tokenizer.from_str(content.decode())
@@ -94,16 +98,25 @@ def write_tokenizer(
             f"{tokenizer_file}: {tokenizer.get_vocab_size()} tokens, but the model's vocab_size is {vocab_size}; "
             "this is not the tokenizer that the model was trained with."
         )
-    names = {
-        role: _token_text(tokenizer, token_id, role, tokenizer_file)
-        for role, token_id in (("bos_token", special_tokens.bos_token_id), ("eos_token", special_tokens.eos_token_id))
-    }
+    eos, bos = (
+        _token_text(tokenizer, token_id, role, tokenizer_file)
+        for token_id, role in zip(special_tokens, ("eos_token", "bos_token"), strict=True)
+    )
+    added = tokenizer.encode("").ids
+    wanted = [] if bos is None else [special_tokens.bos_token_id]
+    if not added and bos is not None:
+        _add_bos(tokenizer, bos, special_tokens)
+        content = tokenizer.to_str(pretty=True).encode()
+    elif added != wanted:
+        raise InteropError(
+            f"{tokenizer_file}: its post-processor adds the ids {added} to a text, the model was trained with {wanted}; "
+            "give the right bos_token_id, or a tokenizer without that post-processor."
+        )
     tokenizer_config: dict[str, Any] = {
         "added_tokens_decoder": {},
-        "bos_token": names["bos_token"],
-        # Whether a BOS is added is up to the post-processor in tokenizer.json, so that both libraries agree.
+        "bos_token": bos,
         "clean_up_tokenization_spaces": False,
-        "eos_token": names["eos_token"],
+        "eos_token": eos,
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": max_length,
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -264,6 +277,16 @@ def _token_text(tokenizer: Tokenizer, token_id: int | None, role: str, file: str
     if text is None:
         raise InteropError(f"{file}: no token has the id {token_id} that is meant as {role}.")
     return text
+
+
+def _add_bos(tokenizer: Tokenizer, bos: str, special_tokens: SpecialTokens) -> None:
+    template = processors.TemplateProcessing(
+        single=f"{bos}:0 $A:0",
+        pair=f"{bos}:0 $A:0 {bos}:1 $B:1",
+        special_tokens=[(bos, special_tokens.bos_token_id)],
+    )
+    before = tokenizer.post_processor
+    tokenizer.post_processor = template if before is None else processors.Sequence([before, template])
 
 
 def _write_json(folder: str, name: str, document: dict[str, Any]) -> None:

@@ -19,7 +19,24 @@ from runtime.model.llama import Llama
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
 MAX_LENGTH = CONFIG.max_position_embeddings
-WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "naïve", "café", "日本", "42", ",", ".", "don't"]
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "naïve",
+    "café",
+    "日本",
+    "42",
+    ",",
+    ".",
+    "don't",
+]
 
 
 def text(seed: int, num_words: int) -> str:

@@ -147,6 +147,29 @@ def test_the_tokenizer_makes_a_round_trip_through_transformers(tmp_path, with_bo
     assert theirs.model_max_length == 256
 
 
+def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
+    bare = tokenizer_file(tmp_path / "bare.json", with_bos=False)
+    special = SpecialTokens(eos_token_id=0, bos_token_id=1)
+    write_model(str(tmp_path / "export"), model(), CONFIG, LLAMA3_ROPE, special, dtype="float32")
+    write_tokenizer(str(tmp_path / "export"), str(bare), special, vocab_size=CONFIG.vocab_size, max_length=256)
+    expected = [1, *Tokenizer.from_file(str(bare)).encode("the fox").ids]
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the fox") == expected
+    assert read_model(str(tmp_path / "export")).tokenizer.encode("the fox").ids == expected
+
+
+def test_a_tokenizer_that_knows_its_bos_is_copied_byte_for_byte(tmp_path):
+    for with_bos, special in ((True, SpecialTokens(0, 1)), (False, SPECIAL)):
+        source = tokenizer_file(tmp_path / "source.json", with_bos=with_bos)
+        write_tokenizer(str(tmp_path), str(source), special, vocab_size=CONFIG.vocab_size, max_length=256)
+        assert (tmp_path / "tokenizer.json").read_bytes() == source.read_bytes()
+
+
+def test_a_tokenizer_that_adds_what_the_model_never_saw_is_refused(tmp_path):
+    source = tokenizer_file(tmp_path / "source.json", with_bos=True)
+    with pytest.raises(InteropError, match=r"adds the ids \[1\] to a text, the model was trained with \[\]; give"):
+        write_tokenizer(str(tmp_path), str(source), SPECIAL, vocab_size=CONFIG.vocab_size, max_length=256)
+
+
 def test_generation_stops_at_the_end_of_text_token(tmp_path):
     special = SpecialTokens(eos_token_id=7, bos_token_id=None)
     write_model(str(tmp_path), model(), CONFIG, LLAMA3_ROPE, special, dtype="float32")
