@@ -109,8 +109,8 @@ def write_tokenizer(
         content = tokenizer.to_str(pretty=True).encode()
     elif added != wanted:
         raise InteropError(
-            f"{tokenizer_file}: its post-processor adds the ids {added} to a text, the model was trained with {wanted}; "
-            "give the right bos_token_id, or a tokenizer without that post-processor."
+            f"{tokenizer_file}: its post-processor adds the ids {added} to a text, and the model was trained "
+            f"with {wanted}; give the right bos_token_id, or a tokenizer without that post-processor."
         )
     tokenizer_config: dict[str, Any] = {
         "added_tokens_decoder": {},

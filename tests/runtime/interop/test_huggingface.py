@@ -166,7 +166,7 @@ def test_a_tokenizer_that_knows_its_bos_is_copied_byte_for_byte(tmp_path):
 
 def test_a_tokenizer_that_adds_what_the_model_never_saw_is_refused(tmp_path):
     source = tokenizer_file(tmp_path / "source.json", with_bos=True)
-    with pytest.raises(InteropError, match=r"adds the ids \[1\] to a text, the model was trained with \[\]; give"):
+    with pytest.raises(InteropError, match=r"adds the ids \[1\] to a text, and the model was trained with \[\]; give"):
         write_tokenizer(str(tmp_path), str(source), SPECIAL, vocab_size=CONFIG.vocab_size, max_length=256)
 
 
