@@ -6,6 +6,7 @@ bus, and the rest shows when a step is pointed at: its inputs and what reads it 
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from runtime.report.contents import Node
@@ -87,6 +88,9 @@ def layout(nodes: Sequence[Node], main_line: Sequence[str]) -> Layout:
             if node.kind == SPINE_KIND and above:
                 parents[spine_of[node.name]] = above[0]
     order = _spine_order([group for group in groups if group in spine_of.values()], parents, main_line)
+    below = _below(nodes, spine_of)
+    # What is made of the phases, such as this page, stands under them.
+    order += [group for group in groups if group not in order and any(node.name in below for node in groups[group])]
     chains = [group for group in groups if group not in order]
     return Layout(
         tuple(Row(group, tuple(sorted(groups[group], key=lambda node: depth[node.name]))) for group in chains),
@@ -96,6 +100,16 @@ def layout(nodes: Sequence[Node], main_line: Sequence[str]) -> Layout:
         _lanes(order, parents, main_line),
         parents,
     )
+
+
+def _below(nodes: Sequence[Node], spine_of: Mapping[str, str]) -> set[str]:
+    """Names of the steps that read a phase, directly or not."""
+    found: set[str] = set()
+    size = -1
+    while size != len(found):
+        size = len(found)
+        found |= {node.name for node in nodes if any(name in spine_of or name in found for name in node.inputs)}
+    return found
 
 
 def _kinds(nodes: Sequence[Node], depth: Mapping[str, int]) -> tuple[str, ...]:
@@ -162,12 +176,16 @@ def graph(nodes: Sequence[Node], main_line: Sequence[str], width: float) -> Mark
 def _bus(ends: Sequence[tuple[float, float]], first: tuple[float, float], x: float, is_wide: bool, below: float) -> Markup:
     if not ends:
         return Markup()
+    label = f"{len(ends)} inputs of every phase"
     if not is_wide:
         right = ends[0][0] + 12
         points = [(right, ends[0][1]), (right, below + 8), (first[0], below + 8), (first[0], first[1])]
         ticks = [straight(ex + _RADIUS, ey, right, ey, "bus") for ex, ey in ends]
-        return joined([element("path", d=path_of(points), class_="bus"), *ticks])
+        named = text(label, right, below + 22, "end", "quiet")
+        return joined([element("path", d=path_of(points), class_="bus"), named, *ticks])
     parts = [straight(ex + _RADIUS, ey, x, ey, "bus") for ex, ey in ends]
+    middle = math.fsum(y for _, y in ends) / len(ends)
+    parts.append(text(label, x + 12, middle, "middle", "quiet", transform=f"rotate(-90 {x + 12:.1f} {middle:.1f})"))
     lowest = max(max(y for _, y in ends), first[1])
     highest = min(min(y for _, y in ends), first[1])
     parts.append(straight(x, highest, x, lowest, "bus"))
@@ -223,7 +241,7 @@ def _name_width(names: Sequence[str], limit: float) -> float:
 
 def _chains(plan: Layout, left: float, top: float, width: float, mark: Mark) -> tuple[Markup, float, list[Point]]:
     names = _name_width([row.name for row in plan.chains], width * 0.45)
-    step = min(58.0, (width - names - 30) / max(len(plan.chain_kinds), 1))
+    step = min(58.0, (width - names - (30 if width < 600 else 12)) / max(len(plan.chain_kinds), 1))
     parts: list[str] = [_header(plan.chain_kinds, left + names, step, top)]
     ends: list[tuple[float, float]] = []
     spine_inputs = {name for row in plan.spine for node in row.nodes if node.kind == SPINE_KIND for name in node.inputs}
@@ -255,7 +273,8 @@ def _spine(plan: Layout, left: float, top: float, width: float, mark: Mark) -> t
         if position % 2 == 0:
             shape = {"x": left, "y": y - _ROW / 2, "width": lane_width + names + step * len(kinds), "height": _ROW}
             parts.append(element("rect", class_="stripe", **shape))
-    for group, parent in plan.parents.items():
+    # The main line last: where it runs beside the stem of a branch, it is the one to be seen.
+    for group, parent in sorted(plan.parents.items(), key=lambda pair: plan.lanes[pair[0]] == 0):
         (x, y), (from_x, from_y) = places[group], places[parent]
         points = [(from_x, from_y), (from_x, y)] if x == from_x else [(from_x, from_y), (from_x, y - 7), (x - 7, y), (x, y)]
         kind = "main" if plan.lanes[group] == 0 else "branch"
@@ -263,11 +282,11 @@ def _spine(plan: Layout, left: float, top: float, width: float, mark: Mark) -> t
     for row in plan.spine:
         x, y = places[row.name]
         rest = Row(row.name, tuple(node for node in row.nodes if node.kind != SPINE_KIND))
-        first = next(node for node in row.nodes if node.kind == SPINE_KIND)
-        class_ = "name strong" if plan.lanes[row.name] == 0 else "name"
+        legs = [node for node in row.nodes if node.kind == SPINE_KIND]
+        class_ = "name strong" if legs and plan.lanes[row.name] == 0 else "name"
         parts.append(text(row.name, left + lane_width, y + 3.8, class_=class_))
         if rest.nodes:
             parts.append(_cells(rest, kinds, columns, step, y, mark))
-        parts.append(mark(first, x, y))
+        parts += [mark(node, x, y) for node in legs]
     start = next(iter(places.values()), (left, top))
     return joined(parts), _HEADER + _ROW * len(plan.spine), start

@@ -106,7 +106,7 @@ def _tiles(report: Report) -> Markup:
     last = report.main_line[-1]
     branches = len(report.branches)
     tiles = [
-        _tile("trained on", f"{tokens_label(last.consumed_tokens)} tokens", f"{last.step:,} updates on the main line"),
+        _tile("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} updates on the main line"),
         _tile("phases", str(len(report.main_line)), f"and {branches} side branch{'' if branches == 1 else 'es'}"),
         _tile("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}"),
     ]

@@ -23,6 +23,7 @@ from runtime.report.plots import (
     extremes,
     horizontal_ticks,
     line,
+    point,
     rounded_up,
     straight,
     text,
@@ -100,7 +101,7 @@ def sources_in_order(stretches: Sequence[MixtureStretch]) -> list[str]:
 
 def source_style(index: int) -> str:
     """Fill of a source: eight colours, then the same ones paler."""
-    return f"fill:{colour_of(index)};fill-opacity:{(0.9, 0.55, 0.3)[index // 8 % 3]}"
+    return f"fill:{colour_of(index)};fill-opacity:var(--a{index // 8 % 3})"
 
 
 def _mixture_panel(frame: Frame, stretches: Sequence[MixtureStretch]) -> Markup:
@@ -123,7 +124,7 @@ def _mixture_panel(frame: Frame, stretches: Sequence[MixtureStretch]) -> Markup:
                 largest[source] = ((high - low) * (bottom - top), (low + high) / 2, (top + bottom) / 2)
             below += share
     for source, (_, x, y) in largest.items():
-        parts.append(text(source, x, y + 3.8, "middle", "on-area"))
+        parts.append(text(source, x, y + 3.8, "middle", "on-area" if order.index(source) < 8 else "on-area pale"))
     return joined(parts)
 
 
@@ -170,7 +171,7 @@ def timeline(report: Report, width: float) -> Markup:
     most = max(int(phase.curve.global_batch_size.max()) for phase in report.main_line)
     batch_frame = Frame(across, Scale(0, rounded_up(most * 1.25), batch_top + 60, batch_top))
     mixture_top = batch_frame.bottom + 34
-    mixture_frame = Frame(across, Scale(0, 1, mixture_top + (210 if width > 600 else 190), mixture_top))
+    mixture_frame = Frame(across, Scale(0, 1, mixture_top + 250, mixture_top))
 
     for frame in (rate_frame, batch_frame):
         parts.append(bands(frame, phases))
@@ -292,7 +293,7 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
         if not bins:
             continue
         xs, means, _, _ = binned(tokens[rows], phase.curve.loss[rows], bins)
-        colour = "var(--main)" if phase is successor else colour_of(index)
+        colour = "var(--main)" if phase is successor else colour_of(1 + index % 7)
         curves.append((phase, xs, means, colour))
     low, high = padded([float(value) for _, _, means, _ in curves for value in means])
     frame = Frame(Scale(0, length, left, width - labelled), Scale(low, high, 22 + frame_height, 22))
@@ -301,10 +302,12 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
     for phase, xs, means, colour in curves:
         style = f"stroke:{colour}" + (";stroke-width:2.4" if phase is successor else "")
         parts.append(line(frame, xs, means, "line", style))
-        # A branch that ends before the others is named where it ends only if nothing else is there: at the right
-        # edge the names stand in one column.
-        parts.append(straight(frame.x(float(xs[-1])), frame.y(float(means[-1])), frame.right, frame.y(float(means[-1])), "leader"))
-        labels.append(Label(phase.name, frame.right, frame.y(float(means[-1])), colour))
+        # The names stand in one column at the right edge; a branch that ends before it is led there.
+        x, y = frame.x(float(xs[-1])), frame.y(float(means[-1]))
+        parts.append(element("line", x1=x, y1=y, x2=frame.right, y2=y, class_="leader", style=f"stroke:{colour}"))
+        tip = f"{phase.name}, last updates: {means[-1]:.3f}"
+        parts.append(point(x, y, tip, "dot", f"fill:{colour}", radius=3))
+        labels.append(Label(phase.name, frame.right, y, colour))
     parts.append(end_labels(labels, frame.top + 4, frame.bottom - 2))
     parts.append(token_axis(frame, f"tokens since leaving {root.name}", max(3, int((frame.right - frame.left) / 90))))
     return drawing(width, frame.bottom + 38, f"Train loss of {len(branches)} branches of {root.name}", *parts)

@@ -91,8 +91,8 @@ def rate_label(value: float) -> str:
 
 
 def token_unit(most: float) -> tuple[float, str]:
-    """Divisor and its name, for an axis up to `most` tokens."""
-    return next(((size, name) for size, _, name in _TOKEN_UNITS if most >= size), (1.0, ""))
+    """Divisor and its letter, for an axis up to `most` tokens."""
+    return next(((size, name) for size, name, _ in _TOKEN_UNITS if most >= size), (1.0, ""))
 
 
 def tokens_label(value: float) -> str:
@@ -106,7 +106,10 @@ def tokens_label(value: float) -> str:
 
 def bytes_label(value: float) -> str:
     """A number of bytes with three figures, in decimal units."""
-    return f"{tokens_label(value).replace('B', 'G')}B" if value >= 1e3 else f"{value:.0f} B"
+    figures = tokens_label(value)
+    if value < 999.5:
+        return f"{figures} B"
+    return f"{figures[:-1]} {figures[-1].replace('B', 'G')}B"
 
 
 def spread(centres: Sequence[float], gap: float, low: float, high: float) -> list[float]:

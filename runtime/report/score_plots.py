@@ -80,7 +80,7 @@ def domain_panels(report: Report, width: float) -> Markup:
     """Bits per byte over tokens, a panel a domain; every panel spans the same number of bits, so slopes compare."""
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     domains = report.domains
-    columns = 1 if width < 600 else min(4, len(domains)) if len(domains) in (4, 8) else min(3, len(domains))
+    columns = 1 if width < 600 else 4 if len(domains) > 6 or len(domains) == 4 else min(3, len(domains))
     cell_width = (width + 10) / columns
     panel_height, cell_height = (150.0, 222.0) if columns > 1 else (140.0, 212.0)
     bounds = {domain: padded(_all_values(report.evaluations, domain), 0.08) for domain in domains}
@@ -142,16 +142,15 @@ def score_panels(report: Report, width: float) -> Markup:
     exports = list(dict.fromkeys(score.export for score in report.scores))
     columns = 1 if width < 600 else min(3, len(tasks))
     name_width = _name_column(exports, 480)
-    cell_width = (width + 10) / columns
+    cell_width = (width - name_width) / columns
     cell_height = 26 + 18.0 * len(exports) + 44
     parts: list[str] = []
     for index, (label, metric) in enumerate(tasks):
         scores = {score.export: score for score in report.scores if (score.label, score.metric) == (label, metric)}
-        x, y = (index % columns) * cell_width, (index // columns) * cell_height
-        has_names = index % columns == 0
-        # Each panel keeps the room of the names, so that panels have one width; only the first of a row is named.
-        left = x + (name_width if columns == 1 or has_names else name_width * 0.35)
-        frame = Frame(Scale(0, 1, left, x + cell_width - 22), Scale(0, 1, y + 26 + 18.0 * len(exports), y + 26))
+        left, y = name_width + (index % columns) * cell_width, (index // columns) * cell_height
+        has_names = index % columns == 0  # the names stand once a row, left of its panels
+        right = left + cell_width - (34 if columns > 1 else 14)
+        frame = Frame(Scale(0, 1, left, right), Scale(0, 1, y + 26 + 18.0 * len(exports), y + 26))
         parts.append(_score_panel(frame, f"{label} ({metric})", scores, exports, has_names))
     rows = -(-len(tasks) // columns)
     return drawing(width, rows * cell_height, f"Scores of {len(exports)} exports on {len(tasks)} tasks", *parts)

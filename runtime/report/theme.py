@@ -11,13 +11,13 @@ from runtime.report.plots import TEXT_SIZE
 
 _LIGHT = """
 --page:#fff;--ink:#16191d;--ink2:#4b535c;--ink3:#6b747e;--hair:#e3e6ea;--band:#f3f5f7;--border:#cfd5db;--card:#f7f8fa;
---main:#005f9e;--branch:#c8500a;--kept:#bcd3c5;--good:#0a7a55;--bad:#b3261e;--warn:#8a5a00;--on-area:#0d1013;
+--a0:.68;--a1:.4;--a2:.2;--main:#005f9e;--branch:#c8500a;--kept:#bcd3c5;--good:#0a7a55;--bad:#b3261e;--warn:#8a5a00;--on-area:#0d1013;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b9649a;--c4:#c98a00;--c5:#3f9fd8;--c6:#7a7a1f;--c7:#6b5b95;
 --drop0:#7f5539;--drop1:#c98a00;--drop2:#3f7fb2;--drop3:#b9649a;
 """
 _DARK = """
 --page:#111418;--ink:#eceff2;--ink2:#b4bcc5;--ink3:#8f99a3;--hair:#2a3037;--band:#181c21;--border:#3a424b;--card:#191d22;
---main:#5db4f0;--branch:#f5914e;--kept:#3f5a4b;--good:#46c79a;--bad:#ff8a80;--warn:#e3b341;--on-area:#0d1013;
+--a0:.9;--a1:.6;--a2:.4;--main:#5db4f0;--branch:#f5914e;--kept:#3f5a4b;--good:#46c79a;--bad:#ff8a80;--warn:#e3b341;--on-area:#0d1013;
 --c0:#4aa8e8;--c1:#f08a4b;--c2:#35c49a;--c3:#e29bc4;--c4:#ecb24a;--c5:#8ccbf2;--c6:#c5c55c;--c7:#b3a4dd;
 --drop0:#b5855f;--drop1:#ecb24a;--drop2:#6fb1e3;--drop3:#e29bc4;
 """
@@ -49,6 +49,7 @@ svg{display:block;width:100%;height:auto;overflow:visible}
 svg text{font-size:TEXTpx;fill:var(--ink3);font-variant-numeric:tabular-nums}
 svg .title{fill:var(--ink2)}svg .name{fill:var(--ink)}svg .strong{font-weight:600}svg .panel{fill:var(--ink);font-weight:600}
 svg .quiet{font-style:italic}svg .kind{fill:var(--ink2)}svg .on-area{fill:var(--on-area);pointer-events:none}
+svg .pale{fill:var(--ink)}
 .grid{stroke:var(--hair)}.axis{stroke:var(--border)}.zero{stroke:var(--ink2);stroke-dasharray:3 3}
 .band{fill:transparent}.band.odd{fill:var(--band)}.border{stroke:var(--border);stroke-dasharray:2 3}
 .leader{stroke:var(--border);stroke-dasharray:1.5 2.5}.tie{fill:none;stroke-width:1.2}
