@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,7 +28,9 @@ class Curve:
         for field in dataclasses.fields(self):
             values = getattr(self, field.name)
             if values.shape != self.step.shape or values.ndim != 1:
-                raise ValueError(f"Curve.{field.name} has shape {values.shape}, step has {self.step.shape}; one row each.")
+                raise ValueError(
+                    f"Curve.{field.name} has shape {values.shape}, step has {self.step.shape}; one row each."
+                )
             wrong = np.flatnonzero(~np.isfinite(values))
             if wrong.size:
                 row = int(wrong[0])
@@ -37,7 +39,9 @@ class Curve:
                     "the phase diverged or its metrics are damaged: look at its loss around that step."
                 )
         if self.step.size and (np.any(np.diff(self.step) <= 0) or np.any(np.diff(self.consumed_tokens) <= 0)):
-            raise ValueError("Curve.step or Curve.consumed_tokens does not grow from row to row; rows are in order of steps.")
+            raise ValueError(
+                "Curve.step or Curve.consumed_tokens does not grow from row to row; rows are in order of steps."
+            )
 
     def __len__(self) -> int:
         return int(self.step.size)
@@ -161,6 +165,8 @@ class Score:
     stderr: float | None
     chance: float | None
     num_items: int | None = None
+    warning: str | None = None
+    """Why not to trust the value, where there is a reason."""
 
     def __post_init__(self) -> None:
         where = f"scores[{self.export!r}][{self.task!r}]"
@@ -174,6 +180,21 @@ class Score:
     def label(self) -> str:
         """Task and number of shots."""
         return f"{self.task}, {self.num_fewshot}-shot"
+
+
+def leading(scores: Sequence[Score]) -> list[Score]:
+    """One metric a task and export, for a panel and a mean: an accuracy, corrected for the length of the answer if
+    the task has that. Metrics that are no accuracy (a perplexity) stand in the table only."""
+    preference = ("acc_norm", "acc", "exact_match")
+    best: dict[tuple[str, str], Score] = {}
+    for score in (score for score in scores if score.chance is not None):
+        key = (score.export, score.label)
+        rank = [
+            preference.index(item.metric) if item.metric in preference else 9 for item in (score, best.get(key, score))
+        ]
+        if key not in best or rank[0] < rank[1]:
+            best[key] = score
+    return list(best.values())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,6 +217,8 @@ class Stage:
     num_bytes: int
     dropped: Mapping[str, int]
     samples: tuple[Sample, ...] = ()
+    hits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Overlaps with evaluation items, by task; a document may have several, or be kept all the same."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -173,7 +173,9 @@ def graph(nodes: Sequence[Node], main_line: Sequence[str], width: float) -> Mark
     return drawing(width, height + 6, f"Graph of {len(nodes)} steps", *parts, spine_parts)
 
 
-def _bus(ends: Sequence[tuple[float, float]], first: tuple[float, float], x: float, is_wide: bool, below: float) -> Markup:
+def _bus(
+    ends: Sequence[tuple[float, float]], first: tuple[float, float], x: float, is_wide: bool, below: float
+) -> Markup:
     if not ends:
         return Markup()
     label = f"{len(ends)} inputs of every phase"
@@ -276,7 +278,9 @@ def _spine(plan: Layout, left: float, top: float, width: float, mark: Mark) -> t
     # The main line last: where it runs beside the stem of a branch, it is the one to be seen.
     for group, parent in sorted(plan.parents.items(), key=lambda pair: plan.lanes[pair[0]] == 0):
         (x, y), (from_x, from_y) = places[group], places[parent]
-        points = [(from_x, from_y), (from_x, y)] if x == from_x else [(from_x, from_y), (from_x, y - 7), (x - 7, y), (x, y)]
+        points = (
+            [(from_x, from_y), (from_x, y)] if x == from_x else [(from_x, from_y), (from_x, y - 7), (x - 7, y), (x, y)]
+        )
         kind = "main" if plan.lanes[group] == 0 else "branch"
         parts.append(element("path", d=path_of(points), class_=f"spine {kind}"))
     for row in plan.spine:

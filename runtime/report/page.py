@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from runtime.report.contents import Report, mean
+from runtime.report.contents import Report, leading, mean
 from runtime.report.graph_drawing import STATES, graph, state_text, step_mark
 from runtime.report.markup import Markup, element, joined
 from runtime.report.plots import drawing
@@ -23,9 +23,11 @@ from runtime.report.sections import (
     domains_table,
     dropped_details,
     exports_table,
+    hits_table,
     mixture_table,
     phases_table,
     recipe_table,
+    score_warnings,
     scores_table,
     stages_table,
     steps_table,
@@ -61,7 +63,9 @@ def render(report: Report) -> str:
     links = [element("a", title, href=f"#{key}") for key, title, _ in sections]
     body = element(
         "main",
-        element("header", element("h1", report.title), element("p", report.introduction, class_="lead"), _tiles(report)),
+        element(
+            "header", element("h1", report.title), element("p", report.introduction, class_="lead"), _tiles(report)
+        ),
         element("nav", *links, aria_label="Sections"),
         *[made for _, _, made in sections],
     )
@@ -115,12 +119,52 @@ def _tiles(report: Report) -> Markup:
         which = "hot weights" if evaluation.averaged is None else "averaged weights"
         below = f"bits per byte, mean of {len(evaluation.best)} held-out domains, {which} of {evaluation.phase}"
         tiles.append(_tile("held-out text", f"{mean(evaluation.best):.3f}", below))
-    if report.scores:
-        best = report.exports[-1].name if report.exports else report.scores[-1].export
-        scores = {score.label: score.value for score in report.scores if score.export == best}
-        if scores:
-            tiles.append(_tile("harness score", f"{mean(scores):.3f}", f"mean of {len(scores)} tasks, {best}"))
+    final = final_scores(report)
+    if final:
+        below = f"mean accuracy of {len(final)} tasks, {report.exports[-1].name}; guessing: {_chance(report):.3f}"
+        tiles.append(_tile("harness score", f"{mean(final):.3f}", below))
     return element("div", *tiles, class_="tiles")
+
+
+def final_scores(report: Report) -> dict[str, float]:
+    """Accuracies of the last export by task."""
+    if not report.exports:
+        return {}
+    last = report.exports[-1].name
+    return {score.label: score.value for score in leading(report.scores) if score.export == last}
+
+
+def _chance(report: Report) -> float:
+    last = report.exports[-1].name
+    return mean({score.label: score.chance or 0.0 for score in leading(report.scores) if score.export == last})
+
+
+def summary(report: Report) -> dict[str, object]:
+    """The headline figures for a program to read; rounded, so that they do not show how a sum was ordered."""
+    last, evaluation = report.main_line[-1], report.final_evaluation
+    averaged = None if evaluation is None else evaluation.averaged
+    return {
+        "title": report.title,
+        "final_phase": last.name,
+        "step": last.step,
+        "consumed_tokens": last.consumed_tokens,
+        "final_loss": round(last.final_loss, 6),
+        "bits_per_byte": None if evaluation is None else {
+            "phase": evaluation.phase,
+            "hot": round(mean(evaluation.hot), 6),
+            "averaged": None if averaged is None else round(mean(averaged), 6),
+        },
+        "exports": {item.name: {"weights": item.weights, "digest": item.digest} for item in report.exports},
+        "scores": {
+            item.name: {
+                f"{score.label}, {score.metric}": round(score.value, 6)
+                for score in report.scores
+                if score.export == item.name
+            }
+            for item in report.exports
+        },
+        "phases": {phase.name: round(phase.final_loss, 6) for phase in report.phases},
+    }  # fmt: skip
 
 
 def _model(report: Report) -> Markup:
@@ -186,7 +230,9 @@ def _loss(report: Report) -> Markup:
         names = f"Branches of {root.name}"
         text = "Mean of consecutive updates, from the fork on; the thick line is the main line over the same tokens."
         parts.append(element("h3", names))
-        parts.append(figure(lambda width, root=root, branches=branches: branch_loss(report, root, branches, width), text))
+        parts.append(
+            figure(lambda width, root=root, branches=branches: branch_loss(report, root, branches, width), text)
+        )
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
         "not a gain or a loss of the model."
@@ -230,9 +276,8 @@ def _scores(report: Report) -> Markup:
         "guessing."
     )
     caption = "Dot: score. Bar: 95 % interval (1.96 standard errors). Dashed: chance. Axes differ from panel to panel."
-    return _section(
-        "scores", "Scores", text, figure(lambda width: score_panels(report, width), caption), scores_table(report)
-    )
+    drawn = figure(lambda width: score_panels(report, width), caption) if leading(report.scores) else Markup()
+    return _section("scores", "Scores", text, drawn, scores_table(report), score_warnings(report))
 
 
 def _filtered(report: Report) -> Markup:
@@ -242,7 +287,11 @@ def _filtered(report: Report) -> Markup:
     keys = [("kept", "var(--kept)")]
     keys += [(f"dropped by {stage}", f"var(--drop{index % 4})") for index, stage in enumerate(order)]
     items = [
-        element("li", drawing(14, 14, "", element("rect", x=1, y=1, width=12, height=12, rx=2, style=f"fill:{colour}")), name)
+        element(
+            "li",
+            drawing(14, 14, "", element("rect", x=1, y=1, width=12, height=12, rx=2, style=f"fill:{colour}")),
+            name,
+        )
         for name, colour in keys
     ]
     text = "Documents by source, from what extraction found to what was tokenized, and why the others are not there."
@@ -251,6 +300,7 @@ def _filtered(report: Report) -> Markup:
         figure(lambda width: kept_documents(report.stages, width), caption),
         element("ul", *items, class_="keys"),
         stages_table(report),
+        hits_table(report),
     ]
     if report.caches:
         parts.append(caches_table(report))

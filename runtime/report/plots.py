@@ -73,7 +73,9 @@ def drawing(width: float, height: float, description: str, *children: str) -> Ma
     )
 
 
-def text(content: str, x: float, y: float, anchor: str = "start", class_: str | None = None, **more: str | None) -> Markup:
+def text(
+    content: str, x: float, y: float, anchor: str = "start", class_: str | None = None, **more: str | None
+) -> Markup:
     """Text at a point; `anchor` is start, middle or end."""
     return element("text", content, x=x, y=y, text_anchor=None if anchor == "start" else anchor, class_=class_, **more)
 
@@ -122,8 +124,13 @@ def bands(frame: Frame, phases: Sequence[Band], top: float | None = None) -> Mar
         low, high = frame.x(band.low), frame.x(band.high)
         parts.append(
             element(
-                "rect", x=low, y=top, width=high - low, height=frame.bottom - top,
-                class_="band odd" if index % 2 else "band", data_tip=band.tip or None,
+                "rect",
+                x=low,
+                y=top,
+                width=high - low,
+                height=frame.bottom - top,
+                class_="band odd" if index % 2 else "band",
+                data_tip=band.tip or None,
             )  # fmt: skip
         )
         if index:

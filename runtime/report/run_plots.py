@@ -226,9 +226,7 @@ def _batch_panel(frame: Frame, report: Report) -> Markup:
 def loss_range(report: Report) -> tuple[float, float, float]:
     """Ends of the loss axis, and the tokens before which losses above it are cut off."""
     end = report.main_line[-1].consumed_tokens
-    settled = [
-        phase.curve.loss[phase.curve.consumed_tokens >= _HIDDEN_SHARE * end] for phase in report.phases
-    ]
+    settled = [phase.curve.loss[phase.curve.consumed_tokens >= _HIDDEN_SHARE * end] for phase in report.phases]
     values = np.concatenate([values for values in settled if len(values)])
     low, high = padded([float(values.min()), float(values.max())])
     first = report.main_line[0].curve
@@ -311,4 +309,3 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
     parts.append(end_labels(labels, frame.top + 4, frame.bottom - 2))
     parts.append(token_axis(frame, f"tokens since leaving {root.name}", max(3, int((frame.right - frame.left) / 90))))
     return drawing(width, frame.bottom + 38, f"Train loss of {len(branches)} branches of {root.name}", *parts)
-

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from runtime.report.contents import Evaluation, Phase, Report, Score, Stage, mean
+from runtime.report.contents import Evaluation, Report, Score, Stage, leading, mean
 from runtime.report.markup import Markup, element, joined
 from runtime.report.plots import (
     TEXT_SIZE,
@@ -138,15 +138,16 @@ def _domain_panel(frame: Frame, domain: str, report: Report, found: Mapping[str,
 
 def score_panels(report: Report, width: float) -> Markup:
     """A panel a task: each export's score with its 95 % interval, and what guessing would give."""
-    tasks = list(dict.fromkeys((score.label, score.metric) for score in report.scores))
-    exports = list(dict.fromkeys(score.export for score in report.scores))
+    shown = leading(report.scores)
+    tasks = list(dict.fromkeys((score.label, score.metric) for score in shown))
+    exports = list(dict.fromkeys(score.export for score in shown))
     columns = 1 if width < 600 else min(3, len(tasks))
     name_width = _name_column(exports, 480)
     cell_width = (width - name_width) / columns
     cell_height = 26 + 18.0 * len(exports) + 44
     parts: list[str] = []
     for index, (label, metric) in enumerate(tasks):
-        scores = {score.export: score for score in report.scores if (score.label, score.metric) == (label, metric)}
+        scores = {score.export: score for score in shown if (score.label, score.metric) == (label, metric)}
         left, y = name_width + (index % columns) * cell_width, (index // columns) * cell_height
         has_names = index % columns == 0  # the names stand once a row, left of its panels
         right = left + cell_width - (34 if columns > 1 else 14)
@@ -211,15 +212,10 @@ def kept_documents(stages: Sequence[Stage], width: float) -> Markup:
                 shape = {"x": frame.x(below / total), "width": (frame.right - left) * count / total}
                 what = "kept" if name == "kept" else f"dropped by {name}"
                 tip = f"{source}: {count:,} documents {what} ({count / total:.1%})"
-                parts.append(element("rect", y=y + 4, height=_ROW - 8, class_="area", style=style, data_tip=tip, **shape))
+                parts.append(
+                    element("rect", y=y + 4, height=_ROW - 8, class_="area", style=style, data_tip=tip, **shape)
+                )
             below += count
         parts.append(text(f"{kept / total:.0%} kept", frame.right + 6, y + _ROW / 2 + 3.8))
     parts.append(straight(left, frame.top, left, frame.bottom, "axis"))
     return drawing(width, frame.bottom + 6, f"Documents kept and dropped of {len(by_source)} sources", *parts)
-
-
-def best_of(phases: Sequence[Phase], evaluations: Mapping[str, Evaluation], domain: str) -> float | None:
-    """The least bits per byte of a domain over phases, for the table to mark."""
-    values = [evaluations[phase.name].best.get(domain) for phase in phases if phase.name in evaluations]
-    return min((value for value in values if value is not None), default=None)
-

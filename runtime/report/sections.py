@@ -63,7 +63,12 @@ def domains_table(report: Report) -> Markup:
     """Bits per byte of each phase: averaged weights where there are, hot below."""
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     domains = report.domains
-    columns = [Column("phase"), Column("weights"), *(Column(domain, "number") for domain in domains), Column("mean", "number")]
+    columns = [
+        Column("phase"),
+        Column("weights"),
+        *(Column(domain, "number") for domain in domains),
+        Column("mean", "number"),
+    ]
     least = {
         domain: min(evaluation.best[domain] for evaluation in report.evaluations if domain in evaluation.best)
         for domain in domains
@@ -103,7 +108,12 @@ def scores_table(report: Report) -> Markup:
     """Score ± standard error of each export and task, and chance."""
     tasks = list(dict.fromkeys((score.label, score.metric) for score in report.scores))
     exports = list(dict.fromkeys(score.export for score in report.scores))
-    columns = [Column("task"), Column("metric"), Column("chance", "number"), *(Column(name, "number") for name in exports)]
+    columns = [
+        Column("task"),
+        Column("metric"),
+        Column("chance", "number"),
+        *(Column(name, "number") for name in exports),
+    ]
     rows: list[list[str | Cell]] = []
     for label, metric in tasks:
         found = {score.export: score for score in report.scores if (score.label, score.metric) == (label, metric)}
@@ -111,7 +121,9 @@ def scores_table(report: Report) -> Markup:
         most = max(score.value for score in found.values())
         cells = [_score_cell(found[name], most) if name in found else _NONE for name in exports]
         rows.append([label, metric, _NONE if chance is None else f"{chance:.3f}", *cells])
-    return table(columns, rows, "Scores ± standard error; bold: the best of a row, whether or not the difference means anything")
+    return table(
+        columns, rows, "Scores ± standard error; bold: the best of a row, whether or not the difference means anything"
+    )
 
 
 def _score_cell(score: Score, most: float) -> Cell:
@@ -143,9 +155,39 @@ def stages_table(report: Report) -> Markup:
     return table(columns, rows, "Documents by source and stage")
 
 
+def score_warnings(report: Report) -> Markup:
+    """What the evaluation itself says against a score."""
+    found = [
+        f"{score.export}, {score.label}, {score.metric}: {score.warning}" for score in report.scores if score.warning
+    ]
+    if not found:
+        return Markup()
+    return joined(
+        [element("p", "Not to be trusted as they stand:"), element("ul", *[element("li", line) for line in found])]
+    )
+
+
+def hits_table(report: Report) -> Markup:
+    """Overlaps with evaluation items, by source and task."""
+    found = [stage for stage in report.stages if any(stage.hits.values())]
+    if not any(stage.stage == "decontaminate" for stage in report.stages):
+        return Markup()
+    if not found:
+        return element("p", "Decontamination: no document overlaps with an evaluation item.")
+    columns = [Column("source"), Column("task"), Column("hits", "number")]
+    rows: list[list[str | Cell]] = []
+    for stage in found:
+        for index, (task, count) in enumerate(sorted(stage.hits.items(), key=lambda item: (-item[1], item[0]))):
+            rows.append([stage.source if index == 0 else "", task, f"{count:,}"])
+    return table(columns, rows, "Decontamination: overlaps with evaluation items")
+
+
 def caches_table(report: Report) -> Markup:
     """Tokens of each source."""
-    columns = [Column("source"), *(Column(name, "number") for name in ("train tokens", "held-out tokens", "bytes a token"))]
+    columns = [
+        Column("source"),
+        *(Column(name, "number") for name in ("train tokens", "held-out tokens", "bytes a token")),
+    ]
     rows: list[list[str | Cell]] = [
         [
             cache.source,
@@ -176,7 +218,11 @@ def _stage_fold(stage: Stage, dropped: Mapping[str, int]) -> Markup:
         shown = [
             element(
                 "div",
-                element("div", element("bdi", sample.document), *([" — ", element("bdi", sample.detail)] if sample.detail else [])),
+                element(
+                    "div",
+                    element("bdi", sample.document),
+                    *([" — ", element("bdi", sample.detail)] if sample.detail else []),
+                ),
                 element("pre", element("bdi", sample.excerpt)),
                 class_="sample",
             )

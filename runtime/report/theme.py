@@ -22,11 +22,9 @@ _DARK = """
 --drop0:#b5855f;--drop1:#ecb24a;--drop2:#6fb1e3;--drop3:#e29bc4;
 """
 
-STYLE = (
-    f""":root{{color-scheme:light dark;{_LIGHT}}}
+STYLE = f""":root{{color-scheme:light dark;{_LIGHT}}}
 @media screen and (prefers-color-scheme:dark){{:root{{{_DARK}}}}}
-"""
-    + """
+""" + """
 *{box-sizing:border-box}
 body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif;-webkit-text-size-adjust:100%}
 main{max-width:1088px;margin:0 auto;padding:36px 24px 72px}
@@ -106,7 +104,6 @@ nav{display:none}figure,tr,.tile,.sample{break-inside:avoid}h2,h3{break-after:av
 table{font-size:8.5pt}th,td{padding-right:8px}
 }
 """.replace("TEXT", f"{TEXT_SIZE:g}")
-)
 
 # Pointing at a mark shows what it is; pointing at a step also lights its inputs and its readers. Nothing on the page
 # needs the script: each figure it serves has its values in a table below.

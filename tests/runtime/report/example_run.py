@@ -26,7 +26,7 @@ from runtime.report.contents import (
 )
 
 SEQUENCE_LENGTH = 256
-HOSTILE = "</pre></div><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\u202e\x00 & \"quoted\""
+HOSTILE = '</pre></div><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\u202e\x00 & "quoted"'
 WEB = {"web_pages": 0.93, "code": 0.06, "mathematics": 0.01}
 COOLDOWN = {"web_pages": 0.68, "code": 0.02, "encyclopedia": 0.12, "papers": 0.1, "questions": 0.08}
 STEADY = {"web_high": 0.33, "web_medium": 0.45, "web_low": 0.2, "code": 0.02}
@@ -77,7 +77,14 @@ def _curve(generator: np.random.Generator, row: tuple, first_step: int, first_to
 def _phases() -> tuple[Phase, ...]:
     generator = np.random.default_rng(0)
     made: dict[str, Phase] = {}
-    levels = {"kestrel": 3.6, "ocelot": 3.5, "jellyfish": 3.38, "phoenix": 3.45, "starling": 3.3, "deeper_starling": 3.12}
+    levels = {
+        "kestrel": 3.6,
+        "ocelot": 3.5,
+        "jellyfish": 3.38,
+        "phoenix": 3.45,
+        "starling": 3.3,
+        "deeper_starling": 3.12,
+    }
     for number, row in enumerate(_PHASES):
         name, parent, until, _, first, last, mixture, has_average = row
         before = made[parent] if parent else None
@@ -108,7 +115,9 @@ def _evaluations(phases: tuple[Phase, ...]) -> tuple[Evaluation, ...]:
             for index, domain in enumerate(DOMAINS)
         }
         gap = 0.004 + 11 * float(phase.curve.learning_rate[-1])
-        averaged = {domain: value - gap * (1 + 0.3 * math.cos(index)) for index, (domain, value) in enumerate(hot.items())}
+        averaged = {
+            domain: value - gap * (1 + 0.3 * math.cos(index)) for index, (domain, value) in enumerate(hot.items())
+        }
         found.append(Evaluation(phase.name, phase.consumed_tokens, hot, averaged if phase.has_average else None))
     return tuple(found)
 
@@ -138,11 +147,17 @@ def _stages() -> tuple[Stage, ...]:
             dropped = {reason: int(left * rate / (place + 1)) for place, reason in enumerate(reasons)}
             left -= sum(dropped.values())
             samples = tuple(
-                Sample(reason, f"{source}/{place}.html", f"{HOSTILE[:20]} detail", f"{HOSTILE}\nsecond line " + "word " * 60)
+                Sample(
+                    reason,
+                    f"{source}/{place}.html",
+                    f"{HOSTILE[:20]} detail",
+                    f"{HOSTILE}\nsecond line " + "word " * 60,
+                )
                 for reason in reasons
                 for place in range(2)
             )
-            stages.append(Stage(source, stage, left, left * 2600, dropped, samples))
+            hits = {"hellaswag": 2 + index, "arc_easy": 1} if stage == "decontaminate" else {}
+            stages.append(Stage(source, stage, left, left * 2600, dropped, samples, hits))
     return tuple(stages)
 
 
@@ -158,7 +173,9 @@ def _graph(phases: tuple[Phase, ...], exports: tuple[Export, ...]) -> tuple[Node
             inputs = (*above, "evaluation_items") if kind == "decontaminate" else above
             nodes.append(Node(f"{kind}/{source}", kind, inputs, source, "done"))
             above = (f"{kind}/{source}",)
-    nodes.append(Node("tokenizer", "train_tokenizer", tuple(f"decontaminate/{s}" for s in DOMAINS), "tokenizer", "done"))
+    nodes.append(
+        Node("tokenizer", "train_tokenizer", tuple(f"decontaminate/{s}" for s in DOMAINS), "tokenizer", "done")
+    )
     nodes += [Node(f"tokenize/{s}", "tokenize", (f"decontaminate/{s}", "tokenizer"), s, "done") for s in sources]
     caches = tuple(f"tokenize/{source}" for source in sources)
     for phase in phases:
@@ -177,7 +194,13 @@ def example_report() -> Report:
     """The whole example; every call gives the same."""
     phases = _phases()
     exports = tuple(
-        Export(name, name, "hot" if name == "kestrel" else "averaged", f"{index:x}3f29ac04", f"hf_export/{name}, folder model/")
+        Export(
+            name,
+            name,
+            "hot" if name == "kestrel" else "averaged",
+            f"{index:x}3f29ac04",
+            f"hf_export/{name}, folder model/",
+        )
         for index, name in enumerate(("jellyfish", "starling", "deeper_starling"))
     )
     caches = tuple(Cache(domain, 800_000 + 7 * index, 12_000, 3_100_000) for index, domain in enumerate(DOMAINS))
