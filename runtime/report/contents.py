@@ -144,7 +144,7 @@ def mean(values: Mapping[str, float]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """A model in Hugging Face form: which weights of which phase, and where it lies, as a label that names no machine."""
+    """A model in Hugging Face form: which weights of which phase, and where it lies; no path of a machine."""
 
     name: str
     phase: str
@@ -263,7 +263,8 @@ class Report:
         for phase in self.phases:
             if phase.parent is not None and phase.parent not in names:
                 raise ValueError(
-                    f"phases[{phase.name!r}].parent is {phase.parent!r}, which is not in the report; it has {sorted(names)}."
+                    f"phases[{phase.name!r}].parent is {phase.parent!r}, which is not in the report; "
+                    f"it has {sorted(names)}."
                 )
         for field, found in (("evaluations", self.evaluations), ("exports", self.exports)):
             for item in found:

@@ -6,6 +6,7 @@ web page, which may hold anything, cannot become part of the page by being forgo
 
 import html
 import re
+from collections.abc import Iterable
 
 # Characters that HTML forbids, lone surrogates, and the controls that reverse the direction of the text around
 # them: a sample with U+202E would turn the line it stands on.
@@ -68,6 +69,6 @@ def element(tag: str, *children: str, **attributes: Attribute) -> Markup:
     return Markup(f"<{opening}>{joined(children)}</{tag}>")
 
 
-def joined(children: tuple[str, ...] | list[str]) -> Markup:
+def joined(children: Iterable[str]) -> Markup:
     """Children one after another: plain text escaped, markup as it is."""
     return Markup("".join(child if isinstance(child, Markup) else escaped(child) for child in children))

@@ -1,5 +1,6 @@
 """The page: sections in the order in which somebody asks, from what came out to how it was made."""
 
+import functools
 from collections.abc import Callable
 
 from runtime.report.contents import Report, leading, mean
@@ -187,12 +188,12 @@ def _graph(report: Report) -> Markup:
         sign = drawing(14, 14, "", step_mark(state, 7, 7))
         keys.append(element("li", sign, f"{state_text(state)}: {count}"))
     caption = (
-        f"{len(report.graph)} steps. Left, one row a source and its way to a token cache; right, the phases, each branch "
-        "one lane to the right of the phase that it leaves, with what was made of each. Point at a step to see its "
-        "inputs and its readers."
+        f"{len(report.graph)} steps. Left, one row a source and its way to a token cache; right, the phases, each "
+        "branch one lane to the right of the phase it leaves, with what was made of each. Point at a step to "
+        "see its inputs and its readers."
     )
     main_line = [phase.name for phase in report.main_line]
-    drawn = figure(lambda width: graph(report.graph, main_line, width), caption)
+    drawn = figure(functools.partial(graph, report.graph, main_line), caption)
     table = _folded("All steps with their inputs", steps_table(report), is_printed=False)
     return _section("graph", "The graph", "", drawn, element("ul", *keys, class_="keys"), table)
 
@@ -212,7 +213,7 @@ def _timeline(report: Report) -> Markup:
         tables.append(_folded("The mixtures in figures", mixture_table(report)))
     return _section(
         "timeline", "Timeline of the run", "",
-        figure(lambda width: timeline(report, width), caption), element("ul", *keys, class_="keys"), *tables,
+        figure(functools.partial(timeline, report), caption), element("ul", *keys, class_="keys"), *tables,
     )  # fmt: skip
 
 
@@ -225,14 +226,12 @@ def _loss(report: Report) -> Markup:
             f" The axis does not begin at 0; losses above {high:.2f}, the last of them at {tokens_label(cut)} tokens, "
             f"are off it (the first update: {first:.2f})."
         )
-    parts: list[str] = [figure(lambda width: loss(report, width), caption)]
+    parts: list[str] = [figure(functools.partial(loss, report), caption)]
     for root, branches in branch_groups(report):
         names = f"Branches of {root.name}"
         text = "Mean of consecutive updates, from the fork on; the thick line is the main line over the same tokens."
         parts.append(element("h3", names))
-        parts.append(
-            figure(lambda width, root=root, branches=branches: branch_loss(report, root, branches, width), text)
-        )
+        parts.append(figure(functools.partial(branch_loss, report, root, branches), text))
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
         "not a gain or a loss of the model."
@@ -244,12 +243,12 @@ def _average(report: Report) -> Markup:
     if not report.evaluations:
         return Markup()
     text = (
-        "How many bits per byte the running average of the weights is better than the weights themselves, at the end of "
-        "each phase. Right of 0 the average is better. At a constant learning rate it should be; after a decay to a "
+        "How many bits per byte the running average of the weights is better than the weights themselves, at the end "
+        "of each phase. Right of 0 the average is better. At a constant learning rate it should be; after a decay to a "
         "small rate both are nearly the same."
     )
     caption = "Large: mean over domains. Small and grey: each domain."
-    drawn = figure(lambda width: average_gap(report, width), caption)
+    drawn = figure(functools.partial(average_gap, report), caption)
     return _section("average", "Hot and averaged weights", text, drawn)
 
 
@@ -261,10 +260,10 @@ def _domains(report: Report) -> Markup:
         "of these sets were never trained on."
     )
     caption = (
-        "Filled: averaged weights; open: hot weights. Blue: main line; orange: branches, each tied to the phase it left. "
+        "Filled: averaged weights; open: hot weights. Blue: main line; orange: branches, tied to the phase they left. "
         "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
     )
-    drawn = figure(lambda width: domain_panels(report, width), caption)
+    drawn = figure(functools.partial(domain_panels, report), caption)
     return _section("domains", "Bits per byte by domain", text, drawn, domains_table(report))
 
 
@@ -276,7 +275,7 @@ def _scores(report: Report) -> Markup:
         "guessing."
     )
     caption = "Dot: score. Bar: 95 % interval (1.96 standard errors). Dashed: chance. Axes differ from panel to panel."
-    drawn = figure(lambda width: score_panels(report, width), caption) if leading(report.scores) else Markup()
+    drawn = figure(functools.partial(score_panels, report), caption) if leading(report.scores) else Markup()
     return _section("scores", "Scores", text, drawn, scores_table(report), score_warnings(report))
 
 
@@ -297,7 +296,7 @@ def _filtered(report: Report) -> Markup:
     text = "Documents by source, from what extraction found to what was tokenized, and why the others are not there."
     caption = "Share of documents, not of bytes. The table below has both."
     parts: list[str] = [
-        figure(lambda width: kept_documents(report.stages, width), caption),
+        figure(functools.partial(kept_documents, report.stages), caption),
         element("ul", *items, class_="keys"),
         stages_table(report),
         hits_table(report),

@@ -13,6 +13,7 @@ import numpy as np
 from runtime.report.markup import Markup, element, joined, number
 from runtime.report.scales import Scale, rate_label, spread, text_width, tick_labels, token_unit, tokens_label
 
+Values = Sequence[float] | np.ndarray
 TEXT_SIZE = 11.0
 """Pixels; the style sheet says the same."""
 
@@ -131,7 +132,7 @@ def bands(frame: Frame, phases: Sequence[Band], top: float | None = None) -> Mar
                 height=frame.bottom - top,
                 class_="band odd" if index % 2 else "band",
                 data_tip=band.tip or None,
-            )  # fmt: skip
+            )
         )
         if index:
             parts.append(straight(low, top, low, frame.bottom, "border"))
@@ -191,14 +192,14 @@ def path_of(points: Sequence[tuple[float, float]], closed: bool = False) -> str:
     return "".join(steps) + ("Z" if closed else "")
 
 
-def line(frame: Frame, xs: Sequence[float], ys: Sequence[float], class_: str, style: str | None = None) -> Markup:
+def line(frame: Frame, xs: Values, ys: Values, class_: str, style: str | None = None) -> Markup:
     """A line through values; what lies above or below the frame is not drawn."""
     points = [(frame.x(float(x)), frame.y(float(y))) for x, y in zip(xs, ys, strict=True)]
     data = "".join(path_of(run) for run in _inside(frame, points))
     return element("path", d=data, class_=class_, style=style) if data else Markup()
 
 
-def envelope(frame: Frame, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], class_: str) -> Markup:
+def envelope(frame: Frame, xs: Values, lows: Values, highs: Values, class_: str) -> Markup:
     """The area between two lines, cut at the frame."""
     upper = [(frame.x(float(x)), max(frame.y(float(y)), frame.top)) for x, y in zip(xs, highs, strict=True)]
     lower = [(frame.x(float(x)), max(frame.y(float(y)), frame.top)) for x, y in zip(xs, lows, strict=True)]

@@ -32,7 +32,8 @@ def described(value: object) -> str:
         case Linear() | Cosine():
             return f"{value.kind} {rate(value.peak_value)} → {rate(value.end_value)} over {value.decay_steps:,} steps"
         case Rewarm():
-            return f"rewarm {rate(value.init_value)} → {rate(value.peak_value)} over {value.warmup_steps:,} steps, then constant"
+            rise = f"{rate(value.init_value)} → {rate(value.peak_value)}"
+            return f"rewarm {rise} over {value.warmup_steps:,} steps, then constant"
         case WsdS():
             cycles = "; ".join(
                 f"from step {cycle.start_step:,}: {cycle.cycle_steps:,} with {cycle.decay_steps:,} of decay"

@@ -194,7 +194,8 @@ def timeline(report: Report, width: float) -> Markup:
     parts.append(text("mixture (share of sequences by source)", 2, mixture_frame.top - 8, class_="title"))
     parts.append(_mixture_panel(mixture_frame, mixture_stretches(report.main_line)))
     parts.append(token_axis(mixture_frame))
-    described = f"Timeline of {len(report.main_line)} phases and {len(report.branches)} branches over {tokens_label(end)} tokens"
+    counts = f"{len(report.main_line)} phases and {len(report.branches)} branches"
+    described = f"Timeline of {counts} over {tokens_label(end)} tokens"
     return drawing(width, mixture_frame.bottom + 38, described, *parts)
 
 

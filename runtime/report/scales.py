@@ -113,7 +113,7 @@ def bytes_label(value: float) -> str:
 
 
 def spread(centres: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Centres moved apart until neighbours are `gap` away, in their order, within `low`..`high` where that is possible."""
+    """Centres moved apart until neighbours are `gap` away, in their order, within `low`..`high` where that fits."""
     order = sorted(range(len(centres)), key=lambda index: (centres[index], index))
     placed: list[float] = []
     for index in order:
