@@ -51,7 +51,7 @@ class RayBackend:
         greeting = ""
         if not ray.is_initialized():
             greeting = self._start_cluster(largest_num_cpus)
-        self._switchboard = ray.remote(num_cpus=0)(_Switchboard).options(name="").remote()
+        self._switchboard = ray.remote(num_cpus=0)(_Switchboard).remote()
         self._run = ray.remote(_run_on_worker)
         return greeting
 
@@ -153,7 +153,7 @@ class RayBackend:
         self._running.clear()
         if self._owns_cluster:
             ray.shutdown()
-        else:
+        elif self._switchboard is not None:
             ray.kill(self._switchboard)
 
 
@@ -234,25 +234,25 @@ class RayFanOut:
         remote = ray.remote(num_cpus=1, max_retries=WORKER_DEATHS)(call_with_retries)
         running: dict[Any, int] = {}
         following = 0
+        failure: BaseException | None = None
         while running or following < len(calls):
-            if stop_requested():
+            if failure is not None or stop_requested():
                 following = len(calls)
             while following < len(calls) and len(running) < in_flight:
                 name = f"{self._step_name}: {label} {following + 1}/{len(calls)}"
                 running[remote.options(name=name).remote(calls[following])] = following
                 following += 1
-            if not running:
-                return
-            ended, _ = ray.wait(list(running), num_returns=1, timeout=NEWS_SECONDS)
+            ended, _ = ray.wait(list(running), num_returns=1, timeout=NEWS_SECONDS) if running else ([], [])
             for reference in ended:
+                index = running.pop(reference)
                 try:
                     ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    for other in running:
-                        ray.cancel(other, force=False)
-                    ray.wait(list(running), num_returns=len(running), timeout=CANCEL_GRACE_SECONDS)
-                    raise _plain(error) from error
-                yield running.pop(reference)
+                    failure = failure or _plain(error)  # what is in flight is paid for: let it finish and be kept
+                else:
+                    yield index
+        if failure is not None:
+            raise failure
 
 
 def _run_on_worker(task: Task, switchboard: Any) -> Outcome:

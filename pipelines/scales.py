@@ -7,6 +7,7 @@ batch sizes, forms of the learning rate, mixtures) and shrinks what two cores ca
 import dataclasses
 
 from marin_dag.resources import Cpu, Resources, Tpu
+from runtime.evaluation.suites import CORE_TASKS, MMLU_TASKS, TaskSpec
 
 from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
@@ -58,6 +59,8 @@ class Scale:
     kestrel_resources: Resources
     main_resources: Resources
     branch_resources: Resources
+    tasks: tuple[TaskSpec, ...]
+    """What lm-eval scores."""
     lm_eval_limit: int | None
     """Items a task; None takes all."""
 
@@ -110,6 +113,7 @@ EIGHT_B = Scale(
     main_resources=Tpu("v4-2048"),
     # The public code says four v4-128 slices since a refactoring; when the branches ran, it said v4-2048.
     branch_resources=Tpu("v4-128", num_slices=4),
+    tasks=(*CORE_TASKS, *MMLU_TASKS),
     lm_eval_limit=None,
 )
 
@@ -155,6 +159,7 @@ LAPTOP = Scale(
     kestrel_resources=Cpu(2),
     main_resources=Cpu(2),
     branch_resources=Cpu(2),
+    tasks=LAPTOP_TASKS,
     lm_eval_limit=60,
 )
 

@@ -11,17 +11,14 @@ and a jump that is meant is acknowledged.
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from marin_dag.cli import main
 from marin_dag.step import Step
 
 from pipelines import mixtures
-from pipelines.evaluation import evaluated, reported, scored
-from pipelines.mixtures import Weights
+from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
+from pipelines.evaluation import evaluated, exported, reported, scored
 from pipelines.scales import SCALES, Scale
-from pipelines.sources import Corpus, corpus_of, eight_b_corpus, laptop_corpus
-from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.train_phase import TrainPhaseConfig, train_phase
@@ -31,16 +28,22 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """The whole graph of one scale; its targets are the report and everything that nothing else needs."""
     scale = SCALES[arguments.scale]
     if arguments.corpus is not None:
-        corpus = corpus_of(Path(arguments.corpus), scale)
+        corpus = corpus_of(arguments.corpus, scale)
     elif scale.name == "8b":
         corpus = eight_b_corpus(scale)
     else:
         corpus = laptop_corpus(scale)
+    return tootsie(scale, corpus)
+
+
+def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
+    """The recipe over any corpus, at any scale."""
     main_line = phases(scale, corpus)
     side = branches(scale, corpus, main_line)
     evaluations = evaluated(scale, corpus, main_line | side)
-    exports, scores = scored(scale, corpus, main_line)
-    return [reported(corpus, main_line, side, evaluations, exports, scores)]
+    exports = exported(scale, corpus, main_line)
+    scores = scored(scale, corpus, exports)
+    return [reported(scale, corpus, main_line, side, evaluations, exports, scores)]
 
 
 def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
@@ -67,8 +70,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             max_norm=1.0,
             average=None,
             z_loss=0.0,
-            mixture=mixed(corpus, mixtures.DCLM),
-            caches=corpus.caches,
+            **corpus.mixture(mixtures.DCLM),
             seed=0,
             compute_dtype=scale.compute_dtype,
             checkpoint_every_steps=scale.checkpoint_every_steps,
@@ -86,20 +88,18 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         weight_decay=0.1,
         average=scale.average,
         acknowledge=("learning_rate", "weight_decay", "rope"),
-        resources=scale.main_resources,
-    )
+    ).on(scale.main_resources)
     jellyfish = ocelot.then(
         "jellyfish",
         until_step=ends.jellyfish,
         learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-4, ends.ocelot, ends.jellyfish - ends.ocelot),
-        mixture=mixed(corpus, mixtures.COOLDOWN_V1),
-        acknowledge=(),
+        **corpus.mixture(mixtures.COOLDOWN_V1),
     )
     phoenix = jellyfish.then(
         "phoenix",
         until_step=ends.phoenix,
         learning_rate=Rewarm(rate * 1.7e-4, rate * 1.7e-3, ends.jellyfish, scale.rewarm_steps),
-        mixture=mixed(corpus, mixtures.PHOENIX_WARM, (ends.phoenix_warm, mixtures.PHOENIX)),
+        **corpus.mixture(mixtures.PHOENIX_WARM, (ends.phoenix_warm, mixtures.PHOENIX)),
     )
     starling = phoenix.then(
         "starling",
@@ -107,7 +107,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         global_batch_size=largest,
         learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-5, ends.phoenix, ends.starling - ends.phoenix),
         z_loss=1e-4,
-        mixture=mixed(corpus, mixtures.STARLING),
+        **corpus.mixture(mixtures.STARLING),
     )
     deeper_starling = starling.then(
         "deeper_starling",
@@ -126,25 +126,21 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
         "cooldown_v2",
         until_step=ends.jellyfish,
         learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-4, ends.ocelot, ends.jellyfish - ends.ocelot),
-        mixture=mixed(corpus, mixtures.COOLDOWN_V2),
-        acknowledge=(),
-        resources=scale.main_resources,
-    )
+        **corpus.mixture(mixtures.COOLDOWN_V2),
+    ).on(scale.main_resources)
     dessert_bad = jellyfish.then(
         "dessert_bad",
         until_step=ends.dessert,
         learning_rate=Constant(rate * 1.7e-4),
-        mixture=mixed(corpus, mixtures.DESSERT_BAD),
-        resources=scale.branch_resources,
-    )
-    dessert = dessert_bad.fork("dessert", mixture=mixed(corpus, mixtures.DESSERT_REPAIRED))
+        **corpus.mixture(mixtures.DESSERT_BAD),
+    ).on(scale.branch_resources)
+    dessert = dessert_bad.fork("dessert", **corpus.mixture(mixtures.DESSERT_REPAIRED))
 
     raccoon_soft = jellyfish.then(
         "raccoon_soft",
         until_step=ends.raccoon_soft,
         learning_rate=Linear(rate * 1.7e-4, rate * 1.7e-5, ends.jellyfish, ends.raccoon_soft - ends.jellyfish),
-        resources=scale.branch_resources,
-    )
+    ).on(scale.branch_resources)
     # In some variants the moments of the optimiser were deleted from the checkpoint by hand; the code never did so.
     raccoon_softer = raccoon_soft.then(
         "raccoon_softer",
@@ -156,9 +152,8 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
         "spoonbill_hypnotic",
         until_step=ends.spoonbill,
         learning_rate=Linear(rate * 1.7e-4, rate * 2.75e-5, ends.jellyfish, ends.spoonbill - ends.jellyfish),
-        mixture=mixed(corpus, mixtures.SPOONBILL),
-        resources=scale.branch_resources,
-    )
+        **corpus.mixture(mixtures.SPOONBILL),
+    ).on(scale.branch_resources)
     # The same training with norms watched every ten steps, which is how the growing head was found. It is the same
     # trajectory, cut where the focused variants leave it, so nothing of it is trained twice.
     norms_half = hypnotic.fork("spoonbill_norms_half", until_step=ends.spoonbill_half)
@@ -173,13 +168,6 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     every = (cooldown_v2, dessert_bad, dessert, raccoon_soft, raccoon_softer)
     every += (hypnotic, norms_half, norms, focused_fp32, focused_zloss, deeper)
     return {branch.name: branch for branch in every}
-
-
-def mixed(corpus: Corpus, weights: Weights, *later: tuple[int, Weights]) -> MixtureSchedule:
-    """A mixture of the recipe by the sources of `corpus`; `later` are changes, each from its absolute step."""
-    segments = [MixtureSegment(0, corpus.weights(weights))]
-    segments += [MixtureSegment(start_step, corpus.weights(changed)) for start_step, changed in later]
-    return MixtureSchedule(tuple(segments))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

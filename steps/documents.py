@@ -1,6 +1,16 @@
 """What every step that yields documents returns: Parquet shards, counts, and what was dropped and why."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from pydantic import BaseModel
+
+from marin_dag.errors import UserError
+from marin_dag.step import StepContext
+
+SHARD_FILE = "documents.parquet"
+DROPPED_FILE = "dropped.jsonl"
+SAMPLES_PER_REASON = 20
 
 
 class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
@@ -15,3 +25,38 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
     """Documents dropped by this step, by reason."""
     dropped_samples: str | None = None
     """JSON lines `{reason, id, detail, excerpt}`: a few samples a reason; relative to the step's output."""
+
+
+class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
+    """What one shard of such a step reports; its documents lie in its own folder under `SHARD_FILE`."""
+
+    num_documents: int
+    num_bytes: int
+    dropped: dict[str, int]
+    samples: tuple[dict[str, str], ...]
+
+
+def documents_fields(context: StepContext, shards: Sequence[DocumentsShard], *, emptied: str) -> dict[str, Any]:
+    """Fields of a `DocumentsResult` over the shards of `context.map`; writes the samples of what was dropped.
+
+    No document at all is an error, and `emptied` says what to do about it: an empty source would be found only
+    hours later, by a mixture that waits for it.
+    """
+    from runtime.text.drops import DropLedger
+
+    ledger = DropLedger(SAMPLES_PER_REASON)
+    for shard in shards:
+        ledger.merge(shard.dropped, shard.samples)
+    dropped = dict(sorted(ledger.counts.items()))
+    if sum(shard.num_documents for shard in shards) == 0:
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items()) or "nothing was dropped"
+        raise UserError(f"{context.name}: no document is left ({reasons}). {emptied}")
+    if ledger.samples:
+        ledger.write(f"{context.output_path}/{DROPPED_FILE}")
+    return {
+        "shards": tuple(f"shards/{index:05d}/{SHARD_FILE}" for index in range(len(shards))),
+        "num_documents": sum(shard.num_documents for shard in shards),
+        "num_bytes": sum(shard.num_bytes for shard in shards),
+        "dropped": dropped,
+        "dropped_samples": DROPPED_FILE if ledger.samples else None,
+    }

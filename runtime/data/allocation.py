@@ -1,0 +1,88 @@
+"""Allocation: how many sequences of a batch come from each source; exact in the long run, pure integers.
+
+Source i is owed `weight[i] / WHOLE` of every sequence drawn; what it is owed and has not got, or the other
+way round, is carried to the next batch. Sequences go out by deadline (Sainte-Lague's divisor method on what
+is owed), so that over a stretch of constant weights, from an even start,
+
+    |given - owed| <= 1/2 + share * number of sources / 2
+
+at every batch: half a sequence for a small source, whatever its share. Truncation per batch or block, the
+tempting way, never draws a source that is owed less than one sequence of a block.
+"""
+
+import functools
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from runtime.data.permutation import key_of, permuted
+
+WHOLE = 1 << 60
+"""One sequence, in units of the carry: over 10**15 sequences the rounding of a share stays below one."""
+
+
+class Allocation(NamedTuple):
+    """What a batch takes from each source, and what is carried on."""
+
+    counts: dict[str, int]
+    carry: dict[str, int]
+    """Owed minus given, in units of 1 / WHOLE; sums to zero over all sources ever drawn."""
+
+
+def allocate(weights: Mapping[str, int], carry: Mapping[str, int], global_batch_size: int) -> Allocation:
+    """Splits `global_batch_size` sequences; `weights` sum to `WHOLE` (see `integer_weights`).
+
+    A source with a carry but no weight gets nothing and keeps its carry until it is back. Neither the
+    order of the mappings nor the names of the sources change what a source gets, but for ties.
+    """
+    owed = {source: carry.get(source, 0) + weight * global_batch_size for source, weight in weights.items()}
+    counts = {source: max(0, (2 * amount + WHOLE) // (2 * WHOLE)) for source, amount in owed.items()}
+    # Rounding each alone misses the total by less than the number of sources; settle by deadline.
+    while (missing := global_batch_size - sum(counts.values())) != 0:
+        if missing > 0:
+            counts[min(weights, key=lambda source: _deadline(weights, owed, counts, source, 1))] += 1
+        else:
+            drawn = [source for source, count in counts.items() if count]
+            counts[max(drawn, key=lambda source: _deadline(weights, owed, counts, source, -1))] -= 1
+    left = {source: amount - counts[source] * WHOLE for source, amount in owed.items()}
+    return Allocation(counts, {**carry, **left})
+
+
+def integer_weights(shares: Mapping[str, float]) -> dict[str, int]:
+    """Positive weights of any scale as whole numbers that sum to `WHOLE`, to the last unit."""
+    return dict(_integer_weights(tuple(sorted(shares.items()))))
+
+
+def shuffled_slots(counts: Mapping[str, int], *, seed: int, step: int) -> list[str]:
+    """Which source each row of the batch is from: `counts` of each, mixed by (seed, step)."""
+    slots = [source for source in sorted(counts) for _ in range(counts[source])]
+    size = len(slots)
+    order = permuted(
+        np.arange(size), sizes=np.full(size, size), keys=np.full(size, key_of("slots", seed, step), np.uint64)
+    )
+    return [slots[place] for place in order]
+
+
+def _deadline(
+    weights: Mapping[str, int], owed: Mapping[str, int], counts: Mapping[str, int], source: str, change: int
+) -> tuple[Fraction, str]:
+    """When the source's next (1) or last (-1) sequence is due: when it is owed half of it; ties by name."""
+    amount = (2 * counts[source] + change) * WHOLE - 2 * owed[source]
+    return Fraction(amount, 2 * weights[source]), source
+
+
+@functools.lru_cache(maxsize=1024)
+def _integer_weights(weights: tuple[tuple[str, float], ...]) -> tuple[tuple[str, int], ...]:
+    total = sum(Fraction(weight) for _, weight in weights)
+    exact = {source: Fraction(weight) / total * WHOLE for source, weight in weights}
+    rounded = {source: math.floor(value) for source, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda source: (rounded[source] - exact[source], source))
+    for source in by_remainder[: WHOLE - sum(rounded.values())]:
+        rounded[source] += 1
+    for source, weight in rounded.items():
+        if weight == 0:
+            raise ValueError(f"weights[{source!r}] is below 1 / 2**60 of the mixture; leave the source out.")
+    return tuple(rounded.items())

@@ -1,0 +1,129 @@
+"""Cache writers: one for a shard, one for a small cache of a single shard."""
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+
+import fsspec
+import numpy as np
+
+from runtime.data.cache import (
+    DOCUMENT_ENDS_DTYPE,
+    TOKEN_BYTES_DTYPE,
+    CacheError,
+    ShardRecord,
+    TokenFormat,
+    resolve,
+    write_manifest,
+)
+from runtime.data.flat_array import FlatArrayWriter
+
+IDS_DTYPE = np.int64
+
+
+class ShardWriter:
+    """Writes `tokens` and `document_ends` of one shard; memory does not grow with the shard."""
+
+    def __init__(self, path: str, token_format: TokenFormat) -> None:
+        # What an attempt that was killed left here would otherwise be taken for part of this shard.
+        with contextlib.suppress(FileNotFoundError):
+            filesystem, key = fsspec.core.url_to_fs(path)
+            filesystem.rm(key, recursive=True)
+        self._format = token_format
+        self._tokens = FlatArrayWriter(f"{path}/tokens", token_format.dtype)
+        self._ends = FlatArrayWriter(f"{path}/document_ends", DOCUMENT_ENDS_DTYPE)
+        self._num_tokens = self._num_documents = self._num_bytes = 0
+
+    def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> None:
+        """Adds documents given as bare ids; BOS, if the format has one, and EOS are put around each.
+
+        `num_bytes` is the UTF-8 length of their texts. An id of EOS or BOS inside a document is refused: a
+        text that spells a special token must be encoded as plain characters.
+        """
+        if not documents:
+            return
+        opening, eos = self._opening(), np.array([self._format.eos_token_id], IDS_DTYPE)
+        pieces: list[np.ndarray] = []
+        lengths = []
+        for document in documents:
+            ids = np.asarray(document, IDS_DTYPE)
+            pieces += [opening, ids, eos]
+            lengths.append(len(opening) + len(ids) + 1)
+        tokens = np.concatenate(pieces)
+        self._check(tokens, len(documents))
+        self._tokens.append(tokens)
+        self._ends.append(self._num_tokens + np.cumsum(lengths, dtype=np.int64))
+        self._num_tokens += len(tokens)
+        self._num_documents += len(documents)
+        self._num_bytes += num_bytes
+
+    def close(self, relative_path: str) -> ShardRecord:
+        """Finishes the shard; `relative_path` is where the cache's manifest will find it."""
+        return ShardRecord(
+            path=relative_path,
+            num_tokens=self._num_tokens,
+            num_documents=self._num_documents,
+            num_bytes=self._num_bytes,
+            tokens_crc32c=self._tokens.close(),
+            document_ends_crc32c=self._ends.close(),
+        )
+
+    def _opening(self) -> np.ndarray:
+        bos = self._format.bos_token_id
+        return np.array([] if bos is None else [bos], IDS_DTYPE)
+
+    def _check(self, tokens: np.ndarray, num_documents: int) -> None:
+        if tokens.min() < 0 or tokens.max() >= self._format.vocab_size:
+            raise CacheError(
+                f"ids from {tokens.min()} to {tokens.max()} were added to a cache of vocab_size="
+                f"{self._format.vocab_size}; the ids come from another tokenizer."
+            )
+        for name in ("eos_token_id", "bos_token_id"):
+            special = getattr(self._format, name)
+            found = int(np.count_nonzero(tokens == special)) if special is not None else num_documents
+            if found != num_documents:
+                raise CacheError(
+                    f"{name}={special} occurs {found} times in {num_documents} documents; documents are added as bare "
+                    "ids. Encode with add_special_tokens=False and encode_special_tokens=True."
+                )
+
+
+class TokenCacheWriter:
+    """Writes a cache of one shard; without a clean end there is no manifest and so no cache.
+
+    with TokenCacheWriter(path, token_format, token_bytes) as writer:
+        writer.add([[5, 6], [7]], num_bytes=11)
+    """
+
+    def __init__(self, path: str, token_format: TokenFormat, token_bytes: np.ndarray) -> None:
+        self._path, self._format, self._token_bytes = path, token_format, token_bytes
+        self._shard = ShardWriter(f"{path}/shards/00000", token_format)
+
+    def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> None:
+        """Adds documents; see `ShardWriter.add`."""
+        self._shard.add(documents, num_bytes=num_bytes)
+
+    def __enter__(self) -> "TokenCacheWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            finish_cache(self._path, self._format, [self._shard.close("shards/00000")], self._token_bytes)
+
+
+def finish_cache(path: str, token_format: TokenFormat, shards: Iterable[ShardRecord], token_bytes: np.ndarray) -> None:
+    """Writes the byte counts and, last, the manifest over `shards` (those without documents are left out)."""
+    if len(token_bytes) != token_format.vocab_size:
+        raise CacheError(
+            f"{path}: byte lengths of {len(token_bytes)} ids for a vocabulary of {token_format.vocab_size}; "
+            "take both from one tokenizer."
+        )
+    writer = FlatArrayWriter(resolve(path, "token_bytes"), TOKEN_BYTES_DTYPE)
+    writer.append(token_bytes)
+    checksum = writer.close()
+    filled = [shard for shard in shards if shard.num_documents]
+    if not filled:
+        raise CacheError(f"{path}: no documents, so there is nothing to train on or evaluate; look at the source.")
+    write_manifest(path, token_format, filled, token_bytes_crc32c=checksum)

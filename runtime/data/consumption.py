@@ -1,0 +1,166 @@
+"""Consumption: what a run will take from each source, before anything trains; plain numbers without JAX.
+
+Exact where the loader is exact: shares are fractions of whole sequences, and a run of a million steps costs
+as little to sum up as one of ten.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from runtime.data.mixture import MixtureSchedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leg:
+    """Steps `start_step` to `until_step` of a run, at one batch size under one schedule."""
+
+    name: str
+    start_step: int
+    until_step: int
+    global_batch_size: int
+    mixture: MixtureSchedule
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_step <= self.until_step or self.global_batch_size < 1:
+            raise ValueError(
+                f"Leg({self.name!r}): steps {self.start_step} to {self.until_step} of {self.global_batch_size} "
+                "sequences; a leg runs forwards and draws at least one sequence a step."
+            )
+
+
+@dataclass(frozen=True)
+class SourceUse:
+    """What one leg takes from one source."""
+
+    leg: str
+    source: str
+    num_tokens: int
+    """Rounded to the nearest; the loader is never further from it than its carry."""
+    epochs: float
+    """Of the source, by the end of the leg, since the start of the run; infinite without a whole sequence."""
+
+
+@dataclass(frozen=True)
+class NoCache:
+    """A source that the mixture draws from and nothing provides."""
+
+    source: str
+
+    def __str__(self) -> str:
+        return f"mixture: {self.source!r} has a weight but no token cache; add the source or leave it out."
+
+
+@dataclass(frozen=True)
+class TooSmall:
+    """A source that does not hold a single sequence."""
+
+    source: str
+    num_tokens: int
+    sequence_length: int
+
+    def __str__(self) -> str:
+        return (
+            f"mixture: {self.source!r} holds {self.num_tokens} tokens, less than one sequence of "
+            f"{self.sequence_length}; join it with another source or leave it out."
+        )
+
+
+@dataclass(frozen=True)
+class NeverDrawn:
+    """A source whose whole share of the run is less than half a sequence."""
+
+    source: str
+    num_sequences: float
+
+    def __str__(self) -> str:
+        return (
+            f"mixture: {self.source!r} is owed {self.num_sequences:.3g} sequences in the whole run, so it is never "
+            "drawn; raise its weight or leave it out."
+        )
+
+
+@dataclass(frozen=True)
+class OverEpoch:
+    """A source that is read through more often than the recipe allows."""
+
+    source: str
+    epochs: float
+    max_epochs: float
+    leg: str
+    """The leg in which the limit is passed."""
+
+    def __str__(self) -> str:
+        return (
+            f"mixture: {self.source!r} is read {self.epochs:.2f} times in all (limit {self.max_epochs:g}, passed in "
+            f"{self.leg}); lower its weight, or raise the limit if the repetition is meant."
+        )
+
+
+Finding = NoCache | TooSmall | NeverDrawn | OverEpoch
+
+
+@dataclass(frozen=True)
+class Consumption:
+    """Use by leg and source, and what is wrong with it."""
+
+    uses: tuple[SourceUse, ...]
+    findings: tuple[Finding, ...]
+
+
+def consumption(
+    legs: Sequence[Leg], *, num_tokens: Mapping[str, int], sequence_length: int, max_epochs: float
+) -> Consumption:
+    """Tokens and epochs of each source by leg.
+
+    Args:
+        legs: In the order of the run; a leg that starts where the one before ends continues its count.
+        num_tokens: Size of each source's training cache, by name.
+        sequence_length: Tokens a sequence.
+        max_epochs: Reading a source more often than this is a finding.
+    """
+    drawn: dict[str, Fraction] = {}
+    passed: dict[str, str] = {}
+    uses: list[SourceUse] = []
+    for leg in legs:
+        sequences = _sequences(leg)
+        for source in sorted(sequences):
+            drawn[source] = drawn.get(source, Fraction(0)) + sequences[source]
+            epochs = _epochs(drawn[source], num_tokens.get(source, 0), sequence_length)
+            uses.append(SourceUse(leg.name, source, round(sequences[source] * sequence_length), epochs))
+            if epochs > max_epochs:
+                passed.setdefault(source, leg.name)
+    findings: list[Finding] = []
+    for source, sequences_drawn in sorted(drawn.items()):
+        if source not in num_tokens:
+            findings.append(NoCache(source))
+        elif num_tokens[source] < sequence_length:
+            findings.append(TooSmall(source, num_tokens[source], sequence_length))
+        elif sequences_drawn < Fraction(1, 2):
+            findings.append(NeverDrawn(source, float(sequences_drawn)))
+        elif source in passed:
+            epochs = _epochs(sequences_drawn, num_tokens[source], sequence_length)
+            findings.append(OverEpoch(source, epochs, max_epochs, passed[source]))
+    return Consumption(tuple(uses), tuple(findings))
+
+
+def _sequences(leg: Leg) -> dict[str, Fraction]:
+    """Sequences that a leg owes each source, exactly."""
+    owed: dict[str, Fraction] = {}
+    segments = leg.mixture.segments
+    ends = [segment.start_step for segment in segments[1:]] + [leg.until_step]
+    for segment, end in zip(segments, ends, strict=True):
+        steps = min(end, leg.until_step) - max(segment.start_step, leg.start_step)
+        if steps <= 0:
+            continue
+        total = sum(Fraction(weight) for weight in segment.weights.values())
+        for source, weight in segment.weights.items():
+            share = Fraction(weight) / total
+            owed[source] = owed.get(source, Fraction(0)) + share * steps * leg.global_batch_size
+    return owed
+
+
+def _epochs(sequences: Fraction, num_tokens: int, sequence_length: int) -> float:
+    whole = num_tokens // sequence_length
+    return float(sequences / whole) if whole else math.inf

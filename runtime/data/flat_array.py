@@ -1,0 +1,144 @@
+"""Flat array: one long row of numbers on TensorStore, written once front to back, read in windows of any length.
+
+zarr3 with sharding, not OCDBT: equal numbers give equal files, byte for byte. Each inner chunk carries its
+CRC32C and is checked whenever it is read; a missing chunk is an error and never the fill value.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import tensorstore as ts
+from jaxtyping import Integer
+
+FILE_LENGTH = 1 << 24
+"""Elements a file: what one object of the store holds."""
+CHUNK_LENGTH = 1 << 14
+"""Elements a checksum covers, and the least that a read fetches."""
+
+AnyIntegers = Integer[np.ndarray, "_"]
+
+
+class FlatArrayError(ValueError):
+    """An array that is missing, torn or not what was expected; the message names the path."""
+
+
+class FlatArrayWriter:
+    """Appends to an array that nobody reads yet; whole files are written while the next ones fill."""
+
+    def __init__(self, path: str, dtype: np.dtype) -> None:
+        self.path = path
+        self.length = 0
+        self._crc32c = google_crc32c.Checksum()
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._pending: list[np.ndarray] = []
+        self._pending_length = 0
+        self._write: ts.WriteFutures | None = None
+        spec = _spec(path) | {"create": True, "delete_existing": True, "metadata": _metadata(self._dtype)}
+        self._array = ts.open(spec, read=True, write=True).result()
+
+    def append(self, values: np.ndarray) -> None:
+        """Adds `values` behind what is there; raises rather than wrap a number that the type cannot hold."""
+        limits = np.iinfo(self._dtype)
+        if len(values) and (values.min() < limits.min or values.max() > limits.max):
+            raise FlatArrayError(
+                f"{self.path}: values from {values.min()} to {values.max()} do not fit {self._dtype.name}; "
+                "the vocabulary that the array was made for is smaller than the ids written to it."
+            )
+        self._pending.append(values.astype(self._dtype, copy=False))
+        self._pending_length += len(values)
+        if self._pending_length >= FILE_LENGTH:
+            joined = np.concatenate(self._pending)
+            whole = len(joined) - len(joined) % FILE_LENGTH
+            self._flush(joined[:whole])
+            self._pending, self._pending_length = [joined[whole:]], len(joined) - whole
+
+    def close(self) -> str:
+        """Writes the rest; returns the CRC32C (hex) of all elements in little-endian order."""
+        if self._pending_length:
+            self._flush(np.concatenate(self._pending))
+            self._pending, self._pending_length = [], 0
+        if self._write is not None:
+            self._write.result()
+        return self._crc32c.digest().hex()
+
+    def _flush(self, values: np.ndarray) -> None:
+        if self._write is not None:
+            self._write.result()
+        self._crc32c.update(values.tobytes())
+        end = self.length + len(values)
+        self._array = self._array.resize(exclusive_max=[end], resize_metadata_only=True).result()
+        self._write = self._array[self.length : end].write(values)
+        self.length = end
+
+
+class FlatArray:
+    """A finished array; reads may be started together and awaited together."""
+
+    def __init__(self, path: str, dtype: np.dtype, length: int, context: ts.Context | None = None) -> None:
+        self.path = path
+        try:
+            self._array = ts.open(_spec(path), read=True, open=True, context=context).result()
+        except ValueError as error:
+            raise FlatArrayError(f"{path}: cannot be opened as an array ({error}).") from error
+        found = (self._array.dtype.numpy_dtype, self._array.shape)
+        if found != (np.dtype(dtype), (length,)):
+            raise FlatArrayError(f"{path}: holds {found[0]} of shape {found[1]}; recorded is {dtype} of ({length},).")
+
+    def start_read(self, start: int, stop: int) -> ts.Future:
+        """A future of the elements `start` to `stop`; pass it to `finish_read`."""
+        return self._array[start:stop].read()
+
+    def finish_read(self, future: ts.Future) -> np.ndarray:
+        """The elements, checked against their checksums."""
+        try:
+            return future.result()
+        except ValueError as error:
+            raise FlatArrayError(f"{self.path}: {error}") from error
+
+    def crc32c(self) -> str:
+        """CRC32C (hex) over all elements, read a file at a time."""
+        checksum = google_crc32c.Checksum()
+        (length,) = self._array.shape
+        for start in range(0, length, FILE_LENGTH):
+            values = self.finish_read(self.start_read(start, min(start + FILE_LENGTH, length)))
+            checksum.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+        return checksum.digest().hex()
+
+
+def read_context(cache_in_bytes: int) -> ts.Context:
+    """What arrays of one cache share: a pool of decoded chunks of at most this size."""
+    return ts.Context({"cache_pool": {"total_bytes_limit": cache_in_bytes}})
+
+
+def kvstore(path: str) -> dict[str, Any]:
+    """TensorStore's name for a local folder or `gs://` URL."""
+    protocol, separator, rest = path.partition("://")
+    if not separator:
+        return {"driver": "file", "path": f"{Path(path).absolute()}/"}
+    if protocol == "file":
+        return {"driver": "file", "path": rest.rstrip("/") + "/"}
+    if protocol == "gs":
+        bucket, _, key = rest.partition("/")
+        return {"driver": "gcs", "bucket": bucket, "path": key.rstrip("/") + "/"}
+    raise FlatArrayError(f"{path}: arrays live in a local folder or under gs://, not under {protocol}://.")
+
+
+def _spec(path: str) -> dict[str, Any]:
+    # Without the two options a lost chunk would read as zeros: token 0, silently.
+    strict = {"fill_missing_data_reads": False, "store_data_equal_to_fill_value": True}
+    return {"driver": "zarr3", "kvstore": kvstore(path)} | strict
+
+
+def _metadata(dtype: np.dtype) -> dict[str, Any]:
+    integers = {"name": "bytes", "configuration": {"endian": "little"}}
+    checked = [integers, {"name": "crc32c"}]
+    sharding = {"chunk_shape": [CHUNK_LENGTH], "codecs": checked, "index_codecs": checked}
+    return {
+        "shape": [0],
+        "data_type": dtype.name,
+        "fill_value": 0,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [FILE_LENGTH]}},
+        "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+    }

@@ -1,0 +1,179 @@
+"""Gates: what a token cache must satisfy before anything trains on it, each with its limit and where to look.
+
+Every rule stands for a cache that was built, trained on and found wrong afterwards: a tokenizer backend
+that silently dropped BOS from all caches of a month, shards cut short, text decoded with the wrong charset.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+
+class GateError(ValueError):
+    """A cache that fails its gates; the message has one line a gate."""
+
+
+@dataclass(frozen=True)
+class GateLimits:
+    """How far a cache may be from perfect; shares are between 0 and 1."""
+
+    min_bytes_per_token: float = 1.2
+    """Below it the tokenizer has seen nothing like this text."""
+    max_bytes_per_token: float = 16.0
+    """Above it the text is padding or repetition, or documents were cut."""
+    max_byte_loss_share: float = 0.0
+    """|bytes that the tokens stand for - bytes of text| / bytes of text. Raise it for a tokenizer that normalises."""
+    max_unknown_share: float = 0.0
+    """Of all tokens, those that say "unknown"."""
+    max_replacement_share: float = 0.0005
+    """Of all characters, U+FFFD: bytes that some earlier step could not decode."""
+    max_empty_document_share: float = 0.001
+    """Of all documents, those without text."""
+    max_empty_shard_share: float = 0.5
+    """Of all shards, those without documents."""
+    max_duplicate_shards: int = 0
+    """Shards with the same tokens as an earlier one."""
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            if not getattr(self, limit.name) >= 0:
+                raise ValueError(f"GateLimits.{limit.name} is {getattr(self, limit.name)}; a limit is zero or above.")
+
+
+@dataclass(frozen=True)
+class ShardCounts:
+    """What was seen while one shard was tokenized, both splits together."""
+
+    num_documents: int = 0
+    num_bytes: int = 0
+    num_characters: int = 0
+    num_tokens: int = 0
+    """Without BOS and EOS."""
+    token_bytes: int = 0
+    """Sum over tokens of the bytes they stand for."""
+    num_unknown: int = 0
+    num_replacement: int = 0
+    """U+FFFD in the text."""
+    num_empty_documents: int = 0
+    fingerprint: str = ""
+    """Checksums of the tokens; equal for equal shards."""
+
+
+@dataclass(frozen=True)
+class GateFinding:
+    """One gate that a cache fails."""
+
+    gate: str
+    """Name of the limit, or of the rule that has none."""
+    message: str
+
+
+def findings(
+    shards: Sequence[ShardCounts], limits: GateLimits, *, expected_documents: int, expected_bytes: int
+) -> list[GateFinding]:
+    """Every gate that the shards fail; `expected_…` is what the step that wrote the documents counted."""
+    total = _total(shards)
+    found: list[GateFinding] = []
+
+    def refuse(gate: str, message: str) -> None:
+        found.append(GateFinding(gate, message))
+
+    def at_most(gate: str, part: int, whole: int, what: str, look_at: str) -> None:
+        limit = getattr(limits, gate)
+        if part > limit * whole:
+            refuse(gate, f"{part} of {whole} {what} ({part / max(whole, 1):.2%}; limit {limit:.2%}). {look_at}")
+
+    for what, seen, expected in (
+        ("documents", total.num_documents, expected_documents),
+        ("bytes", total.num_bytes, expected_bytes),
+    ):
+        if seen != expected:
+            refuse(
+                f"lost_{what}",
+                f"read {seen} {what}, the step that wrote the shards counted {expected}. A shard is cut short or "
+                "missing: compare its rows with that step's result, then run that step with --force.",
+            )
+    if total.num_tokens and total.num_bytes:
+        _refuse_odd_compression(total, limits, refuse)
+    at_most(
+        "max_byte_loss_share",
+        abs(total.token_bytes - total.num_bytes),
+        total.num_bytes,
+        "bytes of text are not accounted for by the bytes of the tokens",
+        "The tokenizer normalises, adds a space or drops what it does not know, so bits per byte would not be exact; "
+        "look at `normalizer` and `add_prefix_space` in its tokenizer.json, or raise the limit if that is meant.",
+    )
+    at_most(
+        "max_unknown_share",
+        total.num_unknown,
+        total.num_tokens,
+        "tokens are the unknown token",
+        "The tokenizer has no pieces for this text; use a byte-level one or train it on this source.",
+    )
+    at_most(
+        "max_replacement_share",
+        total.num_replacement,
+        total.num_characters,
+        "characters are U+FFFD",
+        "Bytes were decoded with the wrong charset before they came here; look at the extract step's charset.",
+    )
+    at_most(
+        "max_empty_document_share",
+        total.num_empty_documents,
+        total.num_documents,
+        "documents have no text",
+        "Look at what the filter step lets through.",
+    )
+    at_most(
+        "max_empty_shard_share",
+        sum(shard.num_documents == 0 for shard in shards),
+        len(shards),
+        "shards have no documents",
+        "Look at the counts of the download and of the filter for those shards.",
+    )
+    _refuse_duplicates(shards, limits, refuse)
+    return found
+
+
+def refuse_bad_cache(
+    shards: Sequence[ShardCounts], limits: GateLimits, *, expected_documents: int, expected_bytes: int, name: str
+) -> None:
+    """Raises `GateError` with every finding, or returns."""
+    found = findings(shards, limits, expected_documents=expected_documents, expected_bytes=expected_bytes)
+    if found:
+        lines = "\n".join(f"  {finding.gate}: {finding.message}" for finding in found)
+        raise GateError(f"{name}: the token cache fails {len(found)} of its gates and is not committed:\n{lines}")
+
+
+def _refuse_odd_compression(total: ShardCounts, limits: GateLimits, refuse) -> None:  # type: ignore[no-untyped-def]
+    ratio = total.num_bytes / total.num_tokens
+    if ratio < limits.min_bytes_per_token:
+        refuse(
+            "min_bytes_per_token",
+            f"{ratio:.2f} bytes a token (limit {limits.min_bytes_per_token}). The tokenizer was made for other text, "
+            "or the text is binary; look at a few documents.",
+        )
+    if ratio > limits.max_bytes_per_token:
+        refuse(
+            "max_bytes_per_token",
+            f"{ratio:.2f} bytes a token (limit {limits.max_bytes_per_token}). Text is repeated or encoding cut it "
+            "short; look at the longest documents and at `truncation` in tokenizer.json.",
+        )
+
+
+def _refuse_duplicates(shards: Sequence[ShardCounts], limits: GateLimits, refuse) -> None:  # type: ignore[no-untyped-def]
+    first: dict[str, int] = {}
+    pairs = []
+    for index, shard in enumerate(shards):
+        if shard.num_documents and first.setdefault(shard.fingerprint, index) != index:
+            pairs.append((first[shard.fingerprint], index))
+    if len(pairs) > limits.max_duplicate_shards:
+        refuse(
+            "max_duplicate_shards",
+            f"shards {pairs[:5]} have the same tokens (limit {limits.max_duplicate_shards} pairs). A file was "
+            "downloaded twice or a dedup step did not run.",
+        )
+
+
+def _total(shards: Sequence[ShardCounts]) -> ShardCounts:
+    numbers = [field.name for field in fields(ShardCounts) if field.name != "fingerprint"]
+    return ShardCounts(**{name: sum(getattr(shard, name) for shard in shards) for name in numbers})

@@ -1,0 +1,106 @@
+"""Prefetch: an iterator that a thread keeps ahead of its reader, and that says how long the reader waited."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+STALL_SECONDS = 0.01
+"""A wait above this is a stall: the reader could have been computing."""
+POLL_SECONDS = 0.1
+"""How often a thread that waits looks whether it was asked to stop."""
+
+
+class Prefetch(Generic[Item]):
+    """Items of `source` in order, at most `depth` of them made and not yet taken.
+
+    What `source` raises is raised by `next` at its place in the order. `close` (or leaving the `with` block)
+    stops the thread and waits for it.
+    """
+
+    def __init__(self, source: Iterator[Item], depth: int) -> None:
+        if depth < 1:
+            raise ValueError(f"depth is {depth}; a thread that may not be ahead by one cannot run at all.")
+        self.waited_seconds = 0.0
+        """Time that the reader has spent in `next`, the first item not counted."""
+        self.last_wait_seconds = 0.0
+        self.num_stalls = 0
+        """Items after the first that the reader waited longer than `STALL_SECONDS` for."""
+        self.first_wait_seconds = 0.0
+        """Cold start: time until the first item."""
+        self._taken = 0
+        self._stop = threading.Event()
+        self._ready: queue.Queue[tuple[str, object]] = queue.Queue(depth)
+        self._thread = threading.Thread(target=self._fill, args=(source,), name="prefetch", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> "Prefetch[Item]":
+        return self
+
+    def __next__(self) -> Item:
+        if self._stop.is_set():
+            raise StopIteration
+        began = time.perf_counter()
+        kind, value = self._get()
+        self._account(time.perf_counter() - began, kind)
+        if kind == "item":
+            return value  # type: ignore[return-value]
+        self.close()
+        if kind == "error":
+            assert isinstance(value, BaseException)
+            raise value
+        raise StopIteration
+
+    def close(self) -> None:
+        """Stops the thread and waits until it is gone; may be called twice."""
+        self._stop.set()
+        self._thread.join()
+
+    def __enter__(self) -> "Prefetch[Item]":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _fill(self, source: Iterator[Item]) -> None:
+        try:
+            for item in source:
+                if not self._put("item", item):
+                    return
+            self._put("end", None)
+        except BaseException as error:  # whatever it is, it belongs to the reader
+            self._put("error", error)
+
+    def _put(self, kind: str, value: object) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._ready.put((kind, value), timeout=POLL_SECONDS)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def _get(self) -> tuple[str, object]:
+        while True:
+            try:
+                return self._ready.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                if self._stop.is_set():  # closed from another thread
+                    return "end", None
+
+    def _account(self, seconds: float, kind: str) -> None:
+        if kind != "item":
+            return
+        if self._taken == 0:
+            self.first_wait_seconds = seconds
+        else:
+            self.waited_seconds += seconds
+            self.num_stalls += seconds > STALL_SECONDS
+        self.last_wait_seconds = seconds
+        self._taken += 1

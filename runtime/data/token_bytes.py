@@ -1,0 +1,84 @@
+"""Token bytes: how many bytes of text each token id stands for, exactly.
+
+Decoding a token to text and measuring that is wrong: half a UTF-8 character decodes to U+FFFD, three bytes
+for one, and bits per byte come out three times too good on Japanese. Here the bytes are counted before
+they become characters: a token's piece is turned back into the bytes it was made of.
+"""
+
+import json
+import re
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Int32
+
+BYTE_FALLBACK = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+SPACE_MARK = "\u2581"
+"""What SentencePiece and its Metaspace twin write for a space."""
+
+
+class TokenBytesError(ValueError):
+    """A tokenizer whose pieces cannot be turned back into bytes."""
+
+
+def token_bytes(tokenizer_json: str) -> Int32[np.ndarray, "vocab_size"]:
+    """Bytes of each id of a `tokenizer.json`; special tokens and ids without a piece have none.
+
+    Added tokens that are not special stand for text and count their own UTF-8 bytes. The sum over an
+    encoded document is its UTF-8 length wherever the tokenizer is lossless (no normaliser, no added space).
+    """
+    document = json.loads(tokenizer_json)
+    vocabulary = _vocabulary(document["model"])
+    added = document.get("added_tokens") or []
+    size = 1 + max([*vocabulary.values(), *(token["id"] for token in added)])
+    lengths = np.zeros(size, np.int32)
+    measure = _measure(document)
+    for piece, index in vocabulary.items():
+        lengths[index] = measure(piece)
+    for token in added:
+        lengths[token["id"]] = 0 if token["special"] else len(token["content"].encode())
+    unknown = document["model"].get("unk_token")
+    if unknown in vocabulary:
+        lengths[vocabulary[unknown]] = 0
+    return lengths
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The printable character that byte-level BPE writes for each of the 256 bytes (GPT-2's table)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    alphabet = {chr(byte): byte for byte in printable}
+    return alphabet | {chr(256 + offset): byte for offset, byte in enumerate(others)}
+
+
+def _vocabulary(model: dict) -> dict[str, int]:
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, list):  # Unigram: [piece, score] by id
+        return {piece: index for index, (piece, _) in enumerate(vocabulary)}
+    return vocabulary
+
+
+def _measure(document: dict) -> Callable[[str], int]:
+    parts = _kinds(document.get("decoder")) | _kinds(document.get("pre_tokenizer"))
+    if "ByteLevel" in parts:
+        alphabet = byte_alphabet()
+
+        def byte_level(piece: str) -> int:
+            if any(character not in alphabet for character in piece):
+                return len(piece.encode())  # an added token that the vocabulary lists too
+            return len(piece)
+
+        return byte_level
+    if "ByteFallback" in parts or document["model"].get("byte_fallback") or "Metaspace" in parts:
+        return lambda piece: 1 if BYTE_FALLBACK.fullmatch(piece) else len(piece.replace(SPACE_MARK, " ").encode())
+    raise TokenBytesError(
+        f"tokenizer.json: decoder and pre-tokenizer are {sorted(parts)}; pieces turn back into bytes for ByteLevel, "
+        "ByteFallback and Metaspace only, so bits per byte could not be exact. Use a byte-level BPE tokenizer."
+    )
+
+
+def _kinds(part: dict | None) -> set[str]:
+    if part is None:
+        return set()
+    nested = part.get("decoders") or part.get("pretokenizers") or []
+    return {part["type"]}.union(*(_kinds(item) for item in nested))

@@ -1,0 +1,173 @@
+"""lm-eval's model interface over a JAX Llama: the same tokens and the same numbers as its own Hugging Face adapter.
+
+Splitting text into context and continuation, moving trailing spaces, what stands in for an empty context, truncation
+from the left and rolling windows all follow `lm_eval.models.huggingface.HFLM`, so scores compare with published ones.
+"""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tokenizers import Tokenizer
+
+from runtime.evaluation.scoring import Scored, Scorer
+from runtime.interop.huggingface import SpecialTokens
+
+DEFAULT_MAX_NEW_TOKENS = 256
+MAX_NEW_TOKENS_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+
+class GenerationError(ValueError):
+    """A task asks for text in a way that this adapter does not offer."""
+
+
+class GenerationRequest(NamedTuple):
+    """How a task wants its text: greedy, up to a stop string or a number of tokens."""
+
+    stop: tuple[str, ...]
+    max_new_tokens: int
+
+
+class LlamaHarness(TemplateLM):
+    """Answers lm-eval's three kinds of request."""
+
+    def __init__(self, scorer: Scorer, tokenizer: Tokenizer, special_tokens: SpecialTokens) -> None:
+        super().__init__()
+        self._scorer = scorer
+        self._tokenizer = tokenizer
+        self._special_tokens = special_tokens
+        prefix = tokenizer.id_to_token(self.prefix_token_id)
+        if prefix is None:
+            raise ValueError(f"tokenizer: no token has the id {self.prefix_token_id}, which should begin a text.")
+        self._prefix_text = prefix
+        self.num_truncated: collections.Counter[str] = collections.Counter()
+        """Requests whose beginning did not fit into the model's context, by task."""
+
+    @property
+    def eot_token_id(self) -> int:
+        return self._special_tokens.eos_token_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """BOS where the model knows one, else EOS: documents follow an EOS in training."""
+        bos = self._special_tokens.bos_token_id
+        return self._special_tokens.eos_token_id if bos is None else bos
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
+        """Special tokens as the tokenizer's own post-processor adds them, unless the text begins with one already."""
+        if add_special_tokens is None:
+            add_special_tokens = not string.startswith(self._prefix_text)
+        return self._tokenizer.encode(string, add_special_tokens=add_special_tokens).ids
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Natural log-likelihood of each continuation after its context, and whether greedy decoding gives it."""
+        scored = []
+        for request in requests:
+            context, continuation = request.args
+            scored.append(self._fit(*self._split(context, continuation), request.task_name))
+        return [(score.log_likelihood, score.is_greedy) for score in self._scorer.score(scored)]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Natural log-likelihood of each whole text: every token scored once, in windows that do not overlap."""
+        scored: list[Scored] = []
+        owners: list[int] = []
+        for number, request in enumerate(requests):
+            windows = get_rolling_token_windows(
+                token_list=self.tok_encode(request.args[0]),
+                prefix_token=self.prefix_token_id,
+                max_seq_len=self._scorer.max_length,
+                context_len=1,
+            )
+            for window in windows:
+                context, continuation = make_disjoint_window(window)
+                scored.append(self._fit(context, continuation, request.task_name))
+                owners.append(number)
+        totals = [0.0] * len(requests)
+        for owner, score in zip(owners, self._scorer.score(scored), strict=True):
+            totals[owner] += score.log_likelihood
+        return totals
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Greedy text after each prompt, cut before the first stop string or the end of the text."""
+        by_way: dict[GenerationRequest, list[int]] = {}
+        for number, request in enumerate(requests):
+            by_way.setdefault(generation_request(request.args[1]), []).append(number)
+        answers = [""] * len(requests)
+        for way, numbers in by_way.items():
+            room = self._scorer.max_length - way.max_new_tokens
+            if room < 1:
+                raise GenerationError(
+                    f"{requests[numbers[0]].task_name}: max_gen_toks is {way.max_new_tokens}, but the model's whole "
+                    f"context is {self._scorer.max_length} tokens; give the task a smaller max_gen_toks."
+                )
+            prompts = []
+            for number in numbers:
+                prompt = self.tok_encode(requests[number].args[0])
+                self.num_truncated[requests[number].task_name or ""] += len(prompt) > room
+                prompts.append(tuple(prompt[-room:]) or (self.prefix_token_id,))
+
+            def is_finished(tokens: list[int], way: GenerationRequest = way) -> bool:
+                return tokens[-1] == self.eot_token_id or any(stop in self._decode(tokens) for stop in way.stop)
+
+            texts = self._scorer.continue_greedily(prompts, way.max_new_tokens, is_finished)
+            for number, tokens in zip(numbers, texts, strict=True):
+                answers[number] = self._cut(tokens, way.stop)
+        return answers
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **kwargs: Any
+    ) -> list[tuple[float, bool]]:
+        scored = [self._fit(context, continuation, None) for _, context, continuation in requests]
+        return [(score.log_likelihood, score.is_greedy) for score in self._scorer.score(scored)]
+
+    def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        if context:
+            return self._encode_pair(context, continuation)
+        tokens = self.tok_encode(continuation, add_special_tokens=False)
+        if tokens[:1] == [self.prefix_token_id]:
+            return tokens[:1], tokens[1:]
+        return [self.prefix_token_id], tokens
+
+    def _fit(self, context: Sequence[int], continuation: Sequence[int], task_name: str | None) -> Scored:
+        """Input and targets, the context cut from the left where both do not fit."""
+        if not continuation:
+            raise ValueError(
+                f"{task_name}: a continuation has no tokens of its own; the tokenizer merges it into the context."
+            )
+        tokens = (*context, *continuation)
+        self.num_truncated[task_name or ""] += len(tokens) > self._scorer.max_length + 1
+        return Scored(tokens[-(self._scorer.max_length + 1) :][:-1], tuple(continuation))
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+
+    def _cut(self, tokens: list[int], stops: Sequence[str]) -> str:
+        if self.eot_token_id in tokens:
+            tokens = tokens[: tokens.index(self.eot_token_id)]
+        text = self._decode(tokens)
+        for stop in stops:
+            text = text.split(stop)[0]
+        return text
+
+
+def generation_request(arguments: Mapping[str, Any]) -> GenerationRequest:
+    """Reads lm-eval's generation arguments; refuses sampling and whatever else would change the text."""
+    remaining = dict(arguments)
+    temperature = float(remaining.pop("temperature", 0.0) or 0.0)
+    # As lm-eval reads them: a temperature above zero means sampling unless do_sample says otherwise.
+    if remaining.pop("do_sample", None) is not False and temperature > 0:
+        raise GenerationError(
+            f"generation_kwargs: sampling at temperature {temperature} is asked for; this adapter decodes "
+            "greedily. Set do_sample: false in the task."
+        )
+    for name in ("top_p", "top_k"):  # without sampling they have no effect
+        remaining.pop(name, None)
+    until = remaining.pop("until", [])
+    stops = [until] if isinstance(until, str) else list(until)
+    given = [remaining.pop(name) for name in MAX_NEW_TOKENS_NAMES if remaining.get(name) is not None]
+    if remaining:
+        raise GenerationError(f"generation_kwargs: {', '.join(sorted(remaining))} not known to this adapter.")
+    return GenerationRequest(tuple(stop for stop in stops if stop), int(given[0]) if given else DEFAULT_MAX_NEW_TOKENS)

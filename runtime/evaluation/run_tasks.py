@@ -1,0 +1,159 @@
+"""Running tasks: lm-eval's definitions and metrics over one model, offline, in scores and a few raw samples."""
+
+import logging
+import math
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from runtime.evaluation.suites import DEFINITIONS, TaskSpec, members
+from runtime.evaluation.task_score import TaskScore, suspicion
+from runtime.evaluation.tasks import TaskFiles, offline, task_manager, write_definitions
+
+if TYPE_CHECKING:
+    from runtime.evaluation.harness import LlamaHarness
+
+FEWSHOT_SEED = 1234
+"""lm-eval's own default; it picks the worked examples."""
+SAMPLES_PER_TASK = 5
+UNPARSED = "[invalid]"
+"""What lm-eval's answer filters leave where they find nothing."""
+
+
+class TaskRun(NamedTuple):
+    """Scores in the order of the specs, and the first items of each task with everything the model said."""
+
+    scores: tuple[TaskScore, ...]
+    samples: tuple[dict[str, Any], ...]
+
+
+def run_tasks(
+    make_harness: "Callable[[], LlamaHarness]",
+    specs: Sequence[TaskSpec],
+    files: TaskFiles,
+    *,
+    limit: int | None,
+) -> TaskRun:
+    """Scores the first `limit` items of each task, or all.
+
+    `make_harness` is called once the network is shut off, since the adapter's module imports lm-eval.
+    """
+    with tempfile.TemporaryDirectory(prefix="lm-eval-") as folder, offline(f"{folder}/cache"):
+        # Its loggers warn of what was decided here on purpose: rows of our own, no default for an aggregation.
+        logging.getLogger("lm_eval").setLevel(logging.ERROR)
+        import datasets
+        import lm_eval.evaluator
+        from lm_eval.api.metrics import mean
+
+        datasets.disable_progress_bars()
+        definitions = Path(folder, "definitions")
+        definitions.mkdir()
+        labels = write_definitions(definitions, specs, files, limit=limit)
+        flat = [label for group in labels.values() for label in group]
+        loaded = task_manager(definitions).load(flat)
+        for task in loaded["tasks"].values():
+            task.set_fewshot_seed(seed=FEWSHOT_SEED)
+        harness = make_harness()
+        # `evaluate` and not `simple_evaluate`: the latter seeds global generators and asks git, pip and torch about
+        # the machine. No bootstrap: it forks, which a process that runs JAX must not.
+        output = lm_eval.evaluator.evaluate(
+            lm=harness, task_dict=loaded, limit=limit, bootstrap_iters=0, log_samples=True
+        )
+    assert output is not None  # None goes to processes of rank above 0, and there is one
+    means = {
+        (label, metric): aggregation is mean
+        for label, task in loaded["tasks"].items()
+        for metric, aggregation in task.aggregation().items()
+    }
+    scores = []
+    for spec in specs:
+        scores += _scores(spec, labels[spec.label], output, means, harness.num_truncated, files)
+    samples = [
+        _sample(label, sample)
+        for label in flat
+        for sample in sorted(output["samples"][label], key=lambda sample: (sample["doc_id"], sample["filter"]))
+        if sample["doc_id"] < SAMPLES_PER_TASK
+    ]
+    return TaskRun(tuple(scores), tuple(samples))
+
+
+def _scores(
+    spec: TaskSpec,
+    labels: Sequence[str],
+    output: Mapping[str, Any],
+    means: Mapping[tuple[str, str], bool],
+    num_truncated: Mapping[str, int],
+    files: TaskFiles,
+) -> list[TaskScore]:
+    """One score a metric and filter; that of a group is over the items of all its tasks together."""
+    samples = [sample for label in labels for sample in output["samples"][label]]
+    truncated = sum(num_truncated.get(label, 0) for label in labels)
+    scores = []
+    for key in output["results"][labels[0]]:
+        metric, comma, answer_filter = key.partition(",")
+        if not comma or metric.endswith("_stderr"):
+            continue
+        picked = [sample for sample in samples if sample["filter"] == answer_filter]
+        if means[labels[0], metric]:
+            values = [float(sample[metric]) for sample in picked]
+            value, stderr = math.fsum(values) / len(values), _stderr(values)
+        elif len(labels) == 1:
+            value, stderr = float(output["results"][labels[0]][key]), None
+        else:
+            raise ValueError(f"{spec.label}: {metric} is no mean over items, so a group has none; score its tasks.")
+        if not math.isfinite(value):
+            raise ValueError(f"{spec.label}: {metric} is {value}; the model has diverged or an item is empty.")
+        chance = DEFINITIONS[members(spec.task)[0]].chance if metric.startswith("acc") else None
+        num_unparsed = sum(UNPARSED in map(str, sample["filtered_resps"]) for sample in picked)
+        scores.append(
+            TaskScore(
+                task=spec.task,
+                num_fewshot=spec.num_fewshot,
+                metric=metric if answer_filter == "none" else key,
+                value=value,
+                stderr=stderr,
+                num_items=len(picked),
+                chance=chance,
+                fewshot_from=_fewshot_from(spec, files),
+                num_truncated=truncated,
+                num_unparsed=num_unparsed,
+                warning=suspicion(
+                    value=value,
+                    chance=chance,
+                    num_items=len(picked),
+                    num_truncated=truncated,
+                    num_requests=sum(len(sample["arguments"]) for sample in picked),
+                    num_unparsed=num_unparsed,
+                ),
+            )
+        )
+    return scores
+
+
+def _stderr(values: Sequence[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    center = math.fsum(values) / len(values)
+    variance = math.fsum((value - center) ** 2 for value in values) / (len(values) - 1)
+    return math.sqrt(variance / len(values))
+
+
+def _fewshot_from(spec: TaskSpec, files: TaskFiles) -> Any:
+    if not spec.num_fewshot:
+        return "none"
+    has_own = all(name in files.fewshot for name in members(spec.task) if name in files.scored)
+    return "rows of their own" if has_own else "the scored rows"
+
+
+def _sample(label: str, sample: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "task": label,
+        "doc_id": sample["doc_id"],
+        "filter": sample["filter"],
+        "target": sample["target"],
+        "requests": [list(arguments) for arguments in sample["arguments"]],
+        "responses": sample["resps"],
+        "answers": sample["filtered_resps"],
+        "metrics": {metric: sample[metric] for metric in sample["metrics"]},
+    }

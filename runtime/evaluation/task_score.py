@@ -1,0 +1,48 @@
+"""TaskScore: one metric of one task, with what is needed to judge it; a plain value."""
+
+import dataclasses
+from typing import Literal
+
+SUSPICIOUS_NUM_ITEMS = 500
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskScore:
+    """Value and standard error over the scored items, and how they came about."""
+
+    task: str
+    num_fewshot: int
+    metric: str
+    """lm-eval's name, with its answer filter after a comma where a task has several: "exact_match,strict-match"."""
+    value: float
+    stderr: float | None
+    """Of the mean over items; None for metrics that are no mean."""
+    num_items: int
+    chance: float | None
+    """What guessing would score, for metrics that are an accuracy."""
+    fewshot_from: Literal["none", "rows of their own", "the scored rows"]
+    """Where worked examples came from; from the scored rows, the item itself is left out."""
+    num_truncated: int
+    """Prompts whose beginning did not fit into the model's context."""
+    num_unparsed: int
+    """Generated answers in which the task found nothing to compare."""
+    warning: str | None
+    """Why not to trust the value, where there is a reason."""
+
+
+def suspicion(
+    *, value: float, chance: float | None, num_items: int, num_truncated: int, num_requests: int, num_unparsed: int
+) -> str | None:
+    """A reason to look at the samples before believing the value, or None."""
+    if chance is not None and num_items > SUSPICIOUS_NUM_ITEMS and value < chance / 2:
+        return (
+            f"{value:.3f} is below half of chance ({chance:.3f}) on {num_items} items: labels or choices are "
+            "probably read wrongly; look at the samples"
+        )
+    if num_truncated * 2 > num_requests:
+        return (
+            f"{num_truncated} of {num_requests} prompts did not fit into the model's context and lost their beginning"
+        )
+    if num_unparsed * 2 > num_items:
+        return f"no answer was found in {num_unparsed} of {num_items} generated texts"
+    return None

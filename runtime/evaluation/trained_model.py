@@ -1,0 +1,40 @@
+"""TrainedModel: the weights that a phase left, described by its own checkpoint."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, SingleDeviceSharding
+
+from runtime.model.description import ModelDescription
+from runtime.model.llama import Llama
+from runtime.parallel.placement import parameter_specs, shardings
+from runtime.training.checkpoint import load_params, read_metadata
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One checkpoint: what model it is, and its weights when asked for."""
+
+    checkpoint: str
+    description: ModelDescription
+
+    @classmethod
+    def open(cls, checkpoint: str) -> "TrainedModel":
+        """Reads the description; raises `CheckpointError` where there is no complete checkpoint."""
+        return cls(checkpoint, ModelDescription.from_json(read_metadata(checkpoint), checkpoint))
+
+    def params(self, which: Literal["hot", "averaged"], mesh: Mesh | None) -> Llama:
+        """Float32 weights over the devices of `mesh`, or in host memory if it is None."""
+        config = self.description.config
+        shapes = jax.eval_shape(lambda: Llama.init(config, key=jax.random.key(0)))
+        if mesh is None:
+            on_host = SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+            places = jax.tree.map(lambda _: on_host, shapes)
+        else:
+            places = shardings(parameter_specs(config), mesh)
+        like = jax.tree.map(
+            lambda shape, place: jax.ShapeDtypeStruct(shape.shape, jnp.float32, sharding=place), shapes, places
+        )
+        return load_params(self.checkpoint, like, which)

@@ -1,0 +1,299 @@
+"""Hugging Face folders: a Llama and its tokenizer as `transformers` reads them, both ways, the same bytes each time.
+
+Matrices are stored [in, out] here and [out, in] there; everything else differs by name only. Rotary pairs are
+(i, i + head_dim / 2) on both sides, so nothing is permuted.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import fsspec
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import safetensors.numpy
+from tokenizers import Tokenizer, processors
+
+from runtime.interop.huggingface_config import InteropError, from_config_json, to_config_json
+from runtime.model.config import LlamaConfig, Rope
+from runtime.model.llama import Llama, LlamaLayers
+
+Dtype = Literal["float32", "bfloat16"]
+DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+# safetensors.numpy writes bfloat16 but cannot read it, so that tensors are taken from the bytes here.
+STORED_DTYPES = {"F32": DTYPES["float32"], "BF16": DTYPES["bfloat16"], "F16": np.dtype(np.float16)}
+MAX_SHARD_SIZE_IN_BYTES = 5_000_000_000
+
+# Field of LlamaLayers -> name inside `model.layers.{i}`, in the order of the forward pass.
+LAYER_NAMES = {
+    "input_layernorm": "input_layernorm",
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "o_proj": "self_attn.o_proj",
+    "post_attention_layernorm": "post_attention_layernorm",
+    "gate_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "down_proj": "mlp.down_proj",
+}
+EMBED, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+
+
+class SpecialTokens(NamedTuple):
+    """Ids that the export names; `bos` only where the model was trained to see one."""
+
+    eos_token_id: int
+    bos_token_id: int | None
+
+
+class ImportedModel(NamedTuple):
+    """What a folder holds, as our own types; parameters are float32 whatever was stored."""
+
+    params: Llama
+    config: LlamaConfig
+    rope: Rope
+    special_tokens: SpecialTokens
+    tokenizer: Tokenizer
+
+
+def write_model(
+    folder: str,
+    params: Llama,
+    config: LlamaConfig,
+    rope: Rope,
+    special_tokens: SpecialTokens,
+    *,
+    dtype: Dtype,
+    max_shard_size_in_bytes: int = MAX_SHARD_SIZE_IN_BYTES,
+) -> tuple[str, ...]:
+    """Writes config.json, generation_config.json and the weights; returns the names of the files.
+
+    One shard at a time is held in memory, beside `params`.
+    """
+    filesystem, path = fsspec.core.url_to_fs(folder)
+    filesystem.makedirs(path, exist_ok=True)
+    eos_token_id, bos_token_id = special_tokens
+    config_json = to_config_json(config, rope, eos_token_id=eos_token_id, bos_token_id=bos_token_id, dtype=dtype)
+    generation_json = {"bos_token_id": bos_token_id, "do_sample": False, "eos_token_id": eos_token_id}
+    _write_json(folder, "config.json", config_json)
+    _write_json(folder, "generation_config.json", generation_json)
+    weights = _write_weights(folder, params, DTYPES[dtype], max_shard_size_in_bytes)
+    return ("config.json", "generation_config.json", *weights)
+
+
+def write_tokenizer(
+    folder: str, tokenizer_file: str, special_tokens: SpecialTokens, *, vocab_size: int, max_length: int
+) -> tuple[str, ...]:
+    """Writes tokenizer.json and tokenizer_config.json; returns the names of the files.
+
+    A model trained on documents that open with BOS must be given one: where the file does not say so itself, its
+    post-processor is told to. Otherwise tokenizer.json is copied byte for byte.
+    """
+    with fsspec.open(tokenizer_file, "rb") as source:
+        content = source.read()
+    tokenizer = Tokenizer.from_str(content.decode())
+    if tokenizer.get_vocab_size() > vocab_size:
+        raise InteropError(
+            f"{tokenizer_file}: {tokenizer.get_vocab_size()} tokens, but the model's vocab_size is {vocab_size}; "
+            "this is not the tokenizer that the model was trained with."
+        )
+    eos, bos = (
+        _token_text(tokenizer, token_id, role, tokenizer_file)
+        for token_id, role in zip(special_tokens, ("eos_token", "bos_token"), strict=True)
+    )
+    added = tokenizer.encode("").ids
+    wanted = [] if bos is None else [special_tokens.bos_token_id]
+    if not added and bos is not None:
+        _add_bos(tokenizer, bos, special_tokens)
+        content = tokenizer.to_str(pretty=True).encode()
+    elif added != wanted:
+        raise InteropError(
+            f"{tokenizer_file}: its post-processor adds the ids {added} to a text, and the model was trained "
+            f"with {wanted}; give the right bos_token_id, or a tokenizer without that post-processor."
+        )
+    tokenizer_config: dict[str, Any] = {
+        "added_tokens_decoder": {},
+        "bos_token": bos,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": eos,
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": max_length,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    with fsspec.open(f"{folder}/tokenizer.json", "wb") as target:
+        target.write(content)
+    _write_json(folder, "tokenizer_config.json", tokenizer_config)
+    return ("tokenizer.json", "tokenizer_config.json")
+
+
+def read_model(folder: str) -> ImportedModel:
+    """Reads a folder that this module or `transformers` wrote; every tensor must be known and present."""
+    config_file = f"{folder}/config.json"
+    document = _read_json(config_file)
+    config, rope = from_config_json(document, config_file)
+    eos = document.get("eos_token_id")
+    eos = eos[0] if isinstance(eos, list) else eos  # chat models list several; the first ends a text
+    if eos is None:
+        raise InteropError(f"{config_file}: eos_token_id is not given; without it no text has an end.")
+    with fsspec.open(f"{folder}/tokenizer.json", "rb") as file:
+        tokenizer = Tokenizer.from_str(file.read().decode())
+    special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
+    return ImportedModel(_params(_tensors(folder), config, folder), config, rope, special_tokens, tokenizer)
+
+
+def state_dict(params: Llama) -> Iterator[tuple[str, np.ndarray]]:
+    """Hugging Face names and float32 arrays, in the order of the forward pass, a layer at a time."""
+    yield EMBED, np.asarray(params.embed_tokens)
+    for index in range(params.layers.q_proj.shape[0]):
+        for field, name in LAYER_NAMES.items():
+            value = np.asarray(getattr(params.layers, field)[index])
+            yield f"model.layers.{index}.{name}.weight", np.ascontiguousarray(value.T)
+    yield NORM, np.asarray(params.norm)
+    if params.lm_head is not None:
+        yield HEAD, np.ascontiguousarray(np.asarray(params.lm_head).T)
+
+
+def _write_weights(folder: str, params: Llama, dtype: np.dtype, max_shard_size_in_bytes: int) -> tuple[str, ...]:
+    sizes = {name: size * dtype.itemsize for name, size in _sizes(params).items()}
+    shards: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if shards[-1] and filled + size > max_shard_size_in_bytes:
+            shards.append([])
+            filled = 0
+        shards[-1].append(name)
+        filled += size
+    files = (
+        ["model.safetensors"]
+        if len(shards) == 1
+        else [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
+    )
+    tensors = state_dict(params)
+    for file, names in zip(files, shards, strict=True):
+        content = {}
+        for name in names:
+            found, value = next(tensors)
+            assert found == name
+            if not np.isfinite(value).all():
+                raise InteropError(f"{name}: values that are not finite; a diverged model is not exported.")
+            content[name] = value.astype(dtype)
+        with fsspec.open(f"{folder}/{file}", "wb") as target:
+            # One key only: safetensors writes the keys of its metadata in an order that changes from run to run.
+            target.write(safetensors.numpy.save(content, metadata={"format": "pt"}))
+    if len(files) == 1:
+        return tuple(files)
+    index = {
+        "metadata": {"total_size": sum(sizes.values())},
+        "weight_map": {name: file for file, names in zip(files, shards, strict=True) for name in names},
+    }
+    _write_json(folder, "model.safetensors.index.json", index)
+    return (*files, "model.safetensors.index.json")
+
+
+def _sizes(params: Llama) -> dict[str, int]:
+    """Numbers of values, in the order of `state_dict`, without touching them."""
+    sizes = {EMBED: params.embed_tokens.size}
+    depth = params.layers.q_proj.shape[0]
+    for index in range(depth):
+        for field, name in LAYER_NAMES.items():
+            sizes[f"model.layers.{index}.{name}.weight"] = getattr(params.layers, field).size // depth
+    sizes[NORM] = params.norm.size
+    if params.lm_head is not None:
+        sizes[HEAD] = params.lm_head.size
+    return sizes
+
+
+def _tensors(folder: str) -> dict[str, np.ndarray]:
+    filesystem, path = fsspec.core.url_to_fs(folder)
+    if filesystem.exists(f"{path}/model.safetensors.index.json"):
+        index = _read_json(f"{folder}/model.safetensors.index.json")
+        files = sorted(set(index["weight_map"].values()))
+    else:
+        files = ["model.safetensors"]
+    tensors: dict[str, np.ndarray] = {}
+    for file in files:
+        with fsspec.open(f"{folder}/{file}", "rb") as source:
+            try:
+                content = safetensors.deserialize(source.read())
+            except safetensors.SafetensorError as error:
+                raise InteropError(f"{folder}/{file}: torn or not safetensors ({error}); export it again.") from error
+        for name, stored in content:
+            if stored["dtype"] not in STORED_DTYPES:
+                raise InteropError(
+                    f"{folder}/{file}: {name} is stored as {stored['dtype']}; this reads {', '.join(STORED_DTYPES)}."
+                )
+            tensors[name] = np.frombuffer(stored["data"], STORED_DTYPES[stored["dtype"]]).reshape(stored["shape"])
+    return tensors
+
+
+def _params(tensors: dict[str, np.ndarray], config: LlamaConfig, folder: str) -> Llama:
+    heads, kv_heads = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    shapes = {
+        "input_layernorm": (hidden,),
+        "q_proj": (heads, hidden),
+        "k_proj": (kv_heads, hidden),
+        "v_proj": (kv_heads, hidden),
+        "o_proj": (hidden, heads),
+        "post_attention_layernorm": (hidden,),
+        "gate_proj": (intermediate, hidden),
+        "up_proj": (intermediate, hidden),
+        "down_proj": (hidden, intermediate),
+    }
+
+    def take(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        if name not in tensors:
+            raise InteropError(f"{folder}: no tensor {name}; config.json and weights do not belong together.")
+        value = tensors.pop(name)
+        if value.shape != shape:
+            raise InteropError(f"{folder}: {name} has shape {value.shape}, config.json says {shape}.")
+        return value.astype(np.float32).T
+
+    stacked: dict[str, Any] = {}
+    for field, name in LAYER_NAMES.items():
+        layers = [take(f"model.layers.{i}.{name}.weight", shapes[field]) for i in range(config.num_hidden_layers)]
+        stacked[field] = jnp.asarray(np.stack(layers))
+    embed = take(EMBED, (config.vocab_size, hidden)).T
+    if config.tie_word_embeddings:
+        tensors.pop(HEAD, None)  # some writers store the shared matrix twice
+    head = None if config.tie_word_embeddings else jnp.asarray(take(HEAD, (config.vocab_size, hidden)))
+    params = Llama(
+        embed_tokens=jnp.asarray(embed),
+        layers=LlamaLayers(**stacked, q_norm=None, k_norm=None),
+        norm=jnp.asarray(take(NORM, (hidden,))),
+        lm_head=head,
+    )
+    # Old exports carry the rotary frequencies, which config.json determines.
+    if unknown := sorted(name for name in tensors if not name.endswith("rotary_emb.inv_freq")):
+        raise InteropError(f"{folder}: tensors that a Llama does not have: {', '.join(unknown[:5])}.")
+    return params
+
+
+def _token_text(tokenizer: Tokenizer, token_id: int | None, role: str, file: str) -> str | None:
+    if token_id is None:
+        return None
+    text = tokenizer.id_to_token(token_id)
+    if text is None:
+        raise InteropError(f"{file}: no token has the id {token_id} that is meant as {role}.")
+    return text
+
+
+def _add_bos(tokenizer: Tokenizer, bos: str, special_tokens: SpecialTokens) -> None:
+    template = processors.TemplateProcessing(
+        single=f"{bos}:0 $A:0",
+        pair=f"{bos}:0 $A:0 {bos}:1 $B:1",
+        special_tokens=[(bos, special_tokens.bos_token_id)],
+    )
+    before = tokenizer.post_processor
+    tokenizer.post_processor = template if before is None else processors.Sequence([before, template])
+
+
+def _write_json(folder: str, name: str, document: dict[str, Any]) -> None:
+    with fsspec.open(f"{folder}/{name}", "wb") as file:
+        file.write((json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
+
+
+def _read_json(file: str) -> dict[str, Any]:
+    with fsspec.open(file, "rb") as source:
+        return json.loads(source.read())

@@ -1,0 +1,108 @@
+"""Hugging Face's `config.json` for a Llama, both ways: importable without JAX.
+
+Written with the keys that every released reader knows (`rope_theta` and `rope_scaling` at the top level); newer
+`transformers` save the same facts under `rope_parameters`, and both forms are read.
+"""
+
+from typing import Any
+
+from runtime.model.config import LlamaConfig, Rope, RopeScaling
+
+ARCHITECTURE = "LlamaForCausalLM"
+SHAPE_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "rms_norm_eps",
+    "initializer_range",
+    "tie_word_embeddings",
+)
+# What Hugging Face's LlamaConfig assumes of keys that a file leaves out; the rest must be written.
+DEFAULTS = {"rms_norm_eps": 1e-6, "initializer_range": 0.02, "tie_word_embeddings": False}
+DEFAULT_ROPE_THETA = 10_000.0
+
+
+class InteropError(ValueError):
+    """A folder or a model that the two sides would not read alike."""
+
+
+def to_config_json(
+    config: LlamaConfig, rope: Rope, *, eos_token_id: int, bos_token_id: int | None, dtype: str
+) -> dict[str, Any]:
+    """The document for `config.json`; refuses what `LlamaForCausalLM` cannot express."""
+    if config.use_qk_norm:
+        raise InteropError(
+            "LlamaConfig.use_qk_norm is True: LlamaForCausalLM has no query and key norms and would drop them "
+            "without a word. Export a model without them."
+        )
+    scaling = rope.scaling
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": "llama",
+        **{name: getattr(config, name) for name in SHAPE_FIELDS},
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": bos_token_id,
+        "eos_token_id": eos_token_id,
+        "hidden_act": "silu",
+        "mlp_bias": False,
+        "rope_scaling": None
+        if scaling is None
+        else {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_position_embeddings,
+        },
+        "rope_theta": rope.rope_theta,
+        "torch_dtype": dtype,
+        "use_cache": True,
+    }
+
+
+def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, Rope]:
+    """Our configuration for a `config.json`; refuses a model that is not a plain Llama. `file` is for messages."""
+    _require(document, file, "model_type", "llama")
+    for name, expected in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
+        if name in document:
+            _require(document, file, name, expected)
+    if document.get("pretraining_tp", 1) != 1:
+        raise InteropError(f"{file}: pretraining_tp is {document['pretraining_tp']}; only 1 gives the same logits.")
+    values = {**DEFAULTS, **{name: document[name] for name in SHAPE_FIELDS if document.get(name) is not None}}
+    if "num_attention_heads" in values and "hidden_size" in values:
+        values.setdefault("num_key_value_heads", values["num_attention_heads"])
+        values.setdefault("head_dim", values["hidden_size"] // values["num_attention_heads"])
+    if missing := [name for name in SHAPE_FIELDS if name not in values]:
+        raise InteropError(f"{file}: {', '.join(missing)} not given; a Llama's config.json states its shape.")
+    return LlamaConfig(**values), _rope(document, file)
+
+
+def _rope(document: dict[str, Any], file: str) -> Rope:
+    parameters = dict(document.get("rope_parameters") or document.get("rope_scaling") or {})
+    theta = float(parameters.pop("rope_theta", document.get("rope_theta", DEFAULT_ROPE_THETA)))
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind == "default":
+        return Rope(rope_theta=theta)
+    if kind != "llama3":
+        raise InteropError(f"{file}: rotary scaling {kind!r} is not known here; only 'default' and 'llama3' are.")
+    try:
+        scaling = RopeScaling(
+            factor=float(parameters["factor"]),
+            low_freq_factor=float(parameters["low_freq_factor"]),
+            high_freq_factor=float(parameters["high_freq_factor"]),
+            original_max_position_embeddings=int(parameters["original_max_position_embeddings"]),
+        )
+    except KeyError as error:
+        raise InteropError(f"{file}: llama3 rotary scaling without {error}; all four factors are needed.") from error
+    return Rope(rope_theta=theta, scaling=scaling)
+
+
+def _require(document: dict[str, Any], file: str, name: str, expected: object) -> None:
+    if document.get(name) != expected:
+        raise InteropError(f"{file}: {name} is {document.get(name)!r}; only {expected!r} can be read as our Llama.")

@@ -1,0 +1,61 @@
+"""ModelCard: what an export says about itself, for people (README.md) and for programs (training.json)."""
+
+import dataclasses
+import json
+
+import fsspec
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelCard:
+    """Facts about an export; nothing that changes between two runs of the same step."""
+
+    name: str
+    weights: str
+    """"hot": as last trained; "averaged": their exponential moving average."""
+    dtype: str
+    step: int
+    consumed_tokens: int
+    num_parameters: int
+    sequence_length: int
+    phase_digest: str
+    """Identity of the training phase."""
+    tokenizer_digest: str
+    """SHA-256 of tokenizer.json."""
+
+    def markdown(self) -> str:
+        """The card, with the front matter that model hubs read."""
+        meaning = {
+            "hot": "the weights as last trained",
+            "averaged": "the exponential moving average of the weights, not the weights as last trained",
+        }[self.weights]
+        return f"""---
+library_name: transformers
+pipeline_tag: text-generation
+---
+# {self.name}
+
+A Llama of {self.num_parameters:,} parameters, trained for {self.step:,} updates on {self.consumed_tokens:,} tokens
+at a sequence length of {self.sequence_length:,}.
+
+- Weights: **{self.weights}** ({meaning}), stored as {self.dtype}.
+- A base model: it continues text. There is no chat template.
+- Training phase `{self.phase_digest}`
+- tokenizer.json, SHA-256 `{self.tokenizer_digest}`
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+```
+"""
+
+
+def write_card(folder: str, card: ModelCard) -> tuple[str, ...]:
+    """Writes both forms; returns the names of the files."""
+    document = json.dumps(dataclasses.asdict(card), indent=2, sort_keys=True) + "\n"
+    for name, text in (("README.md", card.markdown()), ("training.json", document)):
+        with fsspec.open(f"{folder}/{name}", "wb") as file:
+            file.write(text.encode())
+    return ("README.md", "training.json")

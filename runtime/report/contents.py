@@ -1,0 +1,293 @@
+"""What the report shows, as plain values: no engine, no files; refused at construction if a number is not one."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+def _finite(where: str, value: float, cure: str) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"{where} is {value}, which no plot can show; {cure}")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curve:
+    """One row a finished update, in order; `step` counts finished updates since the start of the run."""
+
+    step: np.ndarray
+    consumed_tokens: np.ndarray
+    loss: np.ndarray
+    """Mean cross-entropy in nats a token."""
+    learning_rate: np.ndarray
+    global_batch_size: np.ndarray
+    """Sequences."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            values = getattr(self, field.name)
+            if values.shape != self.step.shape or values.ndim != 1:
+                raise ValueError(
+                    f"Curve.{field.name} has shape {values.shape}, step has {self.step.shape}; one row each."
+                )
+            wrong = np.flatnonzero(~np.isfinite(values))
+            if wrong.size:
+                row = int(wrong[0])
+                raise ValueError(
+                    f"Curve.{field.name}[{row}] (step {self.step[row]}) is {values[row]}, which no plot can show; "
+                    "the phase diverged or its metrics are damaged: look at its loss around that step."
+                )
+        if self.step.size and (np.any(np.diff(self.step) <= 0) or np.any(np.diff(self.consumed_tokens) <= 0)):
+            raise ValueError(
+                "Curve.step or Curve.consumed_tokens does not grow from row to row; rows are in order of steps."
+            )
+
+    def __len__(self) -> int:
+        return int(self.step.size)
+
+    def from_row(self, row: int) -> "Curve":
+        """The rows from `row` on."""
+        return Curve(**{field.name: getattr(self, field.name)[row:] for field in dataclasses.fields(self)})
+
+    def common_rows(self, other: "Curve") -> int:
+        """Length of the longest common beginning with another curve."""
+        rows = min(len(self), len(other))
+        same = np.ones(rows, dtype=bool)
+        for field in dataclasses.fields(self):
+            same &= getattr(self, field.name)[:rows] == getattr(other, field.name)[:rows]
+        return rows if same.all() else int(np.argmin(same))
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One field that a phase sets otherwise than the one it came from."""
+
+    field: str
+    before: str
+    after: str
+
+
+@dataclasses.dataclass(frozen=True)
+class MixtureSpan:
+    """Shares of the sources from a step on, until the next span."""
+
+    start_step: int
+    shares: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        for source, share in self.shares.items():
+            _finite(f"MixtureSpan.shares[{source!r}]", share, "give each source of the mixture a share.")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Phase:
+    """One leg of the run and the updates that it made itself."""
+
+    name: str
+    parent: str | None
+    is_main: bool
+    step: int
+    consumed_tokens: int
+    final_loss: float
+    has_average: bool
+    curve: Curve
+    mixture: tuple[MixtureSpan, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    def __post_init__(self) -> None:
+        _finite(f"phases[{self.name!r}].final_loss", self.final_loss, "the phase diverged; fork it from before that.")
+        if not len(self.curve):
+            raise ValueError(f"phases[{self.name!r}].curve has no row; a phase makes at least one update.")
+
+    @property
+    def start_tokens(self) -> int:
+        """Tokens consumed before the first update of this phase, taken from the size of that update's neighbours."""
+        tokens, batch = self.curve.consumed_tokens, self.curve.global_batch_size
+        if len(self.curve) == 1:
+            return 0 if self.parent is None else int(tokens[0])
+        a_sequence = (tokens[1] - tokens[0]) / batch[1]
+        return max(0, round(float(tokens[0] - a_sequence * batch[0])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """Bits per byte for each held-out domain at the end of a phase; `averaged` is None where no average is kept."""
+
+    phase: str
+    consumed_tokens: int
+    hot: Mapping[str, float]
+    averaged: Mapping[str, float] | None
+
+    def __post_init__(self) -> None:
+        if not self.hot:
+            raise ValueError(f"evaluations[{self.phase!r}].hot names no domain; evaluate at least one.")
+        for field in ("hot", "averaged"):
+            for domain, value in (getattr(self, field) or {}).items():
+                _finite(f"evaluations[{self.phase!r}].{field}[{domain!r}]", value, "evaluate the phase again.")
+        if self.averaged is not None and set(self.averaged) != set(self.hot):
+            raise ValueError(
+                f"evaluations[{self.phase!r}]: hot has domains {sorted(self.hot)}, averaged {sorted(self.averaged)}; "
+                "both are measured on the same ones."
+            )
+
+    @property
+    def best(self) -> Mapping[str, float]:
+        """Averaged where there is an average: the weights one would use."""
+        return self.hot if self.averaged is None else self.averaged
+
+
+def mean(values: Mapping[str, float]) -> float:
+    """Unweighted mean over domains or tasks."""
+    return math.fsum(values.values()) / len(values)
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """A model in Hugging Face form: which weights of which phase, and where it lies; no path of a machine."""
+
+    name: str
+    phase: str
+    weights: str
+    digest: str
+    folder: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """One task of the harness on one export; `chance` is what guessing would give, where that is known."""
+
+    export: str
+    task: str
+    num_fewshot: int
+    metric: str
+    value: float
+    stderr: float | None
+    chance: float | None
+    num_items: int | None = None
+    warning: str | None = None
+    """Why not to trust the value, where there is a reason."""
+
+    def __post_init__(self) -> None:
+        where = f"scores[{self.export!r}][{self.task!r}]"
+        _finite(f"{where}.value", self.value, "run the evaluation again; a task without items has no score.")
+        for field in ("stderr", "chance"):
+            value = getattr(self, field)
+            if value is not None:
+                _finite(f"{where}.{field}", value, "write None where it is not known.")
+
+    @property
+    def label(self) -> str:
+        """Task and number of shots."""
+        return f"{self.task}, {self.num_fewshot}-shot"
+
+
+def leading(scores: Sequence[Score]) -> list[Score]:
+    """One metric a task and export, for a panel and a mean: an accuracy, corrected for the length of the answer if
+    the task has that. Metrics that are no accuracy (a perplexity) stand in the table only."""
+    preference = ("acc_norm", "acc", "exact_match")
+    best: dict[tuple[str, str], Score] = {}
+    for score in (score for score in scores if score.chance is not None):
+        key = (score.export, score.label)
+        rank = [
+            preference.index(item.metric) if item.metric in preference else 9 for item in (score, best.get(key, score))
+        ]
+        if key not in best or rank[0] < rank[1]:
+            best[key] = score
+    return list(best.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One dropped document. All three texts come from documents of strangers."""
+
+    reason: str
+    document: str
+    detail: str
+    excerpt: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """What one step left of a source, and what it dropped."""
+
+    source: str
+    stage: str
+    num_documents: int
+    num_bytes: int
+    dropped: Mapping[str, int]
+    samples: tuple[Sample, ...] = ()
+    hits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Overlaps with evaluation items, by task; a document may have several, or be kept all the same."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cache:
+    """Tokens of a source, for training and held out."""
+
+    source: str
+    num_train_tokens: int
+    num_validation_tokens: int
+    num_train_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A step of the graph; `group` is the row it stands in: its source or its phase, itself if it stands alone."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    group: str
+    state: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Report:
+    """Everything on the page. `phases` are in order of the main line, each branch after the phase it leaves."""
+
+    title: str
+    introduction: str
+    phases: tuple[Phase, ...]
+    evaluations: tuple[Evaluation, ...]
+    exports: tuple[Export, ...]
+    scores: tuple[Score, ...]
+    stages: tuple[Stage, ...]
+    caches: tuple[Cache, ...]
+    graph: tuple[Node, ...]
+
+    def __post_init__(self) -> None:
+        if not self.main_line:
+            raise ValueError("Report.phases has no phase of the main line; name the phases of the main line in order.")
+        names = {phase.name for phase in self.phases}
+        for phase in self.phases:
+            if phase.parent is not None and phase.parent not in names:
+                raise ValueError(
+                    f"phases[{phase.name!r}].parent is {phase.parent!r}, which is not in the report; "
+                    f"it has {sorted(names)}."
+                )
+        for field, found in (("evaluations", self.evaluations), ("exports", self.exports)):
+            for item in found:
+                if item.phase not in names:
+                    raise ValueError(f"{field}: {item.phase!r} is not a phase of the report; it has {sorted(names)}.")
+
+    @property
+    def main_line(self) -> tuple[Phase, ...]:
+        """Phases that lead to the final model."""
+        return tuple(phase for phase in self.phases if phase.is_main)
+
+    @property
+    def branches(self) -> tuple[Phase, ...]:
+        """Phases that leave the main line."""
+        return tuple(phase for phase in self.phases if not phase.is_main)
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Held-out domains of all evaluations, sorted."""
+        return tuple(sorted({domain for evaluation in self.evaluations for domain in evaluation.hot}))
+
+    @property
+    def final_evaluation(self) -> Evaluation | None:
+        """That of the last phase of the main line that has one."""
+        found = {evaluation.phase: evaluation for evaluation in self.evaluations}
+        return next((found[phase.name] for phase in reversed(self.main_line) if phase.name in found), None)

@@ -1,0 +1,308 @@
+"""The page: sections in the order in which somebody asks, from what came out to how it was made."""
+
+import functools
+from collections.abc import Callable
+
+from runtime.report.contents import Report, leading, mean
+from runtime.report.graph_drawing import STATES, graph, state_text, step_mark
+from runtime.report.markup import Markup, element, joined
+from runtime.report.plots import drawing
+from runtime.report.run_plots import (
+    branch_groups,
+    branch_loss,
+    loss,
+    loss_range,
+    mixture_stretches,
+    source_style,
+    sources_in_order,
+    timeline,
+)
+from runtime.report.scales import tokens_label
+from runtime.report.score_plots import average_gap, domain_panels, kept_documents, score_panels
+from runtime.report.sections import (
+    caches_table,
+    domains_table,
+    dropped_details,
+    exports_table,
+    hits_table,
+    mixture_table,
+    phases_table,
+    recipe_table,
+    score_warnings,
+    scores_table,
+    stages_table,
+    steps_table,
+)
+from runtime.report.theme import SCRIPT, STYLE, content_security_policy
+
+WIDE, NARROW = 1040.0, 358.0
+"""Pixels that a figure has on a wide page and on a telephone of 390."""
+
+
+def figure(draw: Callable[[float], Markup], caption: str) -> Markup:
+    """A figure in both widths; the style sheet shows one of them."""
+    return element(
+        "figure",
+        element("div", draw(WIDE), class_="wide"),
+        element("div", draw(NARROW), class_="narrow"),
+        element("figcaption", caption),
+    )
+
+
+def _section(key: str, title: str, introduction: str, *children: str) -> Markup:
+    opening = [element("h2", title, id=key)] + ([element("p", introduction)] if introduction else [])
+    return element("section", *opening, *children)
+
+
+def _folded(summary: str, *children: str, is_printed: bool = True) -> Markup:
+    return element("details", element("summary", summary), *children, class_="print" if is_printed else None)
+
+
+def render(report: Report) -> str:
+    """The whole page as text: the same report gives the same bytes."""
+    sections = [(key, title, made) for key, title, made in _sections(report) if made]
+    links = [element("a", title, href=f"#{key}") for key, title, _ in sections]
+    body = element(
+        "main",
+        element(
+            "header", element("h1", report.title), element("p", report.introduction, class_="lead"), _tiles(report)
+        ),
+        element("nav", *links, aria_label="Sections"),
+        *[made for _, _, made in sections],
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=content_security_policy()),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", report.title),
+        element("style", Markup(STYLE)),
+    )
+    page = element("html", head, element("body", body, element("script", Markup(SCRIPT))), lang="en")
+    return f"<!doctype html>\n{page}\n"
+
+
+def _sections(report: Report) -> list[tuple[str, str, Markup]]:
+    return [
+        ("model", "The model", _model(report)),
+        ("graph", "The graph", _graph(report)),
+        ("timeline", "Timeline of the run", _timeline(report)),
+        ("loss", "Train loss", _loss(report)),
+        ("average", "Hot and averaged weights", _average(report)),
+        ("domains", "Bits per byte by domain", _domains(report)),
+        ("scores", "Scores", _scores(report)),
+        ("filtered", "What was filtered", _filtered(report)),
+        ("recipe", "Recipe", _section("recipe", "Recipe", RECIPE, recipe_table(report))),
+    ]
+
+
+RECIPE = (
+    "Each phase and what it sets otherwise than the phase it starts from. What is not written is inherited, "
+    "optimiser state and position in the data included."
+)
+
+
+def _tile(title: str, value: str, below: str) -> Markup:
+    return element("div", element("span", title), element("b", value), element("small", below), class_="tile")
+
+
+def _tiles(report: Report) -> Markup:
+    last = report.main_line[-1]
+    branches = len(report.branches)
+    tiles = [
+        _tile("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} updates on the main line"),
+        _tile("phases", str(len(report.main_line)), f"and {branches} side branch{'' if branches == 1 else 'es'}"),
+        _tile("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}"),
+    ]
+    evaluation = report.final_evaluation
+    if evaluation is not None:
+        which = "hot weights" if evaluation.averaged is None else "averaged weights"
+        below = f"bits per byte, mean of {len(evaluation.best)} held-out domains, {which} of {evaluation.phase}"
+        tiles.append(_tile("held-out text", f"{mean(evaluation.best):.3f}", below))
+    final = final_scores(report)
+    if final:
+        below = f"mean accuracy of {len(final)} tasks, {report.exports[-1].name}; guessing: {_chance(report):.3f}"
+        tiles.append(_tile("harness score", f"{mean(final):.3f}", below))
+    return element("div", *tiles, class_="tiles")
+
+
+def final_scores(report: Report) -> dict[str, float]:
+    """Accuracies of the last export by task."""
+    if not report.exports:
+        return {}
+    last = report.exports[-1].name
+    return {score.label: score.value for score in leading(report.scores) if score.export == last}
+
+
+def _chance(report: Report) -> float:
+    last = report.exports[-1].name
+    return mean({score.label: score.chance or 0.0 for score in leading(report.scores) if score.export == last})
+
+
+def summary(report: Report) -> dict[str, object]:
+    """The headline figures for a program to read; rounded, so that they do not show how a sum was ordered."""
+    last, evaluation = report.main_line[-1], report.final_evaluation
+    averaged = None if evaluation is None else evaluation.averaged
+    return {
+        "title": report.title,
+        "final_phase": last.name,
+        "step": last.step,
+        "consumed_tokens": last.consumed_tokens,
+        "final_loss": round(last.final_loss, 6),
+        "bits_per_byte": None if evaluation is None else {
+            "phase": evaluation.phase,
+            "hot": round(mean(evaluation.hot), 6),
+            "averaged": None if averaged is None else round(mean(averaged), 6),
+        },
+        "exports": {item.name: {"weights": item.weights, "digest": item.digest} for item in report.exports},
+        "scores": {
+            item.name: {
+                f"{score.label}, {score.metric}": round(score.value, 6)
+                for score in report.scores
+                if score.export == item.name
+            }
+            for item in report.exports
+        },
+        "phases": {phase.name: round(phase.final_loss, 6) for phase in report.phases},
+    }  # fmt: skip
+
+
+def _model(report: Report) -> Markup:
+    if not report.exports:
+        return Markup()
+    text = (
+        "Exported models, in the form that transformers loads as LlamaForCausalLM. A folder is given by the step that "
+        "made it and the beginning of its digest: the same on every machine and under every prefix."
+    )
+    return _section("model", "The model", text, exports_table(report))
+
+
+def _graph(report: Report) -> Markup:
+    if not report.graph:
+        return Markup()
+    states = [state for state in STATES if any(node.state == state for node in report.graph)]
+    keys = []
+    for state in states:
+        count = sum(node.state == state for node in report.graph)
+        sign = drawing(14, 14, "", step_mark(state, 7, 7))
+        keys.append(element("li", sign, f"{state_text(state)}: {count}"))
+    caption = (
+        f"{len(report.graph)} steps. Left, one row a source and its way to a token cache; right, the phases, each "
+        "branch one lane to the right of the phase it leaves, with what was made of each. Point at a step to "
+        "see its inputs and its readers."
+    )
+    main_line = [phase.name for phase in report.main_line]
+    drawn = figure(functools.partial(graph, report.graph, main_line), caption)
+    table = _folded("All steps with their inputs", steps_table(report), is_printed=False)
+    return _section("graph", "The graph", "", drawn, element("ul", *keys, class_="keys"), table)
+
+
+def _timeline(report: Report) -> Markup:
+    stretches = mixture_stretches(report.main_line)
+    keys = []
+    for index, source in enumerate(sources_in_order(stretches)):
+        swatch = drawing(14, 14, "", element("rect", x=1, y=1, width=12, height=12, rx=2, style=source_style(index)))
+        keys.append(element("li", swatch, source))
+    caption = (
+        "Blue is the main line, orange the branches: each begins at the tokens at which it leaves and is not part of "
+        "the axis' total. A rate of 0 (the first update of a warm-up) has no place on a log scale and is left out."
+    )
+    tables = [_folded("The phases in figures", phases_table(report))]
+    if stretches:
+        tables.append(_folded("The mixtures in figures", mixture_table(report)))
+    return _section(
+        "timeline", "Timeline of the run", "",
+        figure(functools.partial(timeline, report), caption), element("ul", *keys, class_="keys"), *tables,
+    )  # fmt: skip
+
+
+def _loss(report: Report) -> Markup:
+    _, high, cut = loss_range(report)
+    caption = "Line: mean of consecutive updates. Shaded: the least and the greatest loss among them. Orange: branches."
+    if cut:
+        first = float(report.main_line[0].curve.loss[0])
+        caption += (
+            f" The axis does not begin at 0; losses above {high:.2f}, the last of them at {tokens_label(cut)} tokens, "
+            f"are off it (the first update: {first:.2f})."
+        )
+    parts: list[str] = [figure(functools.partial(loss, report), caption)]
+    for root, branches in branch_groups(report):
+        names = f"Branches of {root.name}"
+        text = "Mean of consecutive updates, from the fork on; the thick line is the main line over the same tokens."
+        parts.append(element("h3", names))
+        parts.append(figure(functools.partial(branch_loss, report, root, branches), text))
+    text = (
+        "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
+        "not a gain or a loss of the model."
+    )
+    return _section("loss", "Train loss", text, *parts)
+
+
+def _average(report: Report) -> Markup:
+    if not report.evaluations:
+        return Markup()
+    text = (
+        "How many bits per byte the running average of the weights is better than the weights themselves, at the end "
+        "of each phase. Right of 0 the average is better. At a constant learning rate it should be; after a decay to a "
+        "small rate both are nearly the same."
+    )
+    caption = "Large: mean over domains. Small and grey: each domain."
+    drawn = figure(functools.partial(average_gap, report), caption)
+    return _section("average", "Hot and averaged weights", text, drawn)
+
+
+def _domains(report: Report) -> Markup:
+    if not report.evaluations:
+        return Markup()
+    text = (
+        "Bits that the model needs for each byte of held-out text, at the end of each phase; less is better. Documents "
+        "of these sets were never trained on."
+    )
+    caption = (
+        "Filled: averaged weights; open: hot weights. Blue: main line; orange: branches, tied to the phase they left. "
+        "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
+    )
+    drawn = figure(functools.partial(domain_panels, report), caption)
+    return _section("domains", "Bits per byte by domain", text, drawn, domains_table(report))
+
+
+def _scores(report: Report) -> Markup:
+    if not report.scores:
+        return Markup()
+    text = (
+        "lm-eval scores of the exported models. A score within its interval of the dashed line is not told apart from "
+        "guessing."
+    )
+    caption = "Dot: score. Bar: 95 % interval (1.96 standard errors). Dashed: chance. Axes differ from panel to panel."
+    drawn = figure(functools.partial(score_panels, report), caption) if leading(report.scores) else Markup()
+    return _section("scores", "Scores", text, drawn, scores_table(report), score_warnings(report))
+
+
+def _filtered(report: Report) -> Markup:
+    if not report.stages:
+        return Markup()
+    order = list(dict.fromkeys(stage.stage for stage in report.stages))
+    keys = [("kept", "var(--kept)")]
+    keys += [(f"dropped by {stage}", f"var(--drop{index % 4})") for index, stage in enumerate(order)]
+    items = [
+        element(
+            "li",
+            drawing(14, 14, "", element("rect", x=1, y=1, width=12, height=12, rx=2, style=f"fill:{colour}")),
+            name,
+        )
+        for name, colour in keys
+    ]
+    text = "Documents by source, from what extraction found to what was tokenized, and why the others are not there."
+    caption = "Share of documents, not of bytes. The table below has both."
+    parts: list[str] = [
+        figure(functools.partial(kept_documents, report.stages), caption),
+        element("ul", *items, class_="keys"),
+        stages_table(report),
+        hits_table(report),
+    ]
+    if report.caches:
+        parts.append(caches_table(report))
+    parts.append(element("h3", "Why, with samples"))
+    parts.append(element("p", "Samples are texts of strangers, shown as they were found, shortened."))
+    return _section("filtered", "What was filtered", text, joined(parts), dropped_details(report))

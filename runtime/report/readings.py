@@ -1,0 +1,67 @@
+"""Readings: the files of other steps that the report shows, as its plain values."""
+
+import json
+from itertools import islice
+
+import fsspec
+import numpy as np
+import pyarrow.parquet as pq
+
+from runtime.report.contents import Curve, Sample
+
+_EXCERPT_CHARACTERS = 600
+
+
+class ReadingError(ValueError):
+    """A file that the report reads is not what it should be."""
+
+
+def read_curve(path: str) -> Curve:
+    """Rows of a `metrics.parquet`.
+
+    Raises:
+        ReadingError: a column is missing.
+        ValueError: a value is not finite, or rows are out of order.
+    """
+    columns = ("step", "consumed_tokens", "loss", "learning_rate", "global_batch_size")
+    with fsspec.open(path, "rb") as file:
+        parquet = pq.ParquetFile(file)
+        missing = [name for name in columns if name not in parquet.schema_arrow.names]
+        if missing:
+            raise ReadingError(
+                f"{path}: has no column {', '.join(missing)}; it is not the metrics of a phase, or of another version. "
+                "Train the phase again."
+            )
+        table = parquet.read(columns=list(columns))
+    values = {name: table.column(name).to_numpy() for name in columns}
+    return Curve(**{name: np.asarray(value) for name, value in values.items()})
+
+
+def own_rows(curve: Curve, parent: Curve | None) -> Curve:
+    """The rows of a phase without those that its parent made: both are of one trajectory if they begin alike."""
+    return curve if parent is None else curve.from_row(curve.common_rows(parent))
+
+
+def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:
+    """The first few samples of each reason, in the order of the file; excerpts are cut at 600 characters.
+
+    Raises:
+        ReadingError: a line is not a sample.
+    """
+    by_reason: dict[str, list[Sample]] = {}
+    with fsspec.open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+                sample = Sample(row["reason"], row["id"], row["detail"], shortened(row["excerpt"]))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ReadingError(
+                    f"{path}, line {number}: not a sample of a dropped document ({error!r}); run that step again."
+                ) from error
+            by_reason.setdefault(sample.reason, []).append(sample)
+    return tuple(sample for samples in by_reason.values() for sample in islice(samples, samples_per_reason))
+
+
+def shortened(excerpt: str) -> str:
+    """The beginning of an excerpt, marked where it is cut."""
+    return excerpt if len(excerpt) <= _EXCERPT_CHARACTERS else excerpt[:_EXCERPT_CHARACTERS] + " […]"

@@ -1,0 +1,65 @@
+"""The settings of a phase in a few words each, for the recipe table; plain Python, since a plan uses it too."""
+
+from collections.abc import Mapping
+
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import Rope
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Constant, Cosine, Linear, Rewarm, WsdS
+
+
+def rate(value: float) -> str:
+    """A small number as people write it: 1.7e-3, 0.1."""
+    if value == 0 or 0.01 <= abs(value) < 1e5:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:.3e}".split("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def described(value: object) -> str:
+    """A setting in words. What has no wording of its own is shown by its `repr`, which for a number or a text is it."""
+    match value:
+        case None:
+            return "none"
+        case bool() | str():
+            return str(value)
+        case int():
+            return f"{value:,}"
+        case float():
+            return rate(value)
+        case Constant():
+            return f"constant {rate(value.value)}"
+        case Linear() | Cosine():
+            return f"{value.kind} {rate(value.peak_value)} → {rate(value.end_value)} over {value.decay_steps:,} steps"
+        case Rewarm():
+            rise = f"{rate(value.init_value)} → {rate(value.peak_value)}"
+            return f"rewarm {rise} over {value.warmup_steps:,} steps, then constant"
+        case WsdS():
+            cycles = "; ".join(
+                f"from step {cycle.start_step:,}: {cycle.cycle_steps:,} with {cycle.decay_steps:,} of decay"
+                for cycle in value.cycles
+            )
+            return (
+                f"WSD-S {rate(value.peak_value)} ⇄ {rate(value.end_value)}, warm-up {value.warmup_steps:,} steps, "
+                f"cycles {cycles}"
+            )
+        case Ema():
+            return f"average, decay {value.decay:g}"
+        case Rope():
+            scaling = value.scaling
+            factor = "no scaling" if scaling is None else f"Llama-3 scaling ×{scaling.factor:g}"
+            return f"theta {value.rope_theta:,.0f}, {factor}"
+        case MixtureSchedule():
+            return "; then ".join(
+                (f"from step {segment.start_step:,}: " if index else "") + shares(segment.shares())
+                for index, segment in enumerate(value.segments)
+            )
+    return repr(value)
+
+
+def shares(values: Mapping[str, float]) -> str:
+    """A mixture in words, the largest share first."""
+    ordered = sorted(values.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(
+        f"{source} {share:.3g} %" for source, share in ((source, 100 * share) for source, share in ordered)
+    )

@@ -1,0 +1,268 @@
+"""Tables of the page: each figure's values in numbers, and what no figure shows."""
+
+from collections.abc import Mapping
+
+from runtime.report.contents import Evaluation, Phase, Report, Score, Stage, mean
+from runtime.report.markup import Markup, element, joined
+from runtime.report.run_plots import mixture_stretches, sources_in_order
+from runtime.report.scales import bytes_label, rate_label, tokens_label
+from runtime.report.tables import Cell, Column, table
+
+_NONE = Cell("–", is_quiet=True)
+
+
+def exports_table(report: Report) -> Markup:
+    """Where each exported model is."""
+    columns = [Column("export"), Column("phase"), Column("weights"), Column("folder"), Column("digest")]
+    rows = [
+        [item.name, item.phase, item.weights, element("code", item.folder), element("code", item.digest)]
+        for item in report.exports
+    ]
+    return table(columns, rows, "Exported models")
+
+
+def phases_table(report: Report) -> Markup:
+    """Steps, tokens, batch, learning rate and loss of each phase."""
+    columns = [
+        Column("phase"), Column("starts from"), Column("steps", "number"), Column("tokens", "number"),
+        Column("batch", "number"), Column("learning rate"), Column("average"), Column("final loss", "number"),
+    ]  # fmt: skip
+    rows = []
+    for phase in report.phases:
+        curve = phase.curve
+        sizes = sorted({int(size) for size in curve.global_batch_size})
+        rates = f"{rate_label(float(curve.learning_rate[0]))} → {rate_label(float(curve.learning_rate[-1]))}"
+        rows.append(
+            [
+                phase.name if phase.is_main else f"↳ {phase.name}",
+                phase.parent or Cell("scratch", is_quiet=True),
+                f"{curve.step[0]:,} – {phase.step:,}",
+                f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
+                ", ".join(f"{size:,}" for size in sizes),
+                rates,
+                "kept" if phase.has_average else Cell("none", is_quiet=True),
+                f"{phase.final_loss:.3f}",
+            ]
+        )
+    return table(columns, rows, "Phases; steps and tokens are counted from the start of the run")
+
+
+def mixture_table(report: Report) -> Markup:
+    """Share of each source in each stretch of the main line."""
+    stretches = mixture_stretches(report.main_line)
+    heads = [f"{tokens_label(stretch.low)} – {tokens_label(stretch.high)}" for stretch in stretches]
+    columns = [Column("source"), *(Column(head, "number") for head in heads)]
+    rows: list[list[str | Cell]] = []
+    for source in sources_in_order(stretches):
+        shares = [stretch.shares.get(source, 0.0) for stretch in stretches]
+        rows.append([source, *(f"{share:.2%}" if share else _NONE for share in shares)])
+    return table(columns, rows, "Share of sequences by source, over the tokens of the main line")
+
+
+def domains_table(report: Report) -> Markup:
+    """Bits per byte of each phase: averaged weights where there are, hot below."""
+    found = {evaluation.phase: evaluation for evaluation in report.evaluations}
+    domains = report.domains
+    columns = [
+        Column("phase"),
+        Column("weights"),
+        *(Column(domain, "number") for domain in domains),
+        Column("mean", "number"),
+    ]
+    least = {
+        domain: min(evaluation.best[domain] for evaluation in report.evaluations if domain in evaluation.best)
+        for domain in domains
+    }
+    rows: list[list[str | Cell]] = []
+    for phase in report.phases:
+        evaluation = found.get(phase.name)
+        if evaluation is None:
+            continue
+        name = phase.name if phase.is_main else f"↳ {phase.name}"
+        if evaluation.averaged is not None:
+            rows.append(_domain_row(name, "averaged", evaluation.averaged, evaluation, domains, least))
+            name = ""
+        rows.append(_domain_row(name, "hot", evaluation.hot, evaluation, domains, least))
+    return table(columns, rows, "Bits per byte; bold: the best of all phases (averaged weights where they are kept)")
+
+
+def _domain_row(
+    name: str,
+    weights: str,
+    values: Mapping[str, float],
+    evaluation: Evaluation,
+    domains: tuple[str, ...],
+    least: Mapping[str, float],
+) -> list[str | Cell]:
+    is_best_set = values is evaluation.best
+    cells: list[str | Cell] = [
+        Cell(f"{values[domain]:.4f}", is_best_set and values[domain] == least[domain], not is_best_set)
+        if domain in values
+        else _NONE
+        for domain in domains
+    ]
+    return [name, weights, *cells, Cell(f"{mean(values):.4f}", is_quiet=not is_best_set)]
+
+
+def scores_table(report: Report) -> Markup:
+    """Score ± standard error of each export and task, and chance."""
+    tasks = list(dict.fromkeys((score.label, score.metric) for score in report.scores))
+    exports = list(dict.fromkeys(score.export for score in report.scores))
+    columns = [
+        Column("task"),
+        Column("metric"),
+        Column("chance", "number"),
+        *(Column(name, "number") for name in exports),
+    ]
+    rows: list[list[str | Cell]] = []
+    for label, metric in tasks:
+        found = {score.export: score for score in report.scores if (score.label, score.metric) == (label, metric)}
+        chance = next((score.chance for score in found.values() if score.chance is not None), None)
+        most = max(score.value for score in found.values())
+        cells = [_score_cell(found[name], most) if name in found else _NONE for name in exports]
+        rows.append([label, metric, _NONE if chance is None else f"{chance:.3f}", *cells])
+    return table(
+        columns, rows, "Scores ± standard error; bold: the best of a row, whether or not the difference means anything"
+    )
+
+
+def _score_cell(score: Score, most: float) -> Cell:
+    spread = "" if score.stderr is None else f" ± {score.stderr:.3f}"
+    return Cell(f"{score.value:.3f}{spread}", is_best=score.value == most)
+
+
+def stages_table(report: Report) -> Markup:
+    """Documents and bytes that each stage left, by source."""
+    columns = [
+        Column("source"), Column("stage"), Column("documents in", "number"), Column("dropped", "number"),
+        Column("documents out", "number"), Column("text out", "number"),
+    ]  # fmt: skip
+    rows: list[list[str | Cell]] = []
+    last = None
+    for stage in report.stages:
+        dropped = sum(stage.dropped.values())
+        rows.append(
+            [
+                stage.source if stage.source != last else "",
+                stage.stage,
+                f"{stage.num_documents + dropped:,}",
+                f"{dropped:,}" if dropped else _NONE,
+                f"{stage.num_documents:,}",
+                bytes_label(stage.num_bytes),
+            ]
+        )
+        last = stage.source
+    return table(columns, rows, "Documents by source and stage")
+
+
+def score_warnings(report: Report) -> Markup:
+    """What the evaluation itself says against a score."""
+    found = [
+        f"{score.export}, {score.label}, {score.metric}: {score.warning}" for score in report.scores if score.warning
+    ]
+    if not found:
+        return Markup()
+    return joined(
+        [element("p", "Not to be trusted as they stand:"), element("ul", *[element("li", line) for line in found])]
+    )
+
+
+def hits_table(report: Report) -> Markup:
+    """Overlaps with evaluation items, by source and task."""
+    found = [stage for stage in report.stages if any(stage.hits.values())]
+    if not any(stage.stage == "decontaminate" for stage in report.stages):
+        return Markup()
+    if not found:
+        return element("p", "Decontamination: no document overlaps with an evaluation item.")
+    columns = [Column("source"), Column("task"), Column("hits", "number")]
+    rows: list[list[str | Cell]] = []
+    for stage in found:
+        for index, (task, count) in enumerate(sorted(stage.hits.items(), key=lambda item: (-item[1], item[0]))):
+            rows.append([stage.source if index == 0 else "", task, f"{count:,}"])
+    return table(columns, rows, "Decontamination: overlaps with evaluation items")
+
+
+def caches_table(report: Report) -> Markup:
+    """Tokens of each source."""
+    columns = [
+        Column("source"),
+        *(Column(name, "number") for name in ("train tokens", "held-out tokens", "bytes a token")),
+    ]
+    rows: list[list[str | Cell]] = [
+        [
+            cache.source,
+            f"{cache.num_train_tokens:,}",
+            f"{cache.num_validation_tokens:,}",
+            f"{cache.num_train_bytes / cache.num_train_tokens:.2f}" if cache.num_train_tokens else _NONE,
+        ]
+        for cache in report.caches
+    ]
+    return table(columns, rows, "Token caches")
+
+
+def dropped_details(report: Report) -> Markup:
+    """One fold a source and stage, in it one a reason, in it the samples."""
+    folds = []
+    for stage in report.stages:
+        dropped = {reason: count for reason, count in stage.dropped.items() if count}
+        if dropped:
+            folds.append(_stage_fold(stage, dropped))
+    return joined(folds) if folds else element("p", "No stage dropped a document.")
+
+
+def _stage_fold(stage: Stage, dropped: Mapping[str, int]) -> Markup:
+    total = sum(dropped.values())
+    reasons = []
+    for reason, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0])):
+        samples = [sample for sample in stage.samples if sample.reason == reason]
+        shown = [
+            element(
+                "div",
+                element(
+                    "div",
+                    element("bdi", sample.document),
+                    *([" — ", element("bdi", sample.detail)] if sample.detail else []),
+                ),
+                element("pre", element("bdi", sample.excerpt)),
+                class_="sample",
+            )
+            for sample in samples
+        ]
+        line = f"{reason}: {count:,} ({count / total:.0%})"
+        if shown:
+            kept = f", {len(shown)} sample{'' if len(shown) == 1 else 's'}"
+            reasons.append(element("details", element("summary", line + kept), *shown))
+        else:
+            reasons.append(element("div", line, class_="sample"))
+    heading = f"{stage.source}, {stage.stage}: {total:,} documents dropped"
+    return element("details", element("summary", heading), *reasons)
+
+
+def steps_table(report: Report) -> Markup:
+    """Every step, for a reader without a pointer."""
+    columns = [Column("step"), Column("kind"), Column("state"), Column("reads")]
+    rows: list[list[str | Cell]] = [
+        [node.name, node.kind, node.state, Cell(", ".join(node.inputs), is_quiet=True)] for node in report.graph
+    ]
+    return element("div", table(columns, rows, "Steps of the graph"), class_="wrap")
+
+
+def recipe_table(report: Report) -> Markup:
+    """What each phase sets otherwise than the one it came from, one row a field."""
+    columns = [Column("phase"), Column("starts from"), Column("field"), Column("before"), Column("after")]
+    rows: list[list[str | Cell]] = []
+    for phase in report.phases:
+        rows += _recipe_rows(phase)
+    return element("div", table(columns, rows, "What each phase changes"), class_="recipe")
+
+
+def _recipe_rows(phase: Phase) -> list[list[str | Cell]]:
+    name = phase.name if phase.is_main else f"↳ {phase.name}"
+    start: str | Cell = phase.parent or Cell("scratch", is_quiet=True)
+    if not phase.changes:
+        return [[name, start, Cell("changes nothing", is_quiet=True), "", ""]]
+    rows: list[list[str | Cell]] = []
+    for index, change in enumerate(phase.changes):
+        first: list[str | Cell] = [name, start] if index == 0 else ["", ""]
+        rows.append([*first, element("code", change.field), Cell(change.before, is_quiet=True), change.after])
+    return rows

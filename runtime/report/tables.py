@@ -1,0 +1,66 @@
+"""Tables: headings, cells and alignment; every text in a cell is escaped unless it is markup already."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal
+
+from runtime.report.markup import Markup, element, joined
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A heading, and whether what stands below it is a number (set right) or a text."""
+
+    heading: str
+    kind: Literal["text", "number"] = "text"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What a table shows at one place; a plain text is a cell too."""
+
+    content: str
+    is_best: bool = False
+    is_quiet: bool = False
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], caption: str) -> Markup:
+    """A table that scrolls sideways by itself on a narrow page; its first column names the row.
+
+    Raises:
+        ValueError: a row has another number of cells than there are columns.
+    """
+    head = [
+        element("th", column.heading, scope="col", class_="number" if column.kind == "number" else None)
+        for column in columns
+    ]
+    body = []
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(f"table {caption!r}: a row has {len(row)} cells for {len(columns)} columns: {list(row)!r}")
+        cells = []
+        for index, (column, item) in enumerate(zip(columns, row, strict=True)):
+            cell = item if isinstance(item, Cell) else Cell(item)
+            classes = [
+                *(["number"] if column.kind == "number" else []),
+                *(["best"] if cell.is_best else []),
+                *(["quiet"] if cell.is_quiet else []),
+            ]
+            class_ = " ".join(classes) or None
+            if index:
+                cells.append(element("td", cell.content, class_=class_))
+            else:
+                cells.append(element("th", cell.content, scope="row", class_=class_))
+        body.append(element("tr", *cells))
+    parts = [
+        element("caption", caption),
+        element("thead", element("tr", *head)),
+        element("tbody", *body),
+    ]
+    # tabindex: a part that scrolls must be reachable with the keyboard.
+    return element("div", element("table", *parts), class_="scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def definition_list(items: Sequence[tuple[str, str]]) -> Markup:
+    """Terms and what they are."""
+    return element("dl", *[joined([element("dt", term), element("dd", value)]) for term, value in items])

@@ -1,0 +1,40 @@
+"""What a step drops: counted by reason, with a few samples of each, in document order."""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import fsspec
+
+EXCERPT_CHARACTERS = 200
+
+
+@dataclasses.dataclass
+class DropLedger:
+    """Counts every drop; keeps the first `samples_per_reason` of each reason."""
+
+    samples_per_reason: int
+    counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    samples: list[dict[str, str]] = dataclasses.field(default_factory=list)
+
+    def drop(self, reason: str, *, document_id: str, detail: str, text: str) -> None:
+        if self.counts[reason] < self.samples_per_reason:
+            excerpt = text[:EXCERPT_CHARACTERS].encode(errors="replace").decode()
+            self.samples.append({"reason": reason, "id": document_id, "detail": detail, "excerpt": excerpt})
+        self.counts[reason] += 1
+
+    def merge(self, counts: Mapping[str, int], samples: Iterable[dict[str, str]]) -> None:
+        """Adds the ledger of a later shard."""
+        kept = Counter(sample["reason"] for sample in self.samples)
+        for sample in samples:
+            if kept[sample["reason"]] < self.samples_per_reason:
+                self.samples.append(sample)
+                kept[sample["reason"]] += 1
+        self.counts.update(counts)
+
+    def write(self, path: str) -> None:
+        """JSON lines, reasons in alphabetical order and within a reason in document order."""
+        with fsspec.open(path, "wb", auto_mkdir=True) as file:
+            for sample in sorted(self.samples, key=lambda sample: sample["reason"]):
+                file.write(json.dumps(sample, ensure_ascii=False).encode() + b"\n")

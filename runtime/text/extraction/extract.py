@@ -1,0 +1,63 @@
+"""One unit of downloaded files to documents: reads each member as its format says, counts what it cannot read."""
+
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from runtime.text.documents import Document
+from runtime.text.drops import DropLedger
+from runtime.text.extraction import html, prose, python_source, records
+from runtime.text.extraction.archive import Unit, open_members, read_member
+from runtime.text.extraction.extracted import Extracted, Text, Unreadable
+from runtime.text.extraction.formats import (
+    Format,
+    HtmlPages,
+    JsonLines,
+    PackageMetadata,
+    ParquetTable,
+    PydocTopics,
+    PythonDocstrings,
+    PythonSource,
+    RestructuredText,
+    ServiceModels,
+)
+
+EMPTY = "empty"
+
+
+def extract(unit: Unit, formats: Sequence[Format], source: str, ledger: DropLedger) -> Iterator[Document]:
+    """Documents of a unit, in the order of its members; ids are `source/member#anchor`."""
+    format_ = formats[unit.format_index]
+    for name, file in open_members(unit):
+        for found in _read(format_, file, unit.file, name):
+            identifier = f"{source}/{name}#{found.anchor}" if found.anchor else f"{source}/{name}"
+            match found:
+                case Unreadable():
+                    ledger.drop(found.reason, document_id=identifier, detail=found.detail, text=found.excerpt)
+                case Text() if not found.text.strip():
+                    ledger.drop(EMPTY, document_id=identifier, detail="nothing but white space", text="")
+                case Text():
+                    yield Document(identifier, found.text, source, found.metadata)
+
+
+def _read(format_: Format, file: IO[bytes], archive: str, name: str) -> Extracted:
+    match format_:
+        case JsonLines():
+            return records.read_json_lines(file, name, text_field=format_.text_field, id_field=format_.id_field)
+        case ParquetTable():
+            return records.read_parquet(file, name, text_field=format_.text_field, id_field=format_.id_field)
+    data = read_member(file, archive, name)
+    match format_:
+        case ServiceModels():
+            return html.read_service_models(data)
+        case HtmlPages():
+            return html.read_pages(data, main_content=format_.main_content)
+        case PythonSource():
+            return python_source.read_source(data)
+        case PythonDocstrings():
+            return python_source.read_docstrings(data)
+        case PydocTopics():
+            return python_source.read_topics(data)
+        case RestructuredText():
+            return prose.read_restructured_text(data)
+        case PackageMetadata():
+            return prose.read_package_metadata(data)

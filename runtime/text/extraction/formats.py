@@ -1,0 +1,101 @@
+"""Formats: what a downloaded file or a member of an archive is, and which members count. Plain values.
+
+`members` and `exclude` are shell patterns over the whole member name (`*` also matches `/`); a file that is no
+archive is matched by its own name.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceModels:
+    """Service descriptions whose documentation strings are HTML (botocore): gzipped JSON, a page an operation or
+    structure, laid out as the service's reference on the web is."""
+
+    members: tuple[str, ...] = ("*/service-2.json.gz",)
+    exclude: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class HtmlPages:
+    """One page a member, UTF-8."""
+
+    members: tuple[str, ...] = ("*.html", "*.htm")
+    exclude: tuple[str, ...] = ()
+    main_content: bool = True
+    """Leave navigation, side bars and footers out."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PythonSource:
+    """One module a document, as it is."""
+
+    members: tuple[str, ...] = ("*.py",)
+    exclude: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PythonDocstrings:
+    """Docstrings alone: a document for each module, and one for each of its top-level functions and classes
+    (with the methods)."""
+
+    members: tuple[str, ...] = ("*.py",)
+    exclude: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class RestructuredText:
+    """One page a member; links, roles and directives give way to the text they stand for."""
+
+    members: tuple[str, ...] = ("*.rst", "*.rst.txt")
+    exclude: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PydocTopics:
+    """The language reference that `help()` reads: `pydoc_data/topics.py`, a document a topic."""
+
+    members: tuple[str, ...] = ("*pydoc_data/topics.py",)
+    exclude: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PackageMetadata:
+    """The long description of a distribution, out of its core metadata."""
+
+    members: tuple[str, ...] = ("*.dist-info/METADATA",)
+    exclude: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class JsonLines:
+    """One JSON object a line; `.gz` and `.zst` are unpacked on the way."""
+
+    members: tuple[str, ...] = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst", "*.json.gz", "*.json.zst")
+    exclude: tuple[str, ...] = ()
+    text_field: str = "text"
+    id_field: str | None = "id"
+    """None, or absent from a row: the file's name and the line number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ParquetTable:
+    """One row a document."""
+
+    members: tuple[str, ...] = ("*.parquet",)
+    exclude: tuple[str, ...] = ()
+    text_field: str = "text"
+    id_field: str | None = "id"
+
+
+Format = (
+    ServiceModels
+    | HtmlPages
+    | PythonSource
+    | PythonDocstrings
+    | RestructuredText
+    | PydocTopics
+    | PackageMetadata
+    | JsonLines
+    | ParquetTable
+)

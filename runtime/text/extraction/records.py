@@ -1,0 +1,97 @@
+"""Files of records: JSON lines (plain, gzip, zstd) and Parquet tables; read as streams, whatever their size."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.text.extraction.extracted import NOT_UTF8, Extracted, Text, Unreadable, decoded
+
+NOT_JSON = "not a JSON object"
+NO_TEXT = "no text"
+EXCERPT_CHARACTERS = 200
+
+
+class UnreadableFileError(ValueError):
+    """A file as a whole that is not what its name or its format says."""
+
+
+def read_json_lines(file: IO[bytes], name: str, *, text_field: str, id_field: str | None) -> Extracted:
+    for number, line in enumerate(_lines(file, name), start=1):
+        if not line.strip():
+            continue
+        anchor = f"line {number}"
+        text = decoded(line)
+        if isinstance(text, Unreadable):
+            yield text._replace(anchor=anchor)
+            continue
+        try:
+            row = json.loads(text)
+        except ValueError as error:
+            yield Unreadable(anchor, NOT_JSON, str(error), text[:EXCERPT_CHARACTERS])
+            continue
+        if not isinstance(row, dict):
+            yield Unreadable(anchor, NOT_JSON, f"a {type(row).__name__}", text[:EXCERPT_CHARACTERS])
+            continue
+        yield _from_row(row, anchor, text_field, id_field)
+
+
+def read_parquet(file: IO[bytes], name: str, *, text_field: str, id_field: str | None) -> Extracted:
+    try:
+        table = pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        raise UnreadableFileError(f"{name}: not a Parquet file ({error})") from error
+    names = table.schema_arrow.names
+    if text_field not in names:
+        raise UnreadableFileError(f"{name}: columns are {names}; none is text_field {text_field!r}")
+    columns = [text_field] if id_field is None or id_field not in names else [text_field, id_field]
+    number = 0
+    for batch in table.iter_batches(batch_size=4_096, columns=columns):
+        for row in batch.to_pylist():
+            number += 1
+            yield _from_row(row, f"row {number}", text_field, id_field)
+
+
+def _from_row(row: dict[str, Any], anchor: str, text_field: str, id_field: str | None) -> Text | Unreadable:
+    text = row.get(text_field)
+    if not isinstance(text, str):
+        found = "absent" if text_field not in row else f"a {type(text).__name__}"
+        return Unreadable(
+            anchor, NO_TEXT, f"field {text_field!r} is {found}", json.dumps(row, default=str)[:EXCERPT_CHARACTERS]
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return Unreadable(anchor, NOT_UTF8, f"lone surrogate at character {error.start}", text[:EXCERPT_CHARACTERS])
+    given = row.get(id_field) if id_field is not None else None
+    return Text(anchor if given is None else str(given), text)
+
+
+def _lines(file: IO[bytes], name: str) -> Iterator[bytes]:
+    try:
+        if name.endswith(".gz"):
+            with gzip.open(file) as lines:
+                yield from lines
+        elif name.endswith(".zst"):
+            # Arrow's own codec: the standard library has none before Python 3.14.
+            with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd") as stream:
+                yield from _split(stream)
+        else:
+            yield from file
+    except (gzip.BadGzipFile, EOFError, zlib.error, pa.ArrowException) as error:
+        raise UnreadableFileError(
+            f"{name}: cannot be unpacked ({error}); it is cut short or not what its name says"
+        ) from error
+
+
+def _split(stream: Any) -> Iterator[bytes]:
+    rest = b""
+    while block := stream.read(1 << 20):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest

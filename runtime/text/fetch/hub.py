@@ -1,0 +1,64 @@
+"""Files of a data set or model on a Hugging Face hub at a pinned revision."""
+
+import fnmatch
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from runtime.text.fetch.errors import FetchError, UnreachableError
+
+
+class HubFile(NamedTuple):
+    name: str
+    size_in_bytes: int
+    sha256: str | None
+    """Known for large files only; small ones are pinned by the revision alone."""
+    url: str
+
+
+def list_files(
+    repo: str, revision: str, patterns: Sequence[str], *, repo_type: str, endpoint: str | None = None
+) -> list[HubFile]:
+    """Files whose names match one of the shell patterns, in alphabetical order."""
+    import httpx
+    from huggingface_hub import HfApi, hf_hub_url
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    where = f"{repo} at revision {revision}"
+    try:
+        info = HfApi(endpoint=endpoint).repo_info(repo, revision=revision, repo_type=repo_type, files_metadata=True)
+    except GatedRepoError as error:
+        raise FetchError(
+            f"{where}: gated; accept its terms on the hub's page with your account, then `hf auth login`."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise FetchError(
+            f"{where}: no such repository, or not visible to this account; `hf auth whoami` shows which."
+        ) from error
+    except HfHubHTTPError as error:
+        raise UnreachableError(f"{where}: the hub answers {error}; run the same command again later.") from error
+    except (OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+        raise UnreachableError(
+            f"{where}: no network: {error}\nCheck the connection and HF_HUB_OFFLINE, then run again."
+        ) from error
+    siblings = getattr(info, "siblings", None) or []
+    found = [
+        HubFile(
+            file.rfilename,
+            file.size or 0,
+            file.lfs.sha256 if file.lfs else None,
+            hf_hub_url(repo, file.rfilename, repo_type=repo_type, revision=revision, endpoint=endpoint),
+        )
+        for file in sorted(siblings, key=lambda file: file.rfilename)
+        if any(fnmatch.fnmatchcase(file.rfilename, pattern) for pattern in patterns)
+    ]
+    if not found:
+        first = ", ".join(file.rfilename for file in siblings[:3])
+        raise FetchError(f"{where}: none of {len(siblings)} files matches {list(patterns)} (first: {first}).")
+    return found
+
+
+def request_headers() -> dict[str, str]:
+    """What authenticates this user to the hub; empty without a login."""
+    from huggingface_hub.utils import build_hf_headers
+
+    return dict(build_hf_headers())

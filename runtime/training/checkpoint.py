@@ -1,0 +1,393 @@
+"""Checkpoints: a pytree of sharded arrays and its JSON metadata, complete or invisible, restored on any mesh.
+
+A checkpoint exists if and only if its `manifest.json` does. The manifest is written last and holds the size
+and CRC32C of every file, taken from the bytes in memory and not read back, so that a fault of the disk shows.
+Loading verifies what it reads and raises `CheckpointError` otherwise: there is no fresh start, and no older
+checkpoint, behind the caller's back.
+
+    {path}/manifest.json                format, leaves, files; written last
+    {path}/metadata.json                step, consumed_tokens, data position, ...
+    {path}/arrays/<leaf>/zarr.json      one zarr 3 array a leaf, named by its path in the pytree
+    {path}/arrays/<leaf>/c.<i>.<j>      one file a chunk; a chunk lies within one shard, so no two processes share one
+"""
+
+import collections
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
+from runtime.training.checkpoint_leaves import (
+    Index,
+    Leaf,
+    box_of,
+    chunk_shape_of,
+    chunk_starts,
+    held_indices,
+    named_leaves,
+)
+
+FORMAT = 1
+LEAVES_READ_AHEAD = 8
+PART_WAIT_SECONDS = 600.0
+
+State = TypeVar("State")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that is torn, missing, or made for another state."""
+
+
+class Manifest(NamedTuple):
+    """`leaves`: dtype, shape, chunk_shape (and key_impl for PRNG keys) by name. `files`: size and CRC32C by key."""
+
+    leaves: dict[str, dict[str, Any]]
+    files: dict[str, dict[str, int]]
+    lease_epoch: int | None
+
+
+class Save:
+    """A checkpoint on its way to the disk."""
+
+    def __init__(self, path: str, snapshot_seconds: float, size_in_bytes: int) -> None:
+        self.path = path
+        self.snapshot_seconds = snapshot_seconds
+        """How long the caller was held up."""
+        self.size_in_bytes = size_in_bytes
+        """Bytes of arrays that this process writes."""
+        self.write_seconds = 0.0
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def _start(self, write: Callable[[], None]) -> None:
+        def run() -> None:
+            started = time.monotonic()
+            try:
+                write()
+            except BaseException as error:  # handed to the thread that waits
+                self._error = error
+            self.write_seconds = time.monotonic() - started
+
+        self._thread = threading.Thread(target=run, name=f"checkpoint {self.path}", daemon=True)
+        self._thread.start()
+
+    def done(self) -> bool:
+        """True once the write has ended, well or not; `wait` tells which."""
+        return self._thread is not None and not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Returns when the checkpoint is complete, or raises what stopped it."""
+        assert self._thread is not None
+        self._thread.join()
+        if self._error is not None:
+            raise CheckpointError(
+                f"checkpoint {self.path} was not written: {self._error}; it stays invisible. "
+                "Free space or mend the permissions there, then run the same command again."
+            ) from self._error
+
+
+def save(
+    path: str,
+    state: object,
+    metadata: Mapping[str, Any],
+    *,
+    beside: Mapping[str, Callable[[], bytes]] | None = None,
+    lease_epoch: int | None = None,
+) -> Save:
+    """Copies `state` to the host, then writes it in the background; the state may be donated on return.
+
+    `beside` are files next to the folder `path` (a table of metrics), written before the manifest and covered
+    by it. Each process writes the shards of which it holds the first replica. With several processes `path`
+    must be a fresh folder, and the first process writes the manifest when the parts of all are there.
+    """
+    started = time.monotonic()
+    metadata_bytes = canonical_json(dict(metadata), "checkpoint metadata")
+    parent, _, name = path.rstrip("/").rpartition("/")
+    files = CheckpointFiles(parent or ".")
+    leaves: dict[str, dict[str, Any]] = {}
+    chunks: list[tuple[ChunkedArray, tuple[int, ...], np.ndarray]] = []
+    arrays = []
+    for leaf in named_leaves(state):
+        if leaf.array is None:
+            raise TypeError(f"{leaf.name}: a shape cannot be saved; pass arrays.")
+        chunk_shape = chunk_shape_of(leaf.array.sharding.shard_shape(leaf.shape), np.dtype(leaf.dtype).itemsize)
+        leaves[leaf.name] = {"shape": list(leaf.shape), "dtype": leaf.dtype, "chunk_shape": list(chunk_shape)}
+        if leaf.key_impl:
+            leaves[leaf.name]["key_impl"] = leaf.key_impl
+        array = files.array(f"{name}/arrays/{leaf.name}", leaf.shape, chunk_shape, leaf.dtype)
+        shards = [shard for shard in leaf.array.addressable_shards if shard.replica_id == 0]
+        for shard in shards:
+            shard.data.copy_to_host_async()  # all copies run while the first is waited for
+        arrays.append((array, shards))
+    for array, shards in arrays:
+        for shard in shards:
+            # On a CPU device NumPy would see the live buffer, which the next train step overwrites.
+            data = np.array(shard.data, copy=True)
+            first, last = box_of(shard.index, array.shape)
+            for start in chunk_starts(first, last, array.chunk_shape):
+                within = tuple(
+                    slice(at - low, at - low + size)
+                    for at, low, size in zip(start, first, array.chunk_shape, strict=True)
+                )
+                chunks.append((array, start, np.asarray(data[within], order="C")))
+    handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
+    handle._start(
+        lambda: _write(
+            files, name, [array for array, _ in arrays], chunks, leaves, metadata_bytes, beside or {}, lease_epoch
+        )
+    )
+    return handle
+
+
+def _write(
+    files: CheckpointFiles,
+    name: str,
+    arrays: list[ChunkedArray],
+    chunks: list[tuple[ChunkedArray, tuple[int, ...], np.ndarray]],
+    leaves: dict[str, dict[str, Any]],
+    metadata: bytes,
+    beside: Mapping[str, Callable[[], bytes]],
+    lease_epoch: int | None,
+) -> None:
+    process, num_processes = jax.process_index(), jax.process_count()
+    if num_processes == 1:
+        # The manifest goes first: a folder that is being replaced must not look complete.
+        files.delete(f"{name}/manifest.json")
+        files.delete_below(f"{name}/")
+    written: dict[str, dict[str, int]] = {}
+    pending = [array.write_chunk(start, data) for array, start, data in chunks]
+    for array, start, data in chunks:
+        written[array.chunk_key(start)] = {"size": data.nbytes, "crc32c": crc32c(data)}
+
+    def write_file(key: str, data: bytes) -> None:
+        files.write(key, data)
+        written[key] = {"size": len(data), "crc32c": crc32c(data)}
+
+    if process == 0:
+        for array in arrays:
+            write_file(array.description_key, canonical_json(array.description, array.key))
+        for key, content in beside.items():
+            write_file(key, content())
+        write_file(f"{name}/metadata.json", metadata)
+    for future in pending:
+        future.result()
+    if num_processes > 1:
+        files.write(f"{name}/parts/{process:05d}.json", canonical_json(written, "part of a manifest"))
+        if process > 0:
+            return
+        written = _gathered_parts(files, name, num_processes)
+    body = {"format": FORMAT, "leaves": leaves, "files": written}
+    if lease_epoch is not None:
+        body["lease_epoch"] = lease_epoch
+    seal = crc32c(canonical_json(body, "manifest"))
+    files.write(f"{name}/manifest.json", canonical_json({**body, "crc32c": seal}, "manifest"))
+
+
+def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> dict[str, dict[str, int]]:
+    """What each process wrote; a part is written when all its chunks are durable."""
+    deadline = time.monotonic() + PART_WAIT_SECONDS
+    written: dict[str, dict[str, int]] = {}
+    for process in range(num_processes):
+        while (part := files.read(f"{name}/parts/{process:05d}.json")) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {process} did not finish its part within {PART_WAIT_SECONDS:.0f} s")
+            time.sleep(0.05)
+        written |= json.loads(part)
+    return written
+
+
+def is_complete(path: str) -> bool:
+    """True if and only if the checkpoint has a manifest."""
+    return CheckpointFiles(path).read("manifest.json") is not None
+
+
+def remove(path: str) -> None:
+    """Deletes a checkpoint, manifest first: killed half-way it is invisible, not torn."""
+    files = CheckpointFiles(path)
+    files.delete("manifest.json")
+    files.delete_folder()
+
+
+class _Reader:
+    """A complete checkpoint, opened: manifest verified, every file it names present."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path.rstrip("/")
+        parent, _, self.name = self.path.rpartition("/")
+        self.files = CheckpointFiles(parent or ".")
+        data = self.files.read(f"{self.name}/manifest.json")
+        if data is None:
+            raise CheckpointError(
+                f"{self.path}: there is no complete checkpoint here (no manifest.json); "
+                "check the path, or start from another milestone."
+            )
+        try:
+            body = json.loads(data)
+            seal = body.pop("crc32c")
+            if seal != crc32c(canonical_json(body, "manifest")) or data != canonical_json({**body, "crc32c": seal}, ""):
+                raise ValueError("it does not match its CRC32C")
+        except (ValueError, KeyError, AttributeError) as error:
+            raise self._torn("manifest.json", str(error)) from error
+        if body["format"] != FORMAT:
+            raise CheckpointError(
+                f"{self.path}: manifest.json has format {body['format']}, this program reads {FORMAT}; "
+                "use the version of the program that wrote it."
+            )
+        self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"))
+
+    def _torn(self, key: str, what: str) -> CheckpointError:
+        return CheckpointError(
+            f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn and nothing of it was used; "
+            f"delete {self.path}/manifest.json to go on from the one before, or restore the file from a copy."
+        )
+
+    def _owner(self, key: str) -> str:
+        below = key.removeprefix(f"{self.name}/arrays/")
+        return f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
+
+    def refuse_missing_files(self) -> None:
+        present = self.files.list_keys(f"{self.name}/")
+        for key in sorted(key for key in self.manifest.files if key.startswith(f"{self.name}/")):
+            if key not in present:
+                raise self._torn(key, "the file is missing")
+
+    def read(self, key: str) -> bytes:
+        data = self.files.read(key)
+        if data is None:
+            raise self._torn(key, "the file is missing")
+        self._verify(key, data, len(data))
+        return data
+
+    def _verify(self, key: str, data: bytes | np.ndarray, size: int) -> None:
+        recorded = self.manifest.files.get(key)
+        if recorded is None:
+            raise self._torn(key, "the manifest does not know the file")
+        if size != recorded["size"]:
+            raise self._torn(key, f"it has {size} bytes, the manifest says {recorded['size']}")
+        found = crc32c(data)
+        if found != recorded["crc32c"]:
+            raise self._torn(key, f"its CRC32C is {found:08x}, the manifest says {recorded['crc32c']:08x}")
+
+    def start_leaf(self, leaf: Leaf) -> tuple[ChunkedArray, dict[tuple[int, ...], Any]]:
+        """Begins to read every chunk that this process needs of a leaf."""
+        recorded = self.manifest.leaves[leaf.name]
+        key = f"{self.name}/arrays/{leaf.name}"
+        array = self.files.array(key, leaf.shape, tuple(recorded["chunk_shape"]), leaf.dtype)
+        self.read(array.description_key)
+        starts: dict[tuple[int, ...], Any] = {}
+        for index in held_indices(leaf):
+            for start in chunk_starts(*box_of(index, leaf.shape), array.chunk_shape):
+                if start not in starts:
+                    starts[start] = array.read_chunk(start)
+        return array, starts
+
+    def finish_leaf(self, leaf: Leaf, array: ChunkedArray, reads: dict[tuple[int, ...], Any]) -> jax.Array:
+        chunks = {}
+        whole = tuple(slice(None) for _ in leaf.shape)
+        for start, future in reads.items():
+            key = array.chunk_key(start)
+            try:
+                data = np.asarray(future.result())
+            except ValueError as error:  # a file too short, or unreadable
+                raise self._torn(key, str(error)) from error
+            self._verify(key, data, data.nbytes)
+            chunks[start] = data
+
+        def held(index: Index | None) -> np.ndarray:
+            first, last = box_of(index or whole, leaf.shape)
+            extent = tuple(b - a for a, b in zip(first, last, strict=True))
+            if first in chunks and chunks[first].shape == extent:
+                return chunks[first]
+            block = np.empty(extent, np.dtype(leaf.dtype))
+            for start in chunk_starts(first, last, array.chunk_shape):
+                ends = [at + size for at, size in zip(start, array.chunk_shape, strict=True)]
+                low = [max(a, at) for a, at in zip(first, start, strict=True)]
+                high = [min(b, end) for b, end in zip(last, ends, strict=True)]
+                into = tuple(slice(a - f, b - f) for a, b, f in zip(low, high, first, strict=True))
+                within = tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
+                block[into] = chunks[start][within]
+            return block
+
+        if leaf.key_impl:
+            words = jax.numpy.asarray(held(whole))
+            keys = jax.random.wrap_key_data(words, impl=leaf.key_impl)
+            return keys if leaf.sharding is None else jax.device_put(keys, leaf.sharding)
+        if leaf.sharding is None:
+            return jax.numpy.asarray(held(whole))
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, held)
+
+
+def _refuse_other_state(path: str, manifest: Manifest, leaves: list[Leaf], *, partial: bool) -> None:
+    names = {leaf.name for leaf in leaves}
+    for leaf in leaves:
+        recorded = manifest.leaves.get(leaf.name)
+        if recorded is None:
+            raise CheckpointError(
+                f"{path}: the checkpoint has no leaf {leaf.name}, which the state needs as {leaf.described}; "
+                "the model or the averaging differs from the run that wrote it. Start from a checkpoint that has it, "
+                'or take less: restore="weights".'
+            )
+        found = Leaf(leaf.name, tuple(recorded["shape"]), recorded["dtype"], None, recorded.get("key_impl"), None)
+        if found.described != leaf.described:
+            raise CheckpointError(
+                f"{path}: leaf {leaf.name} is {found.described} in the checkpoint and {leaf.described} in the state; "
+                "the model's shape differs from the run that wrote it. Use that run's model, or start from scratch."
+            )
+    surplus = sorted(set(manifest.leaves) - names)
+    if surplus and not partial:
+        raise CheckpointError(
+            f"{path}: leaf {surplus[0]} of the checkpoint ({len(surplus)} in all) has no place in the state; "
+            "the model or the averaging differs from the run that wrote it."
+        )
+
+
+def load(path: str, like: State, *, partial: bool = False) -> tuple[State, dict[str, Any]]:
+    """The state and the metadata of a checkpoint, laid out as `like` (arrays, or shapes with shardings).
+
+    Any mesh will do: a process reads the chunks that its devices hold parts of. `partial` allows leaves in the
+    checkpoint that `like` does not ask for; without it the trees must agree.
+    """
+    reader = _Reader(path)
+    leaves = named_leaves(like)
+    _refuse_other_state(path, reader.manifest, leaves, partial=partial)
+    reader.refuse_missing_files()
+    metadata = json.loads(reader.read(f"{reader.name}/metadata.json"))
+    restored = []
+    reads: collections.deque[tuple[Leaf, ChunkedArray, dict[tuple[int, ...], Any]]] = collections.deque()
+    for leaf in leaves:
+        reads.append((leaf, *reader.start_leaf(leaf)))
+        if len(reads) > LEAVES_READ_AHEAD:
+            restored.append(reader.finish_leaf(*reads.popleft()))
+    restored += [reader.finish_leaf(*read) for read in reads]
+    return jax.tree.unflatten(jax.tree.structure(like), restored), metadata
+
+
+def load_params(path: str, like_params: State, which: Literal["hot", "averaged"]) -> State:
+    """The weights alone: those last trained, or their moving average."""
+    field = {"hot": "params", "averaged": "average"}[which]
+    if which == "averaged" and not any(name.startswith("average.") for name in _Reader(path).manifest.leaves):
+        raise CheckpointError(
+            f'{path}: the checkpoint holds no averaged weights; ask for "hot", or train with an average.'
+        )
+    return load(path, {field: like_params}, partial=True)[0][field]
+
+
+def read_metadata(path: str) -> dict[str, Any]:
+    """The metadata of a complete checkpoint, verified."""
+    reader = _Reader(path)
+    return json.loads(reader.read(f"{reader.name}/metadata.json"))
+
+
+def read_manifest(path: str) -> Manifest:
+    """What a complete checkpoint holds; raises if there is none."""
+    return _Reader(path).manifest
+
+
+def read_beside(path: str, key: str) -> bytes:
+    """A file that was saved beside the checkpoint, verified."""
+    return _Reader(path).read(key)

@@ -1,0 +1,142 @@
+"""Files of a checkpoint: every byte that one writes or reads goes through here, on disk or on GCS.
+
+Arrays are zarr 3 without compression and without OCDBT: a chunk file is the chunk's little-endian bytes and
+nothing else, so equal states give equal bytes and any zarr reader opens them. Missing chunks are an error of
+the caller's manifest: to zarr they are fill values, that is zeros.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import tensorstore as ts
+
+PIECE_IN_BYTES = 2**18
+
+
+def crc32c(data: bytes | np.ndarray) -> int:
+    """CRC32C of the bytes; an array counts as its C-order memory."""
+    if isinstance(data, bytes):
+        return int(google_crc32c.value(data))
+    memory = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    checksum = 0
+    for start in range(0, memory.size, PIECE_IN_BYTES):
+        # The C function takes nothing but bytes; a piece that stays in the cache costs next to nothing to copy.
+        checksum = int(google_crc32c.extend(checksum, memory[start : start + PIECE_IN_BYTES].tobytes()))
+    return checksum
+
+
+def canonical_json(document: object, where: str) -> bytes:
+    """Equal documents give equal bytes; NaN and what is not JSON are refused."""
+    try:
+        return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{where} is not JSON: {error}; use numbers that are finite, strings, lists and dicts."
+        ) from error
+
+
+def _key_value_store(folder: str) -> dict[str, Any]:
+    if folder.startswith("gs://"):
+        bucket, _, path = folder.removeprefix("gs://").partition("/")
+        return {"driver": "gcs", "bucket": bucket, "path": path.rstrip("/") + "/"}
+    if "://" in folder:
+        raise ValueError(
+            f"checkpoint folder {folder}: only local paths and gs:// are supported; move the prefix there."
+        )
+    return {"driver": "file", "path": f"{Path(folder).absolute()}/"}
+
+
+class CheckpointFiles:
+    """One folder, local or gs://, with keys relative to it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder.rstrip("/")
+        self._spec = _key_value_store(self.folder)
+        self._store = ts.KvStore.open(self._spec).result()
+
+    def list_keys(self, below: str = "") -> set[str]:
+        """Every file below `below`, in one listing."""
+        return {key.decode() for key in self._store.list(_range(below)).result()}
+
+    def read(self, key: str) -> bytes | None:
+        """The file's bytes, or None if there is no such file."""
+        result = self._store.read(key).result()
+        return bytes(result.value) if result.state == "value" else None
+
+    def write(self, key: str, data: bytes) -> None:
+        """Returns when the bytes are durable; readers see all of them or none."""
+        self._store.write(key, data).result()
+
+    def delete(self, key: str) -> None:
+        self._store.delete_range(ts.KvStore.KeyRange(key, key + "\0")).result()
+
+    def delete_below(self, key: str) -> None:
+        self._store.delete_range(_range(key)).result()
+
+    def delete_folder(self) -> None:
+        """Deletes every file, and on a disk the folders that held them."""
+        self.delete_below("")
+        if self._spec["driver"] == "file":
+            shutil.rmtree(self._spec["path"], ignore_errors=True)
+
+    def array(self, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str) -> "ChunkedArray":
+        """The array at `key`; touches no file."""
+        return ChunkedArray(self, key, shape, chunk_shape, dtype)
+
+
+def _range(below: str) -> ts.KvStore.KeyRange:
+    if not below:
+        return ts.KvStore.KeyRange()
+    return ts.KvStore.KeyRange(below, below[:-1] + chr(ord(below[-1]) + 1))  # the first key past the prefix
+
+
+class ChunkedArray:
+    """A zarr 3 array whose chunks divide its shape exactly, so that none is padded."""
+
+    def __init__(
+        self, files: CheckpointFiles, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str
+    ) -> None:
+        self.key, self.shape, self.chunk_shape, self.dtype = key, shape, chunk_shape, dtype
+        self.description = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": list(shape),
+            "data_type": dtype,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+            "fill_value": False if dtype == "bool" else 0,
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "attributes": {},
+        }
+        spec = {
+            "driver": "zarr3",
+            "kvstore": {**files._spec, "path": f"{files._spec['path']}{key}/"},
+            "metadata": self.description,
+            # Otherwise a chunk of zeros, such as moments that are new, would leave no file to check.
+            "store_data_equal_to_fill_value": True,
+        }
+        self._array = ts.open(spec, open=True, assume_metadata=True).result()
+
+    @property
+    def description_key(self) -> str:
+        return f"{self.key}/zarr.json"
+
+    def chunk_key(self, start: tuple[int, ...]) -> str:
+        """File of the chunk whose first element is at `start`."""
+        grid = (str(first // size) for first, size in zip(start, self.chunk_shape, strict=True))
+        return ".".join([f"{self.key}/c", *grid])
+
+    def _chunk(self, start: tuple[int, ...]) -> tuple[slice, ...]:
+        return tuple(slice(first, first + size) for first, size in zip(start, self.chunk_shape, strict=True))
+
+    def write_chunk(self, start: tuple[int, ...], data: np.ndarray) -> Any:
+        """A future of the durable write; `data` must not change before it is done."""
+        return self._array[self._chunk(start)].write(data, can_reference_source_data_indefinitely=True)
+
+    def read_chunk(self, start: tuple[int, ...]) -> Any:
+        """A future of the chunk as a NumPy array."""
+        return self._array[self._chunk(start)].read()

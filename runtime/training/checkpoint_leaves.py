@@ -1,0 +1,91 @@
+"""Leaves of a state: their names, and how the shards of one are cut into chunks."""
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+MAX_CHUNK_IN_BYTES = 64 * 2**20
+"""Large shards are cut into chunks no larger than this, which are written and read side by side."""
+
+Index = tuple[slice, ...]
+
+
+class Leaf(NamedTuple):
+    """One leaf as it is stored: a PRNG key as its words, while `sharding` stays that of the key.
+
+    `array` is None where only the shape is known.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    sharding: Sharding | None
+    key_impl: str | None
+    array: jax.Array | None
+
+    @property
+    def described(self) -> str:
+        return f"{self.dtype}{list(self.shape)}" + (f" of {self.key_impl} keys" if self.key_impl else "")
+
+
+def named_leaves(tree: object) -> list[Leaf]:
+    """Leaves with their dotted paths; a PRNG key counts as the uint32 words it is made of."""
+    leaves = []
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
+            raise TypeError(f"{name}: {type(leaf).__name__} {leaf!r} cannot be saved; make it a jax.Array.")
+        array = leaf if isinstance(leaf, jax.Array) else None
+        key_impl, shape, dtype = None, leaf.shape, leaf.dtype
+        if jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key):
+            key_impl, words = _key_words(leaf)
+            shape, dtype = words.shape, words.dtype
+            array = None if array is None else jax.random.key_data(array)
+        leaves.append(Leaf(name, tuple(shape), np.dtype(dtype).name, leaf.sharding, key_impl, array))
+    return leaves
+
+
+def _key_words(keys: jax.Array | jax.ShapeDtypeStruct) -> tuple[str, jax.ShapeDtypeStruct]:
+    """The generator of PRNG keys, and the shape of their words; also where there is a shape and no keys."""
+    impl = []
+
+    def words(keys: jax.Array) -> jax.Array:
+        impl.append(str(jax.random.key_impl(keys)))
+        return jax.random.key_data(keys)
+
+    shape = jax.eval_shape(words, keys)
+    return impl[0], shape
+
+
+def chunk_shape_of(shard_shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The shard, its leading axes cut by divisors until a chunk is small enough."""
+    chunk = [max(size, 1) for size in shard_shape]
+    for axis, size in enumerate(chunk):
+        excess = math.prod(chunk) * itemsize / MAX_CHUNK_IN_BYTES
+        if excess > 1:
+            pieces = next(pieces for pieces in range(1, size + 1) if size % pieces == 0 and pieces >= min(excess, size))
+            chunk[axis] = size // pieces
+    return tuple(chunk)
+
+
+def chunk_starts(first: tuple[int, ...], last: tuple[int, ...], chunk: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """First elements of the chunks that meet the box [first, last)."""
+    return itertools.product(*(range(a // size * size, b, size) for a, b, size in zip(first, last, chunk, strict=True)))
+
+
+def box_of(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    bounds = [piece.indices(size) for piece, size in zip(index, shape, strict=True)]
+    return tuple(first for first, _, _ in bounds), tuple(last for _, last, _ in bounds)
+
+
+def held_indices(leaf: Leaf) -> list[Index]:
+    """The parts of a leaf that this process's devices hold."""
+    whole = tuple(slice(None) for _ in leaf.shape)
+    if leaf.sharding is None or leaf.key_impl:
+        return [whole]
+    return [index or whole for index in leaf.sharding.addressable_devices_indices_map(leaf.shape).values()]

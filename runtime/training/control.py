@@ -1,0 +1,70 @@
+"""Control: whatever asks a run to stop becomes one word, acted on between two updates, at the same one by all hosts.
+
+Exit always saves. A request is read once a step; with several hosts `agree` makes the largest word of all the
+word of each (each host acting on its own flag is how a collective save hangs).
+"""
+
+import contextlib
+import enum
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+"""SIGTERM: what schedulers send before they kill. SIGUSR2: what Slurm sends ahead of the time limit."""
+
+
+class Word(enum.IntEnum):
+    """What a run is to do next; where several ask, the larger wins."""
+
+    GO_ON = 0
+    SAVE_AND_EXIT = 1
+
+
+class Control:
+    """Gathers requests to stop: signals, and `should_stop`, which the loop asks once a step."""
+
+    def __init__(
+        self,
+        should_stop: Callable[[], bool] = lambda: False,
+        *,
+        agree: Callable[[int], int] = lambda word: word,
+    ) -> None:
+        """`agree` maps this host's word to that of all hosts; on one host it is the word itself."""
+        self._should_stop = should_stop
+        self._agree = agree
+        self._word = Word.GO_ON
+        self.reason = ""
+        """Who asked, for the event log."""
+
+    def request(self, word: Word, reason: str) -> None:
+        """Asks from any thread, or from a signal handler."""
+        if word > self._word:
+            self._word, self.reason = word, reason
+
+    def word(self) -> Word:
+        """What to do before the next update."""
+        if self._word == Word.GO_ON and self._should_stop():
+            self.request(Word.SAVE_AND_EXIT, "the driver asked to stop")
+        agreed = Word(self._agree(int(self._word)))
+        if agreed > self._word:
+            self.request(agreed, "another host was asked to stop")
+        return agreed
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[bool]:
+        """Hears signals inside the block; yields False in a thread other than the main one, which cannot."""
+        if threading.current_thread() is not threading.main_thread():
+            yield False
+            return
+
+        def hear(number: int, frame: FrameType | None) -> None:
+            self.request(Word.SAVE_AND_EXIT, f"signal {signal.Signals(number).name}")
+
+        before = {number: signal.signal(number, hear) for number in SIGNALS}
+        try:
+            yield True
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,321 @@
+"""The training loop: draws batches, takes steps, and keeps what a kill would otherwise lose.
+
+The loop holds no state but `RunState`, so cutting it anywhere changes nothing: each update depends on the state,
+the data position and the absolute step alone. The device is never waited for: figures of an update are fetched
+`METRICS_LATE_STEPS` updates later, and a checkpoint holds the loop up only while the state is copied to the host.
+"""
+
+import collections
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+
+from runtime.data.loader import DataPosition, Loader
+from runtime.tracking.events import EventLog
+from runtime.tracking.metrics import MetricsRow
+from runtime.training import run_state
+from runtime.training.checkpoint import Save
+from runtime.training.control import Control, Word
+from runtime.training.run_state import RunState
+from runtime.training.temporary import TemporaryCheckpoints
+from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
+
+METRICS_LATE_STEPS = 2
+PREFETCH_BATCHES = 4
+PROGRESS_SECONDS = 0.5
+"""Least time between two calls of `on_progress`."""
+PROGRESS_EVENT_SECONDS = 10.0
+STALL_SECONDS = 1.0
+"""A wait for data longer than this gets a line of its own in the event log."""
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or a norm that is not a number; nothing of the update or after it was saved."""
+
+
+class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved its state and left, as it was asked to
+    """The run was asked to stop and has saved everything; `step` is where it will go on."""
+
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(f"stopped at step {step} ({reason}); the state is saved, the same command goes on from there")
+        self.step, self.reason = step, reason
+
+
+class MetricsExport(Protocol):
+    """Where rows are copied to as they come in; after a resume, steps since the last checkpoint come again."""
+
+    def log(self, row: MetricsRow) -> None:
+        """One finished update."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """What the loop tells each update; functions of the absolute step alone."""
+
+    until_step: int
+    sequence_length: int
+    global_batch_size: int
+    learning_rate: Callable[[int], float]
+    weight_decay: float
+    b1: float
+    b2: float
+    eps: float
+    max_norm: float
+    z_loss: float
+    average_decay: float | None
+    """None where the state holds no average."""
+
+    def hyperparameters(self, step: int) -> Hyperparameters:
+        """For the update that follows `step` finished ones."""
+        return Hyperparameters(
+            learning_rate=self.learning_rate(step),
+            weight_decay=self.weight_decay,
+            b1=self.b1,
+            b2=self.b2,
+            eps=self.eps,
+            max_norm=self.max_norm,
+            z_loss=self.z_loss,
+            average_decay=0.0 if self.average_decay is None else self.average_decay,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SavingPlan:
+    """Where and when the run is saved. Steps are absolute, so that a resumed run saves at the same ones."""
+
+    temporary: TemporaryCheckpoints
+    checkpoint_every_steps: int
+    output_folder: str
+    publish_every_steps: int
+    """0: only the last step."""
+    facts: dict[str, Any]
+    """For the metadata of every checkpoint; see `run_state.save`."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every_steps < 1:
+            raise ValueError(
+                f"checkpoint_every_steps is {self.checkpoint_every_steps}; a run that saves nothing loses everything "
+                "when it is killed. Pass a distance in steps."
+            )
+        if self.publish_every_steps < 0:
+            raise ValueError(f"publish_every_steps is {self.publish_every_steps}; 0 publishes the last step only.")
+
+    def is_milestone(self, step: int, until_step: int) -> bool:
+        return step == until_step or bool(self.publish_every_steps and step % self.publish_every_steps == 0)
+
+    def milestone_folder(self, step: int) -> str:
+        """Relative to `output_folder`."""
+        return f"step-{step}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pending:
+    """An update whose figures are still on the device."""
+
+    before: DataPosition
+    row: dict[str, Any]
+    metrics: StepMetrics
+
+
+class _Saver:
+    """At most one save under way; what is to happen once it is complete happens in the loop's own thread."""
+
+    def __init__(self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None]) -> None:
+        self._plan, self._events, self._on_milestone = plan, events, on_milestone
+        self._under_way: tuple[Save, RunState, str | None] | None = None
+        self.last_step: int | None = None
+        """Step of the newest save that was begun."""
+
+    def begin(self, run: RunState, milestone: str | None) -> None:
+        self.finish()
+        self._plan.temporary.refuse_if_superseded()
+        if milestone is None:
+            temporary = self._plan.temporary
+            folder, epoch = temporary.folder_of(run.step), temporary.lease_epoch
+            saving = run_state.save(folder, run, facts=self._plan.facts, lease_epoch=epoch)
+        else:
+            # No lease epoch here: committed bytes must not tell how often the run was interrupted.
+            folder = f"{self._plan.output_folder}/{milestone}"
+            saving = run_state.save(folder, run, facts=self._plan.facts)
+        # The arrays may be used up by the next update; whoever is called back gets everything else.
+        self._under_way = saving, run._replace(metrics=run.metrics.copy()), milestone
+        self.last_step = run.step
+
+    def poll(self) -> None:
+        if self._under_way is not None and self._under_way[0].done():
+            self.finish()
+
+    def finish(self) -> None:
+        if self._under_way is None:
+            return
+        saving, run, milestone = self._under_way
+        self._under_way = None
+        saving.wait()
+        self._events.write(
+            "checkpoint" if milestone is None else "milestone",
+            step=run.step,
+            consumed_tokens=run.consumed_tokens,
+            path=saving.path,
+            blocked_seconds=round(saving.snapshot_seconds, 4),
+            write_seconds=round(saving.write_seconds, 4),
+            size_in_bytes=saving.size_in_bytes,
+        )
+        if milestone is None:
+            self._plan.temporary.prune(run.step)
+        else:
+            self._on_milestone(run, milestone)
+            self._plan.temporary.prune(run.step, keep=0)  # the milestone is as good, and permanent
+
+
+def train(
+    run: RunState,
+    *,
+    settings: TrainSettings,
+    train_step: TrainStep,
+    loader: Loader,
+    saving: SavingPlan,
+    events: EventLog,
+    control: Control,
+    on_milestone: Callable[[RunState, str], None],
+    on_progress: Callable[[int, float, float], None] = lambda step, tokens_per_second, loss: None,
+    exports: tuple[MetricsExport, ...] = (),
+) -> RunState:
+    """Takes updates from `run.step` to `settings.until_step` and returns the state there, published.
+
+    Args:
+        on_milestone: Called with the run (its arrays may be used up) and the folder, relative to the output, of
+            each permanent checkpoint once it is complete, the last step's included.
+        on_progress: Called with step, tokens a second and the newest loss known, now and then.
+
+    Raises:
+        TrainingStopped: `control` asked for it; a temporary checkpoint of that step is complete.
+        NonFiniteError: an update gave a loss or a norm that is not finite.
+    """
+    if run.step >= settings.until_step:
+        raise ValueError(f"until_step is {settings.until_step} and the state is of step {run.step}: nothing to train.")
+    if (settings.average_decay is None) == run.has_average:
+        raise ValueError(
+            f"average_decay is {settings.average_decay} and the state has {'an' if run.has_average else 'no'} average; "
+            "let one enter or leave by `run_state.continued`."
+        )
+    saver = _Saver(saving, events, on_milestone)
+    meter = _Meter(settings, events, on_progress)
+    pending: collections.deque[_Pending] = collections.deque()
+    metrics = run.metrics.copy()
+    steps = range(run.step, settings.until_step)
+    tokens_per_step = settings.global_batch_size * settings.sequence_length
+
+    def fetch(*, all_but: int) -> None:
+        while len(pending) > all_but:
+            row = _fetched(pending.popleft())
+            metrics.append(row)
+            meter.loss = row.loss
+            for export in exports:
+                export.log(row)
+
+    def advance(run: RunState) -> RunState:
+        with loader.prefetched(run.data_position, steps, settings.global_batch_size, PREFETCH_BATCHES) as batches:
+            for step, batch, position in batches:
+                if control.word() == Word.SAVE_AND_EXIT:
+                    fetch(all_but=0)
+                    if saver.last_step != run.step:
+                        saver.begin(run._replace(metrics=metrics), None)
+                    saver.finish()
+                    events.write("stop", step=run.step, consumed_tokens=run.consumed_tokens, reason=control.reason)
+                    raise TrainingStopped(run.step, control.reason)
+                meter.note_wait(step, batches.last_wait_seconds)
+                told = settings.hyperparameters(step)
+                state, figures = train_step(run.state, batch.tokens, batch.segment_ids, told)
+                for figure in figures:
+                    figure.copy_to_host_async()
+                consumed = run.consumed_tokens + tokens_per_step
+                row = {
+                    "step": step + 1,
+                    "consumed_tokens": consumed,
+                    "global_batch_size": settings.global_batch_size,
+                    "learning_rate": told.learning_rate,
+                }
+                pending.append(_Pending(run.data_position, row, figures))
+                run = RunState(state, step + 1, consumed, position, metrics)
+                is_milestone = saving.is_milestone(run.step, settings.until_step)
+                if is_milestone or run.step % saving.checkpoint_every_steps == 0:
+                    fetch(all_but=0)  # a state is saved only if every update behind it was finite
+                    saver.begin(run, saving.milestone_folder(run.step) if is_milestone else None)
+                else:
+                    fetch(all_but=METRICS_LATE_STEPS)
+                saver.poll()
+                meter.tick(run)
+        return run
+
+    with control.listening() as hears_signals:
+        events.write("begin", step=run.step, consumed_tokens=run.consumed_tokens, hears_signals=hears_signals)
+        try:
+            run = advance(run)
+        except NonFiniteError as error:
+            events.write("error", step=run.step, message=str(error))
+            saver.finish()  # what was begun before the bad update is good
+            raise
+        saver.finish()
+        meter.tick(run, now=True)
+    events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
+    return run
+
+
+def _fetched(update: _Pending) -> MetricsRow:
+    figures = {name: value.item() for name, value in jax.device_get(update.metrics)._asdict().items()}
+    wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
+    if wrong:
+        raise NonFiniteError(
+            f"step {update.row['step']}: {', '.join(f'{name} is {figures[name]}' for name in wrong)} at learning rate "
+            f"{update.row['learning_rate']:.6g}, with the batch of {update.row['global_batch_size']} sequences that "
+            f"follows data position {update.before.to_json()}. Nothing of this update was saved, and a resumed run "
+            "would meet it again: fork an earlier milestone with a lower learning_rate or max_norm, or another mixture."
+        )
+    return MetricsRow(**update.row, **figures)
+
+
+class _Meter:
+    """Speed and waits, for people and for the event log."""
+
+    def __init__(
+        self, settings: TrainSettings, events: EventLog, on_progress: Callable[[int, float, float], None]
+    ) -> None:
+        self._settings, self._events, self._on_progress = settings, events, on_progress
+        self._shown = self._logged = time.monotonic()
+        self._shown_step: int | None = None
+        self._tokens_per_second = 0.0
+        self._waited_seconds = 0.0
+        self.loss = math.nan
+
+    def note_wait(self, step: int, seconds: float) -> None:
+        self._waited_seconds += seconds
+        if seconds > STALL_SECONDS:
+            self._events.write("stall", step=step, waited_for_data_seconds=round(seconds, 3))
+
+    def tick(self, run: RunState, *, now: bool = False) -> None:
+        moment = time.monotonic()
+        if self._shown_step is None:  # the first update compiles: no speed to tell from it
+            self._shown, self._shown_step = moment, run.step
+        elapsed = moment - self._shown
+        if elapsed < PROGRESS_SECONDS and not now:
+            return
+        if run.step > self._shown_step and elapsed > 0:
+            tokens_per_step = self._settings.global_batch_size * self._settings.sequence_length
+            self._tokens_per_second = (run.step - self._shown_step) * tokens_per_step / elapsed
+        self._shown, self._shown_step = moment, run.step
+        self._on_progress(run.step, self._tokens_per_second, self.loss)
+        if moment - self._logged >= PROGRESS_EVENT_SECONDS or now:
+            self._logged = moment
+            self._events.write(
+                "progress",
+                step=run.step,
+                until_step=self._settings.until_step,
+                consumed_tokens=run.consumed_tokens,
+                tokens_per_second=round(self._tokens_per_second, 1),
+                loss=self.loss if math.isfinite(self.loss) else None,
+                waited_for_data_seconds=round(self._waited_seconds, 3),
+            )

@@ -1,0 +1,110 @@
+"""RunState: all that a run is between two updates, and the ways into it.
+
+A folder that holds one has `checkpoint/` (arrays and metadata) and `metrics.parquet` (a row for each update
+since the start of the run); a temporary checkpoint and a committed milestone have the same layout.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from runtime.data.loader import DataPosition
+from runtime.tracking.metrics import MetricsTable
+from runtime.training import checkpoint
+from runtime.training.checkpoint import CheckpointError
+from runtime.training.state import TrainState, drop_average, start_average
+
+CHECKPOINT = "checkpoint"
+METRICS = "metrics.parquet"
+
+Restore = Literal["everything", "weights_and_optimizer", "weights"]
+StateLike = Callable[[bool], TrainState]
+"""Shapes with shardings of a state with or without an average: what a checkpoint is laid out as."""
+
+
+class RunState(NamedTuple):
+    """Between two updates. `step` and `consumed_tokens` count from the start of the run, through all its phases."""
+
+    state: TrainState
+    step: int
+    consumed_tokens: int
+    data_position: DataPosition
+    metrics: MetricsTable
+
+    @property
+    def has_average(self) -> bool:
+        return self.state.average is not None
+
+
+def from_scratch(initial: TrainState) -> RunState:
+    """Before the first update."""
+    return RunState(initial, 0, 0, DataPosition(), MetricsTable())
+
+
+def resumed(folder: str, state_like: StateLike, *, with_average: bool) -> RunState:
+    """The very state that was saved; an average that should be there and is not, or the other way, is an error."""
+    state, metadata = checkpoint.load(f"{folder}/{CHECKPOINT}", state_like(with_average))
+    return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
+
+
+def continued(folder: str, restore: Restore, initial: TrainState, state_like: StateLike) -> RunState:
+    """The state that a phase begins with where another one left off.
+
+    Whether there is an average is up to `initial`: it goes on from the saved one, or begins as a copy of the
+    weights where none was saved or `restore` is not "everything". What is not restored is that of `initial`, and the
+    data begin anew; `step` and `consumed_tokens` go on in any case.
+    """
+    path = f"{folder}/{CHECKPOINT}"
+    metadata = checkpoint.read_metadata(path)
+    like = state_like(metadata["has_average"])
+    fields: tuple[str, ...]
+    match restore:
+        case "everything":
+            state, _ = checkpoint.load(path, like)
+            if initial.average is None:
+                state = drop_average(state)
+            elif state.average is None:
+                state = start_average(state)
+            return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
+        case "weights_and_optimizer":
+            fields = ("params", "mu", "nu", "count")
+        case "weights":
+            fields = ("params",)
+        case _:
+            raise ValueError(f'restore is {restore!r}; it is "everything", "weights_and_optimizer" or "weights".')
+    taken, _ = checkpoint.load(path, {field: getattr(like, field) for field in fields}, partial=True)
+    state = dataclasses.replace(initial, **taken)
+    if initial.average is not None:
+        state = start_average(drop_average(state))
+    return _assembled(folder, state, metadata, DataPosition())
+
+
+def _assembled(folder: str, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:
+    metrics = MetricsTable.from_parquet(checkpoint.read_beside(f"{folder}/{CHECKPOINT}", METRICS))
+    if len(metrics) != metadata["step"]:
+        raise CheckpointError(
+            f"{folder}: {METRICS} has {len(metrics)} rows, the checkpoint is of step {metadata['step']}; "
+            "the two were not written together. Restore the folder from a copy."
+        )
+    return RunState(state, metadata["step"], metadata["consumed_tokens"], position, metrics)
+
+
+def save(folder: str, run: RunState, *, facts: dict[str, Any], lease_epoch: int | None = None) -> checkpoint.Save:
+    """Starts to write `run` to `folder`; returns when the state may be used up by the next update.
+
+    `facts` are put into the metadata (seed, configuration): plain JSON that depends on nothing but the identity.
+    """
+    metrics = run.metrics.copy()
+    metadata = {
+        "step": run.step,
+        "consumed_tokens": run.consumed_tokens,
+        "data_position": run.data_position.to_json(),
+        "has_average": run.has_average,
+        "num_parameters": sum(leaf.size for leaf in jax.tree.leaves(run.state.params)),
+        "facts": facts,
+    }
+    return checkpoint.save(
+        f"{folder}/{CHECKPOINT}", run.state, metadata, beside={METRICS: metrics.to_parquet}, lease_epoch=lease_epoch
+    )

@@ -1,0 +1,82 @@
+"""Temporary checkpoints of one trajectory: what a killed run resumes from, at most two of them, fenced by lease epoch.
+
+A folder is named by step and lease epoch, so an attempt that lost its lease and does not know it yet can
+neither overwrite nor delete what its successor writes; it finds the newer epoch before it writes, and stops.
+"""
+
+import re
+from typing import NamedTuple
+
+from runtime.training import checkpoint
+from runtime.training.checkpoint_files import CheckpointFiles
+
+FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})/(.+)")
+KEPT = 2
+"""One to resume from, and one in case that one's disk block turns out to be damaged."""
+
+
+class SupersededError(RuntimeError):
+    """Another attempt holds the lease now."""
+
+
+class Temporary(NamedTuple):
+    """One temporary checkpoint; `folder` holds `checkpoint/` and `metrics.parquet`."""
+
+    step: int
+    lease_epoch: int
+    is_complete: bool
+    folder: str
+
+
+class TemporaryCheckpoints:
+    """The temporary checkpoints in `folder`, as seen by the attempt with `lease_epoch`."""
+
+    def __init__(self, folder: str, lease_epoch: int) -> None:
+        self.folder = folder.rstrip("/")
+        self.lease_epoch = lease_epoch
+
+    def folder_of(self, step: int) -> str:
+        """Where this attempt saves at `step`."""
+        return f"{self.folder}/step-{step:010d}-epoch-{self.lease_epoch:06d}"
+
+    def all(self) -> list[Temporary]:
+        """Every one, complete or not, in order of steps; one listing."""
+        is_complete: dict[tuple[int, int], bool] = {}
+        for key in CheckpointFiles(self.folder).list_keys():
+            if match := FOLDER.fullmatch(key):
+                which = int(match[1]), int(match[2])
+                is_complete[which] = is_complete.get(which, False) or match[3] == "checkpoint/manifest.json"
+        return [
+            Temporary(step, epoch, complete, f"{self.folder}/step-{step:010d}-epoch-{epoch:06d}")
+            for (step, epoch), complete in sorted(is_complete.items())
+        ]
+
+    def newest(self, until_step: int) -> Temporary | None:
+        """The newest complete one not past `until_step`."""
+        usable = [found for found in self._own_past() if found.is_complete and found.step <= until_step]
+        return usable[-1] if usable else None
+
+    def refuse_if_superseded(self) -> None:
+        """Raises if a newer attempt has begun to save here."""
+        self._own_past()
+
+    def _own_past(self) -> list[Temporary]:
+        found = self.all()
+        newer = [temporary.lease_epoch for temporary in found if temporary.lease_epoch > self.lease_epoch]
+        if newer:
+            raise SupersededError(
+                f"{self.folder}: an attempt with lease epoch {max(newer)} saves here, this one has {self.lease_epoch}; "
+                "the lease was lost, and the newer attempt carries on. Nothing is to be done."
+            )
+        return found
+
+    def prune(self, step: int, *, keep: int = KEPT) -> list[Temporary]:
+        """Deletes all but the newest `keep` complete ones up to `step`, and what earlier attempts left half-written."""
+        past = [found for found in self._own_past() if found.step <= step]
+        complete = [found.folder for found in past if found.is_complete]
+        kept = set(complete[max(len(complete) - keep, 0) :])
+        dropped = [found for found in past if found.folder not in kept]
+        for found in dropped:
+            checkpoint.remove(f"{found.folder}/checkpoint")
+            CheckpointFiles(found.folder).delete_folder()
+        return dropped

@@ -1,0 +1,120 @@
+"""Decontaminate: documents in, those out that share no long run of words with an evaluation item."""
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, Field
+
+from marin_dag.step import Input, Runtime, StepContext, step
+from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, DocumentsShard, documents_fields
+from steps.evaluation_items import EvaluationItemsResult
+
+if TYPE_CHECKING:
+    from runtime.text.decontamination import Hit, ItemIndex
+    from runtime.text.documents import Document
+    from runtime.text.drops import DropLedger
+
+HITS_FILE = "hits.jsonl"
+
+
+class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
+    documents: Input[DocumentsResult]
+    evaluation_items: Input[EvaluationItemsResult]
+    ngram_words: int = Field(default=13, ge=1)
+    """13: GPT-3 (arXiv:2005.14165, appendix C)."""
+    min_field_words: int = Field(default=8, ge=1)
+    """A field of an item shorter than an n-gram is matched whole, from this many words on."""
+    action: Literal["drop", "report"] = "drop"
+    """"report" keeps every document: for corpora that a recipe uses as they were published."""
+    shards_in_flight: Runtime[int] = 64
+
+
+class DecontaminateResult(DocumentsResult, frozen=True, extra="forbid"):
+    hits: str
+    """JSON lines, one a hit: document id, task, item (row of its file), field, byte span in the document, words."""
+    num_hits: int
+    hits_by_task: dict[str, int]
+
+
+class DecontaminatedShard(DocumentsShard, frozen=True, extra="forbid"):
+    hits_by_task: dict[str, int]
+
+
+@step(policy="tracked", packages=("numpy", "pyarrow"))
+def decontaminate(config: DecontaminateConfig, context: StepContext) -> DecontaminateResult:
+    paths = [config.documents.join(shard) for shard in config.documents.result.shards]
+    items = tuple(
+        (task, config.evaluation_items.join(path))
+        for task, path in sorted(config.evaluation_items.result.files.items())
+    )
+    write = functools.partial(_decontaminate_shard, items, config.ngram_words, config.min_field_words, config.action)
+    shards = context.map(write, paths, in_flight=config.shards_in_flight)
+    fields = documents_fields(
+        context, shards, emptied="Every document overlaps with an evaluation item: this source is an evaluation set."
+    )
+    hits_by_task: dict[str, int] = {}
+    for shard in shards:
+        for task, count in shard.hits_by_task.items():
+            hits_by_task[task] = hits_by_task.get(task, 0) + count
+    _join_hits(context, len(shards))
+    return DecontaminateResult(
+        **fields, hits=HITS_FILE, num_hits=sum(hits_by_task.values()), hits_by_task=dict(sorted(hits_by_task.items()))
+    )
+
+
+def _join_hits(context: StepContext, num_shards: int) -> None:
+    import fsspec
+
+    with fsspec.open(f"{context.output_path}/{HITS_FILE}", "wb", auto_mkdir=True) as report:
+        for index in range(num_shards):
+            with fsspec.open(f"{context.output_path}/shards/{index:05d}/{HITS_FILE}", "rb") as file:
+                report.write(file.read())
+
+
+def _decontaminate_shard(
+    items: tuple[tuple[str, str], ...], ngram_words: int, min_field_words: int, action: str, shard: str, path: str
+) -> DecontaminatedShard:
+    import fsspec
+
+    from runtime.text.decontamination import ItemIndex, read_item_fields
+    from runtime.text.documents import write_documents
+    from runtime.text.drops import DropLedger
+
+    index = ItemIndex(read_item_fields(dict(items)), ngram_words=ngram_words, min_field_words=min_field_words)
+    ledger = DropLedger(SAMPLES_PER_REASON)
+    hits: list[dict[str, str | int]] = []
+    clean = _clean(shard, index, ledger, hits, drop=action == "drop")
+    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", clean)
+    with fsspec.open(f"{path}/{HITS_FILE}", "wb", auto_mkdir=True) as file:
+        file.writelines(json.dumps(hit, ensure_ascii=False).encode() + b"\n" for hit in hits)
+    hits_by_task: dict[str, int] = {}
+    for hit in hits:
+        hits_by_task[str(hit["task"])] = hits_by_task.get(str(hit["task"]), 0) + 1
+    return DecontaminatedShard(
+        num_documents=num_documents,
+        num_bytes=num_bytes,
+        dropped=dict(ledger.counts),
+        samples=tuple(ledger.samples),
+        hits_by_task=hits_by_task,
+    )
+
+
+def _clean(
+    shard: str, index: "ItemIndex", ledger: "DropLedger", hits: list[dict[str, str | int]], *, drop: bool
+) -> "Iterator[Document]":
+    from runtime.text.documents import read_batches
+
+    for batch in read_batches(shard):
+        first_hits: dict[int, Hit] = {}
+        for hit in index.hits([document.text for document in batch]):
+            first_hits.setdefault(hit.document, hit)
+            hits.append({**hit._asdict(), "document": batch[hit.document].id})
+        for row, document in enumerate(batch):
+            if row not in first_hits or not drop:
+                yield document
+                continue
+            hit = first_hits[row]
+            detail = f"{hit.num_words} words of item {hit.item}, {hit.field}"
+            ledger.drop(f"overlaps with {hit.task}", document_id=document.id, detail=detail, text=hit.excerpt)

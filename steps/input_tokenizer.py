@@ -1,0 +1,69 @@
+"""Input tokenizer: a published tokenizer.json, taken as it is."""
+
+from pydantic import BaseModel, Field
+
+from marin_dag.errors import UserError
+from marin_dag.step import Runtime, StepContext, step
+from steps.download import Sha256
+from steps.train_tokenizer import TokenizerResult, written_tokenizer
+
+
+class HubTokenizer(BaseModel, frozen=True, extra="forbid"):
+    """`tokenizer.json` of a repository on the hub."""
+
+    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
+    revision: str = Field(pattern=r"^[0-9a-f]{7,40}$")
+
+
+class LocalTokenizer(BaseModel, frozen=True, extra="forbid"):
+    """`tokenizer.json` in a folder of the user's; the content is the identity, the place is not."""
+
+    folder: Runtime[str]
+    sha256: Sha256
+
+
+class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
+    tokenizer: HubTokenizer | LocalTokenizer
+    eos_token: str = "<|end_of_text|>"
+    """Ends every document. Instruct versions of Llama 3 name <|eot_id|> in their config; pre-training wants this."""
+    bos_token: str = "<|begin_of_text|>"
+
+
+def local_tokenizer(folder: str) -> LocalTokenizer:
+    """A folder that holds `tokenizer.json`, as a config."""
+    from runtime.text.fetch.local_files import find_files, sha256_of
+
+    root = folder.rstrip("/")
+    (name,) = find_files(root, ("tokenizer.json",))
+    return LocalTokenizer(folder=root, sha256=sha256_of(f"{root}/{name}"))
+
+
+@step(policy="tracked", packages=("tokenizers",))
+def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> TokenizerResult:
+    import hashlib
+
+    import fsspec
+
+    from runtime.text.fetch.http import fetch_url
+    from runtime.text.fetch.hub import list_files, request_headers
+
+    match config.tokenizer:
+        case LocalTokenizer():
+            path = f"{config.tokenizer.folder}/tokenizer.json"
+            expected: str | None = config.tokenizer.sha256
+        case HubTokenizer():
+            (file,) = list_files(
+                config.tokenizer.repo, config.tokenizer.revision, ("tokenizer.json",), repo_type="model"
+            )
+            path = f"{context.work_path}/tokenizer.json"
+            expected = file.sha256
+            fetch_url(
+                file.url, path, parts_path=f"{context.work_path}/parts", sha256=expected, headers=request_headers()
+            )
+    with fsspec.open(path, "rb") as opened:
+        data = opened.read()
+    if expected is not None and hashlib.sha256(data).hexdigest() != expected:
+        raise UserError(
+            f"{path}: changed after the plan was made (sha256 was {expected[:12]}…); run the same command again."
+        )
+    return written_tokenizer(data.decode(), context, eos_token=config.eos_token, bos_token=config.bos_token)

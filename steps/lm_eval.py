@@ -1,0 +1,86 @@
+"""LM eval: scores of an exported model on lm-eval's tasks; what was published is what is scored."""
+
+import json
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, Field
+
+from marin_dag.step import Input, Runtime, StepContext, step
+from runtime.evaluation.suites import TaskSpec
+from runtime.evaluation.task_score import TaskScore
+from steps.evaluation_items import EvaluationItemsResult
+from steps.hf_export import HfExportResult
+
+if TYPE_CHECKING:
+    from runtime.evaluation.harness import LlamaHarness
+
+
+class LmEvalConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which export, on which items."""
+
+    export: Input[HfExportResult]
+    items: Input[EvaluationItemsResult]
+    tasks: tuple[TaskSpec, ...] = Field(min_length=1)
+    limit: int | None = Field(ge=2)
+    """The first so many items of each task; None scores all of them."""
+    compute_dtype: Literal["bfloat16", "float32"] = "float32"
+    tokens_per_batch: Runtime[int] = 4_096
+
+
+class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
+    """One score a task and metric, in the order of the config's tasks."""
+
+    scores: tuple[TaskScore, ...]
+    samples: str
+    """JSON lines: the first items of each task, with the very prompts and what the model said."""
+    weights: Literal["hot", "averaged"]
+    """Which weights the export holds."""
+    step: int
+    consumed_tokens: int
+
+
+@step(policy="tracked", packages=("lm_eval", "tokenizers"))
+def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
+    """Reads the exported folder back as anyone else would, and scores that."""
+    import fsspec
+    import numpy as np
+
+    from runtime.evaluation.run_tasks import run_tasks
+    from runtime.evaluation.tasks import TaskFiles
+    from runtime.interop.huggingface import read_model
+
+    export, items = config.export.result, config.items.result
+    model = read_model(config.export.join(export.folder))
+
+    def make_harness() -> "LlamaHarness":
+        from runtime.evaluation.harness import LlamaHarness
+        from runtime.evaluation.scoring import Scorer
+
+        scorer = Scorer(
+            model.params,
+            model.config,
+            model.rope,
+            compute_dtype=np.dtype(config.compute_dtype),
+            tokens_per_batch=config.tokens_per_batch,
+        )
+        return LlamaHarness(scorer, model.tokenizer, model.special_tokens)
+
+    files = TaskFiles(
+        scored={name: config.items.join(path) for name, path in items.files.items()},
+        fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
+    )
+    run = run_tasks(make_harness, config.tasks, files, limit=config.limit)
+    for score in run.scores:
+        context.log.info("%s, %d shots, %s: %.4f", score.task, score.num_fewshot, score.metric, score.value)
+        if score.warning:
+            context.log.warning("%s, %d shots: %s", score.task, score.num_fewshot, score.warning)
+    with fsspec.open(f"{context.output_path}/samples.jsonl", "wb") as file:
+        for sample in run.samples:
+            file.write((json.dumps(sample, ensure_ascii=False, sort_keys=True) + "\n").encode())
+    return LmEvalResult(
+        scores=run.scores,
+        samples="samples.jsonl",
+        weights=export.weights,
+        step=export.step,
+        consumed_tokens=export.consumed_tokens,
+    )

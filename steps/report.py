@@ -1,0 +1,265 @@
+"""Report: everything a pipeline made, in; one self-contained HTML page and its headline figures, out."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, Field
+
+from marin_dag.step import Input, StepContext, step
+from runtime.data.mixture import MixtureSchedule
+from steps.decontaminate import DecontaminateResult
+from steps.documents import DocumentsResult
+from steps.ema_eval import EmaEvalResult
+from steps.hf_export import HfExportResult
+from steps.lm_eval import LmEvalResult
+from steps.tokenize import TokenizeResult
+from steps.train_phase import TrainPhaseResult
+
+if TYPE_CHECKING:
+    from runtime.report.contents import Evaluation, Export, Node, Phase, Report, Score, Stage
+
+PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"
+Stage_ = Literal["extract", "filter", "dedup", "decontaminate"]
+
+
+class GraphNode(BaseModel, frozen=True, extra="forbid"):
+    """A step as the drawing shows it."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    """Names of the steps it reads."""
+    group: str
+    """Row of the drawing: the source or the phase that the step belongs to; "" for one that stands alone."""
+
+
+class RecipeChange(BaseModel, frozen=True, extra="forbid"):
+    """One setting of a phase that differs from the phase it starts from, in words."""
+
+    field: str
+    before: str
+    after: str
+
+
+class ReportConfig(BaseModel, frozen=True, extra="forbid"):
+    """Everything is named by phase or by source; an export by its phase, or by `phase/anything` if it has several."""
+
+    title: str
+    introduction: str
+    main_line: tuple[str, ...] = Field(min_length=1)
+    """Phases that lead to the final model, in order; the others are branches."""
+    phases: dict[str, Input[TrainPhaseResult]]
+    parents: dict[str, str]
+    """Phase -> the phase it starts from."""
+    mixtures: dict[str, MixtureSchedule]
+    recipe: dict[str, tuple[RecipeChange, ...]]
+    evaluations: dict[str, Input[EmaEvalResult]]
+    exports: dict[str, Input[HfExportResult]]
+    scores: dict[str, Input[LmEvalResult]]
+    """By the name of the export."""
+    sources: dict[str, dict[Stage_, Input[DocumentsResult]]]
+    """Source -> stage -> what that stage left of it, in the order of the stages."""
+    caches: dict[str, Input[TokenizeResult]]
+    graph: tuple[GraphNode, ...]
+    samples_per_reason: int = Field(default=3, ge=0)
+    """Dropped documents shown for each source, stage and reason."""
+
+
+class ReportResult(BaseModel, frozen=True, extra="forbid"):
+    """Files, relative to the step's output."""
+
+    page: str
+    summary: str
+    """JSON: the headline figures."""
+
+
+def refuse_unknown_names(config: ReportConfig) -> None:
+    """Refuses a name that no phase has, before anything runs.
+
+    Raises:
+        ValueError: with the field and the names that there are.
+    """
+    named = {
+        "main_line": config.main_line,
+        "parents": (*config.parents, *config.parents.values()),
+        "mixtures": config.mixtures,
+        "recipe": config.recipe,
+        "evaluations": config.evaluations,
+        "exports": [phase_of(name) for name in config.exports],
+    }
+    for field, names in named.items():
+        unknown = sorted(set(names) - set(config.phases))
+        if unknown:
+            raise ValueError(f"{field} names {unknown}, which are no phases; phases are {sorted(config.phases)}.")
+    unknown = sorted(set(config.scores) - set(config.exports))
+    if unknown:
+        raise ValueError(f"scores names {unknown}, which are no exports; exports are {sorted(config.exports)}.")
+    nodes = {node.name for node in config.graph}
+    for node in config.graph:
+        missing = sorted(set(node.inputs) - nodes)
+        if missing:
+            raise ValueError(f"graph: {node.name!r} reads {missing}, which are not in the graph; add those steps.")
+
+
+def phase_of(export: str) -> str:
+    """The phase that an export was made of."""
+    return export.split("/")[0]
+
+
+@step(policy="tracked", packages=("numpy", "pyarrow"), check=refuse_unknown_names)
+def report(config: ReportConfig, context: StepContext) -> ReportResult:
+    """The page holds no time, host or path: the same results give the same bytes."""
+    import json
+
+    import fsspec
+
+    from runtime.report.page import render, summary
+
+    contents = contents_of(config)
+    written = {
+        PAGE_FILE: render(contents),
+        SUMMARY_FILE: json.dumps(summary(contents), indent=2, sort_keys=True, ensure_ascii=False) + "\n",
+    }
+    for name, text in written.items():
+        with fsspec.open(f"{context.output_path}/{name}", "wb", auto_mkdir=True) as file:
+            file.write(text.encode())
+    context.log.info("the report is %s/%s", context.output_path, PAGE_FILE)
+    return ReportResult(page=PAGE_FILE, summary=SUMMARY_FILE)
+
+
+def contents_of(config: ReportConfig) -> "Report":
+    """Results and files of the inputs as the plain values that the page shows."""
+    from runtime.report.contents import Cache, Report
+
+    caches = tuple(
+        Cache(name, found.num_train_tokens, found.num_validation_tokens, found.num_train_bytes)
+        for name, found in ((name, source.result) for name, source in sorted(config.caches.items()))
+    )
+    return Report(
+        title=config.title,
+        introduction=config.introduction,
+        phases=_phases(config),
+        evaluations=_evaluations(config),
+        exports=_exports(config),
+        scores=_scores(config),
+        stages=_stages(config),
+        caches=caches,
+        graph=_graph(config),
+    )
+
+
+def _order(config: ReportConfig) -> list[str]:
+    """The main line, then the branches, each after the phase it starts from."""
+    order = list(config.main_line)
+    waiting = sorted(set(config.phases) - set(order))
+    while waiting:
+        ready = [name for name in waiting if config.parents.get(name) in (None, *order)]
+        if not ready:
+            raise ValueError(f"parents: {waiting} start from each other in a circle.")
+        order += ready
+        waiting = [name for name in waiting if name not in ready]
+    return order
+
+
+def _phases(config: ReportConfig) -> "tuple[Phase, ...]":
+    from runtime.report.contents import Change, MixtureSpan, Phase
+    from runtime.report.readings import own_rows, read_curve
+
+    order = _order(config)
+    curves = {name: read_curve(config.phases[name].join(config.phases[name].result.metrics)) for name in order}
+    made = []
+    for name in order:
+        result, parent = config.phases[name].result, config.parents.get(name)
+        segments = config.mixtures[name].segments if name in config.mixtures else ()
+        made.append(
+            Phase(
+                name=name,
+                parent=parent,
+                is_main=name in config.main_line,
+                step=result.step,
+                consumed_tokens=result.consumed_tokens,
+                final_loss=result.final_loss,
+                has_average=result.has_average,
+                curve=own_rows(curves[name], curves[parent] if parent else None),
+                mixture=tuple(MixtureSpan(segment.start_step, segment.shares()) for segment in segments),
+                changes=tuple(Change(item.field, item.before, item.after) for item in config.recipe.get(name, ())),
+            )
+        )
+    return tuple(made)
+
+
+def _evaluations(config: ReportConfig) -> "tuple[Evaluation, ...]":
+    from runtime.report.contents import Evaluation
+
+    found = ((name, config.evaluations[name].result) for name in _order(config) if name in config.evaluations)
+    return tuple(Evaluation(name, item.consumed_tokens, item.hot, item.averaged) for name, item in found)
+
+
+def _in_order_of_phases(config: ReportConfig) -> list[str]:
+    order = _order(config)
+    return sorted(config.exports, key=lambda name: (order.index(phase_of(name)), name))
+
+
+def _exports(config: ReportConfig) -> "tuple[Export, ...]":
+    from runtime.report.contents import Export
+
+    found = ((name, config.exports[name]) for name in _in_order_of_phases(config))
+    return tuple(
+        Export(name, phase_of(name), export.result.weights, export.digest[:8], f"{export.result.folder}/")
+        for name, export in found
+    )
+
+
+def _scores(config: ReportConfig) -> "tuple[Score, ...]":
+    from runtime.report.contents import Score
+
+    return tuple(
+        Score(
+            name,
+            item.task,
+            item.num_fewshot,
+            item.metric,
+            item.value,
+            item.stderr,
+            item.chance,
+            item.num_items,
+            item.warning,
+        )
+        for name in _in_order_of_phases(config)
+        if name in config.scores
+        for item in config.scores[name].result.scores
+    )
+
+
+def _stages(config: ReportConfig) -> "tuple[Stage, ...]":
+    from runtime.report.contents import Stage
+    from runtime.report.readings import read_samples
+
+    made = []
+    for source, stages in sorted(config.sources.items()):
+        for stage, found in stages.items():
+            result = found.result
+            path = result.dropped_samples
+            samples = read_samples(found.join(path), config.samples_per_reason) if path else ()
+            hits = result.hits_by_task if isinstance(result, DecontaminateResult) else {}
+            made.append(Stage(source, stage, result.num_documents, result.num_bytes, result.dropped, samples, hits))
+    return tuple(made)
+
+
+def _graph(config: ReportConfig) -> "tuple[Node, ...]":
+    """What the report reads, directly or not, is done, or it could not run; of the rest it knows nothing."""
+    from runtime.report.contents import Node
+
+    inputs = {node.name: node.inputs for node in config.graph}
+    own = [node.name for node in config.graph if node.kind == report.name]
+    above = set(own) if own else set(inputs)
+    waiting = list(above)
+    while waiting:
+        waiting = [name for node in waiting for name in inputs[node] if name not in above]
+        above |= set(waiting)
+    return tuple(
+        Node(
+            node.name, node.kind, node.inputs, node.group,
+            "this" if node.name in own else "done" if node.name in above else "unknown",
+        )
+        for node in config.graph
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""Tokenize: documents in, two token caches out, one to train on and one held out."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, Field
+
+from marin_dag.step import Input, Runtime, StepContext, step
+from runtime.data.gates import GateLimits
+from steps.documents import DocumentsResult
+from steps.tokenizer import TokenizerResult
+
+if TYPE_CHECKING:
+    from runtime.data.cache import TokenFormat
+    from runtime.data.tokenizing import Encoder
+
+
+class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
+    """Every field but `shards_in_flight` is identity."""
+
+    documents: Input[DocumentsResult]
+    tokenizer: Input[TokenizerResult]
+    validation_share: float = Field(gt=0, lt=1)
+    """Share of the documents, chosen by the hash of their ids, that are never trained on."""
+    gates: GateLimits = GateLimits()
+    """What the caches must satisfy before they are committed."""
+    shards_in_flight: Runtime[int] = 64
+
+
+class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
+    """Two token caches; tokens count BOS and EOS, bytes are the UTF-8 text that went in."""
+
+    train: str
+    """Folder of a token cache, relative to the step's output."""
+    validation: str
+    num_train_tokens: int
+    num_validation_tokens: int
+    num_train_bytes: int
+    num_validation_bytes: int
+    num_train_documents: int
+    num_validation_documents: int
+    vocab_size: int
+    eos_token_id: int
+
+
+@step(policy="tracked", packages=("tokenizers", "tensorstore"))
+def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
+    """One cache shard for one shard of documents, so the bytes do not depend on the workers."""
+    from functools import partial
+
+    from runtime.data.gates import refuse_bad_cache
+    from runtime.data.tokenizing import SplitShard, write_split
+
+    tokenizer = config.tokenizer.result
+    path = config.tokenizer.join(tokenizer.tokenizer)
+    write = partial(tokenize_item, tokenizer_path=path, tokenizer=tokenizer, validation_share=config.validation_share)
+    items = [
+        (config.documents.join(shard), f"../shards/{i:05d}") for i, shard in enumerate(config.documents.result.shards)
+    ]
+    shards = [
+        SplitShard.from_json(shard)
+        for shard in context.map(write, items, in_flight=config.shards_in_flight, name="shards")
+    ]
+    refuse_bad_cache(
+        [shard.counts for shard in shards],
+        config.gates,
+        expected_documents=config.documents.result.num_documents,
+        expected_bytes=config.documents.result.num_bytes,
+        name=context.name,
+    )
+    encoder, token_format = _reader(path, tokenizer)
+    train = write_split(context.output_path, "train", token_format, shards, encoder.token_bytes)
+    validation = write_split(context.output_path, "validation", token_format, shards, encoder.token_bytes)
+    return TokenizeResult(
+        train="train",
+        validation="validation",
+        num_train_tokens=train.num_tokens,
+        num_validation_tokens=validation.num_tokens,
+        num_train_bytes=train.num_bytes,
+        num_validation_bytes=validation.num_bytes,
+        num_train_documents=train.num_documents,
+        num_validation_documents=validation.num_documents,
+        vocab_size=tokenizer.vocab_size,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+
+
+def tokenize_item(
+    item: tuple[str, str], path: str, *, tokenizer_path: str, tokenizer: TokenizerResult, validation_share: float
+) -> dict:
+    """One shard, wherever it runs; `item` is the shard of documents and where the caches will find its tokens."""
+    from runtime.data.tokenizing import tokenize_shard
+
+    encoder, token_format = _reader(tokenizer_path, tokenizer)
+    source, relative_path = item
+    return tokenize_shard(source, path, relative_path, encoder, token_format, validation_share).to_json()
+
+
+def _reader(path: str, tokenizer: TokenizerResult) -> "tuple[Encoder, TokenFormat]":
+    from runtime.data.cache import TokenFormat
+    from runtime.data.tokenizing import Encoder
+
+    token_format = TokenFormat(
+        vocab_size=tokenizer.vocab_size,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        tokenizer_digest=tokenizer.digest,
+    )
+    return Encoder(path, token_format), token_format

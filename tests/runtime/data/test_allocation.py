@@ -1,0 +1,109 @@
+"""Pins down: shares are exact in the long run, whatever their size, the batch or the step they change at."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.data.allocation import WHOLE, allocate, integer_weights, shuffled_slots
+
+SHARES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.floats(1e-6, 1e3), min_size=1, max_size=12)
+
+
+@given(shares=SHARES, batches=st.lists(st.integers(1, 300), min_size=1, max_size=40))
+def test_no_source_is_ever_further_from_its_share_than_the_bound(shares, batches):
+    weights, carry, given_so_far = integer_weights(shares), {}, Counter()
+    total = sum(Fraction(weight) for weight in shares.values())
+    for index, size in enumerate(batches):
+        counts, carry = allocate(weights, carry, size)
+        assert sum(counts.values()) == size and min(counts.values()) >= 0
+        assert sum(carry.values()) == 0
+        given_so_far.update(counts)
+        drawn = sum(batches[: index + 1])
+        for source, weight in shares.items():
+            share = Fraction(weight) / total
+            assert abs(given_so_far[source] - share * drawn) <= Fraction(1, 2) + share * len(shares) / 2 + Fraction(
+                1, 10**9
+            )
+
+
+@given(shares=SHARES)
+def test_weights_become_whole_numbers_that_lose_nothing(shares):
+    weights = integer_weights(shares)
+    total = sum(Fraction(weight) for weight in shares.values())
+    assert sum(weights.values()) == WHOLE
+    assert all(abs(weights[source] - Fraction(share) / total * WHOLE) < 1 for source, share in shares.items())
+
+
+def test_a_share_of_a_tenth_of_a_sequence_a_batch_is_drawn_every_tenth_batch():
+    """Truncation, as the public loader had it, never draws it."""
+    weights, carry, counts = integer_weights({"web": 0.99, "rare": 0.01}), {}, Counter()
+    for _ in range(100):
+        step_counts, carry = allocate(weights, carry, 10)
+        counts.update(step_counts)
+    assert counts == {"web": 990, "rare": 10}
+    assert abs(carry["rare"]) < 1_000  # of 2**60: what rounding 0.01 to a float left over
+
+
+def test_counts_are_exact_after_ten_to_the_fifteenth_sequences():
+    weights = integer_weights({"a": 1.0, "b": 2.0, "c": 1e-9})
+    counts, carry = allocate(weights, {}, 10**15)
+    total = Fraction(3) + Fraction(1e-9)
+    assert counts["c"] == round(10**15 * Fraction(1e-9) / total) == 333_333
+    assert sum(counts.values()) == 10**15
+    assert all(abs(value) < 2 * WHOLE for value in carry.values())
+
+
+@given(shares=SHARES, first=st.integers(1, 5_000), second=st.integers(1, 5_000))
+def test_cutting_a_batch_in_two_draws_the_same_in_all(shares, first, second):
+    weights = integer_weights(shares)
+    whole = allocate(weights, {}, first + second).counts
+    one, carry = allocate(weights, {}, first)
+    two, _ = allocate(weights, carry, second)
+    assert {source: one[source] + two[source] for source in weights} == whole
+
+
+def test_weights_that_change_at_every_step_lose_nothing():
+    """Online mixing changes them all the time: what rounding leaves must outlive the change."""
+    carry: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    for step in range(4_000):
+        rare = 0.001 * (1 + step % 3)
+        step_counts, carry = allocate(integer_weights({"web": 1 - rare, "rare": rare}), carry, 16)
+        counts.update(step_counts)
+    assert abs(counts["rare"] - 4_000 * 16 * 0.002) <= 1
+
+
+def test_a_source_that_rests_keeps_what_it_is_owed():
+    weights = integer_weights({"a": 0.6, "b": 0.4})
+    _, carry = allocate(weights, {}, 1)
+    _, resting = allocate(integer_weights({"a": 1.0}), carry, 7)
+    assert resting["b"] == carry["b"] != 0
+
+
+@given(shares=SHARES, size=st.integers(1, 500))
+def test_names_and_their_order_do_not_change_counts(shares, size):
+    renamed = {f"x{source}": weight for source, weight in reversed(shares.items())}
+    counts = allocate(integer_weights(shares), {}, size).counts
+    other = allocate(integer_weights(renamed), {}, size).counts
+    assert {f"x{source}": count for source, count in counts.items()} == other
+
+
+def test_a_share_too_small_to_count_is_refused():
+    with pytest.raises(ValueError, match=r"weights\['dust'\] is below"):
+        integer_weights({"web": 1.0, "dust": 1e-30})
+
+
+@given(counts=st.dictionaries(st.sampled_from("abc"), st.integers(0, 30), min_size=1), step=st.integers(0, 10**9))
+def test_slots_hold_the_counts_and_their_order_is_of_the_step(counts, step):
+    slots = shuffled_slots(counts, seed=0, step=step)
+    assert Counter(slots) == Counter({source: count for source, count in counts.items() if count})
+    assert slots == shuffled_slots(dict(reversed(counts.items())), seed=0, step=step)
+
+
+def test_slots_of_a_source_are_spread_over_the_batch():
+    slots = shuffled_slots({"a": 512, "b": 512}, seed=0, step=3)
+    assert 200 < slots[:512].count("a") < 312
+    assert slots != shuffled_slots({"a": 512, "b": 512}, seed=0, step=4)

@@ -1,0 +1,89 @@
+"""Pins down: each gate refuses the cache that it is for, says what to look at, and is silent on a sound one."""
+
+import dataclasses
+import re
+
+import pytest
+
+from runtime.data.gates import GateError, GateLimits, ShardCounts, findings, refuse_bad_cache
+
+SOUND = ShardCounts(
+    num_documents=100,
+    num_bytes=4_000,
+    num_characters=3_900,
+    num_tokens=1_000,
+    token_bytes=4_000,
+    num_unknown=0,
+    num_replacement=1,
+    num_empty_documents=0,
+    fingerprint="1000:ab",
+)
+
+
+def fails(*shards, limits=None, documents=None, size=None):
+    return {
+        finding.gate: finding.message
+        for finding in findings(
+            shards,
+            limits or GateLimits(),
+            expected_documents=sum(shard.num_documents for shard in shards) if documents is None else documents,
+            expected_bytes=sum(shard.num_bytes for shard in shards) if size is None else size,
+        )
+    }
+
+
+def test_a_sound_cache_passes():
+    other = dataclasses.replace(SOUND, fingerprint="1000:cd")
+    assert fails(SOUND, other, ShardCounts()) == {}
+    refuse_bad_cache([SOUND], GateLimits(), expected_documents=100, expected_bytes=4_000, name="tokenize/web")
+
+
+@pytest.mark.parametrize(
+    ("gate", "change", "look_at"),
+    [
+        ("min_bytes_per_token", {"num_tokens": 3_900}, "1.03 bytes a token .* text is binary"),
+        ("max_bytes_per_token", {"num_tokens": 100}, "40.00 bytes a token .*truncation"),
+        ("max_byte_loss_share", {"token_bytes": 3_999}, "1 of 4000 bytes .*normalizer"),
+        ("max_byte_loss_share", {"token_bytes": 4_100}, "100 of 4000 bytes"),
+        ("max_unknown_share", {"num_unknown": 1}, "1 of 1000 tokens are the unknown token .* byte-level"),
+        ("max_replacement_share", {"num_replacement": 2}, r"2 of 3900 characters are U\+FFFD .* charset"),
+        ("max_empty_document_share", {"num_empty_documents": 1}, "1 of 100 documents have no text .* filter"),
+    ],
+)
+def test_a_cache_that_fails_one_gate_is_refused_by_its_name(gate, change, look_at):
+    found = fails(dataclasses.replace(SOUND, **change))
+    assert list(found) == [gate]
+    assert re.search(look_at, found[gate])
+
+
+def test_documents_or_bytes_that_were_lost_on_the_way_are_refused():
+    assert (
+        "read 100 documents, the step that wrote the shards counted 101"
+        in fails(SOUND, documents=101)["lost_documents"]
+    )
+    assert "read 4000 bytes" in fails(SOUND, size=4_001)["lost_bytes"]
+
+
+def test_the_same_shard_twice_is_refused_and_the_pair_named():
+    assert "shards [(0, 1)] have the same tokens" in fails(SOUND, SOUND)["max_duplicate_shards"]
+    assert fails(SOUND, SOUND, limits=GateLimits(max_duplicate_shards=1)) == {}
+
+
+def test_a_cache_mostly_of_empty_shards_is_refused():
+    assert "2 of 3 shards have no documents" in fails(SOUND, ShardCounts(), ShardCounts())["max_empty_shard_share"]
+
+
+def test_the_error_has_every_finding_and_the_steps_name():
+    bad = dataclasses.replace(SOUND, num_unknown=5, token_bytes=0)
+    with pytest.raises(GateError, match=r"(?s)tokenize/web: .* fails 2 of its gates .*max_byte_loss.*max_unknown"):
+        refuse_bad_cache([bad], GateLimits(), expected_documents=100, expected_bytes=4_000, name="tokenize/web")
+
+
+def test_no_shards_at_all_fail_nothing_that_divides_by_them():
+    assert fails() == {}
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_a_limit_below_zero_or_not_a_number_is_refused(value):
+    with pytest.raises(ValueError, match=r"GateLimits\.max_unknown_share is (-1\.0|nan)"):
+        GateLimits(max_unknown_share=value)

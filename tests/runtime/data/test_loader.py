@@ -1,0 +1,233 @@
+"""Pins down: a batch depends on the position, the step, the seed and what the sources are, and on nothing else."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.data.loader import DataPosition, Loader, LoaderError, segments
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from runtime.data.permutation import key_of, permuted
+
+LENGTH = 32
+IDENTITIES = {"a": "identity-a", "b": "identity-b", "c": "identity-c"}
+WEIGHTS = {"a": 3.0, "b": 1.0, "c": 0.25}
+
+
+@pytest.fixture(scope="module")
+def caches(make_cache):
+    return {"a": make_cache(200, seed=1), "b": make_cache(60, seed=2), "c": make_cache(5, seed=3)}
+
+
+@pytest.fixture(scope="module")
+def loader(caches):
+    return Loader(caches, IDENTITIES, MixtureSchedule.constant(WEIGHTS), LENGTH, seed=0)
+
+
+def draw(loader, steps, batch_size=8, position=None):
+    """Batches of `steps`, and the position after them."""
+    position = position or DataPosition()
+    batches = []
+    for step in steps:
+        batch, position = loader.batch(position, step, batch_size)
+        batches.append(batch)
+    return batches, position
+
+
+def rows_of(batches, index):
+    """Rows of one source in the order in which they were drawn."""
+    return [row.tolist() for batch in batches for row in batch.tokens[batch.source_index == index]]
+
+
+def equal(one, two):
+    return len(one) == len(two) and all(
+        np.array_equal(x, y) for a, b in zip(one, two, strict=True) for x, y in zip(a, b, strict=True)
+    )
+
+
+@given(cut=st.integers(0, 12))
+def test_resumed_at_any_step_from_json_it_draws_the_same_batches(loader, cut):
+    whole, end = draw(loader, range(12))
+    first, position = draw(loader, range(cut))
+    position = DataPosition.from_json(json.loads(json.dumps(position.to_json())))
+    second, resumed_end = draw(loader, range(cut, 12), position=position)
+    assert equal(whole, first + second) and end == resumed_end
+
+
+def test_asking_twice_or_out_of_order_changes_nothing(loader):
+    _, position = draw(loader, range(6))
+    again = loader.batch(position, 6, 8)
+    loader.batch(DataPosition(), 99, 64)
+    assert equal([again[0]], [loader.batch(position, 6, 8)[0]])
+
+
+def test_rows_are_the_windows_that_an_independent_count_gives(loader, caches):
+    batches, _ = draw(loader, range(40))
+    for index, name in enumerate("abc"):
+        cache = caches[name]
+        everything = cache.read(0, cache.num_tokens)
+        count = cache.num_tokens // LENGTH
+        for drawn, row in enumerate(rows_of(batches, index)):
+            epoch, place = divmod(drawn, count)
+            key = np.array([key_of("order", 0, IDENTITIES[name], epoch)], np.uint64)
+            window = permuted(np.array([place]), sizes=np.array([count]), keys=key)[0]
+            shift = key_of("shift", 0, IDENTITIES[name], epoch) % (cache.num_tokens - count * LENGTH + 1)
+            begin = window * LENGTH + shift
+            assert row == everything[begin : begin + LENGTH].tolist()
+
+
+def test_each_epoch_reads_every_window_once_and_in_another_order(loader, caches):
+    count = caches["b"].num_tokens // LENGTH
+    position, starts = DataPosition(), []
+    while len(starts) < 2 * count:
+        plan, position = loader.plan(position, 0, 16)
+        starts += plan.starts[plan.source_index == 1].tolist()
+    first, second = starts[:count], starts[count : 2 * count]
+    assert len(set(first)) == len(set(second)) == count
+    assert {start // LENGTH for start in first} == {start // LENGTH for start in second} == set(range(count))
+    assert np.argsort(first).tolist() != np.argsort(second).tolist()
+
+
+def test_adding_removing_and_renaming_sources_moves_no_other_order(loader, caches):
+    batches, _ = draw(loader, range(30))
+    fewer = Loader(
+        {"a": caches["a"], "c": caches["c"]},
+        {"a": "identity-a", "c": "identity-c"},
+        MixtureSchedule.constant({"a": 1.0, "c": 5.0}),
+        LENGTH,
+        seed=0,
+    )
+    others, _ = draw(fewer, range(30))
+    renamed = Loader(
+        {"z": caches["a"], "y": caches["b"], "x": caches["c"]},
+        {"x": "identity-c", "z": "identity-a", "y": "identity-b"},
+        MixtureSchedule.constant({"y": 1.0, "x": 0.25, "z": 3.0}),
+        LENGTH,
+        seed=0,
+    )
+    same, _ = draw(renamed, range(30))
+    for here, there, index, other in ((0, 0, fewer, others), (2, 1, fewer, others), (1, 1, renamed, same)):
+        mine, theirs = rows_of(batches, here), rows_of(other, there)
+        count = min(len(mine), len(theirs))
+        assert count > 5 and mine[:count] == theirs[:count], (here, index.sources)
+    assert all(np.array_equal(one.tokens, two.tokens) for one, two in zip(batches, same, strict=True))
+
+
+def test_another_seed_or_identity_is_another_order(caches, loader):
+    batches, _ = draw(loader, range(5))
+    for seed, identities in ((1, IDENTITIES), (0, IDENTITIES | {"a": "retokenized"})):
+        others, _ = draw(Loader(caches, identities, MixtureSchedule.constant(WEIGHTS), LENGTH, seed), range(5))
+        assert rows_of(batches, 0) != rows_of(others, 0)
+
+
+def test_hosts_that_read_only_their_rows_read_the_batch_together(loader):
+    whole, after = loader.batch(DataPosition(), 3, 8)
+    parts = [loader.batch(DataPosition(), 3, 8, rows=slice(start, start + 2)) for start in range(0, 8, 2)]
+    assert np.array_equal(np.concatenate([part.tokens for part, _ in parts]), whole.tokens)
+    assert all(position == after for _, position in parts)
+
+
+def test_counts_follow_the_weights_exactly_and_by_name(loader):
+    _, position = draw(loader, range(170), batch_size=5)
+    assert loader.consumed_by_name(position) == {"a": 600, "b": 200, "c": 50}
+
+
+def test_weights_change_at_their_step_and_never_before(caches):
+    schedule = MixtureSchedule(
+        (MixtureSegment(0, {"a": 1.0}), MixtureSegment(4, {"b": 1.0}), MixtureSegment(6, {"a": 1.0}))
+    )
+    loader = Loader(caches, IDENTITIES, schedule, LENGTH, seed=0)
+    batches, position = draw(loader, range(8))
+    assert [set(batch.source_index.tolist()) for batch in batches] == [{0}] * 4 + [{1}] * 2 + [{0}] * 2
+    straight, _ = draw(Loader(caches, IDENTITIES, MixtureSchedule.constant({"a": 1.0}), LENGTH, seed=0), range(6))
+    assert rows_of(batches, 0) == rows_of(straight, 0)
+    assert loader.consumed_by_name(position) == {"a": 48, "b": 16, "c": 0}
+
+
+def test_two_names_of_one_source_share_its_order_and_add_their_weights(caches):
+    aliases = Loader(
+        {"a": caches["a"], "again": caches["a"], "b": caches["b"]},
+        {"a": "identity-a", "again": "identity-a", "b": "identity-b"},
+        MixtureSchedule.constant({"a": 2.0, "again": 1.0, "b": 1.0}),
+        LENGTH,
+        seed=0,
+    )
+    plain = Loader(caches, IDENTITIES, MixtureSchedule.constant({"a": 3.0, "b": 1.0}), LENGTH, seed=0)
+    one, two = draw(aliases, range(10))[0], draw(plain, range(10))[0]
+    assert all(np.array_equal(x.tokens, y.tokens) for x, y in zip(one, two, strict=True))
+
+
+def test_positions_of_a_trillion_sequences_are_as_good_as_the_first(loader):
+    position = DataPosition({"identity-a": 10**15, "identity-b": 10**15}, {}, LENGTH)
+    batch, after = loader.batch(position, 10**12, 8)
+    assert after.consumed["identity-a"] == 10**15 + int(np.count_nonzero(batch.source_index == 0))
+    assert batch.tokens.shape == (8, LENGTH)
+
+
+@given(rows=st.lists(st.lists(st.integers(0, 3), min_size=7, max_size=7), min_size=1, max_size=4))
+def test_segment_ids_count_documents_and_eos_belongs_to_the_one_it_closes(rows):
+    found = segments(np.array(rows, np.uint16), 0)
+    for row, ids in zip(rows, found.tolist(), strict=True):
+        document, expected = 0, []
+        for token in row:
+            expected.append(document)
+            document += token == 0
+        assert ids == expected
+
+
+def test_segment_ids_agree_with_the_document_offsets(loader, caches):
+    plan, _ = loader.plan(DataPosition(), 0, 16)
+    batch, _ = loader.batch(DataPosition(), 0, 16)
+    for row, (index, start) in enumerate(zip(plan.source_index, plan.starts, strict=True)):
+        offsets = caches["abc"[index]].document_offsets
+        owner = np.searchsorted(offsets, np.arange(start, start + LENGTH), side="right")
+        assert batch.segment_ids[row].tolist() == (owner - owner[0]).tolist()
+
+
+def test_types_are_those_that_the_train_step_takes(loader):
+    batch, _ = loader.batch(DataPosition(), 0, 4)
+    assert {array.dtype for array in batch} == {np.dtype(np.int32)}
+    assert batch.source_index.shape == (4,)
+
+
+def test_prefetched_batches_are_the_same_and_in_order(loader):
+    batches, end = draw(loader, range(3, 15))
+    with loader.prefetched(DataPosition(), range(3, 15), 8, depth=2) as prefetched:
+        items = list(prefetched)
+    assert [step for step, _, _ in items] == list(range(3, 15))
+    assert equal(batches, [batch for _, batch, _ in items]) and items[-1][2] == end
+
+
+def test_slots_of_all_sources_are_spread_over_the_batch(loader):
+    plan, _ = loader.plan(DataPosition(), 0, 512)
+    halves = Counter(plan.source_index[:256].tolist()), Counter(plan.source_index[256:].tolist())
+    assert all(halves[0][index] and halves[1][index] for index in range(3))
+
+
+def test_what_cannot_be_drawn_is_refused_with_the_cure(caches, make_cache):
+    def build(caches, identities, weights, length=LENGTH):
+        return Loader(caches, identities, MixtureSchedule.constant(weights), length, seed=0)
+
+    with pytest.raises(LoaderError, match=r"no token cache for \['d'\]; the caches are \['a', 'b', 'c'\]"):
+        build(caches, IDENTITIES, {"a": 1.0, "d": 1.0})
+    with pytest.raises(LoaderError, match="Pass one of each"):
+        build(caches, {"a": "x"}, {"a": 1.0})
+    with pytest.raises(LoaderError, match=r"caches\['c'\] holds \d+ tokens, less than one sequence of 4096"):
+        build(caches, IDENTITIES, {"c": 1.0}, length=4096)
+    with pytest.raises(LoaderError, match="another source has too, but their caches differ"):
+        build(caches, IDENTITIES | {"b": "identity-a"}, {"a": 1.0})
+
+
+def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch):
+    other = type(caches["b"]).open(caches["b"].path)
+    monkeypatch.setattr(other, "vocab_size", 501)
+    with pytest.raises(LoaderError, match="made by different tokenizers"):
+        Loader(caches | {"b": other}, IDENTITIES, MixtureSchedule.constant(WEIGHTS), LENGTH, seed=0)
+
+
+def test_a_position_of_another_sequence_length_is_refused(loader):
+    with pytest.raises(LoaderError, match="recorded: 64; now: 32"):
+        loader.batch(DataPosition(sequence_length=64), 0, 4)

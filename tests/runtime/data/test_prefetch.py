@@ -1,0 +1,73 @@
+"""Pins down: items come in order, errors come to the reader, the thread ends, and waiting is counted."""
+
+import itertools
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from runtime.data import prefetch
+from runtime.data.prefetch import Prefetch
+
+
+def test_items_come_in_order_and_then_it_ends():
+    with Prefetch(iter(range(50)), depth=3) as items:
+        assert list(items) == list(range(50))
+        assert list(items) == []
+
+
+def test_it_runs_ahead_by_its_depth_and_no_further():
+    made, reached, far = [], threading.Event(), threading.Event()
+
+    def source():
+        for item in itertools.count():
+            made.append(item)
+            if item == 3:
+                reached.set()
+            if item == 4:
+                far.set()
+            yield item
+
+    with Prefetch(source(), depth=3) as items:
+        assert reached.wait(5)  # three wait to be taken, a fourth is in hand
+        assert not far.wait(0.05)
+        assert next(items) == 0
+        assert far.wait(5)
+    assert len(made) == 5
+
+
+def test_an_error_comes_to_the_reader_at_its_place_with_its_type():
+    def source():
+        yield 1
+        raise KeyError("torn")
+
+    items = Prefetch(source(), depth=4)
+    assert next(items) == 1
+    with pytest.raises(KeyError, match="torn"):
+        next(items)
+    assert list(items) == []
+
+
+def test_closing_early_ends_the_thread():
+    items = Prefetch(itertools.count(), depth=2)
+    assert next(items) == 0
+    items.close()
+    items.close()
+    assert not items._thread.is_alive()
+    assert list(items) == []
+
+
+def test_waiting_for_a_slow_source_is_counted_and_the_cold_start_apart(monkeypatch):
+    clock = iter([0.0, 2.0, 10.0, 10.005, 20.0, 20.5])
+    monkeypatch.setattr(prefetch, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    with Prefetch(iter("abc"), depth=1) as items:
+        assert [next(items) for _ in range(3)] == ["a", "b", "c"]
+    assert items.first_wait_seconds == 2.0
+    assert items.num_stalls == 1
+    assert items.waited_seconds == pytest.approx(0.505)
+    assert items.last_wait_seconds == pytest.approx(0.5)
+
+
+def test_a_depth_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="depth is 0"):
+        Prefetch(iter(()), depth=0)

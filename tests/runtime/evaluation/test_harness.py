@@ -1,0 +1,225 @@
+"""The harness adapter gives the numbers that lm-eval's own Hugging Face adapter gives for the exported folder."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+from runtime.evaluation.harness import GenerationError, GenerationRequest, LlamaHarness, generation_request
+from runtime.evaluation.scoring import Score, Scored, Scorer, pack
+from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
+from runtime.model.config import LLAMA3_ROPE, LlamaConfig
+from runtime.model.llama import Llama
+from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
+
+MAX_LENGTH = CONFIG.max_position_embeddings
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "naïve",
+    "café",
+    "日本",
+    "42",
+    ",",
+    ".",
+    "don't",
+]
+
+
+def text(seed: int, num_words: int) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=num_words))
+
+
+def request(kind: str, *arguments: object) -> Instance:
+    return Instance(kind, {}, tuple(arguments), 0, metadata=("a_task", 0, 1))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["no-bos", "bos"])
+def both(request, tmp_path_factory):
+    """Our adapter and theirs, over one exported folder."""
+    folder = tmp_path_factory.mktemp("export")
+    with_bos = request.param
+    special = SpecialTokens(0, 1 if with_bos else None)
+    write_model(str(folder), model(), CONFIG, LLAMA3_ROPE, special, dtype="float32")
+    source = tokenizer_file(folder.parent / f"tokenizer-{with_bos}.json", with_bos=with_bos)
+    write_tokenizer(str(folder), str(source), special, vocab_size=CONFIG.vocab_size, max_length=MAX_LENGTH)
+    read = read_model(str(folder))
+    scorer = Scorer(read.params, read.config, read.rope, compute_dtype=jnp.float32, tokens_per_batch=1024)
+    ours = LlamaHarness(scorer, read.tokenizer, read.special_tokens)
+    theirs = HFLM(
+        pretrained=transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32),
+        tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
+        batch_size=4,
+        device="cpu",
+    )
+    return ours, theirs
+
+
+def greedy_continuation(ours: LlamaHarness, context: str) -> str:
+    return ours.generate_until([request("generate_until", context, {"until": [], "max_gen_toks": 3})])[0]
+
+
+def test_log_likelihoods_and_greedy_flags_equal_those_of_lm_evals_own_adapter(both):
+    ours, theirs = both
+    pairs = [(text(i, 1 + i * 5), " " + text(100 + i, 1 + i % 4)) for i in range(24)]
+    pairs += [(text(7, 12), f" {letter}") for letter in "ABCD"]  # one shared context, one token each
+    pairs += [("", text(8, 4)), ("trailing space ", "fox"), ("two spaces  ", " fox"), ("Answer:", "\nthe dog")]
+    pairs += [(text(9, 200), " " + text(10, 3)), ("<|begin_of_text|>the", " fox"), ("<|end_of_text|>the", " fox")]
+    pairs += [(context, greedy_continuation(ours, context)) for context in (text(11, 9), text(12, 30))]
+    requests = [request("loglikelihood", *pair) for pair in pairs]
+    expected, found = theirs.loglikelihood(requests, disable_tqdm=True), ours.loglikelihood(requests)
+    np.testing.assert_allclose([x[0] for x in found], [x[0] for x in expected], atol=1e-3)
+    assert [x[1] for x in found] == [x[1] for x in expected]
+    assert {x[1] for x in found} == {True, False}
+    assert ours.num_truncated["a_task"] >= 1
+
+
+def test_rolling_log_likelihoods_cover_texts_longer_than_the_context(both):
+    ours, theirs = both
+    texts = ["fox", text(1, 20), text(2, 400), text(3, 97)]
+    assert len(ours.tok_encode(texts[2])) > 2 * MAX_LENGTH
+    requests = [request("loglikelihood_rolling", string) for string in texts]
+    np.testing.assert_allclose(
+        ours.loglikelihood_rolling(requests), theirs.loglikelihood_rolling(requests, disable_tqdm=True), rtol=1e-5
+    )
+
+
+def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
+    ours, theirs = both
+    contexts = [text(i, n) for i, n in enumerate((1, 5, 9, 30, 300))]
+    free = [request("generate_until", context, {"until": [], "max_gen_toks": 12}) for context in contexts]
+    expected = theirs.generate_until(free, disable_tqdm=True)
+    assert ours.generate_until(free) == expected
+    stop = expected[0][2:4]
+    stopped = [request("generate_until", context, {"until": [stop], "max_gen_toks": 12}) for context in contexts]
+    found = ours.generate_until(stopped)
+    assert found == theirs.generate_until(stopped, disable_tqdm=True)
+    assert found[0] == expected[0].split(stop)[0] != expected[0]
+
+
+def test_text_ends_at_the_end_of_text_token_and_leaves_it_out(both):
+    ours, _ = both
+    tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]
+    assert ours._cut(tokens, ()) == ours._decode(tokens[:1])
+
+
+def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets():
+    params = model()
+    scorer = Scorer(params, CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
+    rng = np.random.default_rng(0)
+    sequences = []
+    for _ in range(30):
+        length = int(rng.integers(1, MAX_LENGTH + 1))
+        tokens = tuple(int(t) for t in rng.integers(0, CONFIG.vocab_size, length + 1))
+        sequences.append(Scored(tokens[:-1], tokens[-int(rng.integers(1, length + 1)) :]))
+    for sequence, score in zip(sequences, scorer.score(sequences), strict=True):
+        expected, is_greedy = plain_score(params, sequence)
+        assert score.log_likelihood == pytest.approx(expected, abs=2e-3)
+        assert score.is_greedy == is_greedy
+
+
+def plain_score(params: Llama, sequence: Scored) -> tuple[float, bool]:
+    from runtime.model.llama import whole
+    from runtime.model.rotary import inverse_frequencies
+
+    frequencies = inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
+    tokens = jnp.zeros((1, MAX_LENGTH), jnp.int32).at[0, : len(sequence.inputs)].set(jnp.array(sequence.inputs))
+    logits = params.logits(tokens, jnp.zeros_like(tokens), frequencies, config=CONFIG, computation=whole(jnp.float32))[
+        0, : len(sequence.inputs)
+    ]
+    log_shares = np.asarray(jax.nn.log_softmax(logits, axis=-1), np.float64)[-len(sequence.targets) :]
+    picked = log_shares[np.arange(len(sequence.targets)), list(sequence.targets)]
+    return float(picked.sum()), bool((log_shares.argmax(-1) == np.array(sequence.targets)).all())
+
+
+def test_every_kind_of_request_together_compiles_three_programs(both):
+    ours, _ = both
+    scorer = ours._scorer
+    sizes = [program._cache_size() for program in (scorer._hidden_states, scorer._score, scorer._likeliest)]
+    assert sizes == [1, 1, 1]
+
+
+def test_packing_keeps_every_sequence_once_and_wastes_little():
+    rng = np.random.default_rng(1)
+    sequences = [tuple(range(i, i + int(rng.integers(1, 101)))) for i in range(1000)]
+    rows = pack(sequences, 256)
+    assert sorted(sequence for row in rows for sequence in row) == sorted(sequences)
+    assert all(sum(map(len, row)) <= 256 for row in rows)
+    assert sum(map(len, sequences)) / (len(rows) * 256) > 0.97
+
+
+def test_the_score_of_a_sequence_does_not_depend_on_its_company():
+    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
+    lonely = Scored((5, 6, 7, 8), (7, 9))
+    crowd = [Scored(tuple(range(n, n + 60)), (1,)) for n in range(40)]
+    (alone,) = scorer.score([lonely])
+    together = scorer.score([*crowd, lonely])[-1]
+    assert together.log_likelihood == pytest.approx(alone.log_likelihood, abs=1e-4)
+
+
+def test_no_requests_give_no_scores():
+    assert Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32).score([]) == []
+
+
+@pytest.mark.parametrize(
+    ("sequence", "message"),
+    [
+        (Scored((1, 2), ()), r"sequences\[0\]: 2 input tokens and 0 targets"),
+        (Scored((1,), (1, 2)), r"1 input tokens and 2 targets"),
+        (Scored((1,) * (MAX_LENGTH + 1), (1,)), rf"{MAX_LENGTH + 1} input tokens .* context of {MAX_LENGTH}"),
+        (Scored((1,), (CONFIG.vocab_size,)), r"token 320 is outside of the model's vocab_size of 320"),
+    ],
+)
+def test_a_sequence_that_does_not_fit_the_model_is_refused(sequence, message):
+    with pytest.raises(ValueError, match=message):
+        Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32).score([sequence])
+
+
+def test_generation_arguments_are_read_as_lm_eval_reads_them():
+    read = generation_request({"until": "\n", "do_sample": False, "temperature": 0.7, "max_new_tokens": 9})
+    assert read == GenerationRequest(("\n",), 9)
+    assert generation_request({"until": ["</s>", ""]}) == GenerationRequest(("</s>",), 256)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"do_sample": True, "temperature": 0.8}, r"sampling at temperature 0\.8 .* do_sample: false"),
+        ({"temperature": 0.8}, r"sampling at temperature 0\.8"),
+        ({"num_beams": 4}, r"num_beams not known"),
+    ],
+)
+def test_ways_of_generating_that_would_change_the_text_are_refused(arguments, message):
+    with pytest.raises(GenerationError, match=message):
+        generation_request(arguments)
+
+
+def test_a_task_that_wants_more_text_than_the_context_holds_is_refused(both):
+    ours, _ = both
+    with pytest.raises(GenerationError, match=rf"a_task: max_gen_toks is {MAX_LENGTH}, but the model's whole context"):
+        ours.generate_until([request("generate_until", "fox", {"max_gen_toks": MAX_LENGTH})])
+
+
+def test_one_config_field_scores_in_bfloat16_close_to_float32():
+    config = LlamaConfig(**{**CONFIG.__dict__, "max_position_embeddings": 64})
+    sequences = [Scored(tuple(range(n, n + 20)), (n + 3,)) for n in range(8)]
+    exact, rough = (
+        Scorer(model(), config, LLAMA3_ROPE, compute_dtype=dtype).score(sequences)
+        for dtype in (jnp.float32, jnp.bfloat16)
+    )
+    assert all(isinstance(score, Score) for score in rough)
+    np.testing.assert_allclose([s.log_likelihood for s in rough], [s.log_likelihood for s in exact], atol=0.5)
+    assert exact != rough

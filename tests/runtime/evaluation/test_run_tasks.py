@@ -1,0 +1,202 @@
+"""lm-eval's own definitions run on local rows, offline, and their scores come with what is needed to judge them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from lm_eval.api.metrics import mean_stderr, pooled_sample_stderr
+from tokenizers import Tokenizer
+
+from runtime.evaluation.harness import LlamaHarness
+from runtime.evaluation.run_tasks import run_tasks
+from runtime.evaluation.scoring import Scorer
+from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
+from runtime.evaluation.task_score import suspicion
+from runtime.evaluation.tasks import TaskFiles, TaskItemsError, read_rows
+from runtime.interop.huggingface import SpecialTokens
+from runtime.model.config import LLAMA3_ROPE
+from tests.runtime.evaluation.rows import NUM_ROWS, ROWS, write_files
+from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("items"))
+
+
+@pytest.fixture(scope="module")
+def make_harness(tmp_path_factory):
+    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32)
+    tokenizer = Tokenizer.from_file(str(tokenizer_file(tmp_path_factory.mktemp("t") / "tokenizer.json")))
+    return lambda: LlamaHarness(scorer, tokenizer, SpecialTokens(0, None))
+
+
+def test_all_laptop_tasks_run_and_score_every_row(files, make_harness):
+    run = run_tasks(make_harness, LAPTOP_TASKS, files, limit=None)
+    assert {score.task for score in run.scores} == {spec.task for spec in LAPTOP_TASKS}
+    assert all(score.num_items == NUM_ROWS and score.num_fewshot == 0 for score in run.scores)
+    assert {(s.task, s.metric) for s in run.scores} >= {("arc_easy", "acc"), ("arc_easy", "acc_norm"), ("boolq", "acc")}
+    assert all(0 <= score.value <= 1 and score.chance and score.fewshot_from == "none" for score in run.scores)
+
+
+def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(files, make_harness):
+    run = run_tasks(make_harness, [TaskSpec("boolq")], files, limit=5)
+    (score,) = run.scores
+    values = [sample["metrics"]["acc"] for sample in run.samples]
+    assert score.num_items == len(values) == 5
+    assert score.value == pytest.approx(sum(values) / 5)
+    assert score.stderr == pytest.approx(mean_stderr(values))
+    assert [sample["target"] for sample in run.samples] == [n % 2 for n in range(5)]
+
+
+def test_running_twice_gives_the_same_scores_and_samples(files, make_harness):
+    specs = [TaskSpec("arc_easy", 2), TaskSpec("mmlu", 2), TaskSpec("hellaswag"), TaskSpec("hellaswag", 1)]
+    assert run_tasks(make_harness, specs, files, limit=4) == run_tasks(make_harness, specs, files, limit=4)
+
+
+def test_the_samples_hold_the_very_prompts_of_lm_evals_definition(files, make_harness):
+    run = run_tasks(make_harness, [TaskSpec("arc_easy"), TaskSpec("mmlu_astronomy", 1)], files, limit=2)
+    arc, mmlu = run.samples[0], run.samples[2]
+    assert arc["requests"][1] == ["Question: Which of them jumps 0?\nAnswer:", " a dog 0"]
+    assert mmlu["requests"][0] == [
+        "The following are multiple choice questions (with answers) about astronomy.\n\n"
+        "How many dogs are 100?\nA. 0\nB. 1\nC. 2\nD. 3\nAnswer: A\n\n"
+        "How many dogs are 0?\nA. 0\nB. 1\nC. 2\nD. 3\nAnswer:",
+        " A",
+    ]
+    json.dumps(run.samples)
+
+
+def test_worked_examples_come_from_rows_of_their_own_where_there_are_any(files, make_harness):
+    run = run_tasks(make_harness, [TaskSpec("mmlu", 2), TaskSpec("arc_easy", 2)], files, limit=3)
+    sources = {score.task: score.fewshot_from for score in run.scores}
+    assert sources == {"mmlu": "rows of their own", "arc_easy": "the scored rows"}
+    for sample in run.samples:
+        if sample["task"].startswith("arc_easy"):
+            prompt = sample["requests"][0][0]
+            assert prompt.count("Question:") == 3
+            assert prompt.count(f"jumps {sample['doc_id']}?") == 1  # the item itself is never its own example
+
+
+def test_a_group_scores_all_items_of_its_tasks_together(files, make_harness):
+    subjects = ("mmlu_astronomy", "mmlu_high_school_biology", "mmlu_world_religions")
+    (group,) = run_tasks(make_harness, [TaskSpec("mmlu")], files, limit=None).scores
+    parts = run_tasks(make_harness, [TaskSpec(subject) for subject in subjects], files, limit=None).scores
+    assert group.num_items == sum(part.num_items for part in parts) == 3 * NUM_ROWS
+    assert group.value == pytest.approx(sum(part.value * part.num_items for part in parts) / group.num_items)
+    pooled = pooled_sample_stderr([part.stderr for part in parts], [part.num_items for part in parts])
+    assert group.stderr == pytest.approx(pooled, rel=0.1)
+
+
+def test_a_metric_that_is_no_mean_over_items_has_no_standard_error(files, make_harness):
+    scores = run_tasks(make_harness, [TaskSpec("lambada_openai")], files, limit=2).scores
+    perplexity = next(score for score in scores if score.metric == "perplexity")
+    assert perplexity.value > 1 and perplexity.stderr is None and perplexity.chance is None
+
+
+def test_a_task_without_items_is_refused_with_the_ones_there_are(files, make_harness):
+    with pytest.raises(
+        TaskItemsError, match=r"no items for 'wsc273'; there are items for \['arc_challenge', .*Leave it"
+    ):
+        run_tasks(make_harness, [TaskSpec("wsc273")], files, limit=None)
+
+
+def test_asking_twice_for_the_same_is_refused(files, make_harness):
+    with pytest.raises(TaskItemsError, match=r"piqa_0shot is asked for twice"):
+        run_tasks(make_harness, [TaskSpec("piqa"), TaskSpec("piqa", 0)], files, limit=None)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1}\n{"a": \n', r"x\.jsonl, line 2: not JSON"),
+        (b"[1]\n", r"x\.jsonl, line 1: a list; each line is one JSON object"),
+        (b"", r"x\.jsonl: no items"),
+        (b'{"a": "\xff"}\n', r"x\.jsonl, line 1: not JSON"),
+    ],
+)
+def test_a_damaged_file_of_items_is_named_with_its_line(tmp_path, content, message):
+    (tmp_path / "x.jsonl").write_bytes(content)
+    with pytest.raises(TaskItemsError, match=message):
+        read_rows({"test": str(tmp_path / "x.jsonl")}, {"test": None})
+
+
+def test_nothing_asks_the_network_or_leaves_a_cache_behind(files, tmp_path):
+    script = f"""
+import json, os, socket, sys
+
+def refuse(*arguments, **options):
+    print("NETWORK", arguments, flush=True)
+    os._exit(3)
+
+socket.getaddrinfo = socket.create_connection = refuse
+socket.socket.connect = refuse
+from runtime.evaluation.run_tasks import run_tasks
+from runtime.evaluation.suites import TaskSpec
+from runtime.evaluation.tasks import TaskFiles
+
+class Constant:
+    def make(self):
+        from lm_eval.api.model import LM
+        import collections
+        class Shortest(LM):
+            num_truncated = collections.Counter()
+            def loglikelihood(self, requests):
+                return [(-float(len(request.args[1])), False) for request in requests]
+            def loglikelihood_rolling(self, requests):
+                raise NotImplementedError
+            def generate_until(self, requests):
+                return ["The answer is 2." for request in requests]
+        return Shortest()
+
+files = TaskFiles(*json.loads({json.dumps(json.dumps(files))}))
+specs = [TaskSpec(name) for name in {sorted(ROWS)!r}]
+run = run_tasks(Constant().make, specs, files, limit=2)
+print(json.dumps([[score.task, score.metric, score.value, score.num_unparsed] for score in run.scores]))
+"""
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
+    child = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    scores = json.loads(child.stdout.splitlines()[-1])
+    assert {task for task, *_ in scores} == set(ROWS)
+    assert ["gsm8k_cot", "exact_match,strict-match", 0.5, 0] in scores
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == []
+
+
+def test_the_environment_is_put_back_afterwards(files, make_harness, monkeypatch):
+    import os
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    before = dict(os.environ)
+    run_tasks(make_harness, [TaskSpec("piqa")], files, limit=2)
+    assert dict(os.environ) == before
+
+
+def test_half_of_chance_on_many_items_raises_suspicion_and_a_few_items_do_not():
+    facts = {"chance": 0.25, "num_truncated": 0, "num_requests": 4, "num_unparsed": 0}
+    assert "below half of chance (0.250) on 501 items" in suspicion(value=0.12, num_items=501, **facts)
+    assert suspicion(value=0.13, num_items=501, **facts) is None
+    assert suspicion(value=0.0, num_items=500, **facts) is None
+
+
+def test_truncated_prompts_and_unparsed_answers_raise_suspicion():
+    facts = {"value": 0.5, "chance": None, "num_items": 10}
+    assert "3 of 5 prompts" in suspicion(num_truncated=3, num_requests=5, num_unparsed=0, **facts)
+    assert "in 6 of 10 generated" in suspicion(num_truncated=0, num_requests=5, num_unparsed=6, **facts)
+
+
+def test_prompts_that_lost_their_beginning_are_counted_for_their_task(tmp_path, files, make_harness):
+    row = ROWS["boolq"](0) | {"passage": "the quick fox " * 200}
+    (tmp_path / "boolq.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(ROWS['boolq'](1))}\n")
+    long = TaskFiles({**files.scored, "boolq": str(tmp_path / "boolq.jsonl")}, files.fewshot)
+    scores = run_tasks(make_harness, [TaskSpec("boolq"), TaskSpec("piqa")], long, limit=2).scores
+    assert {score.task: score.num_truncated for score in scores} == {"boolq": 2, "piqa": 0}

@@ -1,0 +1,68 @@
+"""Suites name real definitions, at the shots of the published recipe."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import lm_eval.tasks
+import pytest
+from lm_eval.tasks._yaml_loader import load_yaml
+
+from runtime.evaluation.suites import (
+    CORE_TASKS,
+    DEFINITIONS,
+    FINAL_TASKS,
+    LAPTOP_TASKS,
+    MMLU_SUBJECTS,
+    MMLU_TASKS,
+    TaskSpec,
+    members,
+)
+
+INSTALLED = Path(lm_eval.tasks.__file__).parent
+
+
+@pytest.mark.parametrize("name", [name for name in DEFINITIONS if not name.startswith("mmlu_")])
+def test_every_definition_is_there_under_its_own_name_in_the_installed_package(name):
+    config = load_yaml(INSTALLED / DEFINITIONS[name].yaml, resolve_func=False)
+    assert config["task"] == name
+    assert (DEFINITIONS[name].chance is None) == (config["output_type"] != "multiple_choice")
+
+
+def test_mmlu_has_the_57_subjects_of_the_installed_package():
+    there = {path.stem.removeprefix("mmlu_") for path in (INSTALLED / "mmlu" / "default").glob("mmlu_*.yaml")}
+    assert set(MMLU_SUBJECTS) == there and len(MMLU_SUBJECTS) == 57
+    assert members("mmlu") == tuple(f"mmlu_{subject}" for subject in MMLU_SUBJECTS)
+    assert members("piqa") == ("piqa",)
+
+
+def test_core_tasks_have_the_shots_of_the_published_recipe():
+    published = (
+        "agieval_lsat_ar 3, arc_easy 10, arc_challenge 10, boolq 10, commonsense_qa 10, copa 0, hellaswag 0, "
+        "hellaswag 10, lambada_openai 0, openbookqa 0, piqa 10, wsc273 0, winogrande 0"
+    )
+    assert ", ".join(f"{spec.task} {spec.num_fewshot}" for spec in CORE_TASKS) == published
+    assert [(spec.task, spec.num_fewshot) for spec in MMLU_TASKS] == [("mmlu", 0), ("mmlu", 5)]
+
+
+def test_no_suite_asks_for_anything_twice():
+    for suite in (CORE_TASKS, MMLU_TASKS, FINAL_TASKS, LAPTOP_TASKS):
+        assert len({spec.label for spec in suite}) == len(suite)
+
+
+def test_an_unknown_task_is_refused_with_the_ones_there_are():
+    with pytest.raises(ValueError, match=r"TaskSpec\.task is 'arc_esay', which no definition .*'arc_easy'.*'mmlu'"):
+        TaskSpec("arc_esay")
+    with pytest.raises(ValueError, match=r"num_fewshot of 'piqa' is -1"):
+        TaskSpec("piqa", -1)
+
+
+def test_a_plan_can_read_suites_and_steps_without_any_heavy_import():
+    code = (
+        "import json, sys, runtime.evaluation.suites, runtime.evaluation.task_score, runtime.model.description;"
+        "heavy = {'jax', 'numpy', 'lm_eval', 'datasets', 'tokenizers', 'safetensors'};"
+        "print(json.dumps(sorted(heavy & set(sys.modules))))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(output) == []

@@ -1,0 +1,259 @@
+"""Hugging Face export and import: the same model on both sides, and the same bytes each time."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
+
+from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
+from runtime.interop.huggingface_config import InteropError, from_config_json, to_config_json
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope, RopeScaling
+from runtime.model.llama import Llama, whole
+from runtime.model.rotary import inverse_frequencies
+from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
+
+# Short enough an original length that all three kinds of frequency occur within 128 positions.
+SCALED_ROPE = Rope(
+    rope_theta=10_000.0,
+    scaling=RopeScaling(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64),
+)
+SPECIAL = SpecialTokens(eos_token_id=0, bos_token_id=None)
+
+
+def our_logits(params: Llama, config: LlamaConfig, rope: Rope, tokens: np.ndarray) -> np.ndarray:
+    frequencies = inverse_frequencies(rope, config.head_dim)
+    segment_ids = jnp.zeros(tokens.shape, jnp.int32)
+    computation = whole(jnp.float32)
+    return np.asarray(
+        params.logits(jnp.asarray(tokens), segment_ids, frequencies, config=config, computation=computation)
+    )
+
+
+def their_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
+    theirs = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        return theirs(torch.from_numpy(tokens.astype(np.int64))).logits.numpy()
+
+
+@pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE, SCALED_ROPE], ids=["plain", "llama3", "llama3-short"])
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+def test_transformers_computes_the_same_logits_from_the_exported_folder(tmp_path, rope, is_tied):
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied)
+    params = model(config)
+    write_model(str(tmp_path), params, config, rope, SPECIAL, dtype="float32")
+    tokens = np.asarray(jax.random.randint(jax.random.key(2), (2, 128), 0, config.vocab_size))
+    ours, theirs = our_logits(params, config, rope, tokens), their_logits(tmp_path, tokens)
+    assert np.abs(theirs).max() > 1  # or agreement would be cheap
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_a_scaling_that_is_lost_would_be_seen_in_the_logits(tmp_path):
+    params = model()
+    write_model(str(tmp_path), params, CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    tokens = np.asarray(jax.random.randint(jax.random.key(2), (2, 128), 0, CONFIG.vocab_size))
+    ours = our_logits(params, CONFIG, SCALED_ROPE, tokens)
+    assert np.abs(ours - their_logits(tmp_path, tokens)).max() > 1e-2
+
+
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("max_shard_size_in_bytes", [20_000, 10**9], ids=["sharded", "whole"])
+def test_an_exported_model_is_read_back_bit_for_bit(tmp_path, is_tied, max_shard_size_in_bytes):
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied)
+    params = model(config)
+    folder = str(tmp_path)
+    files = write_model(
+        folder, params, config, LLAMA3_ROPE, SPECIAL, dtype="float32", max_shard_size_in_bytes=max_shard_size_in_bytes
+    )
+    write_tokenizer(folder, str(tokenizer_file(tmp_path / "t.json")), SPECIAL, vocab_size=320, max_length=256)
+    assert set(files) == {path.name for path in tmp_path.iterdir()} - {
+        "t.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
+    read = read_model(folder)
+    assert (read.config, read.rope, read.special_tokens) == (config, LLAMA3_ROPE, SPECIAL)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, read.params))
+
+
+def test_shards_hold_what_the_index_says_and_transformers_reads_them(tmp_path):
+    params = model()
+    write_model(str(tmp_path), params, CONFIG, LLAMA3_ROPE, SPECIAL, dtype="float32", max_shard_size_in_bytes=50_000)
+    shards = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert len(shards) > 2 and shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == 4 * CONFIG.num_parameters
+    tokens = np.arange(64)[None]
+    np.testing.assert_allclose(
+        our_logits(params, CONFIG, LLAMA3_ROPE, tokens), their_logits(tmp_path, tokens), atol=1e-4
+    )
+
+
+def test_what_transformers_saves_is_read_back(tmp_path):
+    params = model()
+    write_model(str(tmp_path / "ours"), params, CONFIG, SCALED_ROPE, SPECIAL, dtype="float32")
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
+    theirs.save_pretrained(tmp_path / "theirs")
+    tokenizer_file(tmp_path / "theirs" / "tokenizer.json")
+    read = read_model(str(tmp_path / "theirs"))
+    assert (read.config, read.rope) == (CONFIG, SCALED_ROPE)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, read.params))
+
+
+def test_bfloat16_rounds_to_nearest_even_and_both_sides_read_it(tmp_path):
+    params = model()
+    write_model(str(tmp_path), params, CONFIG, LLAMA3_ROPE, SPECIAL, dtype="bfloat16")
+    tokenizer_file(tmp_path / "tokenizer.json")
+    read = read_model(str(tmp_path)).params
+    expected = np.asarray(params.lm_head).astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(np.asarray(read.lm_head), expected)
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    assert theirs.dtype == torch.bfloat16
+    np.testing.assert_array_equal(theirs.lm_head.weight.float().detach().numpy().T, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exporting_twice_gives_the_same_bytes(tmp_path, dtype):
+    for name in ("first", "second"):
+        write_model(str(tmp_path / name), model(), CONFIG, LLAMA3_ROPE, SPECIAL, dtype=dtype)
+    for path in (tmp_path / "first").iterdir():
+        assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("with_bos", [False, True], ids=["no-bos", "bos"])
+def test_the_tokenizer_makes_a_round_trip_through_transformers(tmp_path, with_bos):
+    source = tokenizer_file(tmp_path / "source.json", with_bos=with_bos)
+    special = SpecialTokens(0, 1 if with_bos else None)
+    folder = tmp_path / "export"
+    write_model(str(folder), model(), CONFIG, LLAMA3_ROPE, special, dtype="float32")
+    write_tokenizer(str(folder), str(source), special, vocab_size=CONFIG.vocab_size, max_length=256)
+    ours, theirs = Tokenizer.from_file(str(source)), transformers.AutoTokenizer.from_pretrained(folder)
+    for text in (
+        "the quick brown fox", " leading space", "naïve café 日本語 🦊", "two  spaces , and ' quotes", "a\n\n\tb", "",
+        "ends<|end_of_text|>", "don 't do n't",
+    ):  # fmt: skip
+        ids = ours.encode(text).ids
+        assert theirs.encode(text) == ids
+        assert theirs.decode(ids) == ours.decode(ids, skip_special_tokens=False)
+    assert (theirs.eos_token_id, theirs.bos_token_id) == special
+    assert theirs.eos_token == "<|end_of_text|>"
+    assert theirs.model_max_length == 256
+
+
+def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
+    bare = tokenizer_file(tmp_path / "bare.json", with_bos=False)
+    special = SpecialTokens(eos_token_id=0, bos_token_id=1)
+    write_model(str(tmp_path / "export"), model(), CONFIG, LLAMA3_ROPE, special, dtype="float32")
+    write_tokenizer(str(tmp_path / "export"), str(bare), special, vocab_size=CONFIG.vocab_size, max_length=256)
+    expected = [1, *Tokenizer.from_file(str(bare)).encode("the fox").ids]
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the fox") == expected
+    assert read_model(str(tmp_path / "export")).tokenizer.encode("the fox").ids == expected
+
+
+def test_a_tokenizer_that_knows_its_bos_is_copied_byte_for_byte(tmp_path):
+    for with_bos, special in ((True, SpecialTokens(0, 1)), (False, SPECIAL)):
+        source = tokenizer_file(tmp_path / "source.json", with_bos=with_bos)
+        write_tokenizer(str(tmp_path), str(source), special, vocab_size=CONFIG.vocab_size, max_length=256)
+        assert (tmp_path / "tokenizer.json").read_bytes() == source.read_bytes()
+
+
+def test_a_tokenizer_that_adds_what_the_model_never_saw_is_refused(tmp_path):
+    source = tokenizer_file(tmp_path / "source.json", with_bos=True)
+    with pytest.raises(InteropError, match=r"adds the ids \[1\] to a text, and the model was trained with \[\]; give"):
+        write_tokenizer(str(tmp_path), str(source), SPECIAL, vocab_size=CONFIG.vocab_size, max_length=256)
+
+
+def test_generation_stops_at_the_end_of_text_token(tmp_path):
+    special = SpecialTokens(eos_token_id=7, bos_token_id=None)
+    write_model(str(tmp_path), model(), CONFIG, LLAMA3_ROPE, special, dtype="float32")
+    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path)
+    assert theirs.generation_config.eos_token_id == 7 and theirs.config.eos_token_id == 7
+    assert theirs.generation_config.do_sample is False
+
+
+def test_query_and_key_norms_are_refused_since_llama_would_drop_them(tmp_path):
+    config = dataclasses.replace(CONFIG, use_qk_norm=True)
+    with pytest.raises(InteropError, match=r"use_qk_norm is True: LlamaForCausalLM has no .* Export a model without"):
+        write_model(str(tmp_path), model(config), config, LLAMA2_ROPE, SPECIAL, dtype="float32")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_diverged_model_is_not_exported(tmp_path, bad):
+    params = model()
+    params = dataclasses.replace(params, norm=params.norm.at[3].set(bad))
+    with pytest.raises(InteropError, match=r"model\.norm\.weight: values that are not finite"):
+        write_model(str(tmp_path), params, CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
+    source = tokenizer_file(tmp_path / "source.json")
+    with pytest.raises(InteropError, match=r"source\.json: \d+ tokens, but the model's vocab_size is 100; this is not"):
+        write_tokenizer(str(tmp_path), str(source), SPECIAL, vocab_size=100, max_length=256)
+
+
+def test_an_end_of_text_id_without_a_token_is_refused(tmp_path):
+    source = tokenizer_file(tmp_path / "source.json")
+    with pytest.raises(InteropError, match=r"no token has the id 9999 that is meant as eos_token"):
+        write_tokenizer(str(tmp_path), str(source), SpecialTokens(9999, None), vocab_size=10_000, max_length=256)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "qwen3"}, r"c\.json: model_type is 'qwen3'; only 'llama'"),
+        ({"hidden_act": "gelu"}, r"hidden_act is 'gelu'; only 'silu'"),
+        ({"attention_bias": True}, r"attention_bias is True; only False"),
+        ({"pretraining_tp": 2}, r"pretraining_tp is 2; only 1"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, r"rotary scaling 'yarn' is not known"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, r"llama3 rotary scaling without 'low_freq_factor'"),
+        ({"intermediate_size": None}, r"intermediate_size not given"),
+    ],
+)
+def test_a_config_that_is_not_our_llama_is_refused(change, message):
+    document = to_config_json(CONFIG, LLAMA2_ROPE, eos_token_id=0, bos_token_id=None, dtype="float32")
+    with pytest.raises(InteropError, match=message):
+        from_config_json({**document, **change}, "c.json")
+
+
+def test_a_minimal_config_means_what_transformers_takes_it_to_mean():
+    document = {
+        "model_type": "llama", "vocab_size": 10, "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1,
+        "num_attention_heads": 2, "max_position_embeddings": 32,
+    }  # fmt: skip
+    config, rope = from_config_json(document, "c.json")
+    theirs = transformers.LlamaConfig(**document)
+    assert config.num_key_value_heads == theirs.num_key_value_heads
+    assert config.head_dim == theirs.head_dim
+    assert config.rms_norm_eps == theirs.rms_norm_eps
+    assert rope.rope_theta == theirs.rope_parameters["rope_theta"]
+
+
+def test_missing_foreign_and_misshapen_tensors_are_named(tmp_path):
+    folder = str(tmp_path)
+    tokenizer_file(tmp_path / "tokenizer.json")
+    write_model(folder, model(), CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    written = json.loads((tmp_path / "config.json").read_text())
+    for change, message in (
+        ({"num_hidden_layers": 4}, r"no tensor model\.layers\.3\.input_layernorm\.weight"),
+        ({"num_hidden_layers": 2}, r"tensors that a Llama does not have: model\.layers\.2\."),
+        ({"vocab_size": 300}, r"embed_tokens\.weight has shape \(320, 48\), config\.json says \(300, 48\)"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**written, **change}))
+        with pytest.raises(InteropError, match=message):
+            read_model(folder)
+
+
+def test_torn_weights_are_an_error_that_names_the_file(tmp_path):
+    tokenizer_file(tmp_path / "tokenizer.json")
+    write_model(str(tmp_path), model(), CONFIG, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InteropError, match=r"model\.safetensors: torn or not safetensors"):
+        read_model(str(tmp_path))

@@ -1,0 +1,223 @@
+"""An example of a run, made up but shaped like Tootsie: six phases, ten branches, seven domains, hostile samples.
+
+`python tests/runtime/report/example_run.py PAGE` writes the page, to be looked at after a change of the drawing.
+"""
+
+import dataclasses
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from runtime.report.contents import (
+    Cache,
+    Change,
+    Curve,
+    Evaluation,
+    Export,
+    MixtureSpan,
+    Node,
+    Phase,
+    Report,
+    Sample,
+    Score,
+    Stage,
+)
+
+SEQUENCE_LENGTH = 256
+HOSTILE = '</pre></div><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\u202e\x00 & "quoted"'
+WEB = {"web_pages": 0.93, "code": 0.06, "mathematics": 0.01}
+COOLDOWN = {"web_pages": 0.68, "code": 0.02, "encyclopedia": 0.12, "papers": 0.1, "questions": 0.08}
+STEADY = {"web_high": 0.33, "web_medium": 0.45, "web_low": 0.2, "code": 0.02}
+STARLING = {
+    "web_high": 0.24, "web_medium": 0.32, "web_low": 0.14, "code": 0.05, "mathematics": 0.05,
+    "encyclopedia": 0.06, "papers": 0.06, "questions": 0.04, "instructions": 0.04,
+}  # fmt: skip
+DOMAINS = ("web_pages", "code", "mathematics", "encyclopedia", "papers", "questions", "instructions")
+
+_PHASES = (
+    # name, parent, until step, batch, first rate, last rate, mixture, has average
+    ("kestrel", None, 1200, 8, 1e-3, 1e-3, WEB, False),
+    ("ocelot", "kestrel", 1360, 24, 1.7e-3, 1.7e-3, WEB, True),
+    ("jellyfish", "ocelot", 1520, 24, 1.7e-3, 1.7e-4, COOLDOWN, True),
+    ("phoenix", "jellyfish", 2400, 24, 1.7e-3, 1.7e-3, STEADY, True),
+    ("starling", "phoenix", 2560, 32, 1.7e-3, 1.7e-5, STARLING, True),
+    ("deeper_starling", "starling", 2600, 32, 1.7e-5, 1.7e-5, STARLING, True),
+    ("cooldown_v2", "ocelot", 1520, 24, 1.7e-3, 1.7e-4, COOLDOWN, True),
+    ("dessert_bad", "jellyfish", 1554, 24, 1.7e-4, 1.7e-4, COOLDOWN, True),
+    ("dessert_v3", "jellyfish", 1554, 24, 1.7e-4, 1.7e-4, COOLDOWN, True),
+    ("raccoon_soft", "jellyfish", 1540, 24, 1.7e-4, 1.7e-5, COOLDOWN, True),
+    ("raccoon_softer", "raccoon_soft", 1560, 24, 1.7e-5, 1e-6, COOLDOWN, True),
+    ("raccoon_softer_no_decay", "raccoon_soft", 1560, 24, 1.7e-5, 1e-6, COOLDOWN, True),
+    ("spoonbill_hypnotic", "jellyfish", 1540, 24, 1.7e-4, 2.75e-5, COOLDOWN, True),
+    ("spoonbill_norms", "jellyfish", 1540, 24, 1.7e-4, 2.75e-5, COOLDOWN, True),
+    ("spoonbill_zloss", "jellyfish", 1540, 24, 1.7e-4, 2.75e-5, COOLDOWN, True),
+    ("spoonbill_deeper", "spoonbill_zloss", 1560, 24, 2.75e-5, 2.75e-6, COOLDOWN, True),
+)
+
+
+def _curve(generator: np.random.Generator, row: tuple, first_step: int, first_tokens: int, level: float) -> Curve:
+    name, _, until, batch, first, last, _, _ = row
+    steps = np.arange(first_step + 1, until + 1)
+    elapsed = np.arange(len(steps)) / max(len(steps) - 1, 1)
+    rates = first + (last - first) * elapsed
+    if name == "kestrel":
+        into = np.maximum((steps - 1) % 300 - 270, 0)
+        rates = first / (1 + 9 * into / 30) * np.minimum((steps - 1) / 40, 1)
+    if name == "phoenix":
+        rates = np.minimum(1.7e-4 + (1.7e-3 - 1.7e-4) * (steps - steps[0]) / 30, 1.7e-3)
+    fall = 4.5 * np.exp(-(steps - 1) / 60) if name == "kestrel" else 0.0
+    trend = level - 0.1 * elapsed - 0.12 * (1 - rates / 1.7e-3)
+    losses = trend + fall + generator.normal(0, 0.05, len(steps))
+    return Curve(steps, first_tokens + batch * SEQUENCE_LENGTH * np.arange(1, len(steps) + 1), losses, rates,
+                 np.full(len(steps), batch))  # fmt: skip
+
+
+def _phases() -> tuple[Phase, ...]:
+    generator = np.random.default_rng(0)
+    made: dict[str, Phase] = {}
+    levels = {
+        "kestrel": 3.6,
+        "ocelot": 3.5,
+        "jellyfish": 3.38,
+        "phoenix": 3.45,
+        "starling": 3.3,
+        "deeper_starling": 3.12,
+    }
+    for number, row in enumerate(_PHASES):
+        name, parent, until, _, first, last, mixture, has_average = row
+        before = made[parent] if parent else None
+        level = levels.get(name, 3.26 + 0.012 * (number % 4))
+        curve = _curve(generator, row, before.step if before else 0, before.consumed_tokens if before else 0, level)
+        spans = [MixtureSpan(0, {source: share / math.fsum(mixture.values()) for source, share in mixture.items()})]
+        if name == "phoenix":
+            spans = [MixtureSpan(0, {"web_pages": 0.3, "web_high": 0.25, "web_medium": 0.3, "web_low": 0.15}),
+                     MixtureSpan(1600, STEADY)]  # fmt: skip
+        changes = ()
+        if before:
+            changes = (
+                Change("learning_rate", "as before", f"linear {first:g} → {last:g} over {until - before.step} steps"),
+                Change("mixture", "web", ", ".join(f"{source} {share:.0%}" for source, share in mixture.items())),
+            )
+        made[name] = Phase(
+            name, parent, number < 6, until, int(curve.consumed_tokens[-1]), float(curve.loss[-16:].mean()),
+            has_average, curve, tuple(spans), changes,
+        )  # fmt: skip
+    return tuple(made.values())
+
+
+def _evaluations(phases: tuple[Phase, ...]) -> tuple[Evaluation, ...]:
+    found = []
+    for phase in phases:
+        hot = {
+            domain: round(phase.final_loss / math.log(2) / (3.2 + 0.45 * math.sin(2 * index)), 6)
+            for index, domain in enumerate(DOMAINS)
+        }
+        gap = 0.004 + 11 * float(phase.curve.learning_rate[-1])
+        averaged = {
+            domain: value - gap * (1 + 0.3 * math.cos(index)) for index, (domain, value) in enumerate(hot.items())
+        }
+        found.append(Evaluation(phase.name, phase.consumed_tokens, hot, averaged if phase.has_average else None))
+    return tuple(found)
+
+
+def _scores(exports: tuple[Export, ...]) -> tuple[Score, ...]:
+    tasks = (("arc_easy", 10, 0.25), ("arc_challenge", 10, 0.25), ("hellaswag", 0, 0.25), ("piqa", 10, 0.5),
+             ("boolq", 10, 0.5), ("mmlu", 5, 0.25))  # fmt: skip
+    return tuple(
+        Score(export.name, task, shots, "acc_norm" if task != "mmlu" else "acc", chance + 0.012 * (place + index % 3),
+              0.018 - 0.001 * index, chance, 200)
+        for place, export in enumerate(exports)
+        for index, (task, shots, chance) in enumerate(tasks)
+    )  # fmt: skip
+
+
+def _stages() -> tuple[Stage, ...]:
+    stages = []
+    for index, source in enumerate(DOMAINS):
+        left = 4000 + 900 * index
+        for stage, reasons in (
+            ("extract", ("no main text",)),
+            ("filter", ("too short", "too many symbols", "repeats its lines")),
+            ("dedup", ("exact copy", "near copy")),
+            ("decontaminate", ("13-gram of hellaswag",)),
+        ):
+            rate = {"extract": 0.02, "filter": 0.05, "dedup": 0.03 * (index + 1), "decontaminate": 0.0008}[stage]
+            dropped = {reason: int(left * rate / (place + 1)) for place, reason in enumerate(reasons)}
+            left -= sum(dropped.values())
+            samples = tuple(
+                Sample(
+                    reason,
+                    f"{source}/{place}.html",
+                    f"{HOSTILE[:20]} detail",
+                    f"{HOSTILE}\nsecond line " + "word " * 60,
+                )
+                for reason in reasons
+                for place in range(2)
+            )
+            hits = {"hellaswag": 2 + index, "arc_easy": 1} if stage == "decontaminate" else {}
+            stages.append(Stage(source, stage, left, left * 2600, dropped, samples, hits))
+    return tuple(stages)
+
+
+def _graph(phases: tuple[Phase, ...], exports: tuple[Export, ...]) -> tuple[Node, ...]:
+    nodes = [
+        Node("evaluation_items/download", "download", (), "evaluation items", "done"),
+        Node("evaluation_items", "evaluation_items", ("evaluation_items/download",), "evaluation items", "done"),
+    ]
+    sources = (*DOMAINS, "web_high", "web_medium", "web_low")
+    for source in sources:
+        above: tuple[str, ...] = ()
+        for kind in ("download", "extract", "filter", "dedup", "decontaminate"):
+            inputs = (*above, "evaluation_items") if kind == "decontaminate" else above
+            nodes.append(Node(f"{kind}/{source}", kind, inputs, source, "done"))
+            above = (f"{kind}/{source}",)
+    nodes.append(
+        Node("tokenizer", "train_tokenizer", tuple(f"decontaminate/{s}" for s in DOMAINS), "tokenizer", "done")
+    )
+    nodes += [Node(f"tokenize/{s}", "tokenize", (f"decontaminate/{s}", "tokenizer"), s, "done") for s in sources]
+    caches = tuple(f"tokenize/{source}" for source in sources)
+    for phase in phases:
+        inputs = (*([phase.parent] if phase.parent else []), *caches)
+        nodes.append(Node(phase.name, "train_phase", inputs, phase.name, "done"))
+        nodes.append(Node(f"ema_eval/{phase.name}", "ema_eval", (phase.name, *caches), phase.name, "done"))
+    for export in exports:
+        nodes.append(Node(f"hf_export/{export.name}", "hf_export", (export.phase, "tokenizer"), export.phase, "done"))
+        inputs = (f"hf_export/{export.name}", "evaluation_items")
+        nodes.append(Node(f"lm_eval/{export.name}", "lm_eval", inputs, export.phase, "done"))
+    inputs = tuple(node.name for node in nodes if node.kind in ("ema_eval", "lm_eval"))
+    return (*nodes, Node("report", "report", inputs, "report", "this"))
+
+
+def example_report() -> Report:
+    """The whole example; every call gives the same."""
+    phases = _phases()
+    exports = tuple(
+        Export(
+            name,
+            name,
+            "hot" if name == "kestrel" else "averaged",
+            f"{index:x}3f29ac04",
+            f"hf_export/{name}, folder model/",
+        )
+        for index, name in enumerate(("jellyfish", "starling", "deeper_starling"))
+    )
+    caches = tuple(Cache(domain, 800_000 + 7 * index, 12_000, 3_100_000) for index, domain in enumerate(DOMAINS))
+    return Report(
+        "Tootsie, laptop scale",
+        "A Llama of 1.1 million parameters, trained through the phases of Tootsie 8B on ten sources of real text.",
+        phases, _evaluations(phases), exports, _scores(exports), _stages(), caches, _graph(phases, exports),
+    )  # fmt: skip
+
+
+def with_phase(report: Report, name: str, **changes: object) -> Report:
+    """The example with one phase changed."""
+    phases = tuple(dataclasses.replace(p, **changes) if p.name == name else p for p in report.phases)
+    return dataclasses.replace(report, phases=phases)
+
+
+if __name__ == "__main__":
+    from runtime.report.page import render
+
+    Path(sys.argv[1]).write_text(render(example_report()), encoding="utf-8")

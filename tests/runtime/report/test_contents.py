@@ -1,0 +1,91 @@
+"""Contents: what cannot be shown is refused at construction, with its field and the cure."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from runtime.report.contents import Curve, Evaluation, Phase, Score, leading
+
+
+def curve(**changes):
+    rows = 4
+    columns = {
+        "step": np.arange(1, rows + 1),
+        "consumed_tokens": 2048 * np.arange(1, rows + 1),
+        "loss": np.linspace(4, 3, rows),
+        "learning_rate": np.full(rows, 1e-3),
+        "global_batch_size": np.full(rows, 8),
+    }
+    return Curve(**{**columns, **changes})
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_is_refused_with_its_row_and_step(wrong):
+    with pytest.raises(ValueError, match=r"Curve\.loss\[2\] \(step 3\) is .*look at its loss around that step"):
+        curve(loss=np.array([4.0, 3.5, wrong, 3.0]))
+
+
+def test_a_final_loss_that_is_no_number_is_refused_with_its_phase():
+    with pytest.raises(ValueError, match=r"phases\['kestrel'\]\.final_loss is nan.*fork it"):
+        Phase("kestrel", None, True, 4, 8192, math.nan, False, curve())
+
+
+def test_bits_per_byte_that_are_no_number_are_refused_with_phase_and_domain():
+    with pytest.raises(ValueError, match=r"evaluations\['ocelot'\]\.averaged\['code'\] is nan"):
+        Evaluation("ocelot", 10, {"code": 1.0}, {"code": math.nan})
+
+
+def test_a_score_that_is_no_number_is_refused_with_export_and_task():
+    with pytest.raises(ValueError, match=r"scores\['starling'\]\['piqa'\]\.value is nan"):
+        Score("starling", "piqa", 0, "acc", math.nan, None, 0.5)
+    with pytest.raises(ValueError, match=r"stderr is nan.*write None"):
+        Score("starling", "piqa", 0, "acc", 0.5, math.nan, 0.5)
+
+
+def test_hot_and_averaged_have_the_same_domains():
+    with pytest.raises(ValueError, match=r"hot has domains \['code'\], averaged \['web'\]"):
+        Evaluation("ocelot", 10, {"code": 1.0}, {"web": 1.0})
+
+
+def test_rows_out_of_order_are_refused():
+    with pytest.raises(ValueError, match="does not grow"):
+        curve(step=np.array([1, 2, 2, 3]))
+    with pytest.raises(ValueError, match="does not grow"):
+        curve(consumed_tokens=np.array([4, 3, 2, 1]))
+
+
+def test_columns_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match=r"Curve\.loss has shape \(3,\)"):
+        curve(loss=np.ones(3))
+
+
+def test_a_phase_begins_where_its_first_batch_begins():
+    phase = Phase(
+        "ocelot", "kestrel", True, 4, 8192, 3.0, True, curve(consumed_tokens=np.array([1024, 3072, 5120, 7168]))
+    )
+    assert phase.start_tokens == 0
+    later = curve(consumed_tokens=100_000 + 2048 * np.arange(1, 5), global_batch_size=np.full(4, 8))
+    assert Phase("ocelot", "kestrel", True, 4, 108_192, 3.0, True, later).start_tokens == 100_000
+
+
+def test_a_parent_that_is_not_there_is_refused(report, example):
+    with pytest.raises(ValueError, match=r"phases\['ocelot'\]\.parent is 'kestral', which is not in the report"):
+        example.with_phase(report, "ocelot", parent="kestral")
+
+
+def test_an_export_of_an_unknown_phase_is_refused(report):
+    stray = dataclasses.replace(report.exports[0], phase="osprey")
+    with pytest.raises(ValueError, match="'osprey' is not a phase"):
+        dataclasses.replace(report, exports=(stray,))
+
+
+def test_a_panel_shows_the_accuracy_that_is_corrected_for_length():
+    scores = [
+        Score("a", "arc", 0, "acc", 0.3, None, 0.25),
+        Score("a", "arc", 0, "acc_norm", 0.35, None, 0.25),
+        Score("a", "lambada", 0, "perplexity", 900.0, None, None),
+        Score("a", "lambada", 0, "acc", 0.1, None, 0.0),
+    ]
+    assert [(score.task, score.metric) for score in leading(scores)] == [("arc", "acc_norm"), ("lambada", "acc")]

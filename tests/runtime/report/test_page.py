@@ -1,0 +1,175 @@
+"""The page as a whole: well-formed, self-contained, deterministic, and proof against what documents hold."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from runtime.report.page import render, summary
+
+VOID = {"meta", "br", "col"}
+
+
+class Reader(HTMLParser):
+    """Keeps the tags, checks that each is closed by its own, and collects the text."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.text, self.errors = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        names = [name for name, _ in attributes]
+        if len(names) != len(set(names)):
+            self.errors.append(f"<{tag}> has an attribute twice: {names}")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.errors.append(f"</{tag}> closes something else")
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def read(page):
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    return reader
+
+
+def test_every_tag_of_the_page_is_closed_in_its_place(page):
+    reader = read(page)
+    assert reader.errors == []
+    assert reader.open == []
+
+
+def test_the_page_loads_nothing_from_anywhere(page):
+    for tag, attributes in read(page).tags:
+        assert tag not in {"img", "link", "iframe", "object", "embed", "image", "use", "base", "video", "audio"}
+        for name in ("src", "srcset", "xlink:href", "action", "data", "poster"):
+            assert name not in attributes, (tag, attributes)
+        if "href" in attributes:
+            assert attributes["href"].startswith("#"), attributes
+        assert not any(name.startswith("on") for name in attributes), attributes
+        assert "url(" not in attributes.get("style", "")
+    style = re.search(r"<style>(.*?)</style>", page, re.S).group(1)
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_every_link_leads_to_a_section(page):
+    tags = read(page).tags
+    keys = {attributes["id"] for _, attributes in tags if "id" in attributes}
+    links = [attributes["href"][1:] for tag, attributes in tags if tag == "a"]
+    assert len(links) == 9
+    assert set(links) <= keys
+
+
+def test_the_policy_of_the_page_allows_its_own_script_and_no_other(page):
+    import base64
+
+    script = re.search(r"<script>(.*?)</script>", page, re.S).group(1)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(a["content"] for _, a in read(page).tags if a.get("http-equiv") == "Content-Security-Policy")
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'" in policy
+
+
+def test_hostile_samples_are_shown_and_do_nothing(page, example):
+    reader = read(page)
+    assert [tag for tag, _ in reader.tags].count("script") == 1
+    assert "evil.example" in "".join(reader.text)
+    assert not any("evil.example" in str(attributes) for _, attributes in reader.tags)
+    assert "\u202e" not in page, "a control that reverses the direction of the text"
+    assert "\x00" not in page
+
+
+@pytest.mark.parametrize("place", ["title", "introduction", "domain", "source", "phase", "task", "reason", "node"])
+def test_hostile_names_are_escaped_wherever_they_stand(report, example, place):
+    name = "<script>alert('x')</script>\" onload=\"x"
+    if place in ("title", "introduction"):
+        report = dataclasses.replace(report, **{place: name})
+    elif place == "domain":
+        changed = dataclasses.replace(report.evaluations[0], hot={name: 1.0})
+        report = dataclasses.replace(report, evaluations=(changed,))
+    elif place in ("source", "reason"):
+        stage = report.stages[0]
+        changes = {"source": name} if place == "source" else {"dropped": {name: 3}, "samples": ()}
+        report = dataclasses.replace(report, stages=(dataclasses.replace(stage, **changes),))
+    elif place == "phase":
+        first = dataclasses.replace(report.main_line[0], name=name)
+        report = dataclasses.replace(report, phases=(first,), evaluations=(), exports=(), scores=(), graph=())
+    elif place == "task":
+        report = dataclasses.replace(report, scores=(dataclasses.replace(report.scores[0], task=name),))
+    else:
+        report = dataclasses.replace(report, graph=(dataclasses.replace(report.graph[0], name=name, group=""),))
+    page = render(report)
+    reader = read(page)
+    assert reader.errors == []
+    assert [tag for tag, _ in reader.tags].count("script") == 1
+    assert not any("onload" in attributes for _, attributes in reader.tags)
+    assert "alert('x')" in "".join(reader.text) + str(reader.tags)
+
+
+def test_the_same_report_gives_the_same_bytes_in_another_process(page):
+    code = (
+        "import runpy, sys; sys.argv = ['example_run', '-'];"
+        "from runtime.report.page import render;"
+        f"example = runpy.run_path({str(Path(__file__).with_name('example_run.py'))!r});"
+        "sys.stdout.buffer.write(render(example['example_report']()).encode())"
+    )
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(root), "TZ": "Asia/Tokyo", "LC_ALL": "C"}
+    made = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=root, check=True, capture_output=True
+    ).stdout
+    assert made.decode() == page
+
+
+def test_a_report_of_one_phase_alone_is_a_page(report, example):
+    alone = dataclasses.replace(
+        report, phases=report.phases[:1], evaluations=(), exports=(), scores=(), stages=(), caches=(), graph=()
+    )
+    page = render(alone)
+    assert read(page).errors == []
+    assert "Branches of" not in page
+    assert "What was filtered" not in page
+
+
+def test_a_phase_without_average_says_so(page, report):
+    assert page.count("keeps no average") == 2, "once in each width"
+    text = render(dataclasses.replace(report, evaluations=report.evaluations[:1]))
+    assert read(text).errors == []
+
+
+def test_no_coordinate_of_the_page_is_not_a_number(page):
+    for _, attributes in read(page).tags:
+        for name in ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height", "d", "points"):
+            assert not re.search(r"nan|inf|e[+-]?\d", attributes.get(name, "")), attributes
+
+
+def test_no_rectangle_has_a_negative_size(page):
+    for tag, attributes in read(page).tags:
+        if tag == "rect":
+            assert float(attributes["width"]) >= 0 <= float(attributes["height"]), attributes
+
+
+def test_the_summary_holds_the_headline_figures(report):
+    found = json.loads(json.dumps(summary(report)))
+    assert found["consumed_tokens"] == report.main_line[-1].consumed_tokens
+    assert found["final_phase"] == "deeper_starling"
+    assert found["bits_per_byte"]["averaged"] < found["bits_per_byte"]["hot"]
+    assert set(found["scores"]) == {"jellyfish", "starling", "deeper_starling"}

@@ -1,0 +1,75 @@
+"""Readings: metrics and samples as other steps write them, and what is wrong with files that are not that."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runtime.report.readings import ReadingError, own_rows, read_curve, read_samples
+
+
+def write_metrics(path, steps, tokens_a_step=2048, **replaced):
+    steps = np.asarray(steps)
+    columns = {
+        "step": steps,
+        "consumed_tokens": steps * tokens_a_step,
+        "loss": 4 - 0.01 * steps,
+        "z_loss": np.zeros(len(steps)),
+        "learning_rate": np.full(len(steps), 1e-3),
+        "global_batch_size": np.full(len(steps), 8),
+    }
+    table = {name: value for name, value in {**columns, **replaced}.items() if value is not None}
+    pq.write_table(pa.table(table), path)
+    return str(path)
+
+
+def test_metrics_are_read_as_they_were_written(tmp_path):
+    curve = read_curve(write_metrics(tmp_path / "metrics.parquet", range(1, 11)))
+    assert len(curve) == 10
+    assert curve.consumed_tokens[-1] == 20_480
+    assert curve.loss[0] == pytest.approx(3.99)
+
+
+def test_a_missing_column_is_named_with_its_file(tmp_path):
+    path = write_metrics(tmp_path / "metrics.parquet", range(1, 3), learning_rate=None)
+    with pytest.raises(ReadingError, match=r"metrics\.parquet: has no column learning_rate; .*Train the phase again"):
+        read_curve(path)
+
+
+def test_rows_that_the_parent_made_are_left_out(tmp_path):
+    parent = read_curve(write_metrics(tmp_path / "parent.parquet", range(1, 6)))
+    whole = read_curve(write_metrics(tmp_path / "whole.parquet", range(1, 11)))
+    later = read_curve(write_metrics(tmp_path / "later.parquet", range(6, 11)))
+    assert own_rows(whole, parent).step.tolist() == [6, 7, 8, 9, 10]
+    assert own_rows(later, parent).step.tolist() == [6, 7, 8, 9, 10]
+    assert len(own_rows(whole, None)) == 10
+
+
+def test_a_branch_from_an_earlier_step_keeps_all_its_rows(tmp_path):
+    parent = read_curve(write_metrics(tmp_path / "parent.parquet", range(1, 11)))
+    branch = read_curve(write_metrics(tmp_path / "branch.parquet", range(6, 11), loss=np.full(5, 2.0)))
+    assert own_rows(branch, parent).step.tolist() == [6, 7, 8, 9, 10]
+
+
+def test_samples_are_the_first_of_each_reason_and_shortened(tmp_path):
+    rows = [{"reason": f"r{i % 2}", "id": str(i), "detail": "", "excerpt": "x" * 5_000} for i in range(10)]
+    path = tmp_path / "dropped.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    samples = read_samples(str(path), 2)
+    assert [(sample.reason, sample.document) for sample in samples] == [
+        ("r0", "0"),
+        ("r0", "2"),
+        ("r1", "1"),
+        ("r1", "3"),
+    ]
+    assert all(len(sample.excerpt) < 700 and sample.excerpt.endswith("[…]") for sample in samples)
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"reason": "x"}', "7"])
+def test_a_line_that_is_no_sample_is_named(tmp_path, line):
+    path = tmp_path / "dropped.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(ReadingError, match=r"dropped\.jsonl, line 1: not a sample"):
+        read_samples(str(path), 2)

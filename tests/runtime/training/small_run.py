@@ -1,0 +1,224 @@
+"""A run small enough to be killed a hundred times: real loader, real checkpoints, an update of one matrix.
+
+What the engine does is done in the plainest way: an attempt has an output folder of its own, and a milestone
+is committed by a record that is created last.
+"""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from runtime.data.cache import TokenCache, TokenFormat
+from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.loader import Loader
+from runtime.data.mixture import MixtureSchedule
+from runtime.tracking.events import EventLog
+from runtime.training import run_state
+from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
+from runtime.training.control import Control
+from runtime.training.loop import SavingPlan, TrainSettings, train
+from runtime.training.run_state import RunState
+from runtime.training.temporary import TemporaryCheckpoints
+from runtime.training.train_step import Hyperparameters, StepMetrics
+
+SEQUENCE_LENGTH = 8
+GLOBAL_BATCH_SIZE = 4
+VOCAB_SIZE = 32
+
+
+class SmallState(eqx.Module):
+    """The fields of a TrainState, with one matrix for a model."""
+
+    params: dict[str, jax.Array]
+    mu: dict[str, jax.Array]
+    nu: dict[str, jax.Array]
+    average: dict[str, jax.Array] | None
+    count: jax.Array
+    key: jax.Array
+
+
+def initial(with_average: bool = True) -> SmallState:
+    matrix = jax.random.normal(jax.random.key(0), (VOCAB_SIZE, 4))
+    return SmallState(
+        params={"w": matrix},
+        mu={"w": jnp.zeros_like(matrix)},
+        nu={"w": jnp.zeros_like(matrix)},
+        average={"w": jnp.copy(matrix)} if with_average else None,
+        count=jnp.int32(0),
+        key=jax.random.key_data(jax.random.key(0)),
+    )
+
+
+def state_like(with_average: bool) -> SmallState:
+    return jax.eval_shape(lambda: initial(with_average))
+
+
+@jax.jit
+def _update(state: SmallState, tokens: jax.Array, packed: jax.Array) -> tuple[SmallState, StepMetrics]:
+    learning_rate, decay = packed
+    noise = jax.random.normal(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.count), (4,))
+    loss, gradient = jax.value_and_grad(lambda w: jnp.mean(jnp.square(w[tokens] - noise)))(state.params["w"])
+    mu = 0.9 * state.mu["w"] + gradient
+    w = state.params["w"] - learning_rate * mu
+    average = None if state.average is None else {"w": decay * state.average["w"] + (1 - decay) * w}
+    norm = jnp.linalg.norm(gradient)
+    new = SmallState({"w": w}, {"w": mu}, {"w": state.nu["w"] + gradient**2}, average, state.count + 1, state.key)
+    zero = jnp.zeros(())
+    return new, StepMetrics(loss, zero, norm, learning_rate * norm, jnp.linalg.norm(w), jnp.int32(tokens.size), zero)
+
+
+def train_step(
+    state: SmallState, tokens: np.ndarray, segment_ids: np.ndarray, told: Hyperparameters
+) -> tuple[SmallState, StepMetrics]:
+    return _update(state, tokens, np.array([told.learning_rate, told.average_decay], np.float32))
+
+
+def small_loader(folder: Path) -> Loader:
+    names = ("web", "code")
+    for index, name in enumerate(names):
+        if not (folder / name / "cache.json").exists():
+            rng = np.random.default_rng(index)
+            ids = TokenFormat(vocab_size=VOCAB_SIZE, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
+            with TokenCacheWriter(str(folder / name), ids, np.ones(VOCAB_SIZE, np.int32)) as writer:
+                writer.add([rng.integers(1, VOCAB_SIZE, 13) for _ in range(40)], num_bytes=520)
+    caches = {name: TokenCache.open(str(folder / name)) for name in names}
+    mixture = MixtureSchedule.constant({"web": 2.0, "code": 1.0})
+    return Loader(caches, {name: f"digest of {name}" for name in names}, mixture, SEQUENCE_LENGTH, 0)
+
+
+def settings(until_step: int, *, average_decay: float | None = 0.75) -> TrainSettings:
+    return TrainSettings(
+        until_step=until_step,
+        sequence_length=SEQUENCE_LENGTH,
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        learning_rate=lambda step: 0.1 / (1 + step),
+        weight_decay=0.0,
+        b1=0.9,
+        b2=0.95,
+        eps=1e-8,
+        max_norm=1.0,
+        z_loss=0.0,
+        average_decay=average_decay,
+    )
+
+
+def records(folder: Path) -> dict[int, Path]:
+    return {int(path.stem): folder / json.loads(path.read_text()) for path in (folder / "records").glob("*.json")}
+
+
+def run(
+    folder: Path,
+    until_step: int = 12,
+    *,
+    lease_epoch: int,
+    checkpoint_every_steps: int = 4,
+    publish_every_steps: int = 0,
+    average_decay: float | None = 0.75,
+    step_function: Callable = train_step,
+    control: Control | None = None,
+) -> RunState | None:
+    """One attempt: resumes from the newest state of its own, else starts from scratch; None if nothing was to do."""
+    (folder / "records").mkdir(parents=True, exist_ok=True)
+    temporary = TemporaryCheckpoints(str(folder / "work"), lease_epoch)
+    found = {step: str(path) for step, path in records(folder).items() if step <= until_step}
+    if until_step in found:
+        return None
+    if newest := temporary.newest(until_step):
+        found.setdefault(newest.step, newest.folder)
+    with_average = average_decay is not None
+    if found:
+        begin = run_state.resumed(found[max(found)], state_like, with_average=with_average)
+    else:
+        begin = run_state.from_scratch(initial(with_average))
+
+    def commit(reached: RunState, milestone: str) -> None:
+        part = folder / f"record-{lease_epoch}.part"
+        part.write_text(json.dumps(f"outputs/{lease_epoch}/{milestone}"))
+        part.rename(folder / "records" / f"{reached.step}.json")
+
+    with EventLog(str(folder / "events" / f"{lease_epoch}.jsonl")) as events:
+        return train(
+            begin,
+            settings=settings(until_step, average_decay=average_decay),
+            train_step=step_function,
+            loader=small_loader(folder / "caches"),
+            saving=SavingPlan(
+                temporary=temporary,
+                checkpoint_every_steps=checkpoint_every_steps,
+                output_folder=str(folder / "outputs" / str(lease_epoch)),
+                publish_every_steps=publish_every_steps,
+                facts={"seed": 0},
+            ),
+            events=events,
+            control=control or Control(),
+            on_milestone=commit,
+        )
+
+
+def committed_bytes(folder: Path) -> dict[str, bytes]:
+    """Every file of every committed milestone."""
+    return {
+        f"{step}/{path.relative_to(root)}": path.read_bytes()
+        for step, root in sorted(records(folder).items())
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+class Countdown:
+    """Calls `finish` in place of the n-th call that it watches."""
+
+    def __init__(self, calls: int, finish: Callable[[], None]) -> None:
+        self.calls, self.finish = calls, finish
+        self.seen = 0
+
+    def watch(self, function: Callable) -> Callable:
+        def watched(*arguments: object, **keywords: object) -> object:
+            if self.seen == self.calls:
+                self.finish()
+            self.seen += 1
+            return function(*arguments, **keywords)
+
+        return watched
+
+
+WRITES = (
+    (CheckpointFiles, "write"),
+    (CheckpointFiles, "delete"),
+    (CheckpointFiles, "delete_below"),
+    (ChunkedArray, "write_chunk"),
+)
+
+
+def watch_writes(countdown: Countdown) -> None:
+    """Every change to the store from now on counts."""
+    for owner, name in WRITES:
+        setattr(owner, name, countdown.watch(getattr(owner, name)))
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_and_die_before_write(folder: Path, write: int) -> None:
+    watch_writes(Countdown(write, die))
+    run(folder, lease_epoch=1)
+
+
+def run_and_die_at_step(folder: Path, step: int) -> None:
+    run(folder, lease_epoch=1, step_function=Countdown(step, die).watch(train_step))
+
+
+def count_writes(folder: Path) -> None:
+    """Writes the number of changes to the store of an undisturbed run to `folder`/writes."""
+    countdown = Countdown(-1, die)
+    watch_writes(countdown)
+    run(folder, lease_epoch=1)
+    (folder / "writes").write_text(str(countdown.seen))

@@ -1,0 +1,278 @@
+"""A checkpoint is complete or invisible, and what comes back is what went in, on any mesh."""
+
+import json
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from runtime.training import checkpoint, checkpoint_leaves
+from runtime.training.checkpoint import CheckpointError
+
+
+class SmallState(eqx.Module):
+    params: dict[str, jax.Array]
+    mu: dict[str, jax.Array]
+    average: dict[str, jax.Array] | None
+    count: jax.Array
+    key: jax.Array
+
+
+def state_on(devices: int, *, with_average: bool = True, seed: int = 0) -> SmallState:
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",))
+    split, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
+    rng = np.random.default_rng(seed)
+
+    def weights(scale: float) -> dict[str, jax.Array]:
+        return {
+            "embed": jax.device_put(rng.normal(size=(16, 6)).astype(np.float32) * np.float32(scale), split),
+            "norm": jax.device_put(np.ones(6, np.float32), whole),
+        }
+
+    return SmallState(
+        params=weights(1.0),
+        mu={name: jnp.zeros_like(value) for name, value in weights(0.0).items()},
+        average=weights(2.0) if with_average else None,
+        count=jax.device_put(np.int32(7), whole),
+        key=jax.device_put(jax.random.key(3), whole),
+    )
+
+
+def words(leaf: jax.Array) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf)
+
+
+def assert_equal_states(a: object, b: object) -> None:
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for one, other in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert one.dtype == other.dtype
+        assert words(one).tobytes() == words(other).tobytes()
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def saved(folder: Path, state: object, **metadata: object) -> str:
+    path = str(folder / "checkpoint")
+    checkpoint.save(path, state, {"step": 5, **metadata}).wait()
+    return path
+
+
+def test_what_comes_back_is_what_went_in(tmp_path):
+    state = state_on(1)
+    path = saved(tmp_path, state, data_position={"consumed": {"web": 2**40}})
+    restored, metadata = checkpoint.load(path, state_on(1, seed=1))
+    assert_equal_states(restored, state)
+    assert metadata == {"step": 5, "data_position": {"consumed": {"web": 2**40}}}
+
+
+@pytest.mark.parametrize("written_on", [1, 2, 4])
+@pytest.mark.parametrize("read_on", [1, 2, 4])
+def test_a_checkpoint_restores_on_any_number_of_devices(tmp_path, written_on, read_on):
+    path = saved(tmp_path, state_on(written_on))
+    like = state_on(read_on, seed=1)
+    restored, _ = checkpoint.load(path, like)
+    assert_equal_states(restored, state_on(1))
+    assert restored.params["embed"].sharding == like.params["embed"].sharding
+
+
+def test_a_checkpoint_restores_into_shapes_without_arrays(tmp_path):
+    path = saved(tmp_path, state_on(2))
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state_on(4))
+    restored, _ = checkpoint.load(path, like)
+    assert_equal_states(restored, state_on(1))
+
+
+def test_equal_states_give_equal_bytes(tmp_path):
+    saved(tmp_path / "a", state_on(2))
+    saved(tmp_path / "b", state_on(2))
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+
+
+def test_the_state_may_be_donated_as_soon_as_save_returns(tmp_path):
+    state = state_on(1)
+    expected = {name: np.array(value) for name, value in state.params.items()}
+    update = jax.jit(lambda tree: jax.tree.map(lambda x: x + 1, tree), donate_argnums=0)
+    saving = checkpoint.save(str(tmp_path / "checkpoint"), {"params": state.params}, {})
+    jax.block_until_ready(update(state.params))
+    saving.wait()
+    restored, _ = checkpoint.load(str(tmp_path / "checkpoint"), {"params": state_on(1).params})
+    for name, value in restored["params"].items():
+        assert np.asarray(value).tobytes() == expected[name].tobytes()
+
+
+def test_a_checkpoint_of_an_unaveraged_state_has_no_average(tmp_path):
+    path = saved(tmp_path, state_on(1, with_average=False))
+    assert_equal_states(checkpoint.load(path, state_on(1, with_average=False))[0], state_on(1, with_average=False))
+    with pytest.raises(CheckpointError, match=r"no leaf average\.embed, which the state needs as float32\[16, 6\]"):
+        checkpoint.load(path, state_on(1))
+    with pytest.raises(CheckpointError, match='holds no averaged weights; ask for "hot"'):
+        checkpoint.load_params(path, state_on(1).params, "averaged")
+
+
+def test_weights_alone_come_hot_or_averaged(tmp_path):
+    path = saved(tmp_path, state_on(2))
+    assert_equal_states(checkpoint.load_params(path, state_on(1).params, "hot"), state_on(1).params)
+    assert_equal_states(checkpoint.load_params(path, state_on(1).params, "averaged"), state_on(1).average)
+
+
+def test_a_surplus_leaf_is_refused_unless_a_part_is_asked_for(tmp_path):
+    path = saved(tmp_path, state_on(1))
+    with pytest.raises(CheckpointError, match=r"leaf average\.embed of the checkpoint \(2 in all\) has no place"):
+        checkpoint.load(path, state_on(1, with_average=False))
+    restored, _ = checkpoint.load(path, state_on(1, with_average=False), partial=True)
+    assert_equal_states(restored, state_on(1, with_average=False))
+
+
+def test_another_shape_dtype_or_kind_of_key_is_refused_by_leaf(tmp_path):
+    path = saved(tmp_path, state_on(1))
+    state = state_on(1)
+    wider = eqx.tree_at(lambda s: s.params["embed"], state, jnp.zeros((16, 8)))
+    with pytest.raises(
+        CheckpointError, match=r"params\.embed is float32\[16, 6\] in .* and float32\[16, 8\] in the state"
+    ):
+        checkpoint.load(path, wider)
+    longer = eqx.tree_at(lambda s: s.count, state, jnp.uint32(0))
+    with pytest.raises(CheckpointError, match=r"leaf count is int32\[\] in the checkpoint and uint32\[\]"):
+        checkpoint.load(path, longer)
+    other_keys = eqx.tree_at(lambda s: s.key, state, jax.random.key(0, impl="rbg"))
+    with pytest.raises(CheckpointError, match=r"leaf key is uint32\[2\] of threefry2x32 keys in .* of rbg keys"):
+        checkpoint.load(path, other_keys)
+
+
+def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):
+    path = saved(tmp_path, state_on(1))
+    assert checkpoint.is_complete(path)
+    (Path(path) / "manifest.json").unlink()
+    assert not checkpoint.is_complete(path)
+    with pytest.raises(CheckpointError, match=r"there is no complete checkpoint here .* check the path"):
+        checkpoint.load(path, state_on(1))
+
+
+@pytest.mark.parametrize("damage", ["delete", "truncate", "empty", "flip", "swap"])
+def test_any_damaged_file_is_refused_and_named(tmp_path, damage):
+    state = state_on(2)
+    path = saved(tmp_path, state)
+    pristine = files_of(Path(path))
+    for key, content in pristine.items():
+        file = Path(path) / key
+        match damage:
+            case "delete":
+                file.unlink()
+            case "truncate":
+                file.write_bytes(content[:-1])
+            case "empty":
+                file.write_bytes(b"")
+            case "flip":
+                middle = len(content) // 2
+                file.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+            case "swap":
+                other = next(value for value in pristine.values() if value != content)
+                file.write_bytes(other)
+        with pytest.raises(CheckpointError) as caught:
+            checkpoint.load(path, state)
+        leaf = key.removeprefix("arrays/").rpartition("/")[0] if key.startswith("arrays/") else key
+        assert leaf in str(caught.value) or key == "manifest.json"
+        file.write_bytes(content)
+    assert_equal_states(checkpoint.load(path, state)[0], state)
+
+
+def test_a_torn_checkpoint_says_how_to_go_on(tmp_path):
+    path = saved(tmp_path, state_on(1))
+    (Path(path) / "arrays/mu.embed/c.0.0").unlink()  # zeros: without a manifest zarr would make them up
+    with pytest.raises(
+        CheckpointError,
+        match=r"leaf mu\.embed \(file .*c\.0\.0\) is damaged: the file is missing.* nothing of it was used; delete",
+    ):
+        checkpoint.load(path, state_on(1))
+
+
+def test_a_write_that_fails_leaves_nothing_visible_and_says_what_to_do(tmp_path, monkeypatch):
+    def no_space(self: object, key: str, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint.CheckpointFiles, "write", no_space)
+    with pytest.raises(
+        CheckpointError, match=r"was not written: .*No space left .* Free space or mend the permissions"
+    ):
+        checkpoint.save(str(tmp_path / "checkpoint"), state_on(1), {}).wait()
+    assert not checkpoint.is_complete(str(tmp_path / "checkpoint"))
+
+
+def test_metadata_that_is_not_finite_json_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(TypeError, match="checkpoint metadata is not JSON"):
+        checkpoint.save(str(tmp_path / "checkpoint"), state_on(1), {"loss": float("nan")})
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_file_beside_the_checkpoint_is_covered_by_its_manifest(tmp_path):
+    path = str(tmp_path / "checkpoint")
+    checkpoint.save(path, state_on(1), {}, beside={"metrics.parquet": lambda: b"rows"}).wait()
+    assert (tmp_path / "metrics.parquet").read_bytes() == b"rows"
+    assert checkpoint.read_beside(path, "metrics.parquet") == b"rows"
+    (tmp_path / "metrics.parquet").write_bytes(b"rowz")
+    with pytest.raises(CheckpointError, match=r"file metrics\.parquet is damaged: its CRC32C"):
+        checkpoint.read_beside(path, "metrics.parquet")
+
+
+def test_a_replaced_checkpoint_keeps_nothing_of_the_old_one(tmp_path):
+    saved(tmp_path, state_on(4))
+    path = saved(tmp_path, state_on(1, with_average=False))
+    saved(tmp_path / "fresh", state_on(1, with_average=False))
+    assert files_of(Path(path)) == files_of(tmp_path / "fresh" / "checkpoint")
+
+
+def test_each_process_writes_only_what_it_holds_and_the_first_one_seals(tmp_path, monkeypatch):
+    """Two processes in turn: what each of them would see is simulated by hiding the other's shards."""
+    state = {"embed": state_on(2).params["embed"]}
+    path = str(tmp_path / "checkpoint")
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+
+    def save_as(process: int) -> None:
+        monkeypatch.setattr(jax, "process_index", lambda: process)
+        with monkeypatch.context() as patch:
+            whole = type(state["embed"]).addressable_shards.fget
+            patch.setattr(type(state["embed"]), "addressable_shards", property(lambda array: [whole(array)[process]]))
+            saving = checkpoint.save(path, state, {"step": 1})
+        saving.wait()
+
+    save_as(1)
+    assert sorted(files_of(tmp_path)) == ["checkpoint/arrays/embed/c.1.0", "checkpoint/parts/00001.json"]
+    save_as(0)
+    assert checkpoint.is_complete(path)
+    assert_equal_states(checkpoint.load(path, {"embed": state_on(4).params["embed"]})[0], state)
+
+
+@settings(max_examples=30)
+@given(
+    shape=st.lists(st.integers(0, 9), min_size=0, max_size=3).map(tuple),
+    dtype=st.sampled_from(["float32", "bfloat16", "int32", "uint32", "bool"]),
+    limit=st.sampled_from([8, 64, 2**20]),
+)
+def test_any_array_survives_whatever_its_chunks(tmp_path_factory, shape, dtype, limit):
+    folder = tmp_path_factory.mktemp("any")
+    values = np.random.default_rng(0).integers(0, 2, size=shape)
+    state = {"leaf": jnp.asarray(values, dtype=dtype)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoint_leaves, "MAX_CHUNK_IN_BYTES", limit)
+        path = saved(folder, state)
+    for recorded in json.loads((Path(path) / "manifest.json").read_text())["leaves"].values():
+        chunk_in_bytes = np.prod(recorded["chunk_shape"]) * state["leaf"].dtype.itemsize
+        assert chunk_in_bytes <= limit or max(recorded["chunk_shape"], default=1) == 1
+    assert_equal_states(checkpoint.load(path, {"leaf": jnp.zeros(shape, dtype)})[0], state)
+
+
+def test_an_array_can_be_read_by_any_zarr_reader(tmp_path):
+    import tensorstore
+
+    path = saved(tmp_path, state_on(2))
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/arrays/params.embed/"}}
+    array = tensorstore.open(spec, open=True).result().read().result()
+    assert array.tobytes() == np.asarray(state_on(1).params["embed"]).tobytes()

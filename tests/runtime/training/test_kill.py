@@ -1,0 +1,51 @@
+"""SIGKILL in a child, then the same run again: the committed bytes are those of a run that nobody disturbed."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.training import small_run
+
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["jax", "equinox", "tensorstore", "pyarrow.parquet", "runtime.training.loop"])
+
+
+def in_child(target: Callable, *arguments: object) -> int | None:
+    child = FORKSERVER.Process(target=target, args=arguments)
+    child.start()
+    child.join()
+    return child.exitcode
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert in_child(small_run.count_writes, folder) == 0
+    return folder
+
+
+def assert_recovers(folder: Path, undisturbed: Path) -> None:
+    was_committed = bool(small_run.records(folder))
+    small_run.run(folder, lease_epoch=2)
+    assert small_run.committed_bytes(folder) == small_run.committed_bytes(undisturbed)
+    assert len(small_run.committed_bytes(undisturbed)) == 15
+    assert was_committed or not list((folder / "work").iterdir()), "temporary checkpoints outlived the milestone"
+
+
+def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path, undisturbed):
+    """All writes and deletions from the second save on; the first is like the second."""
+    num_writes = int((undisturbed / "writes").read_text())
+    assert num_writes > 50
+    for write in [0, 1, 9, 15, *range(17, num_writes)]:
+        folder = tmp_path / str(write)
+        assert in_child(small_run.run_and_die_before_write, folder, write) == -signal.SIGKILL
+        assert_recovers(folder, undisturbed)
+
+
+@pytest.mark.parametrize("step", [1, 5, 11])
+def test_killed_before_any_update_the_next_run_commits_the_same_bytes(tmp_path, undisturbed, step):
+    assert in_child(small_run.run_and_die_at_step, tmp_path, step) == -signal.SIGKILL
+    assert_recovers(tmp_path, undisturbed)

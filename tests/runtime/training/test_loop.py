@@ -1,0 +1,262 @@
+"""The loop: cutting it anywhere changes nothing, asking it to stop loses nothing, a bad update saves nothing."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.tracking.events import read_events
+from runtime.tracking.metrics import MetricsTable
+from runtime.training import run_state
+from runtime.training.checkpoint import CheckpointError
+from runtime.training.control import Control, Word
+from runtime.training.loop import NonFiniteError, TrainingStopped
+from runtime.training.temporary import SupersededError, TemporaryCheckpoints
+from tests.runtime.training import small_run
+from tests.runtime.training.small_run import committed_bytes
+
+
+class Counted:
+    """The train step, and how often it was taken."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def __call__(self, *arguments):
+        self.steps += 1
+        return small_run.train_step(*arguments)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    small_run.run(folder, lease_epoch=1)
+    return folder
+
+
+def milestone(folder: Path, step: int) -> dict[str, bytes]:
+    return {key: value for key, value in committed_bytes(folder).items() if key.startswith(f"{step}/")}
+
+
+@settings(max_examples=8)
+@given(cuts=st.sets(st.integers(1, 11), max_size=3), every=st.integers(1, 13))
+def test_a_run_cut_anywhere_equals_the_uncut_one_bitwise(tmp_path_factory, undisturbed, cuts, every):
+    folder = tmp_path_factory.mktemp("cut")
+    for epoch, until_step in enumerate([*sorted(cuts), 12], start=1):
+        small_run.run(folder, until_step, lease_epoch=epoch, checkpoint_every_steps=every)
+    assert milestone(folder, 12) == milestone(undisturbed, 12)
+
+
+def test_moving_until_step_later_trains_only_the_added_steps(tmp_path):
+    first, second, third = Counted(), Counted(), Counted()
+    small_run.run(tmp_path, 7, lease_epoch=1, step_function=first)
+    small_run.run(tmp_path, 12, lease_epoch=2, step_function=second)
+    assert (first.steps, second.steps) == (7, 5)
+    assert small_run.run(tmp_path, 7, lease_epoch=3, step_function=third) is None
+    assert third.steps == 0
+
+
+def test_milestones_are_published_every_so_many_steps_and_at_the_end(tmp_path, undisturbed):
+    small_run.run(tmp_path, lease_epoch=1, publish_every_steps=5)
+    assert sorted(small_run.records(tmp_path)) == [5, 10, 12]
+    assert milestone(tmp_path, 12) == milestone(undisturbed, 12)
+
+
+def test_at_most_two_temporary_checkpoints_are_kept_and_none_behind_a_milestone(tmp_path):
+    seen = []
+
+    def step_function(*arguments):
+        seen.append(
+            [found.step for found in TemporaryCheckpoints(str(tmp_path / "work"), 1).all() if found.is_complete]
+        )
+        return small_run.train_step(*arguments)
+
+    small_run.run(tmp_path, 20, lease_epoch=1, checkpoint_every_steps=2, step_function=step_function)
+    assert max(len(steps) for steps in seen) <= 3  # the third is complete a moment before the first is deleted
+    assert TemporaryCheckpoints(str(tmp_path / "work"), 1).all() == []
+
+
+def test_a_stop_saves_at_that_step_and_the_next_run_goes_on_from_it(tmp_path, undisturbed):
+    count = Counted()
+    control = Control(lambda: count.steps == 6)
+    with pytest.raises(TrainingStopped, match=r"stopped at step 6 \(the driver asked to stop\); the state is saved"):
+        small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=control, step_function=count)
+    rest = Counted()
+    small_run.run(tmp_path, lease_epoch=2, step_function=rest)
+    assert rest.steps == 6
+    assert committed_bytes(tmp_path) == committed_bytes(undisturbed)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_saves_and_exits_and_gives_the_handler_back(tmp_path, number):
+    before = signal.getsignal(number)
+
+    def step_function(*arguments):
+        os.kill(os.getpid(), number)
+        return small_run.train_step(*arguments)
+
+    with pytest.raises(TrainingStopped, match=rf"stopped at step 1 \(signal {number.name}\)"):
+        small_run.run(tmp_path, lease_epoch=1, step_function=step_function)
+    assert signal.getsignal(number) is before
+    stop = read_events(str(tmp_path / "events" / "1.jsonl"))[-1]
+    assert (stop["event"], stop["step"], stop["reason"]) == ("stop", 1, f"signal {number.name}")
+
+
+def test_a_thread_cannot_hear_signals_and_the_log_says_so(tmp_path):
+    thread = threading.Thread(target=small_run.run, args=(tmp_path,), kwargs={"lease_epoch": 1})
+    thread.start()
+    thread.join()
+    assert sorted(small_run.records(tmp_path)) == [12]
+    assert read_events(str(tmp_path / "events" / "1.jsonl"))[0]["hears_signals"] is False
+
+
+def test_a_word_of_another_host_stops_this_one_at_the_same_step():
+    control = Control(agree=lambda word: max(word, Word.SAVE_AND_EXIT))
+    assert control.word() == Word.SAVE_AND_EXIT
+    assert control.reason == "another host was asked to stop"
+
+
+@pytest.mark.parametrize("figure", ["loss", "grad_norm", "param_norm"])
+@pytest.mark.parametrize("bad_step", [6, 12])
+def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(tmp_path, figure, bad_step):
+    def step_function(state, tokens, segment_ids, told):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+        if int(state.count) == bad_step:
+            metrics = metrics._replace(**{figure: jnp.float32(np.nan)})
+        return state, metrics
+
+    with pytest.raises(
+        NonFiniteError, match=rf"step {bad_step}: {figure} is nan .* data position .*consumed.* fork an earlier"
+    ):
+        small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=step_function)
+    assert small_run.records(tmp_path) == {}
+    newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
+    assert newest is not None
+    assert newest.step == bad_step - 3
+    assert read_events(str(tmp_path / "events" / "1.jsonl"))[-2]["event"] == "error"
+
+
+def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_path):
+    with pytest.raises(TrainingStopped):
+        stopping = Counted()
+        small_run.run(tmp_path, lease_epoch=1, control=Control(lambda: stopping.steps == 6), step_function=stopping)
+    newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
+    (Path(newest.folder) / "checkpoint/arrays/params.w/c.0.0").write_bytes(b"")
+    with pytest.raises(
+        CheckpointError, match=r"leaf params\.w .* is damaged: .* nothing of it was used; delete .*manifest\.json"
+    ):
+        small_run.run(tmp_path, lease_epoch=2)
+    # The cure that the message names:
+    (Path(newest.folder) / "checkpoint/manifest.json").unlink()
+    rest = Counted()
+    small_run.run(tmp_path, lease_epoch=3, step_function=rest)
+    assert rest.steps == 8
+
+
+def test_a_torn_metrics_table_is_refused(tmp_path):
+    with pytest.raises(TrainingStopped):
+        small_run.run(tmp_path, lease_epoch=1, control=Control(lambda: True))
+    table = Path(TemporaryCheckpoints(str(tmp_path / "work"), 1).newest(12).folder) / "metrics.parquet"
+    table.write_bytes(table.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"file metrics\.parquet is damaged"):
+        small_run.run(tmp_path, lease_epoch=2)
+
+
+def test_an_attempt_that_lost_its_lease_finds_the_newer_one_and_stops(tmp_path):
+    def overtaken(*arguments):
+        if not overtaken.done:
+            overtaken.done = True
+            with pytest.raises(TrainingStopped):
+                small_run.run(tmp_path, lease_epoch=2, control=Control(lambda: True))
+        return small_run.train_step(*arguments)
+
+    overtaken.done = False
+    with pytest.raises(SupersededError, match=r"an attempt with lease epoch 2 saves here, this one has 1"):
+        small_run.run(tmp_path, lease_epoch=1, step_function=overtaken)
+    assert [found.lease_epoch for found in TemporaryCheckpoints(str(tmp_path / "work"), 2).all()] == [2]
+
+
+def begun(folder: Path, *, average_decay: float | None, until_step: int = 6) -> str:
+    small_run.run(folder, until_step, lease_epoch=1, average_decay=average_decay)
+    return str(small_run.records(folder)[until_step])
+
+
+def words(tree: object) -> list[bytes]:
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
+
+
+def test_an_average_enters_as_a_copy_of_the_weights(tmp_path):
+    folder = begun(tmp_path, average_decay=None)
+    run = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)
+    assert words(run.state.average) == words(run.state.params)
+    assert (run.step, run.has_average) == (6, True)
+
+
+def test_an_average_goes_on_or_leaves(tmp_path):
+    folder = begun(tmp_path, average_decay=0.75)
+    on = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)
+    assert words(on.state.average) != words(on.state.params)
+    left = run_state.continued(folder, "everything", small_run.initial(False), small_run.state_like)
+    assert left.state.average is None
+    assert words(left.state.params) == words(on.state.params)
+
+
+def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
+    folder = begun(tmp_path, average_decay=0.75)
+    whole = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)
+    run = run_state.continued(folder, "weights_and_optimizer", small_run.initial(True), small_run.state_like)
+    assert words((run.state.params, run.state.mu, run.state.nu, run.state.count)) == words(
+        (whole.state.params, whole.state.mu, whole.state.nu, whole.state.count)
+    )
+    assert words(run.state.average) == words(run.state.params)
+    assert (run.step, run.consumed_tokens) == (whole.step, whole.consumed_tokens) == (6, 6 * 4 * 8)
+    assert (run.data_position.consumed, whole.data_position.consumed) == (
+        {},
+        {"digest of web": 16, "digest of code": 8},
+    )
+
+
+def test_weights_alone_are_taken_and_the_optimizer_begins_anew(tmp_path):
+    folder = begun(tmp_path, average_decay=0.75)
+    run = run_state.continued(folder, "weights", small_run.initial(False), small_run.state_like)
+    whole = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)
+    assert words(run.state.params) == words(whole.state.params)
+    assert words((run.state.mu, run.state.nu, run.state.count)) == words(
+        (small_run.initial().mu, small_run.initial().nu, small_run.initial().count)
+    )
+    assert len(run.metrics) == 6
+
+
+def test_a_resumed_state_must_have_the_average_that_it_was_saved_with(tmp_path):
+    folder = begun(tmp_path, average_decay=None)
+    with pytest.raises(CheckpointError, match=r"no leaf average\.w"):
+        run_state.resumed(folder, small_run.state_like, with_average=True)
+
+
+def test_metrics_have_a_row_for_each_update_with_exact_tokens(undisturbed):
+    table = MetricsTable.from_parquet((small_run.records(undisturbed)[12] / "metrics.parquet").read_bytes())
+    assert [table[row].step for row in range(12)] == list(range(1, 13))
+    assert [table[row].consumed_tokens for row in range(12)] == [32 * step for step in range(1, 13)]
+    assert [table[row].learning_rate for row in range(12)] == [0.1 / (1 + step) for step in range(12)]
+
+
+def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undisturbed):
+    events = read_events(str(undisturbed / "events" / "1.jsonl"))
+    assert [event["event"] for event in events] == ["begin", "checkpoint", "checkpoint", "milestone", "progress", "end"]
+    assert [event["step"] for event in events] == [0, 4, 8, 12, 12, 12]
+    assert all({"time", "elapsed_seconds", "consumed_tokens"} <= set(event) for event in events)
+    assert not any(str(undisturbed).encode() in content for content in committed_bytes(undisturbed).values())
+
+
+def test_a_run_with_nothing_to_train_says_so(tmp_path):
+    small_run.run(tmp_path, 6, lease_epoch=1)
+    (tmp_path / "records" / "6.json").rename(tmp_path / "records" / "5.json")
+    with pytest.raises(ValueError, match="until_step is 6 and the state is of step 6: nothing to train"):
+        small_run.run(tmp_path, 6, lease_epoch=2)

@@ -1,0 +1,160 @@
+"""Pins down: documents become two caches, the same ones whatever the workers, and nothing bad is committed."""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from marin_dag.inputs import Input
+from runtime.data.cache import CacheError, TokenCache
+from runtime.data.gates import GateError, GateLimits
+from runtime.data.tokenizing import TokenizerMismatchError, is_validation
+from runtime.text.documents import Document, write_documents
+from steps.documents import DocumentsResult
+from steps.tokenize import TokenizeConfig, tokenize
+from steps.tokenizer import TokenizerResult
+
+TEXTS = [
+    f"Document {index}: 吾輩は猫である, naïve café 👩‍👩‍👧 and <|eos|> spelled out, {index * 7919} times. "
+    * (1 + index % 5)
+    for index in range(60)
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> Input[TokenizerResult]:
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<|eos|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    model.train_from_iterator(TEXTS, trainer)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    model.save(str(folder / "tokenizer.json"))
+    result = TokenizerResult(
+        tokenizer="tokenizer.json",
+        vocab_size=model.get_vocab_size(),
+        eos_token_id=0,
+        bos_token_id=None,
+        digest=hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest(),
+    )
+    return Input(None, name="tokenizer", digest="t" * 64, path=str(folder), result=result)
+
+
+@pytest.fixture
+def documents(tmp_path) -> Input[DocumentsResult]:
+    return write_shards(tmp_path / "documents", [TEXTS[:25], TEXTS[25:], []])
+
+
+def write_shards(folder: Path, shards: list[list[str]]) -> Input[DocumentsResult]:
+    names, num_documents, num_bytes = [], 0, 0
+    for index, texts in enumerate(shards):
+        names.append(f"part-{index}.parquet")
+        rows = [Document(f"{index}/{number}", text, "test") for number, text in enumerate(texts)]
+        count, size = write_documents(str(folder / names[-1]), rows)
+        num_documents, num_bytes = num_documents + count, num_bytes + size
+    result = DocumentsResult(shards=tuple(names), num_documents=num_documents, num_bytes=num_bytes, dropped={})
+    return Input(None, name="documents", digest="d" * 64, path=str(folder), result=result)
+
+
+class Context(SimpleNamespace):
+    """What the engine gives a step, with as many workers as one likes; results cross JSON, as in the engine."""
+
+    def __init__(self, output_path: Path, workers: int = 1) -> None:
+        super().__init__(output_path=str(output_path), name="tokenize/test", workers=workers, log=logging.getLogger())
+
+    def map(self, function, items, *, in_flight, name="shards"):
+        paths = [f"{self.output_path}/{name}/{index:05d}" for index in range(len(items))]
+        with ThreadPoolExecutor(self.workers) as pool:
+            return json.loads(json.dumps(list(pool.map(function, items, paths))))
+
+
+def run(folder, documents, tokenizer, workers=1, **changes):
+    config = TokenizeConfig(**({"documents": documents, "tokenizer": tokenizer, "validation_share": 0.2} | changes))
+    return tokenize.function(config, Context(folder, workers))
+
+
+def test_the_caches_decode_to_the_documents_each_in_its_split(tmp_path, documents, tokenizer):
+    result = run(tmp_path / "out", documents, tokenizer)
+    reader = Tokenizer.from_file(tokenizer.join("tokenizer.json"))
+    found = {}
+    for split in ("train", "validation"):
+        cache = TokenCache.open(str(tmp_path / "out" / split))
+        cache.verify()
+        offsets = cache.document_offsets.tolist()
+        pieces = [cache.read(start, stop - start) for start, stop in itertools.pairwise(offsets)]
+        assert all(piece[-1] == result.eos_token_id and (piece[:-1] != 0).all() for piece in pieces)
+        found[split] = {reader.decode(piece[:-1].tolist()) for piece in pieces}
+        assert cache.token_bytes[cache.read(0, cache.num_tokens)].sum() == cache.num_bytes
+        assert cache.num_bytes == sum(len(text.encode()) for text in found[split])
+    ids = [f"0/{index}" for index in range(25)] + [f"1/{index}" for index in range(35)]
+    held_out = {text for text, document_id in zip(TEXTS, ids, strict=True) if is_validation(document_id, 0.2)}
+    assert found == {"validation": held_out, "train": set(TEXTS) - held_out}
+    assert result.num_train_documents + result.num_validation_documents == 60
+    assert result.num_train_bytes + result.num_validation_bytes == documents.result.num_bytes
+
+
+def test_two_runs_with_any_number_of_workers_write_the_same_bytes(tmp_path, documents, tokenizer):
+    one = run(tmp_path / "one", documents, tokenizer)
+    assert one == run(tmp_path / "three", documents, tokenizer, workers=3, shards_in_flight=3)
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "three")
+    assert not any(str(tmp_path).encode() in content for content in files_of(tmp_path / "one").values())
+
+
+def test_a_text_that_spells_a_special_token_does_not_end_its_document(tmp_path, tokenizer):
+    documents = write_shards(tmp_path / "documents", [["a<|eos|>b"] * 20])
+    run(tmp_path / "out", documents, tokenizer)
+    cache = TokenCache.open(str(tmp_path / "out" / "train"))
+    assert (cache.read(0, cache.num_tokens) == 0).sum() == cache.num_documents
+
+
+def test_the_split_is_of_the_id_alone_and_as_large_as_asked():
+    held_out = [is_validation(f"document-{index}", 0.1) for index in range(20_000)]
+    assert 0.09 < sum(held_out) / 20_000 < 0.11
+    larger = [is_validation(f"document-{index}", 0.2) for index in range(20_000)]
+    assert all(more or not less for less, more in zip(held_out, larger, strict=True))
+
+
+def test_a_changed_tokenizer_file_is_refused(tmp_path, documents, tokenizer):
+    wrong = tokenizer.result.model_copy(update={"digest": "0" * 64})
+    with pytest.raises(TokenizerMismatchError, match=r"tokenizer\.json: recorded sha256: 000000000000…; now: "):
+        run(tmp_path / "out", documents, tokenizer.bound(path=tokenizer.path, result=wrong))
+
+
+def test_a_vocabulary_that_is_not_the_files_is_refused(tmp_path, documents, tokenizer):
+    wrong = tokenizer.result.model_copy(update={"vocab_size": 401})
+    with pytest.raises(TokenizerMismatchError, match="has 400 ids, recorded is a vocabulary of 401"):
+        run(tmp_path / "out", documents, tokenizer.bound(path=tokenizer.path, result=wrong))
+
+
+def test_lost_documents_are_refused_before_there_is_a_cache(tmp_path, documents, tokenizer):
+    more = documents.result.model_copy(update={"num_documents": 61})
+    with pytest.raises(GateError, match=r"tokenize/test: .*\n.*lost_documents: read 60 documents, .* counted 61"):
+        run(tmp_path / "out", documents.bound(path=documents.path, result=more), tokenizer)
+    with pytest.raises(CacheError, match="no finished token cache"):
+        TokenCache.open(str(tmp_path / "out" / "train"))
+
+
+def test_limits_of_the_gates_are_the_recipes(tmp_path, documents, tokenizer):
+    strict = dataclasses.replace(GateLimits(), min_bytes_per_token=9.0)
+    with pytest.raises(GateError, match=r"min_bytes_per_token: \d\.\d\d bytes a token \(limit 9\.0\)"):
+        run(tmp_path / "out", documents, tokenizer, gates=strict)
+
+
+def test_a_split_without_documents_is_refused_with_the_cure(tmp_path, tokenizer):
+    documents = write_shards(tmp_path / "documents", [["only one document here"]])
+    with pytest.raises(CacheError, match=r"none of the 1 documents fall into this split, .*Change `validation_share`"):
+        run(tmp_path / "out", documents, tokenizer)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
