@@ -122,7 +122,7 @@ class _Rederivation:
                 f"{error} ({step.name} is derived from {step.base!r}, which {self._target.name}.{self._field}="
                 f"{self._text} changed: set the whole field, or change both)"
             ) from None
-        return _like(new, self._with_new_inputs(new).config, new.changes, like=step)
+        return _like(new, replace_inputs(new.config, self._replaced), new.changes, like=step)
 
     def _renewed(self, value: Any) -> Any:
         if isinstance(value, Step):

@@ -19,7 +19,7 @@ from marin_dag.inputs import Input, replace_inputs
 from marin_dag.lease import Held, Lease, Leases
 from marin_dag.live import Display
 from marin_dag.provenance import collect_provenance
-from marin_dag.records import Failure, Records, new_attempt
+from marin_dag.records import Failure, Records, attempt_path, make_manifest, new_attempt
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
@@ -55,6 +55,7 @@ class Run:
         display: what the user sees.
         command: what the user types to go on after a failure.
         back_off_seconds: the wait before the second attempt; it doubles.
+        force: keys of committed steps to run again; they must give the same files, and the record stays what it was.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Run:
         *,
         command: str,
         back_off_seconds: float = 2.0,
+        force: frozenset[str] = frozenset(),
     ) -> None:
         self._store = store
         self._backend = backend
@@ -79,6 +81,7 @@ class Run:
         self._committed: set[str] = set()
         self._num_interrupts = 0
         self._is_stopping = False
+        self._force = set(force)
         self.failures: dict[str, Failure] = {}
         """Of the steps that failed for good, by key."""
 
@@ -86,7 +89,7 @@ class Run:
         """0 if all steps are committed in the end, else 1."""
         self._committed = set(self._records.committed_keys())
         for node in self._nodes.values():
-            if node.step.key in self._committed:
+            if node.step.key in self._committed and node.step.key not in self._force:
                 node.state = "done"
         if all(node.state == "done" for node in self._nodes.values()):
             return 0
@@ -156,12 +159,12 @@ class Run:
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
-            if self._records.find(key) is not None:
+            if key not in self._force and self._records.find(key) is not None:
                 self._done(node, "by another run")
             return
         node.lease, node.is_elsewhere = got, False
         # Asked again under the lease: another run may have committed it and left since this one looked.
-        if self._records.find(key) is not None:
+        if key not in self._force and self._records.find(key) is not None:
             self._done(node, "by another run")
             return
         try:
@@ -207,7 +210,7 @@ class Run:
         lost = node.lease is not None and node.lease.is_lost
         self._release(node)
         if outcome.status == "done":
-            self._done(node, "")
+            self._take_done(node, outcome)
         elif lost and not self._is_stopping:
             node.state = "waiting"
             self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
@@ -216,6 +219,28 @@ class Run:
         else:
             node.state = "stopped"
             self._display.event(node.step.name, "stopped", "its work so far is kept")
+
+    def _take_done(self, node: Node, outcome: Outcome) -> None:
+        task, record = outcome.task, outcome.record
+        # What a trajectory publishes lies in folders of its own choice; its record says what they hold.
+        if task.key not in self._force or record is None or task.milestone is not None:
+            self._done(node, "")
+            return
+        made = make_manifest(self._store, attempt_path(task.name, task.digest, task.attempt))
+        differing = sorted({entry.path for entry in set(made) ^ set(record.manifest)})
+        if not differing:
+            self._done(node, "again, with the same output")
+            return
+        error = UserError(
+            f"run again, it gave other files: {', '.join(differing[:5])}. Something that shapes the output is not in "
+            f"the step's identity. The first output stays in force: {self._store.url(record.output_path)}"
+        )
+        self._fail(node, failure_of(task, error))
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the user asked it to stop."""
+        return self._num_interrupts > 0
 
     def _retry_or_fail(self, node: Node, failure: Failure) -> None:
         mark = self._progress_mark(node.step)
