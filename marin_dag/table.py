@@ -105,12 +105,10 @@ def _opaque(plan: Plan) -> Iterator[str]:
 
 
 def _cost(cost: Cost) -> str:
-    parts = []
+    """Tokens where there are any: FLOPs beside them say the same once more, and the totals have both."""
     if cost.tokens:
-        parts.append(f"{_scaled(cost.tokens)} tok")
-    if cost.flops:
-        parts.append(f"{cost.flops:.1e} FLOPs")
-    return " ".join(parts)
+        return f"{_scaled(cost.tokens)} tok"
+    return f"{cost.flops:.1e} FLOPs" if cost.flops else ""
 
 
 def _scaled(value: float) -> str:
