@@ -157,14 +157,12 @@ def ngram_hashes(words: Segments, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 def repeated(keys: np.ndarray) -> np.ndarray:
     """Positions of the keys that occur more than once, grouped by key, ascending within a key."""
-    ordered = np.sort(keys)
-    duplicates = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    if not len(duplicates):
-        return np.empty(0, np.int64)
-    slots = np.minimum(np.searchsorted(duplicates, keys), len(duplicates) - 1)
-    positions = np.flatnonzero(duplicates[slots] == keys)
     # Only a stable sort may choose who comes first: the fast ones order equal keys by the processor's vectors.
-    return positions[np.argsort(keys[positions], kind="stable")]
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    same_as_next = np.append(ordered[1:] == ordered[:-1], False)
+    same_as_previous = np.insert(same_as_next[:-1], 0, False)
+    return order[same_as_next | same_as_previous]
 
 
 def mix(values: np.ndarray) -> np.ndarray:
