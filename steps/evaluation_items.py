@@ -6,7 +6,6 @@ from marin_dag.errors import UserError
 from marin_dag.step import Input, StepContext, step
 from steps.download import DownloadResult
 
-
 NGRAM_INDEX = "ngrams"
 
 
@@ -35,8 +34,8 @@ class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
 def _check(config: EvaluationItemsConfig) -> None:
     if config.min_field_words > config.ngram_words:
         raise ValueError(
-            f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}); a field is matched "
-            "whole only if it is shorter than an n-gram. Lower it, or raise ngram_words."
+            f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}); a field is "
+            "matched whole only if it is shorter than an n-gram. Lower it, or raise ngram_words."
         )
 
 

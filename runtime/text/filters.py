@@ -20,6 +20,7 @@ from runtime.text.batch import (
 )
 from runtime.text.filter_rules import (
     C4Document,
+    CodeLayout,
     FineWebQuality,
     GopherQuality,
     GopherRepetition,
@@ -27,7 +28,6 @@ from runtime.text.filter_rules import (
     RepeatedPeriod,
     Rule,
     SingleCharacter,
-    CodeLayout,
 )
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -233,7 +233,9 @@ class Measures:
 
     @functools.cached_property
     def top_character_share(self) -> np.ndarray:
-        counts = np.stack([np.bincount(self._document_bytes(i), minlength=256) for i in range(self.batch.num_documents)])
+        counts = np.stack(
+            [np.bincount(self._document_bytes(i), minlength=256) for i in range(self.batch.num_documents)]
+        )
         counts[:, WHITESPACE] = 0
         characters = counts[:, :0x80].sum(axis=1) + counts[:, 0xC0:].sum(axis=1)
         return counts[:, :0x80].max(axis=1) / np.maximum(characters, 1)
