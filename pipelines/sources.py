@@ -193,7 +193,8 @@ def corpus_sources(folder: str, role_of_file: Callable[[str], str]) -> dict[str,
 
 
 # Revisions are those that the public recipe names (marin-community/marin: experiments/pretraining_datasets.py,
-# experiments/dolmino/, experiments/midtraining_datasets.py, instruction data: 55e9fd6), unless a comment says otherwise.
+# experiments/dolmino/, experiments/midtraining_datasets.py and its list of instruction data), unless a comment says
+# otherwise.
 DOLMINO = ("allenai/dolmino-mix-1124", "bb54cab")
 PROOF_PILE = ("EleutherAI/proof-pile-2", "901a927")
 # The recipe pins no revision of its own markdown sets: it read them from its bucket before they were published. None
@@ -358,7 +359,7 @@ def _published(
     licence: str,
     tokens: float | None,
 ) -> Source:
-    """A corpus that its publisher filtered and deduplicated: the recipe trained on it as it is, so hits are only told."""
+    """A corpus that its publisher cleaned; the recipe trained on it as it is, so hits are only told."""
     return Source(
         name=name,
         role=role,

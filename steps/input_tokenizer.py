@@ -5,7 +5,8 @@ from pydantic import BaseModel, Field
 from marin_dag.errors import UserError
 from marin_dag.step import Runtime, StepContext, step
 from steps.download import Sha256
-from steps.train_tokenizer import TokenizerResult, written_tokenizer
+from steps.tokenizer import TokenizerResult
+from steps.train_tokenizer import written_tokenizer
 
 
 class HubTokenizer(BaseModel, frozen=True, extra="forbid"):

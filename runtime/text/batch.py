@@ -160,9 +160,11 @@ def repeated(keys: np.ndarray) -> np.ndarray:
     # Only a stable sort may choose who comes first: the fast ones order equal keys by the processor's vectors.
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
-    same_as_next = np.append(ordered[1:] == ordered[:-1], False)
-    same_as_previous = np.insert(same_as_next[:-1], 0, False)
-    return order[same_as_next | same_as_previous]
+    same = ordered[1:] == ordered[:-1]
+    is_repeated = np.zeros(len(keys), bool)
+    is_repeated[1:] |= same
+    is_repeated[:-1] |= same
+    return order[is_repeated]
 
 
 def mix(values: np.ndarray) -> np.ndarray:
