@@ -62,6 +62,13 @@ class CheckpointFiles:
         """Every file below `below`, in one listing."""
         return {key.decode() for key in self._store.list(_range(below)).result()}
 
+    def folders(self) -> set[str]:
+        """Names of the folders right below; on a disk also those that a kill left without a finished file."""
+        if self._spec["driver"] == "file":
+            path = Path(self._spec["path"])
+            return {entry.name for entry in path.iterdir() if entry.is_dir()} if path.is_dir() else set()
+        return {key.split("/")[0] for key in self.list_keys() if "/" in key}
+
     def read(self, key: str) -> bytes | None:
         """The file's bytes, or None if there is no such file."""
         result = self._store.read(key).result()
