@@ -5,6 +5,7 @@ nothing else, so equal states give equal bytes and any zarr reader opens them. M
 the caller's manifest: to zarr they are fill values, that is zeros.
 """
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -76,7 +77,11 @@ class CheckpointFiles:
 
     def write(self, key: str, data: bytes) -> None:
         """Returns when the bytes are durable; readers see all of them or none."""
-        self._store.write(key, data).result()
+        self.start_write(key, data).result()
+
+    def start_write(self, key: str, data: bytes) -> Any:
+        """A future of `write`."""
+        return self._store.write(key, data)
 
     def delete(self, key: str) -> None:
         self._store.delete_range(ts.KvStore.KeyRange(key, key + "\0")).result()
@@ -119,14 +124,18 @@ class ChunkedArray:
             "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
             "attributes": {},
         }
-        spec = {
+        self._spec = {
             "driver": "zarr3",
             "kvstore": {**files._spec, "path": f"{files._spec['path']}{key}/"},
             "metadata": self.description,
             # Otherwise a chunk of zeros, such as moments that are new, would leave no file to check.
             "store_data_equal_to_fill_value": True,
         }
-        self._array = ts.open(spec, open=True, assume_metadata=True).result()
+
+    @functools.cached_property
+    def _array(self) -> ts.TensorStore:
+        # Opened at first use: the training loop waits while a snapshot is taken, and need not wait for this.
+        return ts.open(self._spec, open=True, assume_metadata=True).result()
 
     @property
     def description_key(self) -> str:

@@ -201,7 +201,7 @@ class Countdown:
 
 
 WRITES = (
-    (CheckpointFiles, "write"),
+    (CheckpointFiles, "start_write"),
     (CheckpointFiles, "delete"),
     (CheckpointFiles, "delete_below"),
     (ChunkedArray, "write_chunk"),
