@@ -248,3 +248,44 @@ def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
     assert first.tokens == 8 * 4 * SEQUENCE_LENGTH
     start = Input(None, milestone=8, name="first", digest="e" * 64)
     assert train_phase.cost(until(phase, 10, start=start)).tokens == 2 * 4 * SEQUENCE_LENGTH
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_on_any_number_of_devices_a_stopped_phase_ends_with_the_bytes_of_one_that_was_not(
+    tmp_path, phase, monkeypatch, num_devices
+):
+    devices = jax.local_devices()[:num_devices]
+    monkeypatch.setattr(jax, "devices", lambda *_: devices)
+    monkeypatch.setattr(jax, "device_count", lambda *_: num_devices)
+    whole, stopped = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "stopped", "e" * 64)
+    averaged = phase.model_copy(update={"average": Ema(decay=0.75)})
+    whole.run(averaged)
+    with pytest.raises(StepStopped):
+        stopped.run(averaged, stop_after=5)
+    stopped.run(averaged)
+    assert stopped.files(8) == whole.files(8)
+
+
+def test_a_phase_resumes_on_another_number_of_devices_with_the_same_data(tmp_path, phase, monkeypatch):
+    whole, moved = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "moved", "e" * 64)
+    whole.run(phase)
+    moved.run(until(phase, 5))
+    devices = jax.local_devices()[:4]
+    monkeypatch.setattr(jax, "devices", lambda *_: devices)
+    monkeypatch.setattr(jax, "device_count", lambda *_: 4)
+    moved.run(phase)
+    positions = [
+        checkpoint.read_metadata(f"{trajectory.at(8).path}/checkpoint")["data_position"]
+        for trajectory in (whole, moved)
+    ]
+    assert positions[0] == positions[1]
+    losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, moved)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase):
+    first = train_phase("first", phase)
+    jumping = {"start": first, "until_step": 10, "weight_decay": 0.2}
+    with pytest.raises(ValueError, match=r"weight_decay changes from 0\.1 to 0\.2"):
+        train_phase.check(phase.model_copy(update=jumping | {"start": first.as_input()}))
+    train_phase.check(phase.model_copy(update=jumping | {"start": first.as_input(), "acknowledge": ("weight_decay",)}))
