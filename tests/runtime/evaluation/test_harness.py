@@ -170,6 +170,16 @@ def test_the_score_of_a_sequence_does_not_depend_on_its_company():
     assert together.log_likelihood == pytest.approx(alone.log_likelihood, abs=1e-4)
 
 
+def test_progress_ends_at_the_number_of_sequences():
+    seen: list[tuple[int, int]] = []
+    scorer = Scorer(
+        model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512,
+        on_progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    scorer.score([Scored(tuple(range(n % 30, n % 30 + 100)), (n % 4,)) for n in range(60)])
+    assert len(seen) > 2 and seen == sorted(seen) and seen[-1] == (60, 60)
+
+
 def test_no_requests_give_no_scores():
     assert Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32).score([]) == []
 
