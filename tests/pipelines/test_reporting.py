@@ -75,3 +75,11 @@ def test_settings_are_described_in_words():
         "WSD-S 1e-3 ⇄ 1e-4, warm-up 1,000 steps, cycles from step 0: 10,000 with 1,000 of decay"
     )
     assert (described(None), described(3072), described(0.05), described(True)) == ("none", "3,072", "0.05", "True")
+
+
+def test_a_branch_that_changes_its_precision_alone_says_so():
+    made = phases()
+    made["focused"] = made["ocelot"].then("focused", until_step=130, compute_dtype="float32", acknowledge=())
+    assert [(c.field, c.before, c.after) for c in recipe_of(made)["focused"]] == [
+        ("compute_dtype", "bfloat16", "float32")
+    ]

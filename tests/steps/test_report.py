@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
-from runtime.evaluation.task_score import TaskScore
-from steps.decontaminate import DecontaminateResult
-from steps.ema_eval import EmaEvalResult
-from steps.hf_export import HfExportResult
-from steps.lm_eval import LmEvalResult
 
 from marin_dag.step import Input
 from runtime.data.mixture import MixtureSchedule
+from runtime.evaluation.task_score import TaskScore
+from steps.decontaminate import DecontaminateResult
 from steps.documents import DocumentsResult
+from steps.ema_eval import EmaEvalResult
+from steps.hf_export import HfExportResult
+from steps.lm_eval import LmEvalResult
 from steps.report import GraphNode, RecipeChange, ReportConfig, contents_of, refuse_unknown_names, report
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseResult
