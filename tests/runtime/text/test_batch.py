@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runtime.text.batch import TextBatch, hash_of, ngram_hashes, repeated
 
-HASH_OF_THE = 0xcebba419fc5b8c27
+HASH_OF_THE = 0xCEBBA419FC5B8C27
 
 # Few characters, so that pieces repeat; among them upper case, two kinds of white space and characters of 2 to 4 bytes.
 texts = st.lists(st.text(alphabet="abAB .\n\té…😀", max_size=60), min_size=1, max_size=8)
@@ -19,7 +19,10 @@ def test_words_and_lines_are_those_of_plain_python(documents):
     batch = TextBatch(documents)
     words = [(index, word) for index, text in enumerate(documents) for word in text.encode().split()]
     lines = [
-        (index, line.strip()) for index, text in enumerate(documents) for line in text.encode().split(b"\n") if line.strip()
+        (index, line.strip())
+        for index, text in enumerate(documents)
+        for line in text.encode().split(b"\n")
+        if line.strip()
     ]
     for segments, expected in ((batch.words, words), (batch.lines, lines)):
         found = zip(segments.documents.tolist(), segments.starts, segments.ends, strict=True)

@@ -83,7 +83,9 @@ def test_one_document_of_each_text_stays_and_nobody_is_dropped_twice(choices):
     assert len(texts) - len(dropped) == len({seed for seed, _ in choices})
 
 
-@pytest.mark.parametrize("change", [{"num_bands": 0}, {"ngram_words": 0}, {"min_similarity": 0}, {"min_similarity": 1.5}])
+@pytest.mark.parametrize(
+    "change", [{"num_bands": 0}, {"ngram_words": 0}, {"min_similarity": 0}, {"min_similarity": 1.5}]
+)
 def test_parameters_that_make_no_sense_are_refused(change):
     with pytest.raises(ValueError, match=rf"MinHash\.{next(iter(change))} is"):
         MinHash(**change)

@@ -39,13 +39,21 @@ def reason(text, rule):
         (GopherQuality(), "Too short to say anything.", "Gopher: too few words"),
         (GopherQuality(max_words=60), PROSE, "Gopher: too many words"),
         (GopherQuality(), "a b c of the " * 20, "Gopher: mean word length"),
-        (GopherQuality(), "incomprehensibilities of the antidisestablishmentarianism " * 25, "Gopher: mean word length"),
+        (
+            GopherQuality(),
+            "incomprehensibilities of the antidisestablishmentarianism " * 25,
+            "Gopher: mean word length",
+        ),
         (GopherQuality(), PROSE + "\n#tag" * 20, "Gopher: hash signs"),
         (GopherQuality(), PROSE.replace(" ", "... ", 30), "Gopher: ellipses"),
         (GopherQuality(), "\n".join(f"- {line}" for line in SENTENCES), "Gopher: lines with bullets"),
         (GopherQuality(), "\n".join(f"{line}…" for line in SENTENCES), "Gopher: lines ending in an ellipsis"),
         (GopherQuality(), PROSE + " 12345" * 40, "Gopher: words with a letter"),
-        (GopherQuality(), "Boats crossed rivers carrying letters between distant villages. " * 10, "Gopher: stop words"),
+        (
+            GopherQuality(),
+            "Boats crossed rivers carrying letters between distant villages. " * 10,
+            "Gopher: stop words",
+        ),
         (GopherRepetition(), "\n".join([*SENTENCES[:3], "menu", "menu", "menu"]), "Gopher: duplicate lines"),
         (
             GopherRepetition(),
@@ -75,7 +83,15 @@ def test_a_rule_drops_the_text_it_is_about(rule, text, expected):
 
 @pytest.mark.parametrize(
     "rule",
-    [GopherQuality(), GopherRepetition(), C4Document(), FineWebQuality(), RepeatedPeriod(), SingleCharacter(), Length(10)],
+    [
+        GopherQuality(),
+        GopherRepetition(),
+        C4Document(),
+        FineWebQuality(),
+        RepeatedPeriod(),
+        SingleCharacter(),
+        Length(10),
+    ],
 )
 def test_plain_prose_passes_every_rule(rule):
     assert reason(PROSE, rule) is None

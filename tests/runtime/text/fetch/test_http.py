@@ -130,7 +130,9 @@ def test_a_missing_file_is_not_tried_again(server, tmp_path):
 
 
 def test_a_wrong_checksum_shows_both_and_leaves_no_file(server, tmp_path):
-    with pytest.raises(ChecksumError, match=rf"wrong checksum\n.*expected sha256: {'0' * 64}\n.*found    sha256: {SHA256}"):
+    with pytest.raises(
+        ChecksumError, match=rf"wrong checksum\n.*expected sha256: {'0' * 64}\n.*found    sha256: {SHA256}"
+    ):
         fetch(server, tmp_path, sha256="0" * 64)
     assert not (tmp_path / "out/data.bin").exists()
 
@@ -153,4 +155,6 @@ def test_an_index_gives_the_matching_addresses_in_order(server, tmp_path):
     )
     assert found == ["https://example.org/data/web/a.jsonl", "https://example.org/data/web/b.jsonl"]
     with pytest.raises(FetchError, match=r"none of 3 lines matches \['\*/math/\*'\]"):
-        list_index(server.url, str(tmp_path / "index"), base="https://example.org/", patterns=("*/math/*",), sha256=None)
+        list_index(
+            server.url, str(tmp_path / "index"), base="https://example.org/", patterns=("*/math/*",), sha256=None
+        )

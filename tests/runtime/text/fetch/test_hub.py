@@ -55,7 +55,9 @@ def test_files_come_in_order_with_size_checksum_and_address(endpoint):
     first, second = list_files(REPO, REVISION, ("*.jsonl.gz",), repo_type="dataset", endpoint=endpoint)
     assert (first.name, first.size_in_bytes, first.sha256) == ("data/a.jsonl.gz", 5, "e" * 64)
     assert (second.name, second.size_in_bytes, second.sha256) == ("data/b.jsonl.gz", 7, None)
-    assert first.url == f"{endpoint}/datasets/{REPO}/resolve/{REVISION}/data%2Fa.jsonl.gz" or first.url.endswith("a.jsonl.gz")
+    assert first.url == f"{endpoint}/datasets/{REPO}/resolve/{REVISION}/data%2Fa.jsonl.gz" or first.url.endswith(
+        "a.jsonl.gz"
+    )
 
 
 def test_a_pattern_that_matches_nothing_names_files_that_are_there(endpoint):

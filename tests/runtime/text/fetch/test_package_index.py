@@ -19,7 +19,9 @@ def wheel(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("toytexts/pages.txt", "text")
         archive.writestr("toytexts-1.0.dist-info/METADATA", METADATA)
-        archive.writestr("toytexts-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            "toytexts-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr("toytexts-1.0.dist-info/RECORD", "")
     return path
 
@@ -60,5 +62,7 @@ def test_a_version_that_is_not_there_is_told_from_a_missing_network(tmp_path, wh
 
 def test_no_network_is_said_in_one_message(tmp_path):
     unroutable = environment(PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="0", PIP_TIMEOUT="2")
-    with pytest.raises(UnreachableError, match=r"toytexts==1.0: no network: pip cannot reach the package index\.(.|\n)*Check"):
+    with pytest.raises(
+        UnreachableError, match=r"toytexts==1.0: no network: pip cannot reach the package index\.(.|\n)*Check"
+    ):
         fetch(tmp_path, unroutable)
