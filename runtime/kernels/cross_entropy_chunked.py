@@ -66,11 +66,7 @@ def _forward(hidden: Array, head: Array, labels: Array, weights: Array, z_loss: 
 
 def _backward(gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
     scale = cotangents[0]  # the per-token outputs are without gradient: linear_cross_entropy says so and enforces it
-    hidden_gradient, head_gradient = gradients
-    scaled = (
-        (scale * hidden_gradient).astype(hidden_gradient.dtype),
-        (scale * head_gradient).astype(head_gradient.dtype),
-    )
+    scaled = ((scale * gradient.astype(jnp.float32)).astype(gradient.dtype) for gradient in gradients)
     return *scaled, None, None, None
 
 

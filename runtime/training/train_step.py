@@ -151,7 +151,7 @@ def _train_program(
         labels, has_target = next_tokens(tokens, segment_ids)
         num_targets = _sum_over(axes, jnp.sum(has_target, dtype=jnp.int32))
         # A batch without any target has weights 0 and gradients 0, not 0/0.
-        weights = has_target / jnp.maximum(num_targets, 1).astype(jnp.float32)
+        weights = has_target.astype(jnp.float32) / jnp.maximum(num_targets, 1).astype(jnp.float32)
 
         def objective(params: Llama, batch: tuple[Array, ...]) -> tuple[Array, Array]:
             tokens, segment_ids, labels, weights = batch

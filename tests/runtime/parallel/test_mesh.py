@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import AXES, MeshShape, make_mesh, platform
@@ -42,10 +43,6 @@ def test_a_shape_that_does_not_fit_is_refused(shape: MeshShape, error: type[Exce
 
 
 def test_a_data_axis_that_does_not_divide_the_hidden_size_is_refused() -> None:
-    devices = np.array(jax.devices()[:1] * 8).reshape(1, 8, 1, 1)
-
-    class Eight:
-        shape = dict(zip(AXES, devices.shape, strict=True))
-
+    mesh = Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 8, 1, 1), AXES)
     with pytest.raises(ValueError, match="hidden_size is 12, which the data axis of 8 devices does not divide"):
-        check_placement.__wrapped__(CONFIG, Eight())
+        check_placement(CONFIG, mesh)

@@ -16,6 +16,7 @@ from runtime.training.state import TrainState, drop_average, initial_state, star
 from runtime.training.train_step import (
     Hyperparameters,
     TrainStep,
+    _check_remat,
     _train_program,
     build_eval_step,
     build_train_step,
@@ -204,7 +205,6 @@ def test_seeds_differ_and_a_seed_repeats(mesh: Mesh) -> None:
     ("changes", "message"),
     [
         ({"attention_kernel": "splash"}, "attention_kernel is 'splash', a Mosaic TPU kernel"),
-        ({"remat": "some"}, "remat is 'some'; it must be one of none, dots, full"),
         ({"num_microbatches": 0}, "num_microbatches is 0; it must be at least 1"),
     ],
 )
@@ -217,6 +217,11 @@ def test_a_step_that_cannot_be_built_is_refused(mesh: Mesh, changes: dict, messa
     } | changes
     with pytest.raises(ValueError, match=message):
         build_train_step(CONFIG, LLAMA3_ROPE, mesh, **arguments)
+
+
+def test_an_unknown_remat_policy_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="remat is 'some'; it must be one of none, dots, full"):
+        _check_remat("some")
 
 
 def test_a_batch_that_does_not_divide_or_is_too_long_is_refused(mesh: Mesh) -> None:
