@@ -47,6 +47,7 @@ class AttemptContext:
         self._records = Records(self._store)
         self._started = now()
         self._shard_files: list[FileEntry] = []
+        self._published_folders: set[str] = set()
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self.log_path = f"{self._output}.log"
         """Relative to the prefix."""
@@ -86,6 +87,7 @@ class AttemptContext:
         if self._task.milestone is None:
             raise TypeError(f"{self.name}: only a kind with a StopAt field has milestones; return the result instead.")
         self._commit(milestone, f"{self._output}/{folder}", result, ())
+        self._published_folders.add(folder)
         self._channel.published(f"{self.digest}@{milestone}")
 
     def milestones(self) -> dict[int, Input[Any]]:
@@ -118,7 +120,10 @@ class AttemptContext:
     def _commit(self, milestone: int | None, folder: str, result: BaseModel, expected: Iterable[FileEntry]) -> Record:
         task = self._task
         data = self._result_data(result)
-        manifest = make_manifest(self._store, folder, tuple(expected))
+        # A milestone is an output of its own. An attempt that resumed has not got the earlier ones in its folder, and
+        # must still leave the same bytes as one that was never disturbed.
+        excluded = frozenset(self._published_folders) if folder == self._output else frozenset[str]()
+        manifest = make_manifest(self._store, folder, tuple(expected), excluded=excluded)
         current = Leases(self._store).current_epoch(self.digest)
         if current > self.lease_epoch:
             raise LeaseLostError(

@@ -55,14 +55,19 @@ def collect_provenance(store: Store) -> Provenance:
     )
 
 
-def _keep_environment(store: Store) -> str:
-    packages = {
+def installed_packages() -> dict[str, str]:
+    """Every distribution that this interpreter sees, and its version."""
+    found = {
         distribution.name: distribution.version
         for distribution in importlib.metadata.distributions()
         if distribution.name  # a half-removed package has no metadata left
     }
+    return dict(sorted(found.items()))
+
+
+def _keep_environment(store: Store) -> str:
     environment = Environment(
-        python=platform.python_version(), platform=platform.platform(), packages=dict(sorted(packages.items()))
+        python=platform.python_version(), platform=platform.platform(), packages=installed_packages()
     )
     data = environment.model_dump_json(indent=1).encode()
     path = f"environments/{hashlib.sha256(data).hexdigest()[:16]}.json"

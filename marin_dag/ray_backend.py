@@ -45,19 +45,17 @@ class RayBackend:
 
     def start(self, listener: Listener, largest_num_cpus: int) -> str:
         """See Backend."""
-        import ray
-
         self._listener = listener
-        greeting = ""
-        if not ray.is_initialized():
-            greeting = self._start_cluster(largest_num_cpus)
+        greeting = "" if _is_connected() else self._start_cluster(largest_num_cpus)
+        import ray  # not above: it reads RAY_AUTH_MODE as it is imported
+
         self._switchboard = ray.remote(num_cpus=0)(_Switchboard).remote()
         self._run = ray.remote(_run_on_worker)
         return greeting
 
     def _start_cluster(self, largest_num_cpus: int) -> str:
         if not os.environ.get("RAY_ADDRESS"):
-            _require_a_token()
+            require_a_token()
         import ray
 
         for name, value in QUIET.items():
@@ -293,9 +291,16 @@ def _refuse_what_never_fits(task: Task) -> None:
         )
 
 
-def _require_a_token() -> None:
+def _is_connected() -> bool:
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
+def require_a_token() -> None:
     """Whoever may reach the cluster may run code as this user: so it always asks for a token."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    # Else Ray has read the variable already, and would start a server that asks and a client that does not answer;
+    # left alone it turns tokens on by itself.
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return
     path = TOKEN_FILE.expanduser()

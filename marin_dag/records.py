@@ -166,25 +166,30 @@ def attempt_path(name: str, digest: str, attempt: str) -> str:
     return f"outputs/{name}-{digest[:8]}/{attempt}"
 
 
-def make_manifest(store: Store, folder: str, expected: Sequence[FileEntry] = ()) -> tuple[FileEntry, ...]:
+def make_manifest(
+    store: Store, folder: str, expected: Sequence[FileEntry] = (), *, excluded: frozenset[str] = frozenset()
+) -> tuple[FileEntry, ...]:
     """Every file below `folder`, made durable and checksummed as the store holds it.
 
     Args:
         store: where.
         folder: relative to the prefix.
         expected: files whose size and checksum are known already; they must be there unchanged.
+        excluded: folders inside it that are outputs of their own.
 
     Raises:
         OutputChangedError: a file changed meanwhile, or is not what was expected.
     """
-    before = store.list(folder)
+    beginnings = tuple(f"{folder}/{inner}/" for inner in excluded)
+    before = [entry for entry in store.list(folder) if not entry.path.startswith(beginnings)]
     with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
         settled = list(pool.map(store.settle, [entry.path for entry in before]))
     manifest = tuple(
         FileEntry(path=entry.path.removeprefix(f"{folder}/"), size_in_bytes=size, crc32c=checksum)
         for entry, (size, checksum) in zip(before, settled, strict=True)
     )
-    changed = set(before) ^ set(store.list(folder))
+    after = {entry for entry in store.list(folder) if not entry.path.startswith(beginnings)}
+    changed = set(before) ^ after
     changed |= {entry for entry, (size, _) in zip(before, settled, strict=True) if size != entry.size_in_bytes}
     if changed:
         raise OutputChangedError(

@@ -32,11 +32,11 @@ class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
 
 def local_tokenizer(folder: str) -> LocalTokenizer:
     """A folder that holds `tokenizer.json`, as a config."""
-    from runtime.text.fetch.local_files import find_files, sha256_of
+    from runtime.text.fetch.local_files import content_of, find_files
 
     root = folder.rstrip("/")
     (name,) = find_files(root, ("tokenizer.json",))
-    return LocalTokenizer(folder=root, sha256=sha256_of(f"{root}/{name}"))
+    return LocalTokenizer(folder=root, sha256=content_of(f"{root}/{name}")["sha256"])
 
 
 @step(policy="tracked", packages=("tokenizers",))

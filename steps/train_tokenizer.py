@@ -55,7 +55,7 @@ def written_tokenizer(
         file.write(data)
     return TokenizerResult(
         tokenizer=TOKENIZER_FILE,
-        vocab_size=tokenizer.get_vocab_size(),
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,
         eos_token_id=eos_token_id,
         bos_token_id=tokenizer.token_to_id(begin),
         digest=hashlib.sha256(data).hexdigest(),

@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from marin_dag.ray_backend import require_a_token
+
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
 
@@ -39,6 +41,7 @@ def gcs_bucket() -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("STORAGE_EMULATOR_HOST", url)
+            environment.setenv("TENSORSTORE_GCS_HTTP_URL", url)
             # What opens gs:// through fsspec gets the class that asks for the kind of bucket by gRPC, and waits.
             environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
             _make_bucket(url)
@@ -63,8 +66,8 @@ def _make_bucket(url: str) -> None:
 def ray_cluster(gcs_bucket: str) -> Iterator[None]:
     """A small Ray cluster without dashboard; its workers reach the fake Cloud Storage too."""
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("RAY_AUTH_MODE", "token")
         environment.setenv("RAY_AUTH_TOKEN", "only-for-this-test-session-0123456789")
+        require_a_token()
         environment.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         environment.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))
@@ -73,3 +76,4 @@ def ray_cluster(gcs_bucket: str) -> Iterator[None]:
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 * 2**20)
         yield
         ray.shutdown()
+        os.environ.pop("RAY_AUTH_MODE", None)

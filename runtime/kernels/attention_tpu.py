@@ -1,6 +1,6 @@
 """Splash attention: the TPU kernel that ships with JAX, causal, grouped heads, documents kept apart by segment ids."""
 
-import functools
+from collections.abc import Callable
 
 import jax
 from jax.experimental.pallas.ops.tpu import splash_attention
@@ -35,7 +35,7 @@ def splash(
     return jax.vmap(one_sequence)(query, key, value, segment_ids).swapaxes(1, 2)
 
 
-def _kernel(num_heads: int, sequence_length: int, block: int, interpret: bool) -> functools.partial:
+def _kernel(num_heads: int, sequence_length: int, block: int, interpret: bool) -> Callable[..., Array]:
     mask = splash_attention.MultiHeadMask(
         [splash_attention.CausalMask((sequence_length, sequence_length)) for _ in range(num_heads)]
     )

@@ -6,6 +6,7 @@ each summed in float32 in vector memory. Five products instead of three, no logi
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,11 +77,11 @@ def _vocab_block(vocab_size: int) -> int:
     return VOCAB_BLOCK if vocab_size % VOCAB_BLOCK == 0 else LANES
 
 
-def _logits(hidden_ref: Array, head_ref: Array) -> Array:
+def _logits(hidden_ref: Any, head_ref: Any) -> Array:
     return jnp.dot(hidden_ref[...], head_ref[...], preferred_element_type=jnp.float32)
 
 
-def _is_label(labels_ref: Array, vocab_index: Array, shape: tuple[int, ...]) -> Array:
+def _is_label(labels_ref: Any, vocab_index: Array, shape: tuple[int, ...]) -> Array:
     # A comparison and not a gather or jax.nn.one_hot: neither lowers on v4.
     return labels_ref[...] == vocab_index * shape[1] + lax.broadcasted_iota(jnp.int32, shape, 1)
 

@@ -25,7 +25,7 @@ Remat = Literal["none", "dots", "full"]
 REMATS: tuple[str, ...] = get_args(Remat)
 GATHERED = "gathered_parameters"  # name of gathered parameters for rematerialisation policies
 
-Hidden = Float[Array, "batch sequence hidden_size"]
+Hidden = Float[Array, "tokens hidden_size"]  # batch and sequence as one axis: matrix products in two dimensions
 PartT = TypeVar("PartT")
 
 
@@ -128,10 +128,10 @@ class Llama(eqx.Module):
         *,
         config: LlamaConfig,
         computation: Computation,
-    ) -> Hidden:
+    ) -> Float[Array, "batch sequence hidden_size"]:
         """Final hidden states after the last norm. Tokens attend to earlier ones of equal segment id only."""
         embedding = computation.gather("embed_tokens", self.embed_tokens)
-        hidden = jnp.take(embedding, tokens, axis=0)
+        hidden = jnp.take(embedding, tokens.reshape(-1), axis=0)
         turn = rotation(frequencies, tokens.shape[1])
 
         def layer(hidden: Hidden, stored: LlamaLayers) -> tuple[Hidden, None]:
@@ -139,7 +139,8 @@ class Llama(eqx.Module):
             return _layer(weights, hidden, segment_ids, turn, config, computation.attention_kernel), None
 
         hidden, _ = lax.scan(_rematerialised(layer, computation), hidden, self.layers)
-        return rms_norm(hidden, computation.gather("norm", self.norm), config.rms_norm_eps)
+        hidden = rms_norm(hidden, computation.gather("norm", self.norm), config.rms_norm_eps)
+        return hidden.reshape(*tokens.shape, -1)
 
     def head(self, computation: Computation) -> Float[Array, "hidden_size vocab_size"]:
         """The output matrix in its computing form; the transposed embedding where tied."""
@@ -178,7 +179,7 @@ def _layer(
     config: LlamaConfig,
     attention_kernel: str,
 ) -> Hidden:
-    batch, sequence, _ = hidden.shape
+    batch, sequence = segment_ids.shape
     normed = rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps)
     query = (normed @ weights.q_proj).reshape(batch, sequence, config.num_attention_heads, config.head_dim)
     key = (normed @ weights.k_proj).reshape(batch, sequence, config.num_key_value_heads, config.head_dim)
@@ -187,7 +188,7 @@ def _layer(
         query = rms_norm(query, weights.q_norm, config.rms_norm_eps)
         key = rms_norm(key, weights.k_norm, config.rms_norm_eps)
     mixed = attend(rotate(query, *turn), rotate(key, *turn), value, segment_ids, kernel=attention_kernel)
-    hidden = hidden + mixed.reshape(batch, sequence, -1) @ weights.o_proj
+    hidden = hidden + mixed.reshape(batch * sequence, -1) @ weights.o_proj
     normed = rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps)
     return hidden + (jax.nn.silu(normed @ weights.gate_proj) * (normed @ weights.up_proj)) @ weights.down_proj
 

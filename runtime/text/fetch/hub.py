@@ -19,7 +19,6 @@ def list_files(
     repo: str, revision: str, patterns: Sequence[str], *, repo_type: str, endpoint: str | None = None
 ) -> list[HubFile]:
     """Files whose names match one of the shell patterns, in alphabetical order."""
-    import httpx
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, OfflineModeIsEnabled, RepositoryNotFoundError
 
@@ -36,7 +35,9 @@ def list_files(
         ) from error
     except HfHubHTTPError as error:
         raise UnreachableError(f"{where}: the hub answers {error}; run the same command again later.") from error
-    except (OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+    except Exception as error:
+        if not isinstance(error, OfflineModeIsEnabled | OSError) and not _comes_from_transport(error):
+            raise
         raise UnreachableError(
             f"{where}: no network: {error}\nCheck the connection and HF_HUB_OFFLINE, then run again."
         ) from error
@@ -55,6 +56,11 @@ def list_files(
         first = ", ".join(file.rfilename for file in siblings[:3])
         raise FetchError(f"{where}: none of {len(siblings)} files matches {list(patterns)} (first: {first}).")
     return found
+
+
+def _comes_from_transport(error: Exception) -> bool:
+    """The hub's client has changed its HTTP library between versions and exports the errors of none."""
+    return type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "requests", "urllib3")
 
 
 def request_headers() -> dict[str, str]:

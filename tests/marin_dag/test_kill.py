@@ -1,0 +1,177 @@
+"""A real driver, really killed: the next run completes with the same bytes, and a person deletes nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.marin_dag.toy_steps import executions
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def quick_folder(tmp_path: Path) -> Iterator[Path]:
+    """A folder where a flush costs nothing, if the machine has one: what is killed here is the process."""
+    if not SHARED_MEMORY.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
+        yield Path(folder)
+
+
+def driver(folder: Path, backend: str, seconds: float, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "tests/marin_dag/toy_driver.py", str(folder / "runs"), backend, str(seconds)]
+    return subprocess.Popen(
+        [*command, str(folder / "marks")],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd()), "RAY_AUTH_TOKEN": "0123456789abcdef" * 2, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_executions(folder: Path, number: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while sum(executions(folder / "marks").values()) < number:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    output, _ = process.communicate(timeout=180)
+    return process.returncode, output
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What a run that nobody disturbs commits."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    code, output = finish(driver(folder, "local", 0))
+    assert code == 0, output
+    return committed_bytes(folder / "runs")
+
+
+def test_killed_before_any_write_the_next_run_commits_the_same_bytes(quick_folder: Path):
+    command = [sys.executable, "tests/marin_dag/kill_everywhere.py", str(quick_folder)]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
+
+
+def test_a_driver_killed_again_and_again_completes_with_the_same_bytes(quick_folder: Path, expected: dict[str, object]):
+    for number in (2, 6, 9, 15):
+        process = driver(quick_folder, "local", 0.03)
+        wait_for_executions(quick_folder, number, process)
+        process.kill()
+        process.communicate()
+    code, output = finish(driver(quick_folder, "local", 0))
+    assert code == 0, output
+    assert committed_bytes(quick_folder / "runs") == expected
+
+
+def test_a_driver_on_ray_killed_in_the_middle_completes_with_the_same_bytes(
+    tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(tmp_path, "ray", 0.3)
+    wait_for_executions(tmp_path, 5, process)
+    process.kill()
+    process.communicate()
+    code, output = finish(driver(tmp_path, "local", 0))
+    assert code == 0, output
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
+    quick_folder: Path, expected: dict[str, object], number: int
+):
+    process = driver(quick_folder, "local", 0.1)
+    wait_for_executions(quick_folder, 9, process)  # three plain steps, four shards, two counts
+    os.killpg(process.pid, number)
+    code, output = finish(process)
+    assert code == 1
+    assert "stopping: running steps save their work; interrupt again to cancel them" in output
+    assert "main  stopped:  its work so far is kept" in output
+    assert "to go on:  python toy_driver.py" in output
+    assert finish(driver(quick_folder, "local", 0))[0] == 0
+    assert committed_bytes(quick_folder / "runs") == expected
+    counts = executions(quick_folder / "marks")
+    assert counts["count0"] == counts["count1"] == 1  # by main; the branch begins at 5
+
+
+def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(quick_folder: Path, expected: dict[str, object]):
+    process = driver(quick_folder, "local", 0.6)
+    wait_for_executions(quick_folder, 4, process)  # in a shard, which takes no notice of the first wish
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.15)
+    code, output = finish(process)
+    assert code == 1
+    assert "interrupted; what was running is cancelled, what was finished is kept" in output
+    assert finish(driver(quick_folder, "local", 0))[0] == 0
+    assert committed_bytes(quick_folder / "runs") == expected
+
+
+def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_in(
+    tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(tmp_path, "ray", 0.3)
+    wait_for_executions(tmp_path, 6, process)
+    os.killpg(process.pid, signal.SIGINT)
+    code, output = finish(process)
+    assert code == 1, output
+    assert "Ray dashboard http://127.0.0.1:" in output
+    assert "(it asks for a token: the value of RAY_AUTH_TOKEN)" in output
+    assert "main  stopped:  its work so far is kept" in output
+    assert "0123456789abcdef" not in output
+    assert finish(driver(tmp_path, "local", 0))[0] == 0
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+# The kernel's own limit on the size of a file stands for the disk's.
+
+
+def test_a_disk_that_is_full_from_the_start_is_one_message(tmp_path: Path, expected: dict[str, object]):
+    code, output = finish(driver(tmp_path, "local", 0, FILE_LIMIT="2500"))
+    assert code == 1
+    assert "raise `ulimit -f`, then run the same command again, nothing finished is lost" in output
+    assert "Traceback" not in output
+    assert finish(driver(tmp_path, "local", 0))[0] == 0
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+def test_a_disk_that_fills_up_under_a_step_fails_that_step_with_one_message(tmp_path: Path):
+    code, output = finish(driver(tmp_path, "local", 0, FILE_LIMIT="50000", LARGE="1"))
+    assert code == 1
+    assert "File too large: the file is larger than this process may write; raise `ulimit -f`" in output
+    assert "6 of 7 steps are done, 1 failed" in output
+    assert "Traceback" not in output
+    assert finish(driver(tmp_path, "local", 0, LARGE="1"))[0] == 0
+
+
+def test_a_cloud_that_cannot_be_reached_is_one_message(tmp_path: Path):
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"}
+    command = [sys.executable, "tests/marin_dag/toy_driver.py", "gs://bucket/runs", "ray", "0", str(tmp_path)]
+    code = f"""
+import sys
+import marin_dag.gcs_store
+marin_dag.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS = 0.5
+from tests.marin_dag.toy_driver import main
+sys.exit(main({command[2:]!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout.count("\n") == 1
+    assert "gs://bucket/runs/commits: Cloud Storage cannot be reached" in done.stdout
+    assert done.stderr == ""

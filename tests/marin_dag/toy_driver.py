@@ -1,0 +1,76 @@
+"""A driver as a process of its own, for tests that kill it: python toy_driver.py PREFIX BACKEND SECONDS MARKS.
+
+With FILE_LIMIT set, no file of its may grow beyond so many bytes; with LARGE, one step writes a large one.
+"""
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+
+from marin_dag.errors import UserError
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
+from marin_dag.ray_backend import RayBackend
+from marin_dag.run import Run
+from marin_dag.step import Step
+from marin_dag.store import LocalStore, open_store
+from tests.marin_dag.toy_steps import CountConfig, JoinConfig, ShardsConfig, WriteConfig, count, join, squares, write
+
+
+def graph(seconds: float, marks: str) -> list[Step[Any]]:
+    """One step of each kind that can be killed: plain, fed by others, of shards, a trajectory and a branch of it."""
+    a, b = (write(name, WriteConfig(text=name * 3, marks=marks)) for name in "ab")
+    both = join("both", JoinConfig(texts=(a, b), marks=marks))
+    shards = squares("squares", ShardsConfig(num_shards=4, seconds=seconds, marks=marks))
+    main = count("main", CountConfig(stride=2, until_step=12, seconds=seconds, marks=marks))
+    branch = count("branch", CountConfig(stride=7, until_step=8, start=main.at(step=5), seconds=seconds, marks=marks))
+    return [a, b, both, shards, main, branch]
+
+
+def die_before(write: int) -> None:
+    """Makes this process kill itself before the store's next write but so many, as no exception handler can see."""
+    left = [write]
+
+    def dying(operation: Any) -> Any:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+            return operation(*arguments, **options)
+
+        return wrapped
+
+    for name in ("create", "write", "delete", "copy", "make_folder", "settle"):
+        setattr(LocalStore, name, dying(getattr(LocalStore, name)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    prefix, backend, seconds, marks = arguments
+    steps = graph(float(seconds), marks)
+    if "FILE_LIMIT" in os.environ:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ["FILE_LIMIT"]), resource.RLIM_INFINITY))
+    if "LARGE" in os.environ:
+        steps.append(write("large", WriteConfig(text="x" * 100_000)))
+    run = Run(
+        steps,
+        open_store(prefix),
+        RayBackend() if backend == "ray" else LocalBackend(),
+        LineDisplay(Console(soft_wrap=True, highlight=False)),
+        command="python toy_driver.py",
+        back_off_seconds=0.01,
+    )
+    try:
+        return run.run()
+    except UserError as error:  # as the command line does
+        print(error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

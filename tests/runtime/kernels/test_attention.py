@@ -1,0 +1,93 @@
+"""Each attention kernel passes one battery: values and gradients of the definition, documents apart, heads grouped."""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runtime.kernels import attention, attention_tpu
+
+KERNELS: dict[str, Callable] = {
+    "reference": attention.reference,
+    "chunked": attention.chunked,
+    "splash": functools.partial(attention_tpu.splash, interpret=True),
+}
+
+
+def inputs(sequence: int, head_dim: int) -> tuple[jax.Array, ...]:
+    rng = np.random.default_rng(0)
+    query = rng.normal(size=(2, sequence, 4, head_dim)).astype(np.float32)
+    key, value = (rng.normal(size=(2, sequence, 2, head_dim)).astype(np.float32) for _ in range(2))
+    segment_ids = np.sort(rng.integers(0, 3, (2, sequence), dtype=np.int32), axis=1)
+    return tuple(jnp.asarray(part) for part in (query, key, value, segment_ids))
+
+
+def definition(*arrays: jax.Array | np.ndarray) -> np.ndarray:
+    """Float64, one query at a time."""
+    query, key, value = (np.asarray(part, np.float64) for part in arrays[:3])
+    segment_ids = np.asarray(arrays[3])
+    result = np.zeros_like(query)
+    for b, row, head in np.ndindex(query.shape[:3]):
+        visible = [t for t in range(row + 1) if segment_ids[b, t] == segment_ids[b, row]]
+        kv_head = head // (query.shape[2] // key.shape[2])
+        scores = key[b, visible, kv_head] @ query[b, row, head] / np.sqrt(query.shape[3])
+        shares = np.exp(scores - scores.max())
+        result[b, row, head] = shares / shares.sum() @ value[b, visible, kv_head]
+    return result
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_values_and_gradients_are_those_of_the_definition(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "QUERY_BLOCK", 48)  # several blocks, the last one short
+    query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
+    got = KERNELS[name](query, key, value, segment_ids)
+    np.testing.assert_allclose(got, definition(query, key, value, segment_ids), atol=2e-5)
+
+    def total(kernel: Callable) -> tuple[jax.Array, ...]:
+        return jax.grad(lambda *parts: jnp.sum(jnp.sin(kernel(*parts, segment_ids))), argnums=(0, 1, 2))(
+            query, key, value
+        )
+
+    for ours, expected in zip(total(KERNELS[name]), total(attention.reference), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=5e-5)
+
+
+def test_the_gradients_of_the_definition_agree_with_finite_differences() -> None:
+    query, key, value, segment_ids = inputs(sequence=12, head_dim=4)
+    direction = [np.random.default_rng(1).normal(size=part.shape) for part in (query, key, value)]
+
+    def total(step: float) -> float:
+        moved = [
+            np.asarray(part, np.float64) + step * by for part, by in zip((query, key, value), direction, strict=True)
+        ]
+        return float(np.sin(definition(*moved, segment_ids)).sum())
+
+    slope = (total(1e-5) - total(-1e-5)) / 2e-5
+    gradients = jax.grad(lambda *parts: jnp.sum(jnp.sin(attention.reference(*parts, segment_ids))), argnums=(0, 1, 2))(
+        query, key, value
+    )
+    ours = sum(float(np.vdot(gradient, by)) for gradient, by in zip(gradients, direction, strict=True))
+    assert ours == pytest.approx(slope, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_bfloat16_in_gives_bfloat16_out_near_the_definition(name: str) -> None:
+    query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
+    narrow = [jnp.asarray(part, jnp.bfloat16) for part in (query, key, value)]
+    got = KERNELS[name](*narrow, segment_ids)
+    assert got.dtype == jnp.bfloat16
+    expected = definition(*(np.asarray(part, np.float32) for part in narrow), segment_ids)
+    np.testing.assert_allclose(np.asarray(got, np.float32), expected, atol=3e-2)
+
+
+def test_splash_refuses_a_sequence_that_is_not_whole_blocks() -> None:
+    with pytest.raises(ValueError, match=r"'splash': sequence length 100 is not .* use a multiple of 512, or of 128"):
+        attention_tpu.splash(*inputs(sequence=100, head_dim=64))
+
+
+def test_an_unknown_kernel_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="'flash' is none of chunked, reference, splash"):
+        attention.attend(*inputs(sequence=8, head_dim=4), kernel="flash")

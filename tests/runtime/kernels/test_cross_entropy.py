@@ -1,0 +1,130 @@
+"""Each loss kernel passes one battery: values and gradients of float64 NumPy, per token, z-loss included."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runtime.kernels import cross_entropy, cross_entropy_chunked, cross_entropy_tpu
+
+KERNELS = ("reference", "chunked", "pallas_tpu")
+Z_LOSS = 0.02
+
+
+class Exact(NamedTuple):
+    objective: float
+    loss: np.ndarray
+    log_normalizer: np.ndarray
+    hidden_gradient: np.ndarray
+    head_gradient: np.ndarray
+
+
+def inputs(tokens: int, vocab_size: int) -> tuple[jax.Array, ...]:
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(tokens, 24)).astype(np.float32)
+    head = rng.normal(size=(24, vocab_size)).astype(np.float32)
+    labels = rng.integers(0, vocab_size, tokens, dtype=np.int32)
+    weights = (rng.uniform(size=tokens) * (rng.uniform(size=tokens) < 0.8)).astype(np.float32)
+    return tuple(jnp.asarray(part) for part in (hidden, head, labels, weights))
+
+
+def exact(*arrays: jax.Array | np.ndarray) -> Exact:
+    hidden, head, weights = (np.asarray(arrays[index], np.float64) for index in (0, 1, 3))
+    labels = np.asarray(arrays[2])
+    logits = hidden @ head
+    peak = logits.max(axis=1)
+    log_normalizer = peak + np.log(np.exp(logits - peak[:, None]).sum(axis=1))
+    loss = log_normalizer - logits[np.arange(len(labels)), labels]
+    gradient = np.exp(logits - log_normalizer[:, None]) * (weights * (1 + 2 * Z_LOSS * log_normalizer))[:, None]
+    gradient[np.arange(len(labels)), labels] -= weights
+    objective = float((weights * (loss + Z_LOSS * log_normalizer**2)).sum())
+    return Exact(objective, loss, log_normalizer, gradient @ head.T, hidden.T @ gradient)
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = functools.partial(cross_entropy_tpu.fused, interpret=True)
+    monkeypatch.setitem(cross_entropy.KERNELS, "pallas_tpu", fused)
+    monkeypatch.setattr(cross_entropy_chunked, "LOGITS_PER_BLOCK", 1 << 14)  # several blocks, the last one padded
+
+
+def run(kernel: str) -> Callable:
+    def objective(
+        hidden: jax.Array, head: jax.Array, labels: jax.Array, weights: jax.Array
+    ) -> tuple[jax.Array, cross_entropy.CrossEntropy]:
+        result = cross_entropy.linear_cross_entropy(
+            hidden, head, labels, weights=weights, z_loss=jnp.float32(Z_LOSS), kernel=kernel
+        )
+        return 3 * result.objective, result  # 3: a cotangent other than one
+
+    return jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True))
+
+
+@pytest.mark.parametrize("vocab_size", [128, 768])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_values_and_gradients_are_those_of_float64(kernel: str, vocab_size: int) -> None:
+    arguments = inputs(tokens=256, vocab_size=vocab_size)
+    (_, result), gradients = run(kernel)(*arguments)
+    expected = exact(*arguments)
+    assert float(result.objective) == pytest.approx(expected.objective, rel=1e-5)
+    np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result.log_normalizer, expected.log_normalizer, rtol=1e-5)
+    np.testing.assert_allclose(gradients[0], 3 * expected.hidden_gradient, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(gradients[1], 3 * expected.head_gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", ["reference", "chunked"])
+def test_any_number_of_tokens_and_any_vocabulary_will_do(kernel: str) -> None:
+    arguments = inputs(tokens=101, vocab_size=333)
+    (_, result), gradients = run(kernel)(*arguments)
+    expected = exact(*arguments)
+    np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(gradients[1], 3 * expected.head_gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_huge_logits_neither_overflow_nor_give_nan(kernel: str) -> None:
+    hidden, head, labels, weights = inputs(tokens=128, vocab_size=128)
+    (_, result), gradients = run(kernel)(100 * hidden, 100 * head, labels, weights)
+    assert np.isfinite(result.loss).all()
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_bfloat16_products_are_summed_in_float32(kernel: str) -> None:
+    hidden, head, labels, weights = inputs(tokens=128, vocab_size=128)
+    narrow = jnp.asarray(hidden, jnp.bfloat16), jnp.asarray(head, jnp.bfloat16)
+    (_, result), gradients = run(kernel)(*narrow, labels, weights)
+    expected = exact(*(np.asarray(part, np.float32) for part in narrow), labels, weights)
+    assert result.loss.dtype == jnp.float32
+    np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-4, atol=1e-4)
+    for gradient, wanted in zip(gradients, expected[3:], strict=True):
+        assert gradient.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(gradient, np.float32), 3 * wanted, rtol=3e-2, atol=6e-2)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_per_token_outputs_have_no_gradient(kernel: str) -> None:
+    hidden, head, labels, weights = inputs(tokens=128, vocab_size=128)
+
+    def of_figures(hidden: jax.Array) -> jax.Array:
+        result = cross_entropy.linear_cross_entropy(
+            hidden, head, labels, weights=weights, z_loss=jnp.float32(0), kernel=kernel
+        )
+        return jnp.sum(result.loss + result.log_normalizer)
+
+    assert not np.any(jax.grad(of_figures)(hidden))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocab_size", "message"),
+    [(100, 128, "100 tokens on a device are not a whole number"), (128, 100, "vocab_size 100 is not a multiple")],
+)
+def test_the_tpu_kernel_refuses_shapes_it_cannot_run(tokens: int, vocab_size: int, message: str) -> None:
+    hidden, head, labels, weights = inputs(tokens, vocab_size)
+    with pytest.raises(ValueError, match=message):
+        cross_entropy_tpu.fused(hidden, head, labels, weights, jnp.float32(0))

@@ -1,0 +1,41 @@
+"""The rotary embedding is the one of transformers: frequencies, scaling and the pairs that turn."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig as TheirConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
+from runtime.model.rotary import inverse_frequencies, rotate, rotation
+
+
+def theirs(rope: Rope, head_dim: int) -> LlamaRotaryEmbedding:
+    parameters: dict = {"rope_type": "default", "rope_theta": rope.rope_theta}
+    if rope.scaling is not None:
+        parameters |= {
+            "rope_type": "llama3",
+            "factor": rope.scaling.factor,
+            "low_freq_factor": rope.scaling.low_freq_factor,
+            "high_freq_factor": rope.scaling.high_freq_factor,
+            "original_max_position_embeddings": rope.scaling.original_max_position_embeddings,
+        }
+    config = TheirConfig(head_dim=head_dim, rope_parameters=parameters, max_position_embeddings=131_072)
+    return LlamaRotaryEmbedding(config)
+
+
+@pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE])
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
+def test_the_frequencies_are_those_of_transformers_to_the_last_bits(rope: Rope, head_dim: int) -> None:
+    expected = theirs(rope, head_dim).inv_freq.numpy()
+    np.testing.assert_allclose(inverse_frequencies(rope, head_dim), expected, rtol=5e-7)
+
+
+@pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE])
+def test_a_query_is_turned_as_transformers_turns_it(rope: Rope) -> None:
+    query = np.random.default_rng(0).normal(size=(2, 48, 3, 32)).astype(np.float32)
+    cosine, sine = theirs(rope, 32)(torch.zeros(1), torch.arange(48)[None])
+    expected, _ = apply_rotary_pos_emb(torch.tensor(query), torch.tensor(query), cosine, sine, unsqueeze_dim=2)
+    ours = rotate(jnp.asarray(query), *rotation(inverse_frequencies(rope, 32), 48))
+    np.testing.assert_allclose(ours, expected.numpy(), atol=2e-5)

@@ -1,0 +1,106 @@
+"""One AdamW, three implementations: ours, optax's and torch's give the same parameters; the decay mask is the recipe's."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import torch
+
+from runtime.model.config import LlamaConfig
+from runtime.model.llama import Llama
+from runtime.optim.adamw import adamw, clip_by_global_norm, decay_mask
+
+CONFIG = LlamaConfig(
+    vocab_size=12,
+    hidden_size=8,
+    intermediate_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=4,
+    max_position_embeddings=16,
+    use_qk_norm=True,
+)
+TOLD = {"learning_rate": 3e-3, "weight_decay": 0.1, "b1": 0.9, "b2": 0.95, "eps": 1e-8}
+SCALARS = {name: jnp.float32(value) for name, value in TOLD.items()}
+STEPS = 4
+
+
+def gradients_of(params: Llama, step: int) -> Llama:
+    rng = np.random.default_rng(step)
+    # Exact zeros too: eps decides what they do.
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape) * rng.integers(0, 2, leaf.shape), jnp.float32), params
+    )
+
+
+def ours() -> tuple[Llama, Llama]:
+    start = params = Llama.init(CONFIG, key=jax.random.key(0))
+    mu = nu = jax.tree.map(jnp.zeros_like, params)
+    for step in range(STEPS):
+        gradients = gradients_of(params, step)
+        params, mu, nu, _ = adamw(params, gradients, mu, nu, count=jnp.int32(step + 1), **SCALARS)
+    return start, params
+
+
+def assert_close(got: Llama, expected: list) -> None:
+    for leaf, wanted in zip(jax.tree.leaves(got), expected, strict=True):
+        np.testing.assert_allclose(leaf, wanted, rtol=2e-5, atol=1e-7)
+
+
+def test_the_parameters_are_those_of_optax() -> None:
+    start, params = ours()
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        optimizer = optax.adamw(
+            TOLD["learning_rate"],
+            b1=TOLD["b1"],
+            b2=TOLD["b2"],
+            eps=TOLD["eps"],
+            weight_decay=TOLD["weight_decay"],
+            mask=decay_mask(start),
+        )
+        theirs, state = start, optimizer.init(start)
+        for step in range(STEPS):
+            updates, state = optimizer.update(gradients_of(theirs, step), state, theirs)
+            theirs = optax.apply_updates(theirs, updates)
+    assert_close(params, jax.tree.leaves(theirs))
+
+
+def test_the_parameters_are_those_of_torch() -> None:
+    start, params = ours()
+    leaves = [torch.nn.Parameter(torch.tensor(np.array(leaf))) for leaf in jax.tree.leaves(start)]
+    mask = jax.tree.leaves(decay_mask(start))
+    groups = [
+        {
+            "params": [leaf for leaf, decayed in zip(leaves, mask, strict=True) if decayed == wanted],
+            "weight_decay": decay,
+        }
+        for wanted, decay in ((True, TOLD["weight_decay"]), (False, 0.0))
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=TOLD["learning_rate"], betas=(TOLD["b1"], TOLD["b2"]), eps=TOLD["eps"])
+    for step in range(STEPS):
+        for leaf, gradient in zip(leaves, jax.tree.leaves(gradients_of(start, step)), strict=True):
+            leaf.grad = torch.tensor(np.array(gradient))
+        optimizer.step()
+    assert_close(params, [leaf.detach().numpy() for leaf in leaves])
+
+
+def test_matrices_and_the_head_decay_and_embeddings_and_norms_do_not() -> None:
+    mask = decay_mask(Llama.init(CONFIG, key=jax.random.key(0)))
+    layers = mask.layers
+    assert mask.lm_head
+    assert all((layers.q_proj, layers.k_proj, layers.v_proj, layers.o_proj))
+    assert all((layers.gate_proj, layers.up_proj, layers.down_proj))
+    assert not any((mask.embed_tokens, mask.norm, layers.q_norm, layers.k_norm))
+    assert not any((layers.input_layernorm, layers.post_attention_layernorm))
+
+
+def test_clipping_is_that_of_optax_and_leaves_small_gradients_bitwise_alone() -> None:
+    gradients = gradients_of(Llama.init(CONFIG, key=jax.random.key(0)), 0)
+    norm = optax.global_norm(gradients)
+    clipped = clip_by_global_norm(gradients, norm, jnp.float32(1.0))
+    expected, _ = optax.clip_by_global_norm(1.0).update(gradients, optax.EmptyState())
+    assert_close(clipped, jax.tree.leaves(expected))
+    for limit in (norm * 1.01, jnp.float32(jnp.inf)):
+        kept = clip_by_global_norm(gradients, norm, limit)
+        assert all(map(np.array_equal, jax.tree.leaves(kept), jax.tree.leaves(gradients)))

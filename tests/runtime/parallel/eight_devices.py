@@ -1,0 +1,116 @@
+"""Run by test_eight_devices in a process of its own: three updates on one device and on meshes of eight.
+
+Prints one JSON object: for each mesh, the metrics of each update and the largest relative difference of any leaf of the
+state from that of one device, and what its compiled program contains.
+"""
+
+import json
+import re
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from runtime.model.config import LLAMA3_ROPE, LlamaConfig
+from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.training.state import TrainState, initial_state
+from runtime.training.train_step import Hyperparameters, build_eval_step, build_train_step
+
+CONFIG = LlamaConfig(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=32,
+    initializer_range=0.2,
+    use_qk_norm=True,
+)
+MESHES = {
+    "one": MeshShape(),
+    "fsdp": MeshShape(data=8),
+    "hsdp": MeshShape(replica=2, data=4),
+    "replicas": MeshShape(replica=8),
+}
+# A large eps, so that an update is proportional to the gradient and shows an error in it.
+HYPERPARAMETERS = Hyperparameters(1e-2, 0.1, 0.9, 0.95, eps=1.0, max_norm=0.5, z_loss=1e-3, average_decay=0.9)
+
+
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, CONFIG.vocab_size, (16, 24), dtype=np.int32)
+    return tokens, np.sort(rng.integers(0, 3, tokens.shape, dtype=np.int32), axis=1)
+
+
+def leaves(state: TrainState) -> list[np.ndarray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
+
+
+def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.ndarray], list, np.ndarray]:
+    state = initial_state(CONFIG, 0, mesh, with_average=True)
+    begin = leaves(state)
+    step = build_train_step(
+        CONFIG,
+        LLAMA3_ROPE,
+        mesh,
+        attention_kernel="reference",
+        loss_kernel="chunked",
+        compute_dtype="float32",
+        remat=remat,
+        num_microbatches=num_microbatches,
+    )
+    metrics = []
+    for _ in range(3):
+        state, figures = step(state, *batch(), HYPERPARAMETERS)
+        metrics.append([float(figure) for figure in figures])
+    evaluate = build_eval_step(
+        CONFIG, LLAMA3_ROPE, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="float32"
+    )
+    return metrics, leaves(state), begin, np.asarray(evaluate(state.params, *batch()).loss)
+
+
+def difference(got: np.ndarray, expected: np.ndarray) -> float:
+    scale = np.abs(expected.astype(np.float64)).max()
+    return float(np.abs(got.astype(np.float64) - expected).max() / (scale or 1.0))
+
+
+def main() -> None:
+    expected = run(make_mesh(MESHES["one"], jax.devices()[:1]), "none", 1)
+    report = {"one": {"metrics": expected[0]}}
+    for name, shape in MESHES.items():
+        if name == "one":
+            continue
+        for remat, num_microbatches in (("none", 1), ("full", 2)):
+            metrics, state, begin, losses = run(make_mesh(shape), remat, num_microbatches)
+            report[f"{name}, {remat}, {num_microbatches}"] = {
+                "metrics": metrics,
+                "begins_equal": all(map(np.array_equal, begin, expected[2])),
+                "state": max(map(difference, state, expected[1])),
+                "evaluation": difference(losses, expected[3]),
+            }
+    report["program"] = collectives()
+    print(json.dumps(report))
+
+
+def collectives() -> list[str]:
+    """Operation and dtype of each collective over more than one element in the bfloat16 step on eight devices."""
+    mesh = make_mesh(MESHES["fsdp"])
+    state = initial_state(CONFIG, 0, mesh, with_average=False)
+    step = build_train_step(
+        CONFIG,
+        LLAMA3_ROPE,
+        mesh,
+        attention_kernel="reference",
+        loss_kernel="chunked",
+        compute_dtype="bfloat16",
+        remat="full",
+    )
+    text = jax.jit(lambda state, *batch: step(state, *batch, HYPERPARAMETERS)).lower(state, *batch()).as_text()
+    found = re.findall(r'"stablehlo\.(all_gather|reduce_scatter|all_reduce)".*?\) -> tensor<([^>]*)>', text, re.DOTALL)
+    return sorted({f"{name} {kind}" for name, kind in found})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""One program on any mesh: eight simulated devices give the losses, gradients and states of one."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+VARIANTS = [
+    f"{mesh}, {remat}, {parts}" for mesh in ("fsdp", "hsdp", "replicas") for remat, parts in (("none", 1), ("full", 2))
+]
+
+
+@pytest.fixture(scope="module")
+def report() -> dict:
+    script = pathlib.Path(__file__).with_name("eight_devices.py")
+    root = script.parents[3]
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(root),
+    }
+    finished = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, env=environment, cwd=root
+    )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_initial_parameters_are_bitwise_those_of_one_device(report: dict, variant: str) -> None:
+    assert report[variant]["begins_equal"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_losses_and_norms_are_those_of_one_device(report: dict, variant: str) -> None:
+    for got, expected in zip(report[variant]["metrics"], report["one"]["metrics"], strict=True):
+        assert got == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_parameters_moments_and_average_are_those_of_one_device(report: dict, variant: str) -> None:
+    assert report[variant]["state"] < 1e-5
+    assert report[variant]["evaluation"] < 1e-5
+
+
+def test_parameters_are_gathered_in_bfloat16_and_gradients_scattered_in_float32(report: dict) -> None:
+    program = report["program"]
+    gathers = [found for found in program if found.startswith("all_gather")]
+    scatters = [found for found in program if found.startswith("reduce_scatter")]
+    reductions = [found for found in program if found.startswith("all_reduce")]
+    assert gathers and all(found.endswith("xbf16") for found in gathers)
+    assert scatters and all(found.endswith("xf32") for found in scatters)
+    # Only scalars and the stacked figures are reduced in full: every matrix gradient is scattered.
+    assert set(reductions) <= {"all_reduce f32", "all_reduce i32", "all_reduce 3xf32"}

@@ -1,0 +1,156 @@
+"""Pins down: a file comes whole and verified or not at all, in parts that are never fetched twice."""
+
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from runtime.text.fetch.errors import ChecksumError, FetchError, UnreachableError
+from runtime.text.fetch.http import Retries, fetch_url, list_index
+
+CONTENT = bytes(range(256)) * 40
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+RETRIES = Retries(attempts=3, sleep=lambda seconds: None)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves CONTENT; `failures` are answered first, `cut_after` ends a body early, once."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.failures: list[int] = []
+        self.ranges: list[str | None] = []
+        self.knows_ranges = True
+        self.cut_after: int | None = None
+        self.content = CONTENT
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/data.bin"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        if self.server.failures:
+            self.send_error(self.server.failures.pop(0))
+            return
+        asked = self.headers.get("Range")
+        self.server.ranges.append(asked)
+        content = self.server.content
+        body = content
+        if asked and self.server.knows_ranges:
+            first, last = (int(number) for number in asked.removeprefix("bytes=").split("-"))
+            body = content[first : last + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        else:
+            self.send_response(200)
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.server.cut_after is not None and len(body) > 1:
+            body, self.server.cut_after = body[: self.server.cut_after], None
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def fetch(server, tmp_path, **changes):
+    arguments = {"sha256": SHA256, "part_bytes": 4_000, "retries": RETRIES, **changes}
+    return fetch_url(server.url, str(tmp_path / "out/data.bin"), parts_path=str(tmp_path / "parts"), **arguments)
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_a_file_arrives_whole_and_its_parts_are_gone(server, tmp_path, knows_ranges):
+    server.knows_ranges = knows_ranges
+    assert fetch(server, tmp_path) == (SHA256, len(CONTENT))
+    assert (tmp_path / "out/data.bin").read_bytes() == CONTENT
+    assert not list((tmp_path / "parts").rglob("0*"))
+
+
+def test_finished_parts_are_not_fetched_again_and_a_torn_one_is(server, tmp_path):
+    server.failures = []
+    with pytest.raises(ChecksumError):
+        fetch(server, tmp_path, sha256="0" * 64)
+    server.ranges.clear()
+    key = hashlib.sha256(f'{server.url}\0"{SHA256}"\0{len(CONTENT)}'.encode()).hexdigest()[:16]
+    folder = tmp_path / "parts" / key
+    folder.mkdir(parents=True)
+    (folder / "00000").write_bytes(CONTENT[:4_000])
+    (folder / "00001").write_bytes(CONTENT[4_000:4_100])
+    fetch(server, tmp_path)
+    assert server.ranges == ["bytes=0-0", "bytes=4000-7999", "bytes=8000-10239"]
+    assert (tmp_path / "out/data.bin").read_bytes() == CONTENT
+
+
+def test_parts_of_another_version_of_the_file_are_not_used(server, tmp_path):
+    server.failures = []
+    key = hashlib.sha256(f'{server.url}\0"old"\0{len(CONTENT)}'.encode()).hexdigest()[:16]
+    (tmp_path / "parts" / key).mkdir(parents=True)
+    (tmp_path / "parts" / key / "00000").write_bytes(b"x" * 4_000)
+    assert fetch(server, tmp_path).sha256 == SHA256
+
+
+def test_a_connection_that_ends_early_is_tried_again(server, tmp_path):
+    server.cut_after = 1_000
+    assert fetch(server, tmp_path).sha256 == SHA256
+
+
+def test_a_server_in_trouble_is_tried_again(server, tmp_path):
+    server.failures = [503, 500]
+    assert fetch(server, tmp_path).sha256 == SHA256
+
+
+def test_a_server_that_stays_in_trouble_is_named(server, tmp_path):
+    server.failures = [503] * 3
+    with pytest.raises(UnreachableError, match=r"answers 503 .*, 3 times.*again later"):
+        fetch(server, tmp_path)
+
+
+def test_a_missing_file_is_not_tried_again(server, tmp_path):
+    server.failures = [404, 404]
+    with pytest.raises(FetchError, match=r"answers 404 .*no such file. Check the address"):
+        fetch(server, tmp_path)
+    assert server.failures == [404]
+
+
+def test_a_wrong_checksum_shows_both_and_leaves_no_file(server, tmp_path):
+    with pytest.raises(ChecksumError, match=rf"wrong checksum\n.*expected sha256: {'0' * 64}\n.*found    sha256: {SHA256}"):
+        fetch(server, tmp_path, sha256="0" * 64)
+    assert not (tmp_path / "out/data.bin").exists()
+
+
+def test_no_network_is_said_in_one_message(tmp_path):
+    with pytest.raises(UnreachableError, match=r"no network: .*refused.*\nCheck the connection"):
+        fetch_url(
+            "http://127.0.0.1:9/data.bin",
+            str(tmp_path / "data.bin"),
+            parts_path=str(tmp_path / "parts"),
+            sha256=None,
+            retries=RETRIES,
+        )
+
+
+def test_an_index_gives_the_matching_addresses_in_order(server, tmp_path):
+    server.content = b"data/web/b.jsonl\ndata/web/a.jsonl\ndata/code/c.jsonl\n"
+    found = list_index(
+        server.url, str(tmp_path / "index"), base="https://example.org/", patterns=("*/web/*",), sha256=None
+    )
+    assert found == ["https://example.org/data/web/a.jsonl", "https://example.org/data/web/b.jsonl"]
+    with pytest.raises(FetchError, match=r"none of 3 lines matches \['\*/math/\*'\]"):
+        list_index(server.url, str(tmp_path / "index"), base="https://example.org/", patterns=("*/math/*",), sha256=None)

@@ -1,0 +1,73 @@
+"""Pins down: the files of a pinned revision on a hub, by pattern, with what is known of them."""
+
+import http.server
+import json
+import threading
+
+import pytest
+
+from runtime.text.fetch.errors import FetchError, UnreachableError
+from runtime.text.fetch.hub import list_files
+
+REPO, REVISION = "someone/texts", "0123456789012345678901234567890123456789"
+SIBLINGS = [
+    {"rfilename": "README.md", "size": 10, "blobId": "b" * 40},
+    {"rfilename": "data/b.jsonl.gz", "size": 7, "blobId": "c" * 40},
+    {
+        "rfilename": "data/a.jsonl.gz",
+        "size": 5,
+        "blobId": "d" * 40,
+        "lfs": {"sha256": "e" * 64, "size": 5, "pointerSize": 1},
+    },
+]
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if not self.path.startswith(f"/api/datasets/{REPO}/revision/{REVISION}"):
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        body = json.dumps({"id": REPO, "sha": REVISION, "siblings": SIBLINGS}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def test_files_come_in_order_with_size_checksum_and_address(endpoint):
+    first, second = list_files(REPO, REVISION, ("*.jsonl.gz",), repo_type="dataset", endpoint=endpoint)
+    assert (first.name, first.size_in_bytes, first.sha256) == ("data/a.jsonl.gz", 5, "e" * 64)
+    assert (second.name, second.size_in_bytes, second.sha256) == ("data/b.jsonl.gz", 7, None)
+    assert first.url == f"{endpoint}/datasets/{REPO}/resolve/{REVISION}/data%2Fa.jsonl.gz" or first.url.endswith("a.jsonl.gz")
+
+
+def test_a_pattern_that_matches_nothing_names_files_that_are_there(endpoint):
+    with pytest.raises(FetchError, match=r"none of 3 files matches \['\*.parquet'\] \(first: README.md"):
+        list_files(REPO, REVISION, ("*.parquet",), repo_type="dataset", endpoint=endpoint)
+
+
+def test_an_unknown_repository_is_named(endpoint):
+    with pytest.raises(FetchError, match="someone/else at revision .*no such repository"):
+        list_files("someone/else", REVISION, ("*",), repo_type="dataset", endpoint=endpoint)
+
+
+def test_no_network_is_said_in_one_message():
+    with pytest.raises(UnreachableError, match="no network"):
+        list_files(REPO, REVISION, ("*",), repo_type="dataset", endpoint="http://127.0.0.1:9")

@@ -1,0 +1,23 @@
+"""Pins down: the standard library becomes the same archive each time, and another interpreter is refused."""
+
+import zipfile
+
+import pytest
+
+from runtime.text.fetch.errors import ChecksumError
+from runtime.text.fetch.installed_python import inventory, pack_standard_library
+
+
+def test_the_archive_is_the_same_each_time_and_holds_the_topics(tmp_path):
+    for name in ("first.zip", "second.zip"):
+        pack_standard_library(inventory(), tmp_path / name)
+    assert (tmp_path / "first.zip").read_bytes() == (tmp_path / "second.zip").read_bytes()
+    names = zipfile.ZipFile(tmp_path / "first.zip").namelist()
+    assert "pydoc_data/topics.py" in names
+    assert names == sorted(names)
+    assert not [name for name in names if "site-packages" in name or "/test/" in name]
+
+
+def test_another_interpreter_than_the_planned_one_is_refused(tmp_path):
+    with pytest.raises(ChecksumError, match=r"planned? was made with CPython 2\.7|made with CPython 2\.7"):
+        pack_standard_library(inventory()._replace(python_version="CPython 2.7"), tmp_path / "library.zip")

@@ -1,0 +1,228 @@
+"""The step: a language model learns, the loss is the definition's, and a recipe's numbers never recompile it."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
+from runtime.model.llama import whole
+from runtime.model.rotary import inverse_frequencies
+from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.training.state import TrainState, drop_average, initial_state, start_average
+from runtime.training.train_step import (
+    Hyperparameters,
+    TrainStep,
+    _train_program,
+    build_eval_step,
+    build_train_step,
+    next_tokens,
+)
+
+CONFIG = LlamaConfig(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=16,
+    max_position_embeddings=32,
+)
+TOLD = Hyperparameters(
+    learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, z_loss=1e-3, average_decay=0.995
+)
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Mesh:
+    return make_mesh(MeshShape(), jax.devices()[:1])
+
+
+def build(mesh: Mesh, rope: Rope = LLAMA3_ROPE, num_microbatches: int = 1) -> TrainStep:
+    return build_train_step(
+        CONFIG,
+        rope,
+        mesh,
+        attention_kernel="reference",
+        loss_kernel="chunked",
+        compute_dtype="float32",
+        remat="full",
+        num_microbatches=num_microbatches,
+        donate=False,
+    )
+
+
+def batch(seed: int = 0, size: int = 4) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    tokens = rng.integers(0, CONFIG.vocab_size, (size, 32), dtype=np.int32)
+    return tokens, np.sort(rng.integers(0, 3, tokens.shape, dtype=np.int32), axis=1)
+
+
+def state_of(mesh: Mesh, with_average: bool = True) -> TrainState:
+    return initial_state(CONFIG, 0, mesh, with_average=with_average)
+
+
+def test_labels_are_the_next_tokens_of_the_same_document() -> None:
+    tokens = np.array([[5, 6, 7, 8, 9]], np.int32)
+    labels, has_target = next_tokens(tokens, np.array([[0, 0, 1, 1, 1]], np.int32))
+    np.testing.assert_array_equal(has_target, [[True, False, True, True, False]])
+    np.testing.assert_array_equal(labels[has_target], [6, 8, 9])
+
+
+def test_the_loss_is_the_mean_over_the_predicted_positions_of_the_logits(mesh: Mesh) -> None:
+    state, (tokens, segment_ids) = state_of(mesh), batch()
+    logits = np.asarray(
+        state.params.logits(
+            jnp.asarray(tokens),
+            jnp.asarray(segment_ids),
+            inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim),
+            config=CONFIG,
+            computation=whole("float32"),
+        ),
+        np.float64,
+    )
+    normalizer = np.log(np.exp(logits).sum(axis=-1))
+    has_target = segment_ids[:, :-1] == segment_ids[:, 1:]
+    chosen = np.take_along_axis(logits[:, :-1], tokens[:, 1:, None], axis=-1)[..., 0]
+    losses = (normalizer[:, :-1] - chosen)[has_target]
+    _, metrics = build(mesh)(state, tokens, segment_ids, TOLD)
+    assert metrics.num_targets == has_target.sum()
+    assert float(metrics.loss) == pytest.approx(losses.mean(), rel=1e-5)
+    expected_z = TOLD.z_loss * np.square(normalizer[:, :-1][has_target]).mean()
+    assert float(metrics.z_loss) == pytest.approx(expected_z, rel=1e-5)
+    assert float(metrics.mean_log_normalizer) == pytest.approx(normalizer[:, :-1][has_target].mean(), rel=1e-5)
+
+    evaluate = build_eval_step(
+        CONFIG, LLAMA3_ROPE, mesh, attention_kernel="chunked", loss_kernel="chunked", compute_dtype="float32"
+    )
+    evaluated = evaluate(state.params, tokens, segment_ids)
+    np.testing.assert_array_equal(evaluated.has_target[:, :-1], has_target)
+    np.testing.assert_allclose(np.asarray(evaluated.loss)[:, :-1][has_target], losses, rtol=1e-5)
+    assert not np.any(np.asarray(evaluated.loss)[~np.asarray(evaluated.has_target)])
+
+
+def test_a_batch_that_repeats_is_learned(mesh: Mesh) -> None:
+    state, step = state_of(mesh), build(mesh)
+    losses = []
+    for _ in range(30):
+        state, metrics = step(state, *batch(), TOLD)
+        losses.append(float(metrics.loss))
+    assert losses[0] == pytest.approx(np.log(CONFIG.vocab_size), rel=0.05)
+    assert losses[-1] < 0.5 * losses[0]
+    assert int(state.count) == 30
+
+
+def test_micro_batches_change_rounding_only(mesh: Mesh) -> None:
+    results = [build(mesh, num_microbatches=parts)(state_of(mesh), *batch(), TOLD) for parts in (1, 2, 4)]
+    for state, metrics in results[1:]:
+        assert [float(figure) for figure in metrics] == pytest.approx([float(f) for f in results[0][1]], rel=1e-5)
+        for got, expected in zip(jax.tree.leaves(state.mu), jax.tree.leaves(results[0][0].mu), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_no_number_of_the_recipe_and_no_rotary_embedding_compiles_anew(mesh: Mesh) -> None:
+    state = state_of(mesh)
+    build(mesh)(state, *batch(), TOLD)
+    compiled = sum(program._cache_size() for program in programs_of(mesh))
+    for name in TOLD._fields:
+        build(mesh)(state, *batch(), TOLD._replace(**{name: 0.5}))
+    build(mesh, LLAMA2_ROPE)(state, *batch(), TOLD._replace(learning_rate=1))  # type: ignore[arg-type]
+    assert sum(program._cache_size() for program in programs_of(mesh)) == compiled
+
+
+def programs_of(mesh: Mesh) -> list:
+    hits = _train_program.cache_info().hits
+    step = build(mesh)
+    assert _train_program.cache_info().hits == hits + 1
+    return [cell.cell_contents for cell in step.__closure__ or () if hasattr(cell.cell_contents, "_cache_size")]
+
+
+def test_the_rotary_embedding_that_is_asked_for_is_the_one_used(mesh: Mesh) -> None:
+    config = dataclasses.replace(CONFIG, initializer_range=0.3)
+    state = initial_state(config, 0, mesh, with_average=False)
+    losses = set()
+    for rope in (LLAMA2_ROPE, LLAMA3_ROPE):
+        step = build_eval_step(
+            config, rope, mesh, attention_kernel="reference", loss_kernel="reference", compute_dtype="float32"
+        )
+        losses.add(float(step(state.params, *batch()).loss.sum()))
+    assert len(losses) == 2
+
+
+def test_the_same_update_twice_is_bitwise_the_same(mesh: Mesh) -> None:
+    first, second = (build(mesh)(state_of(mesh), *batch(), TOLD) for _ in range(2))
+    assert all(map(np.array_equal, jax.tree.leaves(first), jax.tree.leaves(second)))
+
+
+def test_the_average_follows_the_weights_from_where_it_starts(mesh: Mesh) -> None:
+    state = state_of(mesh, with_average=False)
+    state, _ = build(mesh)(state, *batch(), TOLD)
+    assert state.average is None
+    started = start_average(state)
+    after, _ = build(mesh)(started, *batch(), TOLD._replace(average_decay=0.75))
+    old, new, average = (tree.embed_tokens for tree in (started.params, after.params, after.average))
+    np.testing.assert_allclose(average, 0.75 * old + 0.25 * new, rtol=1e-6, atol=1e-9)
+    assert drop_average(after).average is None
+
+
+def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
+    tokens, _ = batch()
+    alone = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
+    state, metrics = build(mesh)(state_of(mesh), tokens, alone, TOLD)
+    assert int(metrics.num_targets) == 0
+    assert float(metrics.loss) == 0 and float(metrics.grad_norm) == 0
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+
+
+def test_the_donated_state_is_used_up(mesh: Mesh) -> None:
+    step = build_train_step(
+        CONFIG,
+        LLAMA3_ROPE,
+        mesh,
+        attention_kernel="reference",
+        loss_kernel="chunked",
+        compute_dtype="float32",
+        remat="none",
+    )
+    state = state_of(mesh)
+    step(state, *batch(), TOLD)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.mu, state.nu, state.average)))
+
+
+def test_seeds_differ_and_a_seed_repeats(mesh: Mesh) -> None:
+    first, second, other = (initial_state(CONFIG, seed, mesh, with_average=False).params for seed in (1, 1, 2))
+    assert np.array_equal(first.layers.q_proj, second.layers.q_proj)
+    assert not np.array_equal(first.layers.q_proj, other.layers.q_proj)
+    assert float(jnp.std(first.lm_head)) == pytest.approx(CONFIG.initializer_range, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attention_kernel": "splash"}, "attention_kernel is 'splash', a Mosaic TPU kernel"),
+        ({"remat": "some"}, "remat is 'some'; it must be one of none, dots, full"),
+        ({"num_microbatches": 0}, "num_microbatches is 0; it must be at least 1"),
+    ],
+)
+def test_a_step_that_cannot_be_built_is_refused(mesh: Mesh, changes: dict, message: str) -> None:
+    arguments = {
+        "attention_kernel": "reference",
+        "loss_kernel": "chunked",
+        "compute_dtype": "float32",
+        "remat": "none",
+    } | changes
+    with pytest.raises(ValueError, match=message):
+        build_train_step(CONFIG, LLAMA3_ROPE, mesh, **arguments)
+
+
+def test_a_batch_that_does_not_divide_or_is_too_long_is_refused(mesh: Mesh) -> None:
+    state = state_of(mesh)
+    with pytest.raises(ValueError, match=r"a global batch of 4 sequences does not divide into 3 equal parts"):
+        build(mesh, num_microbatches=3)(state, *batch(), TOLD)
+    long = np.zeros((4, 33), np.int32)
+    with pytest.raises(ValueError, match=r"sequences of 33 tokens, and LlamaConfig.max_position_embeddings is 32"):
+        build(mesh)(state, long, long, TOLD)
