@@ -42,9 +42,7 @@ class Causes:
         new_digest, _, new_milestone = difference.new_key.partition("@")
         found: list[Cause] = []
         if old_milestone != new_milestone:
-            found.append(
-                Cause(step.name, FieldChanged(difference.field, f"step {old_milestone}", f"step {new_milestone}"))
-            )
+            found.append(Cause(step.name, FieldChanged(difference.field, f"step {old_milestone}", new_milestone)))
         if old_digest != new_digest:
             pair = (difference.old_key, new_digest)
             if pair not in self._known:

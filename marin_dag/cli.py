@@ -218,7 +218,10 @@ class _Command:
         lines = []
         if plan.will_run:
             lines.append(("run it", self._command()))
-        asked = next((step for step in plan.steps if step.verdict not in (Verdict.DONE, Verdict.MISSING)), None)
+        asked = next(
+            (step for step in plan.steps if step.is_selected and step.verdict not in (Verdict.DONE, Verdict.MISSING)),
+            None,
+        )
         if asked is not None:
             options = [word for word in self._command().split(" ") if word != "--every-step"]
             lines.append(("ask why", " ".join([*options[:2], "why", asked.name, *options[2:]])))

@@ -110,7 +110,7 @@ def _closure_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple[s
     file = inspect.getsourcefile(function)
     if file is None or not Path(file).is_file():
         raise CodeError(f"step function {function.__qualname__} has no source file; define it in a module.")
-    module = _module_name(function, Path(file))
+    module = module_name(function)
     sources = _sources(_root_of(Path(file), module), module.partition(".")[0])
     sources.add_file(module, Path(file))
     start = [Place(module, function.__qualname__, Aspect.VALUE)]
@@ -121,10 +121,11 @@ def _closure_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple[s
     return sources.closure(start)
 
 
-def _module_name(function: Any, file: Path) -> str:
-    # A pipeline run as a script is `__main__`; its functions are the same ones as when it is imported.
+def module_name(function: Any) -> str:
+    """Module of a function; a pipeline run as a script is `__main__`, but its functions are what an import finds."""
     if function.__module__ != "__main__":
         return str(function.__module__)
+    file = Path(function.__code__.co_filename)
     if file.resolve().is_relative_to(PROJECT_ROOT):
         return ".".join(file.resolve().relative_to(PROJECT_ROOT).with_suffix("").parts)
     return file.stem

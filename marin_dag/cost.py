@@ -16,3 +16,7 @@ class Cost:
     def __add__(self, other: "Cost") -> "Cost":
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
         return Cost(*(a + b for a, b in zip(mine, theirs, strict=True)))
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Cost(*(a - b for a, b in zip(mine, theirs, strict=True)))

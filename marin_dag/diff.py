@@ -169,6 +169,6 @@ def _text(node: Any) -> str:
             return f"{digest[:8]}@{milestone}"
         case [str(), *values]:
             return " ".join(str(value) for value in values)
-    return (
-        {None: "None", True: "True", False: "False"}.get(node, repr(node)) if not isinstance(node, list) else str(node)
-    )
+        case list():
+            return str(node)
+    return repr(node)

@@ -7,6 +7,7 @@ from marin_dag.graph import Graph
 from marin_dag.plan import Plan, PlannedStep, Verdict
 from marin_dag.reasons import BlockedBy, Changed, Drifted, Failed, Reason, render
 from marin_dag.records import Records
+from marin_dag.step import Milestone
 from marin_dag.store import Store
 
 
@@ -29,7 +30,8 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
     yield f"  code      {policy}; {len(code['definitions'])} definitions, fingerprint {code['fingerprint'][:12]}"
     if step.base is not None:
         changes = ", ".join(f"{field}={value!r}" for field, value in step.changes.items())
-        yield f"  derived   {step.derivation} of {step.base!r}: {changes}"
+        base = step.base.step.name if isinstance(step.base, Milestone) else step.base.name
+        yield f"  derived   {base}.{step.derivation}({changes})"
     for field, item in step.inputs:
         milestone = "" if item.milestone is None else f" at step {item.milestone:,}"
         yield f"  input     {field} = {item.step.name}{milestone} ({item.digest[:8]}, {plan[item.step.name].verdict})"
@@ -46,7 +48,8 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
 def _reason(graph: Graph, name: str, reason: Reason) -> Iterator[str]:
     match reason:
         case Changed(is_here=False):
-            yield f"because of {' <- '.join(_path(graph, name, reason.step))}"
+            for step in reason.steps:
+                yield f"because of {' <- '.join(_path(graph, name, step))}"
             yield f"  {render(reason)}"
             yield from _definitions(reason.difference)
         case Changed():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from marin_dag.code import CodeIdentity, code_of
+from marin_dag.code import CodeIdentity, code_of, module_name
 from marin_dag.errors import UserError
 from marin_dag.fields import identity_fields, once_fields
 from marin_dag.inputs import Input
@@ -44,7 +44,7 @@ def identity_of(step: "Step[Any]") -> Identity:
     start = step.predecessor
     if start is not None and not start.subpath and _continues_unchanged(step, start.step):
         return start.step.computed_identity
-    kind = f"{step.kind.function.__module__}.{step.kind.name}"
+    kind = f"{module_name(step.kind.function)}.{step.kind.name}"
     document = {"schema": SCHEMA_VERSION, "kind": kind, "code": code.document(), "config": config}
     return Identity(digest_of_document(document), document)
 

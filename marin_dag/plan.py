@@ -7,7 +7,7 @@ from typing import Any
 
 from marin_dag.causes import Causes
 from marin_dag.cost import Cost
-from marin_dag.diff import code_difference
+from marin_dag.diff import Difference, code_difference
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Held, Leases
@@ -150,8 +150,8 @@ class _Planner:
             blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
         elif not is_selected and verdict is not Verdict.DONE:
-            reasons = (*reasons, NotSelected())
-        cost = step.kind.cost(step.config) if will_run and step.kind.cost else Cost()
+            reasons = (NotSelected(), *reasons)
+        cost = _cost(step, reasons) if will_run else Cost()
         wanted = self.wanted.get(step.name, ())
         return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, cost)
 
@@ -176,7 +176,14 @@ class _Planner:
 
     def _changes(self, step: Step[Any], sibling: Record) -> tuple[Reason, ...]:
         found = self.causes.of(sibling.identity, step)
-        return tuple(Changed(cause.step, cause.difference, cause.step == step.name) for cause in found)
+        # One edit of a function that many steps share is one reason.
+        made_at: dict[Difference, list[str]] = {}
+        for cause in found:
+            made_at.setdefault(cause.difference, []).append(cause.step)
+        return tuple(
+            Changed((step.name,) if step.name in names else tuple(names), difference, step.name in names)
+            for difference, names in made_at.items()
+        )
 
     def _newest_sibling(self, step: Step[Any]) -> Record | None:
         for key in reversed(self.labels.get(step.name, [])):
@@ -243,6 +250,18 @@ class _Planner:
         if self._running is None:
             self._running = Leases(self.store).running()
         return self._running
+
+
+def _cost(step: Step[Any], reasons: tuple[Reason, ...]) -> Cost:
+    """What is left to do of a step; a trajectory that is there up to some step costs only the rest."""
+    if step.kind.cost is None:
+        return Cost()
+    whole = step.kind.cost(step.config)
+    reached = [reason.milestone for reason in reasons if isinstance(reason, Continues)]
+    start = step.predecessor.milestone if step.predecessor is not None else None
+    if not reached or step.kind.stop_field is None or (start is not None and reached[0] <= start):
+        return whole
+    return whole - step.kind.cost(step.config.model_copy(update={step.kind.stop_field: reached[0]}))
 
 
 def _wanted_milestones(graph: Graph) -> dict[str, tuple[int, ...]]:

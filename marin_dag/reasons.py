@@ -32,9 +32,9 @@ class MilestoneMissing:
 
 @dataclasses.dataclass(frozen=True)
 class Changed:
-    """A difference to the newest output under this name, and the step at which it was made."""
+    """A difference to the newest output under this name, and the steps at which it was made."""
 
-    step: str
+    steps: tuple[str, ...]
     difference: Difference
     is_here: bool
 
@@ -120,7 +120,9 @@ def render(reason: Reason) -> str:
         case Changed(is_here=True):
             return render_difference(reason.difference)
         case Changed():
-            return f"{reason.step}: {render_difference(reason.difference)}"
+            if len(reason.steps) == 1:
+                return f"{reason.steps[0]}: {render_difference(reason.difference)}"
+            return f"{render_difference(reason.difference)}, in {_listed(list(reason.steps))}"
         case Drifted():
             return f"version {reason.version!r} was declared for other code: {render_difference(reason.difference)}"
         case Running():

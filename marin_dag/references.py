@@ -5,7 +5,7 @@ import enum
 import hashlib
 from typing import NamedTuple
 
-from marin_dag.syntax import Module, Target, bound_names, dump, imported
+from marin_dag.syntax import Module, Target, bindings, children, dump, imported
 
 _ENGINE = "marin_dag"
 
@@ -138,7 +138,7 @@ class _Scanner:
                 self._children(node, aspect)
 
     def _children(self, node: ast.AST, aspect: Aspect) -> None:
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             self._visit(child, aspect)
 
     def _signature(self, arguments: ast.arguments) -> None:
@@ -159,16 +159,11 @@ class _Scanner:
             self._visit(statement, Aspect.FULL)
 
     def _in_scope(self, parameters: list[str], body: list[ast.stmt] | list[ast.expr]) -> None:
-        scope: dict[str, list[Target]] = {name: [] for name in [*parameters, *bound_names(body)]}
-        for node in (inner for statement in body for inner in ast.walk(statement)):
-            match node:
-                case ast.Global():
-                    for name in node.names:
-                        scope.pop(name, None)
-                case ast.Import() | ast.ImportFrom():
-                    for name, target in imported(node, self.module.package):
-                        if name in scope:
-                            scope[name].append(target)
+        bound = bindings(body)
+        scope: dict[str, list[Target]] = {name: [] for name in [*parameters, *bound.names] if name not in bound.outer}
+        for node in bound.imports:
+            for name, target in imported(node, self.module.package):
+                scope.setdefault(name, []).append(target)
         unused = {name for name, targets in scope.items() if targets}
         used_before = len(self.references)
         self.scopes.append(scope)

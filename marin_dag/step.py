@@ -1,5 +1,6 @@
 """Step: a name, a kind and a config. Its identity is what the config says, never what it is called or where it runs."""
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -281,6 +282,12 @@ class Step(Generic[ResultT]):
             resources=self.resources,
             **derivation,
         )
+
+    def on(self, resources: Resources) -> "Step[ResultT]":
+        """The same step on other resources; what it makes does not change."""
+        moved = copy.copy(self)
+        moved.resources = resources
+        return moved
 
     def with_config(self, config: BaseModel) -> "Step[ResultT]":
         """This step with another config, no longer derived from anything."""

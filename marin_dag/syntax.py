@@ -63,7 +63,7 @@ def _add(module: Module, statement: ast.stmt) -> None:
             return
         case _:
             # A compound statement defines, as a whole, every name that it binds.
-            names = set(bound_names([statement]))
+            names = set(bindings([statement]).names)
             for name in names:
                 module.definitions.setdefault(name, []).append(statement)
             if not names or not isinstance(statement, _SIMPLE_DEFINITIONS):
@@ -99,30 +99,64 @@ def imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[t
         yield alias.asname or alias.name, Target(base, alias.name)
 
 
-def bound_names(statements: Iterable[ast.AST]) -> Iterator[str]:
+class Bindings(NamedTuple):
+    """What statements bind in their own scope."""
+
+    names: list[str]
+    imports: list[ast.Import | ast.ImportFrom]
+    outer: list[str]
+    """Names declared `global` or `nonlocal`."""
+
+
+_OWN_SCOPE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def bindings(statements: Iterable[ast.AST]) -> Bindings:
     """Names that statements bind in their own scope, imports included; inner functions only by their names."""
+    found = Bindings([], [], [])
     pending = list(statements)
     while pending:
         node = pending.pop()
+        kind = type(node)
+        if kind is ast.Name:
+            if type(node.ctx) is not ast.Load:  # type: ignore[attr-defined]
+                found.names.append(node.id)  # type: ignore[attr-defined]
+            continue
+        if kind is ast.Constant or kind is ast.arguments:
+            continue
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield node.name
+                found.names.append(node.name)
                 continue
-            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                # Their targets are their own; only a walrus inside reaches this scope.
-                yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
-                continue
-            case ast.Name(ctx=ast.Store() | ast.Del()):
-                yield node.id
             case ast.Import() | ast.ImportFrom():
-                yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names if alias.name != "*")
-            case ast.ExceptHandler(name=str(name)):
-                yield name
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-                yield name
+                found.imports.append(node)
+                names = (alias.asname or alias.name.partition(".")[0] for alias in node.names if alias.name != "*")
+                found.names.extend(names)
+                continue
+            case ast.Global() | ast.Nonlocal():
+                found.outer.extend(node.names)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                found.names.append(name)
             case ast.MatchMapping(rest=str(name)):
-                yield name
-        pending.extend(ast.iter_child_nodes(node))
+                found.names.append(name)
+        if isinstance(node, _OWN_SCOPE):
+            # Their targets are their own; only a walrus inside reaches this scope.
+            found.names.extend(n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+            continue
+        pending.extend(children(node))
+    return found
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """As `ast.iter_child_nodes`, at half the cost: a plan walks a hundred thousand nodes."""
+    for field in node._fields:
+        value = getattr(node, field, None)
+        if isinstance(value, ast.AST):
+            yield value
+        elif type(value) is list:
+            for item in value:
+                if isinstance(item, ast.AST):
+                    yield item
 
 
 _SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "type_ignores", "kind"})
@@ -147,7 +181,7 @@ def _dump(node: object, parts: list[str]) -> None:
             if field in _SKIPPED_FIELDS:
                 continue
             value = getattr(node, field, None)
-            if value is None or value == []:
+            if value is None or (type(value) is list and not value):
                 continue
             parts.append(field)
             parts.append("=")

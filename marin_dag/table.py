@@ -34,6 +34,8 @@ def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
     """Rows in the order of the plan; steps of one kind with one verdict and the same reasons share a row."""
     groups: dict[object, list[PlannedStep]] = {}
     for planned in plan.steps:
+        if not planned.is_selected:
+            continue
         reasons = tuple(render(reason) for reason in planned.reasons)
         family = planned.name.rpartition("/")[0] or planned.name
         key = planned.name if every_step else (family, planned.verdict, planned.will_run, reasons)
@@ -75,9 +77,12 @@ def render_plan(plan: Plan, *, width: int = 100, color: bool = False, every_step
 
 
 def _totals(plan: Plan) -> Iterator[str]:
-    counts = {verdict: sum(planned.verdict is verdict for planned in plan.steps) for verdict in Verdict}
+    selected = [planned for planned in plan.steps if planned.is_selected]
+    counts = {verdict: sum(planned.verdict is verdict for planned in selected) for verdict in Verdict}
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    yield f"{len(plan.steps)} steps: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run."
+    left = len(plan.steps) - len(selected)
+    others = f" ({left} more not selected)" if left else ""
+    yield f"{len(selected)} steps{others}: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run."
     cost = plan.cost
     parts = [
         (cost.tokens, f"{_scaled(cost.tokens)} tokens"),
@@ -100,12 +105,10 @@ def _opaque(plan: Plan) -> Iterator[str]:
 
 
 def _cost(cost: Cost) -> str:
-    parts = []
+    """Tokens where there are any: FLOPs beside them say the same once more, and the totals have both."""
     if cost.tokens:
-        parts.append(f"{_scaled(cost.tokens)} tok")
-    if cost.flops:
-        parts.append(f"{cost.flops:.1e} FLOPs")
-    return " ".join(parts)
+        return f"{_scaled(cost.tokens)} tok"
+    return f"{cost.flops:.1e} FLOPs" if cost.flops else ""
 
 
 def _scaled(value: float) -> str:

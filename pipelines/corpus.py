@@ -1,23 +1,18 @@
 """Corpus: the sources of one run, cleaned and tokenized, and the mixtures of the recipe in their names."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import fsspec
 
 from marin_dag.step import Step
 from pipelines.mixtures import Weights
 from pipelines.roles import role_of_file, weights_by_source
 from pipelines.scales import Scale
-from pipelines.sources import (
-    LLAMA3_TOKENIZER,
-    Source,
-    corpus_sources,
-    documents_of,
-    eight_b_sources,
-    evaluation_items_step,
-    laptop_sources,
-)
+from pipelines.sources import Source, corpus_sources, documents_of, evaluation_package, laptop_sources
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from steps.download import Files
 from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
@@ -49,29 +44,38 @@ class Corpus:
 
 def laptop_corpus(scale: Scale) -> Corpus:
     """Real text that any Python environment holds or a package index serves, by the roles it stands in for."""
-    return _by_role(laptop_sources(), scale)
+    sources = laptop_sources()
+    # Each role has one source here, so sizes decide nothing.
+    return _trained_corpus(sources, {source.name: (source.role, 1.0) for source in sources}, scale)
 
 
 def corpus_of(folder: str, scale: Scale) -> Corpus:
-    """A user's own `*.jsonl.gz`, each file a source whose role its name tells."""
-    return _by_role(corpus_sources(folder, role_of_file), scale)
+    """A user's own `*.jsonl.gz`, each file a source whose role its name tells; files of one role share by size."""
+    sources = corpus_sources(folder)
+    file_system, root = fsspec.core.url_to_fs(folder)
+    sizes = {}
+    for source in sources:
+        assert isinstance(source.fetch, Files)
+        size = file_system.size(f"{root.rstrip('/')}/{source.fetch.files[0].name}")
+        sizes[source.name] = (role_of_file(source.name), float(size))
+    return _trained_corpus(sources, sizes, scale)
 
 
 def eight_b_corpus(scale: Scale) -> Corpus:
     """The real data sets, by the names that the recipe gives them, under the Llama-3 tokenizer."""
-    items = evaluation_items_step()
-    documents = {source.name: documents_of(source, items) for source in eight_b_sources().values()}
+    items = evaluation_package()
+    documents = {source.name: documents_of(source, items) for source in eight_b_sources()}
     tokenizer = input_tokenizer("tokenizer", InputTokenizerConfig(tokenizer=LLAMA3_TOKENIZER))
     return Corpus(tokenizer, items, documents, _tokenized(documents, tokenizer, scale), dict)
 
 
-def _by_role(sources: Mapping[str, Source], scale: Scale) -> Corpus:
-    items = evaluation_items_step()
-    documents = {source.name: documents_of(source, items) for source in sources.values()}
+def _trained_corpus(sources: Sequence[Source], sizes: Mapping[str, tuple[str, float]], scale: Scale) -> Corpus:
+    """A corpus under a tokenizer trained on it."""
+    items = evaluation_package()
+    documents = {source.name: documents_of(source, items) for source in sources}
     tokenizer = train_tokenizer(
         "tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=scale.model.vocab_size)
     )
-    sizes = {source.name: (source.role, source.size_in_bytes) for source in sources.values()}
     caches = _tokenized(documents, tokenizer, scale)
     return Corpus(tokenizer, items, documents, caches, lambda weights: weights_by_source(weights, sizes))
 

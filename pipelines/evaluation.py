@@ -1,18 +1,23 @@
 """What is measured, exported and shown: evaluations of every phase, exports and scores of three, one report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from marin_dag.step import Step
 from pipelines.corpus import Corpus
+from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
 from pipelines.scales import Scale
-from runtime.training.timeline import changes
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export
 from steps.lm_eval import LmEvalConfig, lm_eval
-from steps.report import GraphNode, RecipeChange, ReportConfig, report
+from steps.report import ReportConfig, report
 
 EXPORTED = ("jellyfish", "starling", "deeper_starling")
-STAGES = ("extract", "filter", "dedup", "decontaminate")
+STAGE_OF_KIND = {
+    "extract": "extract",
+    "filter_documents": "filter",
+    "dedup": "dedup",
+    "decontaminate": "decontaminate",
+}
 
 
 def evaluated(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[str, Step]:
@@ -70,8 +75,7 @@ def reported(
 ) -> Step:
     """One page over all of it."""
     phases = {**main_line, **branches}
-    parents = {name: start.name for name, phase in phases.items() if (start := phase.predecessor) is not None}
-    above = _graph([*evaluations.values(), *scores.values()])
+    shown = [*evaluations.values(), *exports.values(), *scores.values()]
     return report(
         "report",
         ReportConfig(
@@ -82,50 +86,25 @@ def reported(
             ),
             main_line=tuple(main_line),
             phases=phases,
-            parents=parents,
+            parents=parents_of(phases),
             mixtures={name: phase.config.mixture for name, phase in phases.items()},
-            recipe={name: _recipe(phases[parent], phases[name]) for name, parent in parents.items()},
+            recipe=recipe_of(phases),
             evaluations=dict(evaluations),
             exports=dict(exports),
             scores=dict(scores),
             sources={name: _stages(documents) for name, documents in corpus.documents.items()},
             caches=dict(corpus.caches),
-            graph=tuple(_node(step) for step in above),
+            graph=with_report(graph_of(shown), "report", shown),
         ),
-    )
-
-
-def _recipe(before: Step, after: Step) -> tuple[RecipeChange, ...]:
-    return tuple(
-        RecipeChange(field=change.field, before=str(change.before), after=str(change.after))
-        for change in changes(before.config, after.config)
-        if change.field != "mixture"
     )
 
 
 def _stages(documents: Step) -> dict[str, Step]:
     """The steps above a source's clean documents that left documents themselves, first to last."""
-    chain = [step for step in _graph([documents]) if step.kind.name in STAGES]
-    return {step.kind.name: step for step in sorted(chain, key=lambda step: STAGES.index(step.kind.name))}
-
-
-def _graph(targets: Sequence[Step]) -> list[Step]:
-    """Every step at or above the targets, each after what it reads."""
-    found: dict[str, Step] = {}
-
-    def visit(step: Step) -> None:
-        if step.name in found:
-            return
-        for _, above in step.inputs:
-            visit(above.step)
-        found[step.name] = step
-
-    for target in targets:
-        visit(target)
-    return list(found.values())
-
-
-def _node(step: Step) -> GraphNode:
-    inputs = tuple(dict.fromkeys(above.name for _, above in step.inputs))
-    _, _, group = step.name.partition("/")
-    return GraphNode(name=step.name, kind=step.kind.name, inputs=inputs, group=group or step.name)
+    found = {}
+    step = documents
+    while step.kind.name in STAGE_OF_KIND:
+        found[STAGE_OF_KIND[step.kind.name]] = step
+        above = [item.step for field, item in step.inputs if field in ("documents", "download")]
+        step = above[0]
+    return dict(reversed(found.items()))

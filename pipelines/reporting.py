@@ -46,9 +46,11 @@ def recipe_of(phases: Mapping[str, Step]) -> dict[str, tuple[RecipeChange, ...]]
     found = {}
     for name, phase in phases.items():
         if name in parents:
-            pairs = [
-                (item.field, item.before, item.after) for item in changes(phases[parents[name]].config, phase.config)
-            ]
+            start = phases[parents[name]].config
+            pairs = [(item.field, item.before, item.after) for item in changes(start, phase.config)]
+            # No jump of the run, so not among the timeline's changes, but one spoonbill is nothing but this.
+            if start.compute_dtype != phase.config.compute_dtype:
+                pairs.append(("compute_dtype", start.compute_dtype, phase.config.compute_dtype))
         else:
             fields = ("global_batch_size", "learning_rate", "weight_decay", "rope", "average", "z_loss", "mixture")
             pairs = [(field, None, getattr(phase.config, field)) for field in fields]

@@ -7,8 +7,7 @@ batch sizes, forms of the learning rate, mixtures) and shrinks what two cores ca
 import dataclasses
 
 from marin_dag.resources import Cpu, Resources, Tpu
-from runtime.evaluation.suites import CORE_TASKS, MMLU_TASKS, TaskSpec
-
+from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, TaskSpec
 from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from marin_dag.cli import main
 from marin_dag.step import Step
-
 from pipelines import mixtures
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.evaluation import evaluated, exported, reported, scored

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from marin_dag.step import Input, Runtime, StepContext, step
 from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, DocumentsShard, documents_fields
@@ -22,10 +22,6 @@ HITS_FILE = "hits.jsonl"
 class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
     documents: Input[DocumentsResult]
     evaluation_items: Input[EvaluationItemsResult]
-    ngram_words: int = Field(default=13, ge=1)
-    """13: GPT-3 (arXiv:2005.14165, appendix C)."""
-    min_field_words: int = Field(default=8, ge=1)
-    """A field of an item shorter than an n-gram is matched whole, from this many words on."""
     action: Literal["drop", "report"] = "drop"
     """"report" keeps every document: for corpora that a recipe uses as they were published."""
     shards_in_flight: Runtime[int] = 64
@@ -45,11 +41,8 @@ class DecontaminatedShard(DocumentsShard, frozen=True, extra="forbid"):
 @step(policy="tracked", packages=("numpy", "pyarrow"))
 def decontaminate(config: DecontaminateConfig, context: StepContext) -> DecontaminateResult:
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
-    items = tuple(
-        (task, config.evaluation_items.join(path))
-        for task, path in sorted(config.evaluation_items.result.files.items())
-    )
-    write = functools.partial(_decontaminate_shard, items, config.ngram_words, config.min_field_words, config.action)
+    index = config.evaluation_items.join(config.evaluation_items.result.ngram_index)
+    write = functools.partial(_decontaminate_shard, index, config.action)
     shards = context.map(write, paths, in_flight=config.shards_in_flight)
     fields = documents_fields(
         context, shards, emptied="Every document overlaps with an evaluation item: this source is an evaluation set."
@@ -73,19 +66,16 @@ def _join_hits(context: StepContext, num_shards: int) -> None:
                 report.write(file.read())
 
 
-def _decontaminate_shard(
-    items: tuple[tuple[str, str], ...], ngram_words: int, min_field_words: int, action: str, shard: str, path: str
-) -> DecontaminatedShard:
+def _decontaminate_shard(index_folder: str, action: str, shard: str, path: str) -> DecontaminatedShard:
     import fsspec
 
-    from runtime.text.decontamination import ItemIndex, read_item_fields
+    from runtime.text.decontamination import ItemIndex
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
 
-    index = ItemIndex(read_item_fields(dict(items)), ngram_words=ngram_words, min_field_words=min_field_words)
     ledger = DropLedger(SAMPLES_PER_REASON)
     hits: list[dict[str, str | int]] = []
-    clean = _clean(shard, index, ledger, hits, drop=action == "drop")
+    clean = _clean(shard, ItemIndex(index_folder), ledger, hits, drop=action == "drop")
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", clean)
     with fsspec.open(f"{path}/{HITS_FILE}", "wb", auto_mkdir=True) as file:
         file.writelines(json.dumps(hit, ensure_ascii=False).encode() + b"\n" for hit in hits)

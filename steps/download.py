@@ -46,6 +46,7 @@ class ContentFile(BaseModel, frozen=True, extra="forbid"):
     name: str
     """Relative to the folder."""
     sha256: Sha256
+    size_in_bytes: int
 
 
 class Files(BaseModel, frozen=True, extra="forbid"):
@@ -110,11 +111,11 @@ def installed_python() -> InstalledPython:
 
 def files_in(folder: str, *patterns: str) -> Files:
     """The files of a folder that match the patterns, with their checksums, as a config."""
-    from runtime.text.fetch.local_files import find_files, sha256_of
+    from runtime.text.fetch.local_files import content_of, find_files
 
     root = folder.rstrip("/")
     names = find_files(root, patterns)
-    return Files(files=tuple(ContentFile(name=name, sha256=sha256_of(f"{root}/{name}")) for name in names), folder=root)
+    return Files(files=tuple(ContentFile(name=name, **content_of(f"{root}/{name}")) for name in names), folder=root)
 
 
 def _cost(config: DownloadConfig) -> Cost:

@@ -1,14 +1,21 @@
-"""Evaluation items: the pinned evaluation package in, one JSON-lines file a task out."""
+"""Evaluation items: the pinned evaluation package in, one JSON-lines file a task and the index of their n-grams out."""
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
 from marin_dag.step import Input, StepContext, step
 from steps.download import DownloadResult
 
+NGRAM_INDEX = "ngrams"
+
 
 class EvaluationItemsConfig(BaseModel, frozen=True, extra="forbid"):
     package: Input[DownloadResult]
+    ngram_words: int = Field(default=13, ge=1)
+    """A document that shares this many words in a row with an item is contaminated; 13: GPT-3 (arXiv:2005.14165,
+    appendix C)."""
+    min_field_words: int = Field(default=8, ge=1)
+    """A field of an item shorter than an n-gram is matched whole, from this many words on."""
 
 
 class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
@@ -19,14 +26,34 @@ class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
     fewshot_files: dict[str, str]
     """Examples for few-shot prompts, for the tasks that have their own (MMLU's "dev" split)."""
     num_items: dict[str, int]
+    ngram_index: str
+    """Folder for `runtime.text.decontamination.ItemIndex`: built once here, read by every decontamination."""
+    num_ngrams: int
 
 
-@step(policy="tracked", packages=("pyarrow",))
+def _check(config: EvaluationItemsConfig) -> None:
+    if config.min_field_words > config.ngram_words:
+        raise ValueError(
+            f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}); a field is "
+            "matched whole only if it is shorter than an n-gram. Lower it, or raise ngram_words."
+        )
+
+
+@step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
 def evaluation_items(config: EvaluationItemsConfig, context: StepContext) -> EvaluationItemsResult:
     from runtime.evaluation.items import write_items
+    from runtime.text.decontamination import build_index, read_item_fields
 
     files = config.package.result.files
     if len(files) != 1:
         raise UserError(f"{context.name}: package is {len(files)} files; the evaluation package is one wheel.")
     written, fewshot, num_items = write_items(config.package.join(files[0].path), context.output_path)
-    return EvaluationItemsResult(files=written, fewshot_files=fewshot, num_items=num_items)
+    num_ngrams = build_index(
+        read_item_fields({task: f"{context.output_path}/{path}" for task, path in written.items()}),
+        f"{context.output_path}/{NGRAM_INDEX}",
+        ngram_words=config.ngram_words,
+        min_field_words=config.min_field_words,
+    )
+    return EvaluationItemsResult(
+        files=written, fewshot_files=fewshot, num_items=num_items, ngram_index=NGRAM_INDEX, num_ngrams=num_ngrams
+    )

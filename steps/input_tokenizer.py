@@ -5,7 +5,8 @@ from pydantic import BaseModel, Field
 from marin_dag.errors import UserError
 from marin_dag.step import Runtime, StepContext, step
 from steps.download import Sha256
-from steps.train_tokenizer import TokenizerResult, written_tokenizer
+from steps.tokenizer import TokenizerResult
+from steps.train_tokenizer import written_tokenizer
 
 
 class HubTokenizer(BaseModel, frozen=True, extra="forbid"):
@@ -31,11 +32,11 @@ class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
 
 def local_tokenizer(folder: str) -> LocalTokenizer:
     """A folder that holds `tokenizer.json`, as a config."""
-    from runtime.text.fetch.local_files import find_files, sha256_of
+    from runtime.text.fetch.local_files import content_of, find_files
 
     root = folder.rstrip("/")
     (name,) = find_files(root, ("tokenizer.json",))
-    return LocalTokenizer(folder=root, sha256=sha256_of(f"{root}/{name}"))
+    return LocalTokenizer(folder=root, sha256=content_of(f"{root}/{name}")["sha256"])
 
 
 @step(policy="tracked", packages=("tokenizers",))

@@ -62,6 +62,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
             model.rope,
             compute_dtype=np.dtype(config.compute_dtype),
             tokens_per_batch=config.tokens_per_batch,
+            on_progress=lambda done, total: context.progress(done, total, "sequences"),
         )
         return LlamaHarness(scorer, model.tokenizer, model.special_tokens)
 

@@ -161,7 +161,7 @@ def _order(config: ReportConfig) -> list[str]:
 
 
 def _phases(config: ReportConfig) -> "tuple[Phase, ...]":
-    from runtime.report.contents import Change, MixtureSpan, Phase
+    from runtime.report.contents import Change, MixtureSpan, Phase, start_tokens_of
     from runtime.report.readings import own_rows, read_curve
 
     order = _order(config)
@@ -169,6 +169,7 @@ def _phases(config: ReportConfig) -> "tuple[Phase, ...]":
     made = []
     for name in order:
         result, parent = config.phases[name].result, config.parents.get(name)
+        own = own_rows(curves[name], curves[parent] if parent else None)
         segments = config.mixtures[name].segments if name in config.mixtures else ()
         made.append(
             Phase(
@@ -176,10 +177,11 @@ def _phases(config: ReportConfig) -> "tuple[Phase, ...]":
                 parent=parent,
                 is_main=name in config.main_line,
                 step=result.step,
+                start_tokens=start_tokens_of(own, curves[parent] if parent else None),
                 consumed_tokens=result.consumed_tokens,
                 final_loss=result.final_loss,
                 has_average=result.has_average,
-                curve=own_rows(curves[name], curves[parent] if parent else None),
+                curve=own,
                 mixture=tuple(MixtureSpan(segment.start_step, segment.shares()) for segment in segments),
                 changes=tuple(Change(item.field, item.before, item.after) for item in config.recipe.get(name, ())),
             )
@@ -204,9 +206,14 @@ def _exports(config: ReportConfig) -> "tuple[Export, ...]":
 
     found = ((name, config.exports[name]) for name in _in_order_of_phases(config))
     return tuple(
-        Export(name, phase_of(name), export.result.weights, export.digest[:8], f"{export.result.folder}/")
+        Export(name, phase_of(name), export.result.weights, export.digest[:8], _folder(export))
         for name, export in found
     )
+
+
+def _folder(export: Input[HfExportResult]) -> str:
+    # Name and attempt would be different for the same identity, so the page shows what finds them below any prefix.
+    return f"outputs/**/*-{export.digest[:8]}/*/{export.result.folder}"
 
 
 def _scores(config: ReportConfig) -> "tuple[Score, ...]":

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
 from marin_dag.resources import Cpu, Tpu
-from marin_dag.step import Input, Runtime, StepContext, StopAt, step
+from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
@@ -56,7 +56,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
 
     start: Input["TrainPhaseResult"] | None
     """The phase, at a step of it, whose state this one continues; None starts from scratch."""
-    restore: Literal["everything", "weights_and_optimizer", "weights"] = "everything"
+    restore: Once[Literal["everything", "weights_and_optimizer", "weights"]] = "everything"
     """What to take from `start`; data position and averages restart unless "everything"."""
     until_step: StopAt[int]
     """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
@@ -81,7 +81,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Token cache of each source that the mixture names."""
     seed: int
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    acknowledge: tuple[str, ...] = ()
+    acknowledge: Once[Runtime[tuple[str, ...]]] = ()
     """Discontinuities against `start` that are meant: field names such as "learning_rate" or "weight_decay"."""
     checkpoint_every_steps: Runtime[int] = 200
     """Distance of temporary checkpoints, which a killed phase resumes from."""

@@ -4,6 +4,7 @@ from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, StepContext, step
 from steps.documents import DocumentsResult
+from steps.tokenizer import TokenizerResult
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -15,16 +16,6 @@ class TrainTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     """With the two specials and the 256 bytes."""
     bytes_per_source: int = Field(default=2 << 20, ge=1)
     """The same of each source, so that a large one does not own the vocabulary."""
-
-
-class TokenizerResult(BaseModel, frozen=True, extra="forbid"):
-    tokenizer: str
-    """A `tokenizers` JSON file, relative to the step's output."""
-    vocab_size: int
-    eos_token_id: int
-    bos_token_id: int | None
-    digest: str
-    """SHA-256 of the file."""
 
 
 @step(policy="tracked", packages=("tokenizers", "pyarrow"))
@@ -64,7 +55,7 @@ def written_tokenizer(
         file.write(data)
     return TokenizerResult(
         tokenizer=TOKENIZER_FILE,
-        vocab_size=tokenizer.get_vocab_size(),
+        vocab_size=max(tokenizer.get_vocab().values()) + 1,
         eos_token_id=eos_token_id,
         bos_token_id=tokenizer.token_to_id(begin),
         digest=hashlib.sha256(data).hexdigest(),

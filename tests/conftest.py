@@ -41,6 +41,7 @@ def gcs_bucket() -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         with pytest.MonkeyPatch.context() as environment:
             environment.setenv("STORAGE_EMULATOR_HOST", url)
+            environment.setenv("TENSORSTORE_GCS_HTTP_URL", url)
             # What opens gs:// through fsspec gets the class that asks for the kind of bucket by gRPC, and waits.
             environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
             _make_bucket(url)

@@ -37,9 +37,9 @@ def permuted(
         raise ValueError(f"indices[{bad}] is {indices[bad]}, outside [0, {sizes[bad]}); count epochs before permuting.")
     values = indices.astype(np.uint64)
     limits = sizes.astype(np.uint64)
-    # float64 rounds above 2**53, so bits are counted on integers.
-    bits = np.array([max(int(size) - 1, 1).bit_length() for size in sizes.tolist()], np.uint64)
-    bits = np.maximum(bits, np.uint64(2))
+    # Counted on Python integers: a float64 logarithm rounds above 2**53.
+    distinct, which = np.unique(sizes, return_inverse=True)
+    bits = np.array([max(2, (size - 1).bit_length()) for size in distinct.tolist()], np.uint64)[which]
     outside = np.ones(len(values), bool)
     while outside.any():
         where = np.flatnonzero(outside)

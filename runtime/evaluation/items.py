@@ -63,7 +63,9 @@ _ADAPTED: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"boolq": _
 
 def item_sets(names: list[str]) -> list[ItemSet]:
     """All sets of the package, by task; MMLU is one task a subject."""
-    subjects = sorted(name.split("/")[4] for name in names if name.startswith(_MMLU) and name.endswith(f"/test/{_ARROW}"))
+    subjects = sorted(
+        name.split("/")[4] for name in names if name.startswith(_MMLU) and name.endswith(f"/test/{_ARROW}")
+    )
     found = [ItemSet(task, f"{_ROOT}/{folder}/validation/{_ARROW}", None) for task, folder in _VALIDATION_SETS.items()]
     found += [
         ItemSet(f"mmlu_{subject}", f"{_MMLU}/{subject}/test/{_ARROW}", f"{_MMLU}/{subject}/dev/{_ARROW}")

@@ -1,9 +1,10 @@
 """Running tasks: lm-eval's definitions and metrics over one model, offline, in scores and a few raw samples."""
 
+import contextlib
 import logging
 import math
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,9 +40,7 @@ def run_tasks(
 
     `make_harness` is called once the network is shut off, since the adapter's module imports lm-eval.
     """
-    with tempfile.TemporaryDirectory(prefix="lm-eval-") as folder, offline(f"{folder}/cache"):
-        # Its loggers warn of what was decided here on purpose: rows of our own, no default for an aggregation.
-        logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="lm-eval-") as folder, offline(f"{folder}/cache"), _quiet():
         import datasets
         import lm_eval.evaluator
         from lm_eval.api.metrics import mean
@@ -76,6 +75,18 @@ def run_tasks(
         if sample["doc_id"] < SAMPLES_PER_TASK
     ]
     return TaskRun(tuple(scores), tuple(samples))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """lm-eval's loggers warn of what was decided on purpose: rows of our own, an aggregation left to its default."""
+    logger = logging.getLogger("lm_eval")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _scores(

@@ -52,9 +52,12 @@ class Scorer:
         compute_dtype: DTypeLike,
         attention_kernel: str = "reference",
         tokens_per_batch: int = TOKENS_PER_BATCH,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
+        """`on_progress` is told after each batch how many sequences of how many are done."""
         self.max_length = config.max_position_embeddings
         self.vocab_size = config.vocab_size
+        self._on_progress = on_progress
         self._params = params
         self._frequencies = jnp.asarray(inverse_frequencies(rope, config.head_dim))
         self._rows_per_batch = max(1, tokens_per_batch // self.max_length)
@@ -112,6 +115,7 @@ class Scorer:
             wanted.setdefault(sequence.inputs, []).append(number)
         log_likelihoods = np.zeros(len(sequences), np.float64)
         is_greedy = np.ones(len(sequences), np.bool_)
+        num_done = 0
         for batch in _batches(pack(list(wanted), self.max_length), self._rows_per_batch):
             hidden, starts = self._hidden(batch)
             queries: list[tuple[int, int, int, int]] = []  # row, position, target, number of the sequence
@@ -127,6 +131,9 @@ class Scorer:
                 values, greedy = self._score(self._params, hidden, padded[:, 0], padded[:, 1], padded[:, 2])
                 np.add.at(log_likelihoods, block[:, 3], np.asarray(values, np.float64)[: len(block)])
                 np.logical_and.at(is_greedy, block[:, 3], np.asarray(greedy)[: len(block)])
+            num_done += sum(len(wanted[inputs]) for inputs in starts)
+            if self._on_progress:
+                self._on_progress(num_done, len(sequences))
         return [Score(float(value), bool(flag)) for value, flag in zip(log_likelihoods, is_greedy, strict=True)]
 
     def continue_greedily(

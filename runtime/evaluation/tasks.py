@@ -146,10 +146,10 @@ def _definition(spec: TaskSpec, original: Path, files: TaskFiles, limit: int | N
         "fewshot_split": fewshot_split,
         "num_fewshot": spec.num_fewshot,
     }
+    # By the function itself and not by its name as text: so its code is part of the fingerprint of what runs it.
+    reader = f"{read_rows.__module__}.{read_rows.__qualname__}"
     # JSON is YAML; only the tag that names a function is not JSON.
-    return (
-        json.dumps(document, indent=1)[:-2] + ',\n "custom_dataset": !function runtime.evaluation.tasks.read_rows\n}\n'
-    )
+    return json.dumps(document, indent=1)[:-2] + f',\n "custom_dataset": !function {reader}\n}}\n'
 
 
 def task_manager(folder: Path) -> "TaskManager":

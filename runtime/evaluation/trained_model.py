@@ -23,7 +23,7 @@ class TrainedModel:
     @classmethod
     def open(cls, checkpoint: str) -> "TrainedModel":
         """Reads the description; raises `CheckpointError` where there is no complete checkpoint."""
-        return cls(checkpoint, ModelDescription.from_json(read_metadata(checkpoint), checkpoint))
+        return cls(checkpoint, ModelDescription.from_facts(read_metadata(checkpoint).get("facts", {}), checkpoint))
 
     def params(self, which: Literal["hot", "averaged"], mesh: Mesh | None) -> Llama:
         """Float32 weights over the devices of `mesh`, or in host memory if it is None."""

@@ -88,6 +88,8 @@ class Phase:
     parent: str | None
     is_main: bool
     step: int
+    start_tokens: int
+    """Tokens consumed before its first update."""
     consumed_tokens: int
     final_loss: float
     has_average: bool
@@ -99,15 +101,27 @@ class Phase:
         _finite(f"phases[{self.name!r}].final_loss", self.final_loss, "the phase diverged; fork it from before that.")
         if not len(self.curve):
             raise ValueError(f"phases[{self.name!r}].curve has no row; a phase makes at least one update.")
+        if self.start_tokens >= self.consumed_tokens:
+            raise ValueError(
+                f"phases[{self.name!r}] begins at {self.start_tokens} tokens and ends at {self.consumed_tokens}; "
+                "a phase consumes some."
+            )
 
-    @property
-    def start_tokens(self) -> int:
-        """Tokens consumed before the first update of this phase, taken from the size of that update's neighbours."""
-        tokens, batch = self.curve.consumed_tokens, self.curve.global_batch_size
-        if len(self.curve) == 1:
-            return 0 if self.parent is None else int(tokens[0])
-        a_sequence = (tokens[1] - tokens[0]) / batch[1]
-        return max(0, round(float(tokens[0] - a_sequence * batch[0])))
+
+def start_tokens_of(curve: Curve, parent: Curve | None) -> int:
+    """Tokens consumed before the first update of a phase, whose own rows `curve` holds.
+
+    The parent's row of that step says so exactly; where its rows begin later, the sizes of the first two updates do.
+    """
+    if parent is not None:
+        rows = np.flatnonzero(parent.step == curve.step[0] - 1)
+        if rows.size:
+            return int(parent.consumed_tokens[rows[0]])
+    tokens, batch = curve.consumed_tokens, curve.global_batch_size
+    if len(curve) == 1:
+        return 0
+    tokens_a_sequence = (int(tokens[1]) - int(tokens[0])) // int(batch[1])
+    return max(0, int(tokens[0]) - tokens_a_sequence * int(batch[0]))
 
 
 @dataclasses.dataclass(frozen=True)

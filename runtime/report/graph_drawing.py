@@ -91,7 +91,12 @@ def layout(nodes: Sequence[Node], main_line: Sequence[str]) -> Layout:
     below = _below(nodes, spine_of)
     # What is made of the phases, such as this page, stands under them.
     order += [group for group in groups if group not in order and any(node.name in below for node in groups[group])]
-    chains = [group for group in groups if group not in order]
+    read = {name for node in nodes if node.kind == SPINE_KIND for name in node.inputs}
+    # Sources first, what only helps to prepare them after.
+    chains = sorted(
+        (group for group in groups if group not in order),
+        key=lambda group: not any(node.name in read for node in groups[group]),
+    )
     return Layout(
         tuple(Row(group, tuple(sorted(groups[group], key=lambda node: depth[node.name]))) for group in chains),
         _kinds([node for group in chains for node in groups[group]], depth),

@@ -172,8 +172,8 @@ def _model(report: Report) -> Markup:
     if not report.exports:
         return Markup()
     text = (
-        "Exported models, in the form that transformers loads as LlamaForCausalLM. A folder is given by the step that "
-        "made it and the beginning of its digest: the same on every machine and under every prefix."
+        "Exported models, in the form that transformers loads as LlamaForCausalLM. Folders lie below the prefix of the "
+        "run and are found by the beginning of their digest, which is the same on every machine."
     )
     return _section("model", "The model", text, exports_table(report))
 

@@ -288,11 +288,14 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
     for index, phase in enumerate(shown):
         tokens = phase.curve.consumed_tokens - start
         rows = tokens <= length
-        bins = min(48, max(6, int(48 * (int(tokens[rows][-1]) - int(tokens[0])) / length))) if rows.any() else 0
-        if not bins:
+        if not rows.any():
             continue
+        # Wide bins: a branch is short, and what is compared is its level, not its noise.
+        most_bins = 32 if width > 600 else 16
+        share = float(tokens[rows][-1] - tokens[0]) / length
+        bins = min(most_bins, max(4, int(most_bins * share)))
         xs, means, _, _ = binned(tokens[rows], phase.curve.loss[rows], bins)
-        colour = "var(--main)" if phase is successor else colour_of(1 + index % 7)
+        colour = "var(--main)" if phase is successor else colour_of(1 + (index - 1) % 7)
         curves.append((phase, xs, means, colour))
     low, high = padded([float(value) for _, _, means, _ in curves for value in means])
     frame = Frame(Scale(0, length, left, width - labelled), Scale(low, high, 22 + frame_height, 22))
@@ -300,6 +303,8 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
     labels = []
     for phase, xs, means, colour in curves:
         style = f"stroke:{colour}" + (";stroke-width:2.4" if phase is successor else "")
+        # After seven branches the colours begin again, dashed.
+        style += ";stroke-dasharray:5 3" if shown.index(phase) > 7 else ""
         parts.append(line(frame, xs, means, "line", style))
         # The names stand in one column at the right edge; a branch that ends before it is led there.
         x, y = frame.x(float(xs[-1])), frame.y(float(means[-1]))

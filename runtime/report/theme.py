@@ -120,7 +120,7 @@ dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:8px}details details{margin-l
 @media print{
 @page{margin:14mm}
 body{font-size:10.5pt;-webkit-print-color-adjust:exact;print-color-adjust:exact}main{max-width:none;padding:0}
-nav{display:none}figure,tr,.tile,.sample{break-inside:avoid}h2,h3{break-after:avoid}.scroll{overflow:visible}
+nav{display:none}figure,tr,.tile,.sample{break-inside:avoid}h2,h3,section>p{break-after:avoid}.scroll{overflow:visible}
 table{font-size:8.5pt}th,td{padding-right:8px}
 }
 """.replace("TEXT", f"{TEXT_SIZE:g}")

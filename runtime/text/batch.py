@@ -157,14 +157,14 @@ def ngram_hashes(words: Segments, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 def repeated(keys: np.ndarray) -> np.ndarray:
     """Positions of the keys that occur more than once, grouped by key, ascending within a key."""
-    ordered = np.sort(keys)
-    duplicates = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    if not len(duplicates):
-        return np.empty(0, np.int64)
-    slots = np.minimum(np.searchsorted(duplicates, keys), len(duplicates) - 1)
-    positions = np.flatnonzero(duplicates[slots] == keys)
     # Only a stable sort may choose who comes first: the fast ones order equal keys by the processor's vectors.
-    return positions[np.argsort(keys[positions], kind="stable")]
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    same = ordered[1:] == ordered[:-1]
+    is_repeated = np.zeros(len(keys), bool)
+    is_repeated[1:] |= same
+    is_repeated[:-1] |= same
+    return order[is_repeated]
 
 
 def mix(values: np.ndarray) -> np.ndarray:

@@ -5,16 +5,20 @@ without case, punctuation and layout. A field of an item that is shorter is matc
 `min_field_words` words; still shorter ones (an option "all of the above") say nothing about contamination.
 """
 
+import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from runtime.text.batch import TextBatch, ngram_hashes
 
 _TABLE_BITS = 24
+_FIELDS_SCHEMA = pa.schema([("task", pa.string()), ("item", pa.int32()), ("field", pa.string())])
 
 
 class ItemField(NamedTuple):
@@ -40,34 +44,29 @@ class Hit(NamedTuple):
     excerpt: str
 
 
+class _Lookup(NamedTuple):
+    """Runs of one length: their hashes, sorted, and the field that each stands in first."""
+
+    length: int
+    hashes: np.ndarray
+    owners: np.ndarray
+    table: np.ndarray
+    """Whether any of the hashes begins with these bits."""
+
+
 class ItemIndex:
-    """The n-grams of the evaluation items, for lookup by hash."""
+    """The n-grams of the evaluation items, for lookup by hash. Built once, then loaded for every shard."""
 
-    def __init__(self, fields: Iterable[ItemField], *, ngram_words: int, min_field_words: int) -> None:
-        if not 1 <= min_field_words <= ngram_words:
-            raise ValueError(
-                f"min_field_words is {min_field_words}, ngram_words is {ngram_words}; it must lie between 1 and that."
-            )
-        self.fields = list(fields)
-        batch = TextBatch([field.text for field in self.fields])
-        words = batch.folded_words
-        lengths = batch.sums(words).astype(np.int64)
-        self._lookups: list[tuple[int, np.ndarray, np.ndarray, np.ndarray]] = []
-        for length in range(min_field_words, ngram_words + 1):
-            hashes, first = ngram_hashes(words, length)
-            owners = words.documents[first]
-            if length < ngram_words:
-                whole = lengths[owners] == length
-                hashes, owners = hashes[whole], owners[whole]
-            unique, where = np.unique(hashes, return_index=True)
+    def __init__(self, folder: str) -> None:
+        """Loads what `build_index` wrote to `folder`."""
+        self._fields_path = f"{folder}/fields.parquet"
+        hashes, owners, lengths = (_load_array(f"{folder}/{name}.npy") for name in ("hashes", "owners", "lengths"))
+        self._lookups = []
+        for length in np.unique(lengths).tolist():
+            chosen = lengths == length
             table = np.zeros(1 << _TABLE_BITS, bool)
-            table[_slot(unique)] = True
-            if len(unique):
-                self._lookups.append((length, unique, owners[where], table))
-
-    @property
-    def num_ngrams(self) -> int:
-        return sum(len(unique) for _, unique, _, _ in self._lookups)
+            table[_slot(hashes[chosen])] = True
+            self._lookups.append(_Lookup(length, hashes[chosen], owners[chosen], table))
 
     def hits(self, texts: list[str]) -> list[Hit]:
         """Hits by document and position; runs that overlap or touch are one hit, named by the first."""
@@ -84,13 +83,60 @@ class ItemIndex:
             found += zip(begins.tolist(), (begins + length).tolist(), owners[slots[matched]].tolist(), strict=True)
         return [self._hit(batch, *span) for span in _merged(sorted(found), words.documents)]
 
+    @functools.cached_property
+    def _fields(self) -> list[ItemField]:
+        # Only a hit needs the names, and most shards have none.
+        with fsspec.open(self._fields_path, "rb") as file:
+            rows = pq.read_table(file).to_pylist()
+        return [ItemField(row["task"], row["item"], row["field"], "") for row in rows]
+
     def _hit(self, batch: TextBatch, first: int, after: int, owner: int) -> Hit:
-        words, field = batch.folded_words, self.fields[owner]
+        words, field = batch.folded_words, self._fields[owner]
         document = int(words.documents[first])
         start, end = int(words.starts[first]), int(words.ends[after - 1])
         offset = int(batch.document_starts[document])
         excerpt = batch.excerpt(start, end)
         return Hit(document, start - offset, end - offset, field.task, field.item, field.field, after - first, excerpt)
+
+
+def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, min_field_words: int) -> int:
+    """Writes the index of all fields; returns the number of n-grams.
+
+    Raises:
+        ValueError: `min_field_words` is not between 1 and `ngram_words`.
+    """
+    if not 1 <= min_field_words <= ngram_words:
+        raise ValueError(
+            f"min_field_words is {min_field_words}, ngram_words is {ngram_words}; it must lie between 1 and that."
+        )
+    # A word takes a character, and a separator stands between two: shorter texts need not be hashed to be left out.
+    kept = [field for field in fields if len(field.text) >= 2 * min_field_words - 1]
+    batch = TextBatch([field.text for field in kept])
+    words = batch.folded_words
+    num_words = batch.sums(words)
+    hashes, owners, lengths = [], [], []
+    for length in range(min_field_words, ngram_words + 1):
+        keys, first = ngram_hashes(words, length)
+        fields_of_keys = words.documents[first]
+        if length < ngram_words:
+            whole = num_words[fields_of_keys] == length
+            keys, fields_of_keys = keys[whole], fields_of_keys[whole]
+        unique, where = np.unique(keys, return_index=True)
+        hashes.append(unique)
+        owners.append(fields_of_keys[where].astype(np.int32))
+        lengths.append(np.full(len(unique), length, np.int8))
+    for name, arrays in (("hashes", hashes), ("owners", owners), ("lengths", lengths)):
+        with fsspec.open(f"{folder}/{name}.npy", "wb", auto_mkdir=True) as file:
+            np.save(file, np.concatenate(arrays))
+    columns = {name: [getattr(field, name) for field in kept] for name in ("task", "item", "field")}
+    with fsspec.open(f"{folder}/fields.parquet", "wb", auto_mkdir=True) as file:
+        pq.write_table(pa.table(columns, schema=_FIELDS_SCHEMA), file, compression="zstd")
+    return sum(map(len, hashes))
+
+
+def _load_array(path: str) -> np.ndarray:
+    with fsspec.open(path, "rb") as file:
+        return np.load(file)
 
 
 def read_item_fields(files: Mapping[str, str]) -> Iterator[ItemField]:

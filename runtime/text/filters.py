@@ -20,6 +20,7 @@ from runtime.text.batch import (
 )
 from runtime.text.filter_rules import (
     C4Document,
+    CodeLayout,
     FineWebQuality,
     GopherQuality,
     GopherRepetition,
@@ -27,7 +28,6 @@ from runtime.text.filter_rules import (
     RepeatedPeriod,
     Rule,
     SingleCharacter,
-    CodeLayout,
 )
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
@@ -233,12 +233,15 @@ class Measures:
 
     @functools.cached_property
     def top_character_share(self) -> np.ndarray:
-        visible = np.flatnonzero(~WHITESPACE[self.batch.data])
-        documents = np.searchsorted(self.batch.document_starts, visible, side="right") - 1
-        values = self.batch.data[visible]
-        counts = np.bincount(documents * 256 + values, minlength=self.batch.num_documents * 256).reshape(-1, 256)
+        counts = np.stack(
+            [np.bincount(self._document_bytes(i), minlength=256) for i in range(self.batch.num_documents)]
+        )
+        counts[:, WHITESPACE] = 0
         characters = counts[:, :0x80].sum(axis=1) + counts[:, 0xC0:].sum(axis=1)
         return counts[:, :0x80].max(axis=1) / np.maximum(characters, 1)
+
+    def _document_bytes(self, index: int) -> np.ndarray:
+        return self.batch.data[self.batch.document_starts[index] : self.batch.document_starts[index + 1]]
 
     def occurrences(self, text: str) -> np.ndarray:
         return np.array([document.count(text) for document in self.batch.texts])

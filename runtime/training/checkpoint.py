@@ -165,7 +165,7 @@ def _write(
         written[array.chunk_key(start)] = {"size": data.nbytes, "crc32c": crc32c(data)}
 
     def write_file(key: str, data: bytes) -> None:
-        files.write(key, data)
+        pending.append(files.start_write(key, data))
         written[key] = {"size": len(data), "crc32c": crc32c(data)}
 
     if process == 0:

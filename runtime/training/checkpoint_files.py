@@ -5,6 +5,7 @@ nothing else, so equal states give equal bytes and any zarr reader opens them. M
 the caller's manifest: to zarr they are fill values, that is zeros.
 """
 
+import functools
 import json
 import shutil
 from pathlib import Path
@@ -62,6 +63,13 @@ class CheckpointFiles:
         """Every file below `below`, in one listing."""
         return {key.decode() for key in self._store.list(_range(below)).result()}
 
+    def folders(self) -> set[str]:
+        """Names of the folders right below; on a disk also those that a kill left without a finished file."""
+        if self._spec["driver"] == "file":
+            path = Path(self._spec["path"])
+            return {entry.name for entry in path.iterdir() if entry.is_dir()} if path.is_dir() else set()
+        return {key.split("/")[0] for key in self.list_keys() if "/" in key}
+
     def read(self, key: str) -> bytes | None:
         """The file's bytes, or None if there is no such file."""
         result = self._store.read(key).result()
@@ -69,7 +77,11 @@ class CheckpointFiles:
 
     def write(self, key: str, data: bytes) -> None:
         """Returns when the bytes are durable; readers see all of them or none."""
-        self._store.write(key, data).result()
+        self.start_write(key, data).result()
+
+    def start_write(self, key: str, data: bytes) -> Any:
+        """A future of `write`."""
+        return self._store.write(key, data)
 
     def delete(self, key: str) -> None:
         self._store.delete_range(ts.KvStore.KeyRange(key, key + "\0")).result()
@@ -112,14 +124,18 @@ class ChunkedArray:
             "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
             "attributes": {},
         }
-        spec = {
+        self._spec = {
             "driver": "zarr3",
             "kvstore": {**files._spec, "path": f"{files._spec['path']}{key}/"},
             "metadata": self.description,
             # Otherwise a chunk of zeros, such as moments that are new, would leave no file to check.
             "store_data_equal_to_fill_value": True,
         }
-        self._array = ts.open(spec, open=True, assume_metadata=True).result()
+
+    @functools.cached_property
+    def _array(self) -> ts.TensorStore:
+        # Opened at first use: the training loop waits while a snapshot is taken, and need not wait for this.
+        return ts.open(self._spec, open=True, assume_metadata=True).result()
 
     @property
     def description_key(self) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from runtime.training import checkpoint
 from runtime.training.checkpoint_files import CheckpointFiles
 
-FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})/(.+)")
+FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})")
 KEPT = 2
 """One to resume from, and one in case that one's disk block turns out to be damaged."""
 
@@ -40,16 +40,15 @@ class TemporaryCheckpoints:
         return f"{self.folder}/step-{step:010d}-epoch-{self.lease_epoch:06d}"
 
     def all(self) -> list[Temporary]:
-        """Every one, complete or not, in order of steps; one listing."""
-        is_complete: dict[tuple[int, int], bool] = {}
-        for key in CheckpointFiles(self.folder).list_keys():
-            if match := FOLDER.fullmatch(key):
-                which = int(match[1]), int(match[2])
-                is_complete[which] = is_complete.get(which, False) or match[3] == "checkpoint/manifest.json"
-        return [
-            Temporary(step, epoch, complete, f"{self.folder}/step-{step:010d}-epoch-{epoch:06d}")
-            for (step, epoch), complete in sorted(is_complete.items())
-        ]
+        """Every one, complete or not, in order of steps."""
+        files = CheckpointFiles(self.folder)
+        keys = files.list_keys()
+        found = []
+        for name in sorted(files.folders()):
+            if match := FOLDER.fullmatch(name):
+                is_complete = f"{name}/checkpoint/manifest.json" in keys
+                found.append(Temporary(int(match[1]), int(match[2]), is_complete, f"{self.folder}/{name}"))
+        return found
 
     def newest(self, until_step: int) -> Temporary | None:
         """The newest complete one not past `until_step`."""

@@ -9,6 +9,7 @@ from runtime.text.extraction import html, prose, python_source, records
 from runtime.text.extraction.archive import Unit, open_members, read_member
 from runtime.text.extraction.extracted import Extracted, Text, Unreadable
 from runtime.text.extraction.formats import (
+    ChatTable,
     Format,
     HtmlPages,
     JsonLines,
@@ -45,6 +46,8 @@ def _read(format_: Format, file: IO[bytes], archive: str, name: str) -> Extracte
             return records.read_json_lines(file, name, text_field=format_.text_field, id_field=format_.id_field)
         case ParquetTable():
             return records.read_parquet(file, name, text_field=format_.text_field, id_field=format_.id_field)
+        case ChatTable():
+            return records.read_chats(file, name, messages_field=format_.messages_field, id_field=format_.id_field)
     data = read_member(file, archive, name)
     match format_:
         case ServiceModels():

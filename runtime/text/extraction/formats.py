@@ -88,6 +88,16 @@ class ParquetTable:
     id_field: str | None = "id"
 
 
+@dataclasses.dataclass(frozen=True)
+class ChatTable:
+    """One conversation a row of a Parquet table: a list of `{role, content}`, written as turns with their speakers."""
+
+    members: tuple[str, ...] = ("*.parquet",)
+    exclude: tuple[str, ...] = ()
+    messages_field: str = "messages"
+    id_field: str | None = "id"
+
+
 Format = (
     ServiceModels
     | HtmlPages
@@ -98,4 +108,5 @@ Format = (
     | PackageMetadata
     | JsonLines
     | ParquetTable
+    | ChatTable
 )

@@ -41,19 +41,34 @@ def read_json_lines(file: IO[bytes], name: str, *, text_field: str, id_field: st
 
 
 def read_parquet(file: IO[bytes], name: str, *, text_field: str, id_field: str | None) -> Extracted:
+    for anchor, row in _parquet_rows(file, name, text_field, id_field):
+        yield _from_row(row, anchor, text_field, id_field)
+
+
+def read_chats(file: IO[bytes], name: str, *, messages_field: str, id_field: str | None) -> Extracted:
+    """Turns as `User: ...` and `Assistant: ...`, a blank line between them."""
+    for anchor, row in _parquet_rows(file, name, messages_field, id_field):
+        turns = [f"{turn['role'].capitalize()}: {turn['content']}" for turn in row[messages_field] or []]
+        text = {**row, messages_field: "\n\n".join(turns)}
+        yield _from_row(text, anchor, messages_field, id_field)
+
+
+def _parquet_rows(file: IO[bytes], name: str, field: str, id_field: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
     try:
         table = pq.ParquetFile(file)
     except pa.ArrowInvalid as error:
         raise UnreadableFileError(f"{name}: not a Parquet file ({error})") from error
     names = table.schema_arrow.names
-    if text_field not in names:
-        raise UnreadableFileError(f"{name}: columns are {names}; none is text_field {text_field!r}")
-    columns = [text_field] if id_field is None or id_field not in names else [text_field, id_field]
+    if field not in names:
+        raise UnreadableFileError(
+            f"{name}: columns are {names}; none is {field!r}. Name the column that holds the text."
+        )
+    columns = [field] if id_field is None or id_field not in names else [field, id_field]
     number = 0
     for batch in table.iter_batches(batch_size=4_096, columns=columns):
         for row in batch.to_pylist():
             number += 1
-            yield _from_row(row, f"row {number}", text_field, id_field)
+            yield f"row {number}", row
 
 
 def _from_row(row: dict[str, Any], anchor: str, text_field: str, id_field: str | None) -> Text | Unreadable:

@@ -4,6 +4,9 @@
 class FetchError(Exception):
     """A file that cannot be had as asked; trying the same again would not help."""
 
+    # What fetches has tried again already; a step that waits once more would only hide the message.
+    is_transient = False
+
 
 class ChecksumError(FetchError):
     """A file came, but not the one that was asked for."""

@@ -1,7 +1,11 @@
 """Files that a user already has, locally or in a bucket, named by their content."""
 
+import hashlib
+from typing import TypedDict
+
 import fsspec
 
+from runtime.text.fetch.copy import CHUNK_BYTES
 from runtime.text.fetch.errors import FetchError
 
 
@@ -17,11 +21,16 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     return names
 
 
-def sha256_of(path: str) -> str:
-    import hashlib
+class Content(TypedDict):
+    sha256: str
+    size_in_bytes: int
 
+
+def content_of(path: str) -> Content:
     digest = hashlib.sha256()
+    size = 0
     with fsspec.open(path, "rb") as file:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
-    return digest.hexdigest()
+            size += len(chunk)
+    return {"sha256": digest.hexdigest(), "size_in_bytes": size}

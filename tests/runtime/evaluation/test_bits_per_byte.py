@@ -57,13 +57,13 @@ def model():
 
 def plainly(params, windows):
     """The definition, token by token, from whole logits."""
-    logits = params.logits(
-        jnp.asarray(windows.tokens),
-        jnp.asarray(windows.segment_ids),
-        inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim),
-        config=CONFIG,
-        computation=whole(jnp.float32),
-    )
+    frequencies = inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
+
+    @jax.jit
+    def whole_logits(params, windows):
+        return params.logits(*windows, frequencies, config=CONFIG, computation=whole(jnp.float32))
+
+    logits = whole_logits(params, windows)
     log_shares = np.asarray(jax.nn.log_softmax(logits), np.float64)
     bits, num_bytes, num_tokens = 0.0, 0, 0
     for window, (tokens, segment_ids) in enumerate(zip(*windows, strict=True)):

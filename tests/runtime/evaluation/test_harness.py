@@ -15,7 +15,8 @@ from runtime.evaluation.harness import GenerationError, GenerationRequest, Llama
 from runtime.evaluation.scoring import Score, Scored, Scorer, pack
 from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
-from runtime.model.llama import Llama
+from runtime.model.llama import Llama, whole
+from runtime.model.rotary import inverse_frequencies
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
 MAX_LENGTH = CONFIG.max_position_embeddings
@@ -131,16 +132,18 @@ def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets():
         assert score.is_greedy == is_greedy
 
 
-def plain_score(params: Llama, sequence: Scored) -> tuple[float, bool]:
-    from runtime.model.llama import whole
-    from runtime.model.rotary import inverse_frequencies
-
+@jax.jit
+def plain_logits(params: Llama, tokens: jax.Array) -> jax.Array:
     frequencies = inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
-    tokens = jnp.zeros((1, MAX_LENGTH), jnp.int32).at[0, : len(sequence.inputs)].set(jnp.array(sequence.inputs))
-    logits = params.logits(tokens, jnp.zeros_like(tokens), frequencies, config=CONFIG, computation=whole(jnp.float32))[
-        0, : len(sequence.inputs)
-    ]
-    log_shares = np.asarray(jax.nn.log_softmax(logits, axis=-1), np.float64)[-len(sequence.targets) :]
+    segment_ids = jnp.zeros_like(tokens)
+    return params.logits(tokens, segment_ids, frequencies, config=CONFIG, computation=whole(jnp.float32))
+
+
+def plain_score(params: Llama, sequence: Scored) -> tuple[float, bool]:
+    tokens = np.zeros((1, MAX_LENGTH), np.int32)
+    tokens[0, : len(sequence.inputs)] = sequence.inputs
+    logits = np.asarray(plain_logits(params, tokens), np.float64)[0, : len(sequence.inputs)]
+    log_shares = (logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))[-len(sequence.targets) :]
     picked = log_shares[np.arange(len(sequence.targets)), list(sequence.targets)]
     return float(picked.sum()), bool((log_shares.argmax(-1) == np.array(sequence.targets)).all())
 
@@ -168,6 +171,16 @@ def test_the_score_of_a_sequence_does_not_depend_on_its_company():
     (alone,) = scorer.score([lonely])
     together = scorer.score([*crowd, lonely])[-1]
     assert together.log_likelihood == pytest.approx(alone.log_likelihood, abs=1e-4)
+
+
+def test_progress_ends_at_the_number_of_sequences():
+    seen: list[tuple[int, int]] = []
+    scorer = Scorer(
+        model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512,
+        on_progress=lambda done, total: seen.append((done, total)),
+    )  # fmt: skip
+    scorer.score([Scored(tuple(range(n % 30, n % 30 + 100)), (n % 4,)) for n in range(60)])
+    assert len(seen) > 2 and seen == sorted(seen) and seen[-1] == (60, 60)
 
 
 def test_no_requests_give_no_scores():

@@ -101,8 +101,8 @@ def _phases() -> tuple[Phase, ...]:
                 Change("mixture", "web", ", ".join(f"{source} {share:.0%}" for source, share in mixture.items())),
             )
         made[name] = Phase(
-            name, parent, number < 6, until, int(curve.consumed_tokens[-1]), float(curve.loss[-16:].mean()),
-            has_average, curve, tuple(spans), changes,
+            name, parent, number < 6, until, before.consumed_tokens if before else 0, int(curve.consumed_tokens[-1]),
+            float(curve.loss[-16:].mean()), has_average, curve, tuple(spans), changes,
         )  # fmt: skip
     return tuple(made.values())
 
@@ -198,8 +198,8 @@ def example_report() -> Report:
             name,
             name,
             "hot" if name == "kestrel" else "averaged",
-            f"{index:x}3f29ac04",
-            f"hf_export/{name}, folder model/",
+            f"{index:x}3f29ac0",
+            f"outputs/**/*-{index:x}3f29ac0/*/model",
         )
         for index, name in enumerate(("jellyfish", "starling", "deeper_starling"))
     )

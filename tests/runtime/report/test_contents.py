@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from runtime.report.contents import Curve, Evaluation, Phase, Score, leading
+from runtime.report.contents import Curve, Evaluation, Phase, Score, leading, start_tokens_of
 
 
 def curve(**changes):
@@ -29,7 +29,7 @@ def test_a_loss_that_is_no_number_is_refused_with_its_row_and_step(wrong):
 
 def test_a_final_loss_that_is_no_number_is_refused_with_its_phase():
     with pytest.raises(ValueError, match=r"phases\['kestrel'\]\.final_loss is nan.*fork it"):
-        Phase("kestrel", None, True, 4, 8192, math.nan, False, curve())
+        Phase("kestrel", None, True, 4, 0, 8192, math.nan, False, curve())
 
 
 def test_bits_per_byte_that_are_no_number_are_refused_with_phase_and_domain():
@@ -61,13 +61,23 @@ def test_columns_of_different_lengths_are_refused():
         curve(loss=np.ones(3))
 
 
-def test_a_phase_begins_where_its_first_batch_begins():
-    phase = Phase(
-        "ocelot", "kestrel", True, 4, 8192, 3.0, True, curve(consumed_tokens=np.array([1024, 3072, 5120, 7168]))
-    )
-    assert phase.start_tokens == 0
-    later = curve(consumed_tokens=100_000 + 2048 * np.arange(1, 5), global_batch_size=np.full(4, 8))
-    assert Phase("ocelot", "kestrel", True, 4, 108_192, 3.0, True, later).start_tokens == 100_000
+def test_a_phase_begins_where_its_parent_says():
+    parent = curve(consumed_tokens=1000 * np.arange(1, 5))
+    later = curve(step=np.arange(4, 8), consumed_tokens=3_000 + 2048 * np.arange(1, 5))
+    assert start_tokens_of(later, parent) == 3_000
+    assert start_tokens_of(later.from_row(3), parent) == 0, "one row says nothing where the parent has none"
+
+
+def test_a_phase_without_parent_begins_before_its_first_batch():
+    assert start_tokens_of(curve(), None) == 0
+    doubled = curve(consumed_tokens=np.array([5_000 + 1024, 5_000 + 3072, 10_000, 20_000]))
+    doubled = dataclasses.replace(doubled, global_batch_size=np.array([4, 8, 8, 8]))
+    assert start_tokens_of(doubled, None) == 5_000
+
+
+def test_a_phase_that_consumes_nothing_is_refused():
+    with pytest.raises(ValueError, match="begins at 9000 tokens and ends at 8192"):
+        Phase("kestrel", None, True, 4, 9_000, 8192, 3.0, False, curve())
 
 
 def test_a_parent_that_is_not_there_is_refused(report, example):

@@ -87,3 +87,8 @@ def test_an_unknown_state_is_refused():
 
 def test_a_graph_without_phases_is_drawn():
     assert "download/web" in graph([Node("download/web", "download", (), "web", "missing")], [], 1040)
+
+
+def test_rows_that_feed_the_phases_stand_above_those_that_do_not(report):
+    rows = [row.name for row in layout(report.graph, MAIN).chains]
+    assert rows[-2:] == ["evaluation items", "tokenizer"]

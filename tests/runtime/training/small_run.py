@@ -12,7 +12,6 @@ from pathlib import Path
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from runtime.data.cache import TokenCache, TokenFormat
@@ -44,40 +43,52 @@ class SmallState(eqx.Module):
     key: jax.Array
 
 
+def placed(values: np.ndarray) -> jax.Array:
+    """On the device without compiling anything: a child that lives for a second should not."""
+    return jax.device_put(values)
+
+
 def initial(with_average: bool = True) -> SmallState:
-    matrix = jax.random.normal(jax.random.key(0), (VOCAB_SIZE, 4))
+    matrix = np.random.default_rng(0).normal(size=(VOCAB_SIZE, 4)).astype(np.float32)
     return SmallState(
-        params={"w": matrix},
-        mu={"w": jnp.zeros_like(matrix)},
-        nu={"w": jnp.zeros_like(matrix)},
-        average={"w": jnp.copy(matrix)} if with_average else None,
-        count=jnp.int32(0),
-        key=jax.random.key_data(jax.random.key(0)),
+        params={"w": placed(matrix)},
+        mu={"w": placed(np.zeros_like(matrix))},
+        nu={"w": placed(np.zeros_like(matrix))},
+        average={"w": placed(matrix)} if with_average else None,
+        count=placed(np.int32(0)),
+        key=placed(np.array([1, 2], np.uint32)),
     )
 
 
 def state_like(with_average: bool) -> SmallState:
-    return jax.eval_shape(lambda: initial(with_average))
-
-
-@jax.jit
-def _update(state: SmallState, tokens: jax.Array, packed: jax.Array) -> tuple[SmallState, StepMetrics]:
-    learning_rate, decay = packed
-    noise = jax.random.normal(jax.random.fold_in(jax.random.wrap_key_data(state.key), state.count), (4,))
-    loss, gradient = jax.value_and_grad(lambda w: jnp.mean(jnp.square(w[tokens] - noise)))(state.params["w"])
-    mu = 0.9 * state.mu["w"] + gradient
-    w = state.params["w"] - learning_rate * mu
-    average = None if state.average is None else {"w": decay * state.average["w"] + (1 - decay) * w}
-    norm = jnp.linalg.norm(gradient)
-    new = SmallState({"w": w}, {"w": mu}, {"w": state.nu["w"] + gradient**2}, average, state.count + 1, state.key)
-    zero = jnp.zeros(())
-    return new, StepMetrics(loss, zero, norm, learning_rate * norm, jnp.linalg.norm(w), jnp.int32(tokens.size), zero)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), initial(with_average))
 
 
 def train_step(
     state: SmallState, tokens: np.ndarray, segment_ids: np.ndarray, told: Hyperparameters
 ) -> tuple[SmallState, StepMetrics]:
-    return _update(state, tokens, np.array([told.learning_rate, told.average_decay], np.float32))
+    """Heavy-ball descent of each token's row towards the update's number, in NumPy."""
+    w, mu, nu = (np.asarray(tree["w"]) for tree in (state.params, state.mu, state.nu))
+    error = w[tokens] - np.float32(np.sin(int(state.count)))
+    gradient = np.zeros_like(w)
+    np.add.at(gradient, tokens, error / np.float32(tokens.size))
+    mu = np.float32(0.9) * mu + gradient
+    w = w - np.float32(told.learning_rate) * mu
+    average = None
+    if state.average is not None:
+        kept = np.float32(told.average_decay)
+        average = {"w": placed(kept * np.asarray(state.average["w"]) + (1 - kept) * w)}
+    new = SmallState(
+        {"w": placed(w)},
+        {"w": placed(mu)},
+        {"w": placed(nu + gradient**2)},
+        average,
+        placed(np.int32(int(state.count) + 1)),
+        state.key,
+    )
+    loss, norm, zero = np.float32((error**2).mean()), np.float32(np.linalg.norm(gradient)), np.float32(0)
+    figures = StepMetrics(loss, zero, norm, norm, np.float32(np.linalg.norm(w)), np.int32(tokens.size), zero)
+    return new, StepMetrics(*map(placed, figures))
 
 
 def small_loader(folder: Path) -> Loader:
@@ -190,7 +201,7 @@ class Countdown:
 
 
 WRITES = (
-    (CheckpointFiles, "write"),
+    (CheckpointFiles, "start_write"),
     (CheckpointFiles, "delete"),
     (CheckpointFiles, "delete_below"),
     (ChunkedArray, "write_chunk"),

@@ -198,7 +198,7 @@ def test_a_write_that_fails_leaves_nothing_visible_and_says_what_to_do(tmp_path,
     def no_space(self: object, key: str, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.CheckpointFiles, "write", no_space)
+    monkeypatch.setattr(checkpoint.CheckpointFiles, "start_write", no_space)
     with pytest.raises(
         CheckpointError, match=r"was not written: .*No space left .* Free space or mend the permissions"
     ):

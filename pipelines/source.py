@@ -1,0 +1,84 @@
+"""Source: one corpus, what it stands for, and its way from where it lies to clean documents."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from marin_dag.step import Step
+from runtime.text.extraction.formats import Format
+from runtime.text.filter_rules import (
+    CodeLayout,
+    FineWebQuality,
+    GopherQuality,
+    GopherRepetition,
+    Length,
+    RepeatedPeriod,
+    Rule,
+    SingleCharacter,
+)
+from runtime.text.minhash import MinHash
+from steps.decontaminate import DecontaminateConfig, DecontaminateResult, decontaminate
+from steps.dedup import DedupConfig, dedup
+from steps.download import DownloadConfig, Fetch, download
+from steps.evaluation_items import EvaluationItemsResult
+from steps.extract import ExtractConfig, extract
+from steps.filter import FilterConfig, filter_documents
+
+
+class Source(BaseModel, frozen=True, extra="forbid"):
+    """One corpus and its way to documents."""
+
+    name: str
+    role: str
+    """What it stands for in a mixture (`pipelines.roles`)."""
+    description: str
+    licence: str
+    fetch: Fetch
+    formats: tuple[Format, ...]
+    rules: tuple[Rule, ...]
+    """Empty: the corpus is used as it was published."""
+    minhash: MinHash | None
+    """None: the corpus is used as it was published."""
+    size_in_bytes: float
+    """About how much text it gives: sources of one role share its weight by this."""
+    decontamination: Literal["drop", "report"] = "drop"
+    num_tokens: float | None = None
+    """The publisher's own count, where there is one."""
+
+
+# What no text should look like, whatever it is about.
+DEGENERATE: tuple[Rule, ...] = (SingleCharacter(), RepeatedPeriod())
+
+# Reference pages are lists of short entries by nature: FineWeb's limit on short lines would drop a third of them,
+# and the names that a page explains come back in it more often than Gopher allows for prose.
+WEB_RULES: tuple[Rule, ...] = (
+    *DEGENERATE,
+    GopherQuality(),
+    GopherRepetition(
+        max_top_ngram_characters=((2, 0.25), (3, 0.23), (4, 0.21)),
+        max_duplicate_ngram_characters=((5, 0.35), (6, 0.34), (7, 0.33), (8, 0.32), (9, 0.31), (10, 0.30)),
+    ),
+    FineWebQuality(max_short_lines=0.9, max_duplicate_line_characters=0.2),
+)
+CODE_RULES: tuple[Rule, ...] = (*DEGENERATE, Length(min_words=20), CodeLayout())
+# Docstrings hold formulae, examples and tables of parameters: the rules for prose do not fit, a least length does.
+DOCSTRING_RULES: tuple[Rule, ...] = (*DEGENERATE, Length(min_words=30, max_words=100_000))
+HOWTO_RULES: tuple[Rule, ...] = (*DEGENERATE, Length(min_words=25, max_words=100_000))
+
+TESTS = ("*/tests/*", "*/test_*.py", "*/conftest.py")
+
+
+def documents_of(source: Source, items: Step[EvaluationItemsResult]) -> Step[DecontaminateResult]:
+    """download -> extract -> filter -> dedup -> decontaminate; what a source does not ask for is no step."""
+    fetched = download(f"download/{source.name}", DownloadConfig(fetch=source.fetch))
+    documents: Step[Any] = extract(
+        f"extract/{source.name}", ExtractConfig(download=fetched, source=source.name, formats=source.formats)
+    )
+    if source.rules:
+        documents = filter_documents(f"filter/{source.name}", FilterConfig(documents=documents, rules=source.rules))
+    if source.minhash is not None:
+        documents = dedup(f"dedup/{source.name}", DedupConfig(documents=documents, minhash=source.minhash))
+    return decontaminate(
+        f"decontaminate/{source.name}",
+        DecontaminateConfig(documents=documents, evaluation_items=items, action=source.decontamination),
+    )

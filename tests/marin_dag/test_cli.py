@@ -1,0 +1,247 @@
+"""Command line: plans, runs, reasons, forks and messages, over a small pipeline in one process."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin_dag.cli import main
+from marin_dag.records import Records
+from marin_dag.store import open_store
+from tests.marin_dag import toy
+
+ROOT = Path(__file__).parents[2]
+
+
+class Toy:
+    def __init__(self, prefix: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.prefix, self._capsys = prefix, capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str]:
+        self._capsys.readouterr()
+        code = main(toy.build, name="toy", argv=["--prefix", str(self.prefix), "--backend", "local", *arguments])
+        said = self._capsys.readouterr()
+        return code, said.out + said.err
+
+    def verdicts(self, *arguments: str) -> dict[str, str]:
+        _, table = self("--dry-run", "--every-step", *arguments)
+        lines = table.split("\n\n")[0].splitlines()
+        return {line.split()[0]: line.split()[1] for line in lines if not line.startswith(" ")}
+
+    def committed(self) -> set[str]:
+        return set(Records(open_store(str(self.prefix))).labels())
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Toy:
+    return Toy(tmp_path / "runs", capsys)
+
+
+def stale(verdicts: dict[str, str]) -> set[str]:
+    return {name for name, verdict in verdicts.items() if verdict == "stale"}
+
+
+def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) -> None:
+    code, table = run("--dry-run")
+    assert code == 2
+    assert "text/* (4 steps)" in table
+    assert "7 steps" not in table and "8 steps: 8 missing. 8 would run." in table
+    assert "Estimated: 60 k tokens." in table
+    assert not run.prefix.exists()
+
+
+def test_the_second_run_does_nothing_and_says_so(run: Toy) -> None:
+    assert run()[0] == 0
+    code, said = run()
+    assert code == 0
+    assert "nothing to do: 8 steps, all done" in said
+    assert "phoenix: " in said
+    assert run("--dry-run")[0] == 0
+
+
+def test_one_changed_field_reruns_its_step_and_what_follows_and_nothing_else(run: Toy) -> None:
+    run()
+    assert stale(run.verdicts("--set", "ocelot.z_loss=3")) == {"ocelot", "phoenix"}
+    _, table = run("--dry-run", "--set", "ocelot.z_loss=3")
+    assert "z_loss: 0.0001 -> 3.0" in table
+    _, said = run("--set", "ocelot.z_loss=3")
+    assert {line.split()[1] for line in said.splitlines() if "started" in line} == {"ocelot", "phoenix"}
+    assert run("--dry-run")[0] == 0
+
+
+def test_a_root_cause_is_named_even_when_the_step_that_changed_is_done_by_now(run: Toy) -> None:
+    run()
+    change = ("--set", "text/web.text=webb")
+    assert run(*change, "--until", "count")[0] == 0
+    verdicts = run.verdicts(*change)
+    assert verdicts["text/web"] == verdicts["count"] == "done"
+    assert stale(verdicts) == {"kestrel", "ocelot", "phoenix"}
+    _, why = run("why", "phoenix", *change)
+    assert "because of phoenix <- count <- text/web" in why
+    assert "text/web: text: 'web' -> 'webb'" in why
+
+
+def test_a_later_stop_goes_on_and_costs_only_the_rest(run: Toy) -> None:
+    run()
+    code, table = run("--dry-run", "--set", "phoenix.until_step=50")
+    assert code == 2
+    assert "goes on from step 30 to 50" in table
+    assert "Estimated: 20 k tokens." in table
+
+
+def test_an_earlier_stop_says_what_is_nearest(run: Toy) -> None:
+    run()
+    code, table = run("--dry-run", "--set", "phoenix.start=kestrel@5")
+    assert code == 1
+    assert "input start: step 5 was not kept; the nearest is 10" in table
+    assert "needs you  phoenix (blocked)" in table
+
+
+def test_execution_settings_rerun_nothing(run: Toy) -> None:
+    run()
+    assert run("--dry-run", "--set", "text/web.workers=64")[0] == 0
+
+
+def test_a_failed_step_is_reported_with_its_error_and_log_and_can_be_run_again(run: Toy) -> None:
+    code, said = run("--set", "count.least=13")
+    assert code == 1
+    assert "least must not be 13" in said
+    verdicts = run.verdicts("--set", "count.least=13")
+    assert (verdicts["text/web"], verdicts["count"], verdicts["kestrel"]) == ("done", "failed", "missing")
+    _, why = run("why", "count", "--set", "count.least=13")
+    assert re.search(r"attempt \S+ failed \(1 so far\)", why)
+    assert ".log" in why
+
+
+def test_what_is_not_selected_blocks_what_needs_it(run: Toy) -> None:
+    code, table = run("--dry-run", "--only", "phoenix")
+    assert code == 1
+    assert "phoenix  blocked   needs ocelot (not selected), count (not selected)" in table
+    assert "1 steps (7 more not selected): 1 blocked. Nothing would run." in table
+
+
+def test_forced_steps_run_again_and_must_give_the_same_output(run: Toy) -> None:
+    run()
+    code, said = run("--force", "text/web")
+    assert code == 0
+    assert "again, with the same output" in said
+
+
+def test_a_fork_lives_in_the_store_until_it_is_dropped(run: Toy) -> None:
+    run()
+    code, said = run("fork", "ocelot", "--as", "spoonbill", "--set", "z_loss=1e-3", "--reason", "norms grow")
+    assert code == 0
+    assert "--until spoonbill" in said
+    verdicts = run.verdicts()
+    assert verdicts.pop("spoonbill") == "missing"
+    assert set(verdicts.values()) == {"done"}
+    assert run("--until", "spoonbill")[0] == 0
+    assert "spoonbill" in run.committed()
+    _, listed = run("ls")
+    assert re.search(r"fork spoonbill of ocelot with z_loss=1e-3, by \S+, .*: norms grow", listed)
+    assert run("fork", "spoonbill", "--as", "deeper", "--set", "until_step=40")[0] == 0
+    code, said = run("drop", "spoonbill")
+    assert (code, "deeper are forks of it" in said) == (1, True)
+    assert run("drop", "deeper")[0] == run("drop", "spoonbill")[0] == 0
+    assert "spoonbill" not in run.verdicts()
+
+
+def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
+    run("fork", "ocelot", "--as", "spoonbill", "--set", "until_step=25")
+    _, why = run("why", "spoonbill", "--set", "ocelot.z_loss=5")
+    digest = re.search(r"digest +(\w+)", why)
+    _, other = run("why", "ocelot", "--set", "ocelot.z_loss=5")
+    assert digest is not None and digest[1] in other
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "phoenix.zloss=1"], "toy: phoenix.zloss: TrainConfig has no field 'zloss'. Did you mean 'z_loss'?"),
+        (["--set", "phenix.z_loss=1"], "there is no step 'phenix'. Did you mean 'phoenix'?"),
+        (["--until", "phenix"], "there is no step 'phenix'. Did you mean 'phoenix'?"),
+        (["--from", "web"], "there is no step 'web'. Did you mean 'text/web'?"),
+        (["--force", "phenix"], "there is no step 'phenix'."),
+        (["--only", "nothing*"], "--only 'nothing*' matches no step."),
+        (["--set", "count.least=-1"], "count: least is -1; a count is never below 0."),
+        (["why"], "why: name a step"),
+        (["why", "phenix"], "there is no step 'phenix'. Did you mean 'phoenix'?"),
+        (["fork", "ocelot", "--set", "z_loss=1"], "fork ocelot: say what to call it: --as NAME."),
+        (["fork", "ocelot", "--as", "x"], "fork ocelot --as x: nothing changes; add --set FIELD=VALUE."),
+        (["fork", "ocelot", "--as", "x", "--set", "z=1"], "x.z: TrainConfig has no field 'z'."),
+        (["fork", "ocelot", "--as", "phoenix", "--set", "z_loss=1"], "there is a step of that name already"),
+        (["fork", "ocelot", "--as", "a b", "--set", "z_loss=1"], "use letters, digits"),
+        (["drop", "x"], "drop x: there is no such fork. Forks: none."),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_code_1(run: Toy, arguments: list[str], message: str) -> None:
+    code, said = run(*arguments)
+    assert code == 1
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_an_unknown_option_is_refused_before_anything_happens(run: Toy) -> None:
+    with pytest.raises(SystemExit):
+        run("--dryrun")
+
+
+def test_versioned_code_that_changed_is_drift_and_stops(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy.count, "policy", "versioned")
+    monkeypatch.setattr(toy.count, "version", "1")
+    run()
+    assert run("--dry-run")[0] == 0
+    records = Records(open_store(str(run.prefix)))
+    (key,) = records.labels()["count"]
+    path = run.prefix / "commits" / f"{key}.json"
+    record = records.get(key)
+    code = {**record.identity["code"], "fingerprint": "0" * 64, "definitions": {"toy.old": "0"}}
+    edited = record.model_copy(update={"identity": {**record.identity, "code": code}})
+    path.unlink()
+    path.write_text(edited.model_dump_json())
+    verdicts = run.verdicts()
+    assert verdicts["count"] == "drifted"
+    assert verdicts["kestrel"] == "done"
+    assert run()[0] == 1
+    code, table = run("--dry-run", "--set", "kestrel.z_loss=1")
+    assert code == 1
+    assert "needs count (drifted)" in table
+    assert "bump the version of count" in run("why", "count")[1]
+
+
+def test_an_edited_function_is_named_and_a_comment_changes_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "tiny.py"
+    source = (ROOT / "tests/marin_dag/toy.py").read_text()
+
+    def call(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, str(script), "--backend", "local", "--prefix", str(tmp_path / "runs"), *arguments]
+        environment = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    script.write_text(source)
+    assert call()[0] == 0
+    script.write_text(source.replace("return count * FACTOR", "# said twice\n    return count * FACTOR"))
+    assert call("--dry-run")[0] == 0
+    script.write_text(source.replace("FACTOR = 2", "FACTOR = 3"))
+    code, table = call("--dry-run")
+    assert code == 2
+    assert "text/* (4 steps)  stale     code changed tiny.FACTOR" in table
+    assert re.search(r"phoenix +stale +code changed tiny.FACTOR, in text/\w+, text/\w+", table)
+
+
+def test_the_table_keeps_to_a_hundred_columns_in_a_pipe(run: Toy) -> None:
+    run()
+    _, table = run("--dry-run", "--set", f"text/web.text={'x' * 300}", "--set", "count.least=2")
+    assert max(len(line) for line in table.split("\n\n")[0].splitlines()) <= 100
+
+
+def test_interrupting_ends_with_130(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(toy, "build", interrupted)
+    assert run("--dry-run")[0] == 130

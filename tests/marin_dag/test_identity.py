@@ -1,0 +1,270 @@
+"""Identity: equal values, equal digests; whatever differs, differs; execution stays out."""
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import json
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from marin_dag.identity import NotCanonicalError, canonical, digest_of_document, sha256
+from marin_dag.resources import Gpu, Tpu
+from marin_dag.step import Input, Once, Runtime, Step, StepContext, StopAt, step
+from tests.marin_dag.toy import CountConfig, TextConfig, TrainConfig, count, text, train
+
+UTC = datetime.UTC
+
+
+class Color(enum.StrEnum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    ONE = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    value: float
+    workers: Runtime[int] = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    value: float
+
+
+@dataclasses.dataclass
+class Thawed:
+    value: float
+
+
+class Inner(BaseModel, frozen=True, extra="forbid"):
+    schedule: Constant | Linear
+
+
+class Outer(BaseModel, frozen=True, extra="forbid"):
+    phases: tuple[Inner, ...]
+    z_loss: float | None = None
+
+
+class Mutable(BaseModel):
+    value: int
+
+
+GOLDEN = {
+    "scalars": [None, True, 1, 1.0, "1", -0.0, 1e-4, b"\x00\xff"],
+    "containers": [(1, 2), {"b": 1, "a": {2, 1}}, frozenset(), {}],
+    "times": [
+        datetime.datetime(2026, 1, 2, 3, tzinfo=UTC),
+        datetime.date(2026, 1, 2),
+        datetime.timedelta(days=1, seconds=2),
+    ],
+    "rare": [PurePosixPath("a/b"), decimal.Decimal("1.50"), Color.RED, Level.ONE, np.float32(0.5), np.int64(3)],
+    "models": [Outer(phases=(Inner(schedule=Constant(1e-3)), Inner(schedule=Linear(1.0))), z_loss=1e-4)],
+}
+GOLDEN_FILE = Path(__file__).with_name("golden_digests.json")
+
+
+def golden_digests() -> dict[str, str]:
+    return {name: sha256(canonical(value, name)) for name, value in GOLDEN.items()}
+
+
+def test_golden_digests_hold() -> None:
+    cure = "digests moved, so that every output would be made again; if that is meant, rewrite golden_digests.json"
+    assert golden_digests() == json.loads(GOLDEN_FILE.read_text()), cure
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4711"])
+def test_golden_digests_hold_in_a_process_with_another_hash_seed(seed: str) -> None:
+    program = (
+        "import json; from tests.marin_dag import test_identity; print(json.dumps(test_identity.golden_digests()))"
+    )
+    paths = [str(Path(__file__).parents[2]), *sys.path]
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(paths)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(found.stdout) == json.loads(GOLDEN_FILE.read_text())
+
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([0.0, 1.0, 2.5, 1e300]),
+    st.sampled_from(["", "1", "a", "None", "\u00e9", "\ud800"]),
+    st.binary(max_size=1),
+    st.sampled_from([Color.RED, Level.ONE, PurePosixPath("a"), datetime.date(2026, 1, 1)]),
+    st.sampled_from([Constant(1.0), Constant(2.0), Linear(1.0)]),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3),
+        st.frozensets(st.integers(-2, 2), max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+def typed(value: Any) -> Any:
+    """An independent notion of sameness: the type of each leaf beside it, mappings and sets without order."""
+    if isinstance(value, dict):
+        return ("dict", frozenset((typed(key), typed(item)) for key, item in value.items()))
+    if isinstance(value, list):
+        return ("list", tuple(typed(item) for item in value))
+    if isinstance(value, frozenset):
+        return ("set", frozenset(typed(item) for item in value))
+    return (type(value).__name__, value)
+
+
+@given(VALUES, VALUES)
+def test_digests_are_equal_if_and_only_if_values_are(one: Any, other: Any) -> None:
+    same = typed(one) == typed(other)
+    assert (sha256(canonical(one, "one")) == sha256(canonical(other, "other"))) == same
+
+
+@given(VALUES)
+def test_the_order_of_a_mapping_does_not_matter(value: Any) -> None:
+    forward = {"x": value, "y": 1}
+    backward = {"y": 1, "x": value}
+    assert canonical(forward, "f") == canonical(backward, "b")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (float("nan"), r"config\.z: float nan has no canonical form; write None for 'not set'"),
+        (float("inf"), r"config\.z: float inf .* write None"),
+        (datetime.datetime(2026, 1, 1), r"config\.z: datetime .* say which zone"),
+        (lambda: 1, r"config\.z: function .* use a number"),
+        (object(), r"config\.z: object"),
+        (Thawed(1.0), r"config\.z: Thawed .* declare Thawed with frozen=True"),
+        (Mutable(value=1), r"config\.z: Mutable .* declare Mutable with frozen=True"),
+        (np.zeros(2), r"config\.z: ndarray"),
+        (complex(1, 2), r"config\.z: complex"),
+        (int, r"config\.z: type"),
+        ([1, float("nan")], r"config\.z\[1\]: float nan"),
+    ],
+)
+def test_what_has_no_canonical_form_is_refused_with_its_path_and_the_cure(value: object, message: str) -> None:
+    with pytest.raises(NotCanonicalError, match=message):
+        canonical(value, "config.z")
+
+
+def test_two_classes_with_the_same_fields_differ() -> None:
+    assert canonical(Constant(1.0), "x") != canonical(Linear(1.0), "x")
+
+
+def test_a_numpy_scalar_is_its_python_value() -> None:
+    assert canonical(np.int64(3), "x") == 3
+    assert canonical(np.float64(0.5), "x") == canonical(np.float32(0.5), "x") == 0.5
+    assert canonical(np.bool_(True), "x") is True
+
+
+def test_times_in_two_zones_are_one_instant() -> None:
+    east = datetime.timezone(datetime.timedelta(hours=2))
+    assert canonical(datetime.datetime(2026, 1, 1, 2, tzinfo=east), "x") == canonical(
+        datetime.datetime(2026, 1, 1, tzinfo=UTC), "x"
+    )
+
+
+def test_runtime_fields_names_and_resources_stay_out_of_the_digest() -> None:
+    one = text("text/web", TextConfig(text="web", workers=1))
+    other = text("renamed", TextConfig(text="web", workers=64), resources=Tpu("v4-8"))
+    assert one.digest == other.digest
+    assert canonical(Constant(1.0, workers=1), "x") == canonical(Constant(1.0, workers=2), "x")
+    assert one.digest == text("text/web", TextConfig(text="web"), resources=Gpu("H200", 8)).digest
+
+
+def test_an_input_is_its_digest_and_not_its_name() -> None:
+    def counted(name: str, content: str) -> Step[Any]:
+        return count("count", CountConfig(texts={"x": text(name, TextConfig(text=content))}))  # type: ignore[dict-item]
+
+    assert counted("a", "web").digest == counted("b", "web").digest
+    assert counted("a", "web").digest != counted("a", "code").digest
+
+
+def test_a_folder_of_an_output_is_another_input_than_all_of_it() -> None:
+    source = text("a", TextConfig(text="web"))
+    whole = CountConfig(texts={"x": source})  # type: ignore[dict-item]
+    part = CountConfig(texts={"x": source.folder("train")})  # type: ignore[dict-item]
+    assert count("c", whole).digest != count("c", part).digest
+
+
+def trajectory() -> tuple[Step[Any], Step[Any]]:
+    data = text("a", TextConfig(text="web"))
+    kestrel = train("kestrel", TrainConfig(start=None, until_step=10, data=data))  # type: ignore[arg-type]
+    return kestrel, data
+
+
+def test_the_stop_is_in_the_key_and_not_in_the_digest() -> None:
+    kestrel, _ = trajectory()
+    later = kestrel.fork("later", until_step=20)
+    assert later.digest == kestrel.digest
+    assert (kestrel.key, later.key) == (f"{kestrel.digest}@10", f"{kestrel.digest}@20")
+
+
+def test_a_phase_cut_in_two_is_the_same_trajectory() -> None:
+    kestrel, _ = trajectory()
+    second = kestrel.then("second", until_step=20)
+    third = second.then("third", until_step=30)
+    assert third.key == kestrel.fork("whole", until_step=30).key
+
+
+def test_a_phase_that_changes_a_field_is_another_trajectory_and_knows_where_it_left() -> None:
+    kestrel, _ = trajectory()
+    ocelot = kestrel.then("ocelot", until_step=20, z_loss=1e-4)
+    earlier = kestrel.at(step=5).then("ocelot", until_step=20, z_loss=1e-4)
+    assert len({kestrel.digest, ocelot.digest, earlier.digest}) == 3
+
+
+def test_of_a_versioned_step_only_the_version_counts_and_the_fingerprint_is_kept() -> None:
+    one = text("a", TextConfig(text="web"), policy="versioned", version="1")
+    document = one.identity
+    other_code = {**document, "code": {**document["code"], "fingerprint": "0" * 64, "definitions": {}}}
+    assert digest_of_document(document) == digest_of_document(other_code) == one.digest
+    assert document["code"]["definitions"]["tests.marin_dag.toy.weigh"]
+    assert text("a", TextConfig(text="web"), policy="versioned", version="2").digest != one.digest
+    tracked = text("a", TextConfig(text="web")).identity
+    changed = {**tracked, "code": {**tracked["code"], "fingerprint": "0" * 64}}
+    assert digest_of_document(tracked) != digest_of_document(changed)
+
+
+class RestoreResult(BaseModel, frozen=True, extra="forbid"):
+    count: int
+
+
+class RestoreConfig(BaseModel, frozen=True, extra="forbid"):
+    start: Input[RestoreResult] | None
+    until_step: StopAt[int]
+    restore: Once[str] = "everything"
+
+
+@step(continues="start")
+def restored(config: RestoreConfig, context: StepContext) -> RestoreResult:
+    return RestoreResult(count=1)
+
+
+def test_a_once_field_begins_a_new_trajectory_and_is_not_inherited() -> None:
+    first = restored("first", RestoreConfig(start=None, until_step=10))
+    weights = first.then("weights", until_step=20, restore="weights")
+    after = weights.then("after", until_step=30)
+    assert weights.digest != first.digest
+    assert after.config.restore == "everything"  # type: ignore[attr-defined]
+    assert after.digest == weights.digest
+    assert after.then("again", until_step=40, restore="weights").digest != weights.digest

@@ -1,0 +1,85 @@
+"""What the report says about the graph: read off the steps, never typed twice."""
+
+from marin_dag.step import StepContext, step
+from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Constant, Cycles, Linear, Rewarm, WsdS
+from runtime.report.recipe import described
+from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
+
+MODEL = LlamaConfig(
+    vocab_size=256,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=64,
+)
+
+
+@step(continues="start")
+def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
+    """The kind that the steps below have; nothing here runs it."""
+    raise NotImplementedError
+
+
+def phases():
+    kestrel = train_phase(
+        "kestrel",
+        TrainPhaseConfig(
+            start=None, until_step=100, model=MODEL, rope=LLAMA2_ROPE, sequence_length=64, global_batch_size=8,
+            learning_rate=Constant(1e-3), weight_decay=0.05, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, average=None,
+            z_loss=0.0, mixture=MixtureSchedule.constant({"web": 3.0, "code": 1.0}), caches={}, seed=0,
+        ),
+    )  # fmt: skip
+    ocelot = kestrel.then(
+        "ocelot", until_step=120, global_batch_size=24, average=Ema(0.995), rope=LLAMA3_ROPE,
+        acknowledge=("rope",),
+    )  # fmt: skip
+    return {"kestrel": kestrel, "ocelot": ocelot, "spoonbill": ocelot.then("spoonbill", until_step=130, z_loss=1e-4)}
+
+
+def test_the_graph_names_each_step_once_with_inputs_first():
+    nodes = graph_of(phases().values())
+    assert [(node.name, node.inputs) for node in nodes] == [
+        ("kestrel", ()),
+        ("ocelot", ("kestrel",)),
+        ("spoonbill", ("ocelot",)),
+    ]
+    assert {node.kind for node in nodes} == {"train_phase"}
+    assert with_report(nodes, "report", phases().values())[-1].inputs == ("kestrel", "ocelot", "spoonbill")
+
+
+def test_parents_are_the_phases_that_a_phase_starts_from():
+    assert parents_of(phases()) == {"ocelot": "kestrel", "spoonbill": "ocelot"}
+
+
+def test_the_recipe_says_what_changes_and_nothing_else():
+    recipe = recipe_of(phases())
+    assert [change.field for change in recipe["ocelot"]] == ["global_batch_size", "average", "rope"]
+    assert [(c.field, c.before, c.after) for c in recipe["spoonbill"]] == [("z_loss", "0", "1e-4")]
+    first = {change.field: change.after for change in recipe["kestrel"]}
+    assert first["mixture"] == "web 75 %, code 25 %"
+
+
+def test_settings_are_described_in_words():
+    assert described(Linear(1.7e-3, 1.7e-4, 740_500, 79_500)) == "linear 1.7e-3 → 1.7e-4 over 79,500 steps"
+    assert described(Rewarm(1.7e-4, 1.7e-3, 0, 2_000)) == "rewarm 1.7e-4 → 1.7e-3 over 2,000 steps, then constant"
+    assert described(LLAMA2_ROPE) == "theta 10,000, no scaling"
+    assert described(LLAMA3_ROPE) == "theta 500,000, Llama-3 scaling ×8"
+    assert described(WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000),))) == (
+        "WSD-S 1e-3 ⇄ 1e-4, warm-up 1,000 steps, cycles from step 0: 10,000 with 1,000 of decay"
+    )
+    assert (described(None), described(3072), described(0.05), described(True)) == ("none", "3,072", "0.05", "True")
+
+
+def test_a_branch_that_changes_its_precision_alone_says_so():
+    made = phases()
+    made["focused"] = made["ocelot"].then("focused", until_step=130, compute_dtype="float32", acknowledge=())
+    assert [(c.field, c.before, c.after) for c in recipe_of(made)["focused"]] == [
+        ("compute_dtype", "bfloat16", "float32")
+    ]

@@ -1,0 +1,60 @@
+"""Pins down: a cache in a bucket is written, read and refused as one on a disk is, byte for byte."""
+
+import uuid
+
+import fsspec
+import numpy as np
+import pytest
+
+from runtime.data.cache import CacheError, TokenCache, TokenFormat
+from runtime.data.cache_writer import ShardWriter, finish_cache
+
+FORMAT = TokenFormat(vocab_size=500, eos_token_id=0, bos_token_id=1, tokenizer_digest="d" * 64)
+
+
+@pytest.fixture(params=["local", "gcs"])
+def folder(request, tmp_path):
+    """An unused folder of each kind."""
+    if request.param == "local":
+        return str(tmp_path / "caches")
+    return f"gs://{request.getfixturevalue('gcs_bucket')}/{uuid.uuid4().hex}"
+
+
+def write_cache(folder):
+    records = []
+    for index in range(3):
+        writer = ShardWriter(f"{folder}/shards/{index:05d}/train", FORMAT)
+        writer.add([np.arange(2, 40 + index), np.arange(2, 9)], num_bytes=10)
+        records.append(writer.close(f"../shards/{index:05d}/train"))
+    finish_cache(f"{folder}/train", FORMAT, records, np.arange(500))
+
+
+def files_of(folder):
+    filesystem, root = fsspec.core.url_to_fs(folder)
+    return {path.removeprefix(root.rstrip("/")): filesystem.cat_file(path) for path in filesystem.find(root)}
+
+
+def test_a_cache_reads_alike_on_every_store(folder):
+    write_cache(folder)
+    cache = TokenCache.open(f"{folder}/train")
+    cache.verify()
+    expected = [token for index in range(3) for size in (40 + index, 9) for token in (1, *range(2, size), 0)]
+    assert cache.read(0, cache.num_tokens).tolist() == expected
+    assert cache.document_offsets.tolist()[:3] == [0, 40, 49]
+
+
+def test_its_files_are_the_same_on_every_store(folder, tmp_path):
+    write_cache(folder)
+    write_cache(folder)  # over what a killed attempt left
+    write_cache(str(tmp_path / "reference"))
+    assert files_of(folder) == files_of(str(tmp_path / "reference"))
+
+
+def test_a_missing_shard_is_refused_on_every_store(folder):
+    write_cache(folder)
+    filesystem, root = fsspec.core.url_to_fs(folder)
+    filesystem.rm(f"{root}/shards/00001", recursive=True)
+    with pytest.raises(CacheError, match=r"torn: .*shards/00001/train/tokens"):
+        TokenCache.open(f"{folder}/train")
+    with pytest.raises(CacheError, match=r"no cache\.json"):
+        TokenCache.open(f"{folder}/elsewhere")

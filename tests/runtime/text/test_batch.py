@@ -1,0 +1,68 @@
+"""Pins down: pieces of a batch are what plain Python says they are, and equal pieces have equal hashes."""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.text.batch import TextBatch, hash_of, ngram_hashes, repeated
+
+HASH_OF_THE = 0xcebba419fc5b8c27
+
+# Few characters, so that pieces repeat; among them upper case, two kinds of white space and characters of 2 to 4 bytes.
+texts = st.lists(st.text(alphabet="abAB .\n\té…😀", max_size=60), min_size=1, max_size=8)
+
+
+@given(texts)
+def test_words_and_lines_are_those_of_plain_python(documents):
+    batch = TextBatch(documents)
+    words = [(index, word) for index, text in enumerate(documents) for word in text.encode().split()]
+    lines = [
+        (index, line.strip()) for index, text in enumerate(documents) for line in text.encode().split(b"\n") if line.strip()
+    ]
+    for segments, expected in ((batch.words, words), (batch.lines, lines)):
+        found = zip(segments.documents.tolist(), segments.starts, segments.ends, strict=True)
+        assert [(index, batch.data[start:end].tobytes()) for index, start, end in found] == expected
+
+
+@given(texts)
+def test_hashes_are_equal_exactly_where_words_are(documents):
+    words = TextBatch(documents).words
+    plain = [word for text in documents for word in text.encode().split()]
+    by_hash = dict(zip(words.hashes.tolist(), plain, strict=True))
+    assert len(by_hash) == len(set(plain))
+    assert [by_hash[key] for key in words.hashes.tolist()] == plain
+
+
+@given(texts)
+def test_the_hash_of_a_word_does_not_depend_on_where_it_stands(documents):
+    words = TextBatch(documents).words
+    plain = [word for text in documents for word in text.encode().split()]
+    assert words.hashes.tolist() == [int(hash_of(word.decode())) for word in plain]
+
+
+@given(texts, st.integers(1, 4))
+def test_ngrams_never_cross_two_documents(documents, length):
+    keys, first = ngram_hashes(TextBatch(documents).words, length)
+    expected = []
+    offset = 0
+    for text in documents:
+        count = len(text.encode().split())
+        expected += range(offset, offset + max(0, count - length + 1))
+        offset += count
+    assert first.tolist() == expected
+    assert len(keys) == len(first)
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_repeated_groups_what_occurs_twice_in_order_of_position(values):
+    keys = np.array(values, np.uint64)
+    positions = repeated(keys).tolist()
+    counts = Counter(values)
+    assert sorted(positions) == [index for index, value in enumerate(values) if counts[value] > 1]
+    assert positions == sorted(positions, key=lambda index: (values[index], index))
+
+
+def test_a_hash_is_the_same_in_every_process():
+    assert hash_of("the") == TextBatch(["The"]).folded_words.hashes[0] == np.uint64(HASH_OF_THE)

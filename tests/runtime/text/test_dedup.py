@@ -1,0 +1,89 @@
+"""Pins down: copies and near copies form one cluster whose first document stays; different texts stay apart."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.text.dedup import clusters, minhash, signatures
+from runtime.text.minhash import MinHash
+
+PARAMETERS = MinHash()
+
+
+def words(seed, count=400):
+    chooser = random.Random(seed)
+    return [f"w{chooser.randrange(5_000)}" for _ in range(count)]
+
+
+def text(seed):
+    return " ".join(words(seed))
+
+
+def edited(seed, edits):
+    changed = words(seed)
+    for number in range(edits):
+        changed[(number * 97 + 13) % len(changed)] = f"edit{number}"
+    return " ".join(changed)
+
+
+def found(texts, parameters=PARAMETERS):
+    return clusters(*signatures(texts, parameters), parameters)
+
+
+def test_an_exact_copy_is_dropped_for_the_first():
+    assert found([text(1), text(2), text(1)]) == [(0, (2,), ())]
+
+
+def test_a_near_copy_is_dropped_and_a_different_text_is_not():
+    assert found([text(1), text(2), edited(1, 3)]) == [(0, (), (2,))]
+
+
+def test_case_punctuation_and_layout_do_not_hide_a_copy():
+    assert found([text(1), text(1).upper().replace(" ", ",\n")]) == [(0, (), (1,))]
+
+
+def test_a_copy_of_a_near_copy_belongs_to_the_same_cluster():
+    assert found([text(1), edited(1, 2), edited(1, 2)]) == [(0, (), (1, 2))]
+
+
+def test_texts_shorter_than_an_ngram_equal_only_themselves():
+    assert found(["one two", "one two", "one three", "", "", "ONE TWO"]) == [(0, (1,), (5,)), (3, (4,), ())]
+
+
+def test_no_documents_are_no_clusters():
+    assert found([]) == []
+
+
+@pytest.mark.parametrize("edits", [2, 4, 8, 12, 16, 24, 32])
+def test_the_estimate_is_near_the_true_similarity(edits):
+    left, right = text(5), edited(5, edits)
+    grams = [{tuple(value.split()[i : i + 5]) for i in range(396)} for value in (left, right)]
+    true = len(grams[0] & grams[1]) / len(grams[0] | grams[1])
+    rows = minhash([left, right], MinHash(num_bands=64, rows_per_band=16))
+    assert abs(np.mean(rows[0] == rows[1]) - true) < 0.06
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=8), st.integers(1, 4))
+def test_signatures_do_not_depend_on_how_documents_are_batched(choices, cut):
+    texts = [edited(seed, edits) for seed, edits in choices]
+    whole = signatures(texts, PARAMETERS)
+    parts = [signatures(texts[:cut], PARAMETERS), signatures(texts[cut:], PARAMETERS)]
+    for field in ("exact", "minhash"):
+        assert np.array_equal(getattr(whole, field), np.concatenate([getattr(part, field) for part in parts]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=10))
+def test_one_document_of_each_text_stays_and_nobody_is_dropped_twice(choices):
+    texts = [edited(seed, edits) for seed, edits in choices]
+    dropped = [member for cluster in found(texts) for member in (*cluster.exact, *cluster.near)]
+    assert len(dropped) == len(set(dropped))
+    assert len(texts) - len(dropped) == len({seed for seed, _ in choices})
+
+
+@pytest.mark.parametrize("change", [{"num_bands": 0}, {"ngram_words": 0}, {"min_similarity": 0}, {"min_similarity": 1.5}])
+def test_parameters_that_make_no_sense_are_refused(change):
+    with pytest.raises(ValueError, match=rf"MinHash\.{next(iter(change))} is"):
+        MinHash(**change)

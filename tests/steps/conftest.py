@@ -1,0 +1,46 @@
+"""Running one step function by itself: inputs bound to folders, shards one after the other."""
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from marin_dag.inputs import Input
+from marin_dag.resources import Cpu, Resources
+from marin_dag.step import StepKind
+
+
+@dataclasses.dataclass
+class FolderContext:
+    """The part of a StepContext that a step which only maps and writes needs."""
+
+    name: str
+    output_path: str
+    work_path: str
+    digest: str = "d" * 64
+    attempt: str = "attempt"
+    lease_epoch: int = 1
+    log: logging.Logger = logging.getLogger("test")  # noqa: RUF009 -- shared on purpose
+    resources: Resources = Cpu(1)
+
+    def map(self, function: Callable[..., Any], items: Iterable[Any], *, in_flight: int, name: str = "shards") -> list:
+        return [function(item, f"{self.output_path}/{name}/{index:05d}") for index, item in enumerate(items)]
+
+
+@pytest.fixture
+def run_alone(tmp_path) -> Callable[..., Input]:
+    """`run_alone(kind, config, name)` -> the committed output as another step would see it."""
+    return functools.partial(_run, tmp_path)
+
+
+def _run(folder: Path, kind: StepKind, config: BaseModel, name: str) -> Input:
+    output = folder / "outputs" / name
+    output.mkdir(parents=True)
+    context = FolderContext(name, str(output), str(folder / "work" / name))
+    result = kind.function(config, context)
+    return Input(None, name=name, digest="d" * 64, path=str(output), result=result)

@@ -1,0 +1,255 @@
+"""From a phase's checkpoint to scores: bits per byte, export and lm-eval, as the engine runs them."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+import transformers
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+
+from marin_dag.inputs import Input
+from marin_dag.resources import Cpu
+from runtime.data.cache import TokenFormat
+from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.tokenizing import Encoder
+from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
+from runtime.evaluation.trained_model import TrainedModel
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.model.description import DescriptionError
+from runtime.training import checkpoint
+from runtime.training.checkpoint import CheckpointError
+from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
+from steps.evaluation_items import EvaluationItemsResult
+from steps.hf_export import HfExportConfig, HfExportResult, hf_export
+from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
+from steps.tokenize import TokenizeResult
+from steps.tokenizer import TokenizerResult
+from steps.train_phase import TrainPhaseResult
+from tests.runtime.evaluation.rows import NUM_ROWS, write_files
+from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
+
+EOS, BOS = 0, 1
+DOCUMENTS = {"animals": ["the quick brown fox", "the lazy dog jumps"] * 40, "words": ["naïve café over the fox"] * 30}
+
+
+class Attempt:
+    """A StepContext."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name, self.digest, self.attempt, self.lease_epoch = "a step", "d" * 64, "attempt-1", 1
+        self.output_path, self.work_path = f"{folder}/output", f"{folder}/work"
+        Path(self.output_path).mkdir(parents=True)
+        self.log = logging.getLogger(__name__)
+        self.resources = Cpu(2)
+
+    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
+        assert 0 < done <= total
+
+    def files(self) -> dict[str, bytes]:
+        root = Path(self.output_path)
+        return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def an_input(path: Path | str, result: Any) -> Input[Any]:
+    return Input(None, name="an input", digest="a" * 64, path=str(path), result=result)
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    """What a phase writes about itself; it holds more than the model."""
+    described = {"model": dataclasses.asdict(CONFIG), "rope": dataclasses.asdict(LLAMA3_ROPE), "sequence_length": 32}
+    return described | {"seed": 1} | changes
+
+
+def a_phase(folder: Path, *, has_average: bool = True, **metadata: Any) -> Input[TrainPhaseResult]:
+    hot = model()
+    state = {"params": hot, "mu": hot}
+    if has_average:
+        state["average"] = jax.tree.map(lambda leaf: 0.9 * leaf, hot)
+    checkpoint.save(f"{folder}/checkpoint", state, {"step": 7, "facts": facts()} | metadata).wait()
+    result = TrainPhaseResult(
+        step=7, consumed_tokens=7_000, checkpoint="checkpoint", metrics="metrics.parquet", final_loss=1.0,
+        has_average=has_average,
+    )  # fmt: skip
+    return an_input(folder, result)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Input[TokenizerResult]:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    content = tokenizer_file(folder / "tokenizer.json").read_bytes()
+    vocab_size = Tokenizer.from_str(content.decode()).get_vocab_size()
+    result = TokenizerResult(
+        tokenizer="tokenizer.json", vocab_size=vocab_size, eos_token_id=EOS, bos_token_id=BOS,
+        digest=hashlib.sha256(content).hexdigest(),
+    )  # fmt: skip
+    return an_input(folder, result)
+
+
+@pytest.fixture(scope="module")
+def caches(tokenizer: Input[TokenizerResult], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Input[Any]]:
+    token_format = TokenFormat(
+        vocab_size=tokenizer.result.vocab_size, eos_token_id=EOS, bos_token_id=BOS,
+        tokenizer_digest=tokenizer.result.digest,
+    )  # fmt: skip
+    encoder = Encoder(tokenizer.join("tokenizer.json"), token_format)
+    inputs = {}
+    for domain, texts in DOCUMENTS.items():
+        folder = tmp_path_factory.mktemp(domain)
+        with TokenCacheWriter(f"{folder}/validation", token_format, encoder.token_bytes) as writer:
+            writer.add(encoder.encode(texts), num_bytes=sum(len(text.encode()) for text in texts))
+        counts = dict.fromkeys((name for name in TokenizeResult.model_fields if name.startswith("num_")), 0)
+        result = TokenizeResult(
+            train="train", validation="validation", vocab_size=token_format.vocab_size, eos_token_id=EOS, **counts
+        )
+        inputs[domain] = an_input(folder, result)
+    return inputs
+
+
+@pytest.fixture(scope="module")
+def phase(tmp_path_factory: pytest.TempPathFactory) -> Input[TrainPhaseResult]:
+    return a_phase(tmp_path_factory.mktemp("phase"))
+
+
+def evaluate(folder: Path, phase: Input[Any], caches: dict[str, Input[Any]], **changes: Any) -> EmaEvalResult:
+    config = EmaEvalConfig(phase=phase, caches=caches, **{"max_tokens_per_domain": 640} | changes)
+    return ema_eval.function(config, Attempt(folder))
+
+
+def export(folder: Path, phase: Input[Any], tokenizer: Input[Any], **changes: Any) -> tuple[HfExportResult, Attempt]:
+    attempt = Attempt(folder)
+    options: dict[str, Any] = {"weights": "averaged", "dtype": "float32", "model_name": "a-model"}
+    return hf_export.function(HfExportConfig(phase=phase, tokenizer=tokenizer, **options | changes), attempt), attempt
+
+
+def score(folder: Path, exported: Input[Any], items: Input[Any], **changes: Any) -> tuple[LmEvalResult, Attempt]:
+    attempt = Attempt(folder)
+    config = LmEvalConfig(export=exported, items=items, **{"tasks": LAPTOP_TASKS, "limit": None} | changes)
+    return lm_eval.function(config, attempt), attempt
+
+
+def test_both_sets_of_weights_are_measured_on_every_domain(tmp_path, phase, caches):
+    result = evaluate(tmp_path, phase, caches)
+    assert (result.step, result.consumed_tokens) == (7, 7_000)
+    assert set(result.hot) == set(result.averaged) == set(DOCUMENTS)
+    assert all(result.hot[domain] != result.averaged[domain] for domain in DOCUMENTS)
+    assert result.hot_mean == pytest.approx(sum(result.hot.values()) / 2)
+    assert result.averaged_mean == pytest.approx(sum(result.averaged.values()) / 2)
+    assert 0 < result.num_bytes["animals"] < sum(len(text.encode()) for text in DOCUMENTS["animals"])
+
+
+def test_the_measurement_is_bitwise_repeatable_whatever_the_order_of_the_domains(tmp_path, phase, caches):
+    first = evaluate(tmp_path / "first", phase, caches)
+    again = evaluate(tmp_path / "again", phase, dict(reversed(caches.items())))
+    assert first.model_dump_json() == again.model_dump_json()
+
+
+def test_a_phase_without_an_average_is_measured_hot_alone(tmp_path, caches):
+    result = evaluate(tmp_path / "step", a_phase(tmp_path / "phase", has_average=False), caches)
+    assert result.averaged is None and result.averaged_mean is None and result.hot
+
+
+def test_how_many_windows_a_batch_holds_is_execution_and_changes_rounding_at_most(tmp_path, phase, caches):
+    first = evaluate(tmp_path / "first", phase, caches)
+    other = evaluate(tmp_path / "other", phase, caches, windows_per_batch=3)
+    assert other.hot == pytest.approx(first.hot, rel=1e-6)
+    assert other.num_bytes == first.num_bytes
+
+
+def test_the_rotary_embedding_in_force_at_the_checkpoint_is_the_one_used(tmp_path, phase, caches):
+    plain = a_phase(tmp_path / "phase", facts=facts(rope=dataclasses.asdict(LLAMA2_ROPE)))
+    assert evaluate(tmp_path / "a", plain, caches).hot != evaluate(tmp_path / "b", phase, caches).hot
+
+
+def test_a_checkpoint_that_does_not_describe_its_model_is_refused(tmp_path, caches):
+    bare = a_phase(tmp_path / "phase", facts={"seed": 1})
+    with pytest.raises(
+        DescriptionError, match=r"say nothing about model, rope, sequence_length; .* Run the phase again"
+    ):
+        evaluate(tmp_path / "step", bare, caches)
+
+
+def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, phase, tokenizer):
+    logits = {}
+    tokens = torch.arange(3, 40)[None]
+    for weights in ("hot", "averaged"):
+        result, attempt = export(tmp_path / weights, phase, tokenizer, weights=weights)
+        folder = Path(attempt.output_path, result.folder)
+        theirs = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        with torch.no_grad():
+            logits[weights] = theirs(tokens).logits.numpy()
+        ours = np.asarray(TrainedModel.open(phase.join("checkpoint")).params(weights, None).lm_head)
+        np.testing.assert_array_equal(theirs.lm_head.weight.detach().numpy().T, ours)
+        assert f"Weights: **{weights}**" in (folder / "README.md").read_text()
+        training = json.loads((folder / "training.json").read_text())
+        assert (training["weights"], training["step"], training["consumed_tokens"]) == (weights, 7, 7_000)
+        assert training["phase_digest"] == "a" * 64
+        assert set(result.files) == {path.name for path in folder.iterdir()}
+    assert np.abs(logits["hot"] - logits["averaged"]).max() > 0.01
+
+
+def test_exporting_twice_commits_the_same_bytes_and_the_same_result(tmp_path, phase, tokenizer):
+    first, again = (export(tmp_path / name, phase, tokenizer, max_shard_size_in_bytes=100_000) for name in ("a", "b"))
+    assert first[0] == again[0]
+    assert first[1].files() == again[1].files()
+    assert "model/model.safetensors.index.json" in first[1].files()
+    assert str(tmp_path).encode() not in b"".join(first[1].files().values())
+
+
+def test_asking_for_an_average_that_is_not_there_is_refused(tmp_path, tokenizer):
+    hot_only = a_phase(tmp_path / "phase", has_average=False)
+    with pytest.raises(ValueError, match=r'weights: "averaged" is asked for, but an input keeps no average; write'):
+        export(tmp_path / "step", hot_only, tokenizer)
+
+
+def test_a_torn_checkpoint_is_not_exported(tmp_path, tokenizer):
+    torn = a_phase(tmp_path / "phase")
+    victim = next(path for path in Path(torn.path).rglob("c.*") if "average" in str(path))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"average.* is damaged"):
+        export(tmp_path / "step", torn, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def exported(phase, tokenizer, tmp_path_factory) -> Input[HfExportResult]:
+    result, attempt = export(tmp_path_factory.mktemp("export"), phase, tokenizer)
+    return an_input(attempt.output_path, result)
+
+
+@pytest.fixture(scope="module")
+def items(tmp_path_factory: pytest.TempPathFactory) -> Input[EvaluationItemsResult]:
+    folder = tmp_path_factory.mktemp("items")
+    scored, fewshot = ({name: Path(path).name for name, path in mapping.items()} for mapping in write_files(folder))
+    num_items = dict.fromkeys(scored, NUM_ROWS)
+    return an_input(folder, EvaluationItemsResult(files=scored, fewshot_files=fewshot, num_items=num_items))
+
+
+def test_the_exported_folder_is_scored_on_every_laptop_task(tmp_path, exported, items):
+    result, attempt = score(tmp_path, exported, items)
+    assert {task_score.task for task_score in result.scores} == {spec.task for spec in LAPTOP_TASKS}
+    assert (result.weights, result.step, result.consumed_tokens) == ("averaged", 7, 7_000)
+    samples = [json.loads(line) for line in attempt.files()["samples.jsonl"].splitlines()]
+    assert {sample["task"] for sample in samples} == {spec.label for spec in LAPTOP_TASKS}
+    assert max(sample["doc_id"] for sample in samples) == 4
+    assert LmEvalResult.model_validate_json(result.model_dump_json()) == result
+
+
+def test_scoring_twice_commits_the_same_bytes_and_the_same_result(tmp_path, exported, items):
+    tasks = (TaskSpec("arc_easy", 2), TaskSpec("mmlu", 2), TaskSpec("hellaswag"))
+    first, again = (score(tmp_path / name, exported, items, tasks=tasks, limit=4) for name in ("a", "b"))
+    assert first[0].model_dump_json() == again[0].model_dump_json()
+    assert first[1].files() == again[1].files()
+
+
+def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, items):
+    with pytest.raises(ValidationError, match="greater than or equal to 2"):
+        LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=1)
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        LmEvalConfig(export=exported, items=items, tasks=(), limit=None)

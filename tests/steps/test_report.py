@@ -1,0 +1,188 @@
+"""The report step: inputs in, one page out, the same bytes whatever the inputs are called and wherever they lie."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from marin_dag.step import Input
+from runtime.data.mixture import MixtureSchedule
+from runtime.evaluation.task_score import TaskScore
+from steps.decontaminate import DecontaminateResult
+from steps.documents import DocumentsResult
+from steps.ema_eval import EmaEvalResult
+from steps.hf_export import HfExportResult
+from steps.lm_eval import LmEvalResult
+from steps.report import GraphNode, RecipeChange, ReportConfig, contents_of, refuse_unknown_names, report
+from steps.tokenize import TokenizeResult
+from steps.train_phase import TrainPhaseResult
+
+
+def made(folder, name, result):
+    path = folder / name
+    path.mkdir(parents=True, exist_ok=True)
+    return Input(None, name=f"label of {name}", digest=f"{abs(hash_of(name)):016x}" * 4, path=str(path), result=result)
+
+
+def hash_of(name):
+    return sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**60
+
+
+def phase(folder, name, first, last, tokens_before=0, batch=8):
+    steps = np.arange(first, last + 1)
+    tokens = tokens_before + batch * 256 * np.arange(1, len(steps) + 1)
+    columns = {
+        "step": steps, "consumed_tokens": tokens, "loss": 5 - 0.01 * steps, "z_loss": 0.0 * steps,
+        "learning_rate": 1e-3 + 0.0 * steps, "global_batch_size": np.full(len(steps), batch),
+    }  # fmt: skip
+    result = TrainPhaseResult(
+        step=last, consumed_tokens=int(tokens[-1]), checkpoint="checkpoint", metrics="metrics.parquet",
+        final_loss=5 - 0.01 * last, has_average=name != "kestrel",
+    )  # fmt: skip
+    found = made(folder, name, result)
+    pq.write_table(pa.table(columns), f"{found.path}/metrics.parquet")
+    return found
+
+
+def evaluation(folder, name, averaged=None):
+    hot = {"code": 1.5, "web": 1.25}
+    result = EmaEvalResult(
+        step=1, consumed_tokens=1, hot=hot, averaged=averaged, hot_mean=1.375, averaged_mean=None,
+        num_bytes={"code": 9, "web": 9}, num_tokens={"code": 3, "web": 3},
+    )  # fmt: skip
+    return made(folder, f"ema_eval/{name}", result)
+
+
+def example(folder, **changes):
+    tokens = 40 * 8 * 256
+    tail = tokens + 20 * 24 * 256
+    kept = DocumentsResult(
+        shards=(), num_documents=90, num_bytes=9_000, dropped={"too short": 10}, dropped_samples="dropped.jsonl"
+    )
+    filtered = made(folder, "filter/web", kept)
+    sample = {"reason": "too short", "id": "web/1", "detail": "7 < 50", "excerpt": "<script>alert(1)</script>"}
+    (folder / "filter/web/dropped.jsonl").write_text(json.dumps(sample) + "\n")
+    clean = DecontaminateResult(
+        shards=(), num_documents=88, num_bytes=8_800, dropped={"overlaps with piqa": 2}, dropped_samples=None,
+        hits="hits.jsonl", num_hits=3, hits_by_task={"piqa": 3},
+    )  # fmt: skip
+    cache = TokenizeResult(
+        train="train", validation="validation", num_train_tokens=2_000, num_validation_tokens=100,
+        num_train_bytes=8_000, num_validation_bytes=400, num_train_documents=80, num_validation_documents=8,
+        vocab_size=4096, eos_token_id=0,
+    )  # fmt: skip
+    export = HfExportResult(
+        folder="model", files=("config.json",), weights="averaged", dtype="float32", num_parameters=9, step=60,
+        consumed_tokens=tail,
+    )  # fmt: skip
+    score = TaskScore("piqa", 0, "acc", 0.5, 0.01, 100, 0.5, "none", 0, 0, "look at the samples")
+    scores = LmEvalResult(scores=(score,), samples="samples.jsonl", weights="averaged", step=60, consumed_tokens=tail)
+    fields = {
+        "title": "A run", "introduction": "Of little.", "main_line": ("kestrel", "ocelot"),
+        "phases": {
+            "kestrel": phase(folder, "kestrel", 1, 40),
+            "ocelot": phase(folder, "ocelot", 41, 60, tokens, 24),
+            "spoonbill": phase(folder, "spoonbill", 61, 70, tail, 24),
+        },
+        "parents": {"ocelot": "kestrel", "spoonbill": "ocelot"},
+        "mixtures": {name: MixtureSchedule.constant({"web": 3.0, "code": 1.0}) for name in ("kestrel", "ocelot")},
+        "recipe": {"ocelot": (RecipeChange(field="global_batch_size", before="8", after="24"),)},
+        "evaluations": {
+            "kestrel": evaluation(folder, "kestrel"),
+            "ocelot": evaluation(folder, "ocelot", {"code": 1.4, "web": 1.2}),
+        },
+        "exports": {"ocelot": made(folder, "hf_export/ocelot", export)},
+        "scores": {"ocelot": made(folder, "lm_eval/ocelot", scores)},
+        "sources": {"web": {"filter": filtered, "decontaminate": made(folder, "decontaminate/web", clean)}},
+        "caches": {"web": made(folder, "tokenize/web", cache)},
+        "graph": (
+            GraphNode(name="kestrel", kind="train_phase", inputs=(), group="kestrel"),
+            GraphNode(name="ocelot", kind="train_phase", inputs=("kestrel",), group="ocelot"),
+            GraphNode(name="spoonbill", kind="train_phase", inputs=("ocelot",), group="spoonbill"),
+            GraphNode(name="osprey", kind="train_phase", inputs=("ocelot",), group="osprey"),
+            GraphNode(name="report", kind="report", inputs=("spoonbill",), group="report"),
+        ),
+    }  # fmt: skip
+    return ReportConfig(**{**fields, **changes})
+
+
+def run(config, folder):
+    context = SimpleNamespace(output_path=str(folder), log=logging.getLogger("test"), name="report")
+    return report.function(config, context)
+
+
+def test_the_step_writes_one_page_and_its_headline_figures(tmp_path):
+    result = run(example(tmp_path / "inputs"), tmp_path / "output")
+    assert {path.name for path in (tmp_path / "output").iterdir()} == {result.page, result.summary}
+    summary = json.loads((tmp_path / "output" / result.summary).read_text())
+    assert summary["consumed_tokens"] == 40 * 8 * 256 + 20 * 24 * 256
+    assert summary["bits_per_byte"] == {"phase": "ocelot", "hot": 1.375, "averaged": 1.3}
+    page = (tmp_path / "output" / result.page).read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "look at the samples" in page, "the warning that comes with a score"
+
+
+def test_the_bytes_do_not_depend_on_where_or_under_which_label_the_inputs_are(tmp_path):
+    first = run(example(tmp_path / "here"), tmp_path / "one")
+    run(example(tmp_path / "somewhere" / "else"), tmp_path / "two")
+    for name in (first.page, first.summary):
+        made_once = (tmp_path / "one" / name).read_bytes()
+        assert made_once == (tmp_path / "two" / name).read_bytes()
+        assert str(tmp_path).encode() not in made_once
+        assert b"label of" not in made_once
+
+
+def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
+    contents = contents_of(example(tmp_path))
+    assert [phase.name for phase in contents.phases] == ["kestrel", "ocelot", "spoonbill"]
+    assert [phase.is_main for phase in contents.phases] == [True, True, False]
+    assert contents.phases[1].start_tokens == contents.phases[0].consumed_tokens
+
+
+def test_what_the_report_reads_is_done_and_of_the_rest_it_knows_nothing(tmp_path):
+    states = {node.name: node.state for node in contents_of(example(tmp_path)).graph}
+    assert states == {
+        "kestrel": "done", "ocelot": "done", "spoonbill": "done", "osprey": "unknown", "report": "this"
+    }  # fmt: skip
+
+
+def test_hits_and_samples_reach_their_stage(tmp_path):
+    filtered, clean = contents_of(example(tmp_path)).stages
+    assert filtered.samples[0].detail == "7 < 50"
+    assert (clean.stage, clean.hits) == ("decontaminate", {"piqa": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"main_line": ("kestrel", "ocelott")}, r"main_line names \['ocelott'\], which are no phases"),
+        ({"parents": {"ocelot": "kestral"}}, r"parents names \['kestral'\]"),
+        ({"scores": "exports"}, r"scores names \['other'\], which are no exports"),
+        ({"graph": (GraphNode(name="a", kind="x", inputs=("b",), group=""),)}, r"'a' reads \['b'\]"),
+    ],
+)
+def test_names_that_nothing_has_are_refused_when_the_plan_is_made(tmp_path, changes, message):
+    config = example(tmp_path)
+    if changes.get("scores"):
+        changes = {"scores": {"other": config.scores["ocelot"]}}
+    with pytest.raises(ValueError, match=message):
+        refuse_unknown_names(example(tmp_path, **changes))
+
+
+def test_phases_that_start_from_each_other_are_refused(tmp_path):
+    config = example(tmp_path)
+    phases = {**config.phases, "raccoon": config.phases["spoonbill"]}
+    parents = {**config.parents, "spoonbill": "raccoon", "raccoon": "spoonbill"}
+    with pytest.raises(ValueError, match=r"\['raccoon', 'spoonbill'\] start from each other"):
+        contents_of(example(tmp_path, phases=phases, parents=parents))
+
+
+def test_a_stage_that_is_none_is_refused(tmp_path):
+    config = example(tmp_path)
+    with pytest.raises(ValidationError, match="sources"):
+        example(tmp_path, sources={"web": {"tokenise": config.sources["web"]["filter"]}})

@@ -1,0 +1,291 @@
+"""The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from marin_dag.context import StepStopped
+from marin_dag.inputs import Input
+from marin_dag.resources import Cpu
+from runtime.data.cache import TokenFormat
+from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Linear
+from runtime.tracking.events import read_events
+from runtime.tracking.metrics import MetricsTable
+from runtime.training import checkpoint
+from steps.tokenize import TokenizeResult
+from steps.train_phase import TrainPhaseConfig, TrainPhaseResult, train_phase
+
+SEQUENCE_LENGTH = 16
+MODEL = LlamaConfig(
+    vocab_size=32,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=8,
+    max_position_embeddings=SEQUENCE_LENGTH,
+)
+
+
+class Trajectory:
+    """What the engine keeps of one trajectory: its records and its work folder."""
+
+    def __init__(self, folder: Path, digest: str) -> None:
+        self.folder, self.digest = folder, digest
+        self.records: dict[int, tuple[str, TrainPhaseResult]] = {}
+        self.attempts = 0
+
+    def at(self, step: int) -> Input[TrainPhaseResult]:
+        path, result = self.records[step]
+        return Input(None, milestone=step, name="a phase", digest=self.digest, path=path, result=result)
+
+    def files(self, step: int) -> dict[str, bytes]:
+        root = Path(self.records[step][0])
+        return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+    def metrics(self, step: int) -> MetricsTable:
+        return MetricsTable.from_parquet(self.files(step)["metrics.parquet"])
+
+    def events(self) -> list[dict[str, Any]]:
+        return read_events(f"{self.folder}/work/events/attempt-{self.attempts}.jsonl")
+
+    def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
+        self.attempts += 1
+        return train_phase.function(config, Attempt(self, stop_after))
+
+
+class Attempt:
+    """A StepContext."""
+
+    def __init__(self, trajectory: Trajectory, stop_after: int | None) -> None:
+        self._trajectory, self._stop_after = trajectory, stop_after
+        self.name, self.digest = "a phase", trajectory.digest
+        self.lease_epoch = trajectory.attempts
+        self.attempt = f"attempt-{self.lease_epoch}"
+        self.output_path = f"{trajectory.folder}/outputs/{self.attempt}"
+        self.work_path = f"{trajectory.folder}/work"
+        self.log = logging.getLogger(__name__)
+        self.resources = Cpu(2)
+        self._asked = 0
+
+    def map(self, function: Any, items: Any, *, in_flight: int, name: str = "shards") -> list[Any]:
+        raise NotImplementedError
+
+    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
+        assert done <= total
+        assert unit == "steps"
+
+    def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
+        assert isinstance(result, TrainPhaseResult)
+        assert milestone not in self._trajectory.records
+        self._trajectory.records[milestone] = f"{self.output_path}/{folder}", result
+
+    def milestones(self) -> dict[int, Input[Any]]:
+        return {step: self._trajectory.at(step) for step in self._trajectory.records}
+
+    def stop_requested(self) -> bool:
+        self._asked += 1
+        return self._stop_after is not None and self._asked > self._stop_after
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite simulates eight devices; a laptop has one."""
+    devices = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: devices)
+    monkeypatch.setattr(jax, "device_count", lambda *_: 1)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Input[TokenizeResult]:
+    folder = tmp_path_factory.mktemp("tokenize")
+    ids = TokenFormat(vocab_size=MODEL.vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
+    rng = np.random.default_rng(0)
+    with TokenCacheWriter(str(folder / "train"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
+        writer.add([rng.integers(1, 8, 21) for _ in range(100)], num_bytes=2100)
+    result = TokenizeResult(
+        train="train",
+        validation="validation",
+        num_train_tokens=2200,
+        num_validation_tokens=22,
+        num_train_bytes=2100,
+        num_validation_bytes=21,
+        num_train_documents=100,
+        num_validation_documents=1,
+        vocab_size=MODEL.vocab_size,
+        eos_token_id=0,
+    )
+    return Input(None, name="tokenize/web", digest="d" * 64, path=str(folder), result=result)
+
+
+@pytest.fixture
+def phase(cache: Input[TokenizeResult]) -> TrainPhaseConfig:
+    return TrainPhaseConfig(
+        start=None,
+        until_step=8,
+        model=MODEL,
+        rope=LLAMA2_ROPE,
+        sequence_length=SEQUENCE_LENGTH,
+        global_batch_size=4,
+        learning_rate=Linear(peak_value=1e-2, end_value=1e-3, start_step=0, decay_steps=20),
+        weight_decay=0.1,
+        b1=0.9,
+        b2=0.95,
+        eps=1e-8,
+        max_norm=1.0,
+        average=None,
+        z_loss=1e-4,
+        mixture=MixtureSchedule.constant({"web": 1.0}),
+        caches={"web": cache},
+        seed=0,
+        compute_dtype="float32",
+        checkpoint_every_steps=3,
+    )
+
+
+def until(config: TrainPhaseConfig, step: int, **changes: Any) -> TrainPhaseConfig:
+    return config.model_copy(update={"until_step": step, **changes})
+
+
+def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path, phase):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    result = trajectory.run(phase)
+    assert (result.step, result.consumed_tokens, result.has_average) == (8, 8 * 4 * SEQUENCE_LENGTH, False)
+    assert sorted(trajectory.records) == [8]
+    metrics = trajectory.metrics(8)
+    assert len(metrics) == 8
+    assert metrics[7].loss < metrics[0].loss
+    assert result.final_loss == metrics.mean_loss_of_last(20)
+    begin = trajectory.events()[0]
+    assert begin["kernels"] == {"attention": "reference", "loss": "chunked", "reason": begin["kernels"]["reason"]}
+
+
+def test_moving_until_step_later_trains_only_the_added_steps_and_earlier_none(tmp_path, phase):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    trajectory.run(until(phase, 5))
+    trajectory.run(phase)
+    assert [event["step"] for event in trajectory.events() if event["event"] in ("resume", "begin")] == [5, 5]
+    assert len(trajectory.metrics(8)) == 8
+    assert trajectory.run(until(phase, 5)) == trajectory.at(5).result
+    assert not (tmp_path / "work" / "events" / "attempt-3.jsonl").exists()
+
+
+def test_a_phase_cut_in_two_and_stopped_in_between_commits_the_same_bytes(tmp_path, phase):
+    whole, cut = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "cut", "e" * 64)
+    whole.run(phase)
+    cut.run(until(phase, 4))
+    with pytest.raises(StepStopped, match="stopped at step 6"):
+        cut.run(until(phase, 8, start=cut.at(4)), stop_after=2)
+    cut.run(until(phase, 8, start=cut.at(4)))
+    assert cut.files(8) == whole.files(8)
+
+
+def test_milestones_are_published_on_the_way(tmp_path, phase):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    trajectory.run(phase.model_copy(update={"publish_every_steps": 3}))
+    assert sorted(trajectory.records) == [3, 6, 8]
+    again = Trajectory(tmp_path / "again", "e" * 64)
+    again.run(until(phase, 3))
+    assert again.files(3) == trajectory.files(3)
+
+
+def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_enter(tmp_path, phase):
+    first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
+    first.run(phase)
+    averaged = until(phase, 11, start=first.at(8), average=Ema(decay=0.5), global_batch_size=8)
+    result = second.run(averaged)
+    assert result.has_average
+    assert result.consumed_tokens == (8 * 4 + 3 * 8) * SEQUENCE_LENGTH
+    metrics = second.metrics(11)
+    assert len(metrics) == 11
+    assert [metrics[row] for row in range(8)] == [first.metrics(8)[row] for row in range(8)]
+    position = checkpoint.read_metadata(f"{second.at(11).path}/checkpoint")["data_position"]
+    assert position["consumed"] == {"d" * 64: 8 * 4 + 3 * 8}
+    third = Trajectory(tmp_path / "third", "a" * 64)
+    left = third.run(until(phase, 12, start=second.at(11)))
+    assert not left.has_average
+
+
+@pytest.mark.parametrize(("restore", "count"), [("weights_and_optimizer", 10), ("weights", 2)])
+def test_a_phase_can_take_less_and_begin_the_data_anew(tmp_path, phase, restore, count):
+    first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
+    first.run(phase)
+    second.run(until(phase, 10, start=first.at(8), restore=restore))
+    metadata = checkpoint.read_metadata(f"{second.at(10).path}/checkpoint")
+    assert (metadata["step"], metadata["data_position"]["consumed"]) == (10, {"d" * 64: 8})
+    saved, _ = checkpoint.load(
+        f"{second.at(10).path}/checkpoint", {"count": jax.ShapeDtypeStruct((), np.int32)}, partial=True
+    )
+    assert int(saved["count"]) == count
+
+
+def test_a_checkpoint_tells_the_configuration_but_nothing_of_its_execution(tmp_path, phase):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    trajectory.run(phase)
+    facts = checkpoint.read_metadata(f"{trajectory.at(8).path}/checkpoint")["facts"]
+    assert facts["model"]["hidden_size"] == 16
+    assert facts["learning_rate"]["kind"] == "linear"
+    assert not {"until_step", "start", "checkpoint_every_steps", "wandb_project"} & set(facts)
+    committed = b"".join(trajectory.files(8).values())
+    assert str(tmp_path).encode() not in committed
+    assert b"attempt" not in committed
+    assert os.uname().nodename.encode() not in committed
+
+
+def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
+    first = train_phase.cost(phase)
+    assert first.tokens == 8 * 4 * SEQUENCE_LENGTH
+    start = Input(None, milestone=8, name="first", digest="e" * 64)
+    assert train_phase.cost(until(phase, 10, start=start)).tokens == 2 * 4 * SEQUENCE_LENGTH
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_on_any_number_of_devices_a_stopped_phase_ends_with_the_bytes_of_one_that_was_not(
+    tmp_path, phase, monkeypatch, num_devices
+):
+    devices = jax.local_devices()[:num_devices]
+    monkeypatch.setattr(jax, "devices", lambda *_: devices)
+    monkeypatch.setattr(jax, "device_count", lambda *_: num_devices)
+    whole, stopped = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "stopped", "e" * 64)
+    averaged = phase.model_copy(update={"average": Ema(decay=0.75)})
+    whole.run(averaged)
+    with pytest.raises(StepStopped):
+        stopped.run(averaged, stop_after=5)
+    stopped.run(averaged)
+    assert stopped.files(8) == whole.files(8)
+
+
+def test_a_phase_resumes_on_another_number_of_devices_with_the_same_data(tmp_path, phase, monkeypatch):
+    whole, moved = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "moved", "e" * 64)
+    whole.run(phase)
+    moved.run(until(phase, 5))
+    devices = jax.local_devices()[:4]
+    monkeypatch.setattr(jax, "devices", lambda *_: devices)
+    monkeypatch.setattr(jax, "device_count", lambda *_: 4)
+    moved.run(phase)
+    positions = [
+        checkpoint.read_metadata(f"{trajectory.at(8).path}/checkpoint")["data_position"]
+        for trajectory in (whole, moved)
+    ]
+    assert positions[0] == positions[1]
+    losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, moved)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase):
+    first = train_phase("first", phase)
+    jumping = {"start": first, "until_step": 10, "weight_decay": 0.2}
+    with pytest.raises(ValueError, match=r"weight_decay changes from 0\.1 to 0\.2"):
+        train_phase.check(phase.model_copy(update=jumping | {"start": first.as_input()}))
+    train_phase.check(phase.model_copy(update=jumping | {"start": first.as_input(), "acknowledge": ("weight_decay",)}))

@@ -1,0 +1,60 @@
+"""The arrows of the house: who may import whom, and what a plan must never wait for."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("marin_dag", "steps", "runtime", "pipelines")
+ALLOWED = {
+    "marin_dag": {"marin_dag"},
+    "runtime": {"runtime"},
+    "steps": {"steps", "runtime", "marin_dag"},
+    "pipelines": {"pipelines", "steps", "runtime", "marin_dag"},
+}
+HEAVY = ("jax", "ray", "numpy", "pyarrow", "tensorstore", "tokenizers", "torch", "lm_eval", "gcsfs", "rich")
+VAGUE = {"utils", "util", "common", "helpers", "misc"}
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported_packages(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").partition(".")[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    first_party = set(imported_packages(path)) & set(PACKAGES)
+    assert first_party <= ALLOWED[package]
+
+
+def test_the_engine_knows_no_machine_learning() -> None:
+    engine = [path for path in FILES if path.relative_to(ROOT).parts[0] == "marin_dag"]
+    learning = {"jax", "jaxlib", "equinox", "optax", "torch", "transformers", "tokenizers", "lm_eval", "tensorstore"}
+    assert not {(path.name, name) for path in engine for name in imported_packages(path) if name in learning}
+
+
+def test_no_module_has_a_vague_name() -> None:
+    assert not [path for path in FILES if VAGUE & set(path.relative_to(ROOT).with_suffix("").parts)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_files_are_empty(package: str) -> None:
+    filled = [path for path in FILES if path.name == "__init__.py" and path.is_relative_to(ROOT / package)]
+    assert not [path for path in filled if path.read_text().strip()]
+
+
+def test_building_and_planning_import_nothing_heavy() -> None:
+    program = (
+        f"import sys, pipelines.tootsie, marin_dag.cli\nprint([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
