@@ -88,7 +88,7 @@ class _RedactingHandler(logging.StreamHandler[IO[str]]):
         return redact(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
-        """A full disk is told once, by the step that fails of it; not again with a traceback for each line lost here."""
+        """A full disk is told once, by the step that fails of it, and not with a traceback for each line lost."""
         error = sys.exc_info()[1]
         if not (isinstance(error, OSError) and error.errno in LIMITS):
             super().handleError(record)
