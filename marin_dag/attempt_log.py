@@ -1,6 +1,7 @@
 """AttemptLog: the log file beside an attempt, without secrets; readable while the step runs."""
 
 import logging
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -8,7 +9,7 @@ from types import TracebackType
 from typing import IO
 
 from marin_dag.redact import redact
-from marin_dag.store import LocalStore, Store
+from marin_dag.store import LIMITS, LocalStore, Store
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -54,7 +55,11 @@ class AttemptLog:
             self._ended.set()
             self._uploader.join()
             self._upload()
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # what is still buffered of the log does not fit on the disk
+            if error.errno not in LIMITS:
+                raise
 
     def write(self, text: str) -> int:
         """Takes what a step prints."""
@@ -81,3 +86,9 @@ class _RedactingHandler(logging.StreamHandler[IO[str]]):
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
+        """A full disk is told once, by the step that fails of it, and not with a traceback for each line lost."""
+        error = sys.exc_info()[1]
+        if not (isinstance(error, OSError) and error.errno in LIMITS):
+            super().handleError(record)
