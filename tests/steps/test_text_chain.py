@@ -25,7 +25,10 @@ from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer, local_t
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 STORY = "Once there was a toy that wound itself every morning and walked to the window to look at the sea, alone."
-ITEM = {"question": "Which toy wound itself each night and walked to the door to look at the old green hills?", "label": 1}
+ITEM = {
+    "question": "Which toy wound itself each night and walked to the door to look at the old green hills?",
+    "label": 1,
+}
 TEXTS = [
     STORY,
     STORY,
@@ -37,7 +40,9 @@ TEXTS = [
 
 def write_corpus(folder, texts=TEXTS, name="stories.jsonl.gz"):
     folder.mkdir(exist_ok=True)
-    lines = b"".join(json.dumps({"id": str(number), "text": text}).encode() + b"\n" for number, text in enumerate(texts))
+    lines = b"".join(
+        json.dumps({"id": str(number), "text": text}).encode() + b"\n" for number, text in enumerate(texts)
+    )
     (folder / name).write_bytes(gzip.compress(lines, mtime=0))
     return str(folder)
 
@@ -158,7 +163,9 @@ def test_a_file_that_changed_after_the_plan_is_refused(run_alone, corpus, tmp_pa
 
 def test_changed_content_is_another_identity_and_another_folder_is_not(tmp_path):
     def digest(folder, texts):
-        return download("d", DownloadConfig(fetch=files_in(write_corpus(tmp_path / folder, texts), "*.jsonl.gz"))).digest
+        return download(
+            "d", DownloadConfig(fetch=files_in(write_corpus(tmp_path / folder, texts), "*.jsonl.gz"))
+        ).digest
 
     assert digest("here", TEXTS) == digest("there", TEXTS) != digest("changed", TEXTS[1:])
 

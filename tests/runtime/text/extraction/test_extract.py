@@ -41,7 +41,7 @@ SERVICE = {
 
 def read(path, *formats):
     ledger = DropLedger(5)
-    found = [unit for unit in units(str(path), formats, unit_bytes=100)]
+    found = units(str(path), formats, unit_bytes=100)
     return {doc.id: doc.text for unit in found for doc in extract(unit, formats, "toys", ledger)}, ledger
 
 
@@ -98,7 +98,8 @@ def parquet(rows):
         (
             RestructuredText(),
             "a.rst",
-            b"**To wind a toy**\r\n\r\nThe ``wind`` example, see :ref:`keys <key>` and `more <x.html>`__::\r\n\r\n    wind\r\n",
+            b"**To wind a toy**\r\n\r\nThe ``wind`` example, see :ref:`keys <key>` and `more <x.html>`__::"
+            b"\r\n\r\n    wind\r\n",
             {"toys/a.rst": "To wind a toy\n\nThe `wind` example, see keys and more:\n\n    wind"},
         ),
         (
