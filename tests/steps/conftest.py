@@ -26,7 +26,7 @@ class FolderContext:
     attempt: str = "attempt"
     lease_epoch: int = 1
     log: logging.Logger = logging.getLogger("test")  # noqa: RUF009 -- shared on purpose
-    resources: Resources = Cpu(1)
+    resources: Resources = Cpu(1)  # noqa: RUF009 -- frozen
 
     def map(self, function: Callable[..., Any], items: Iterable[Any], *, in_flight: int, name: str = "shards") -> list:
         return [function(item, f"{self.output_path}/{name}/{index:05d}") for index, item in enumerate(items)]

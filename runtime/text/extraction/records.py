@@ -97,7 +97,10 @@ def _lines(file: IO[bytes], name: str) -> Iterator[bytes]:
                 yield from _split(stream)
         else:
             yield from file
-    except (gzip.BadGzipFile, EOFError, zlib.error, pa.ArrowException) as error:
+    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
+        # Arrow and gzip raise a bare OSError for a bad stream; one with a number comes from the disk or the network.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise UnreadableFileError(
             f"{name}: cannot be unpacked ({error}); it is cut short or not what its name says"
         ) from error

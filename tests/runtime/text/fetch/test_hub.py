@@ -66,7 +66,7 @@ def test_a_pattern_that_matches_nothing_names_files_that_are_there(endpoint):
 
 
 def test_an_unknown_repository_is_named(endpoint):
-    with pytest.raises(FetchError, match="someone/else at revision .*no such repository"):
+    with pytest.raises(FetchError, match=r"someone/else at revision .*no such repository"):
         list_files("someone/else", REVISION, ("*",), repo_type="dataset", endpoint=endpoint)
 
 

@@ -55,7 +55,9 @@ def test_a_wrong_checksum_shows_both(tmp_path, wheel):
 
 
 def test_a_version_that_is_not_there_is_told_from_a_missing_network(tmp_path, wheel):
-    with pytest.raises(FetchError, match="toytexts==2.0: pip cannot download it: .*No matching distribution") as caught:
+    with pytest.raises(
+        FetchError, match=r"toytexts==2\.0: pip cannot download it: .*No matching distribution"
+    ) as caught:
         fetch(tmp_path, offline(wheel), version="2.0")
     assert not isinstance(caught.value, UnreachableError)
 

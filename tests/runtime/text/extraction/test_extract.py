@@ -1,0 +1,201 @@
+"""Pins down: each format gives the text a reader would see; what cannot be read is counted, never guessed."""
+
+import gzip
+import io
+import json
+import zipfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runtime.text.drops import DropLedger
+from runtime.text.extraction.archive import UnreadableArchiveError, units
+from runtime.text.extraction.extract import extract
+from runtime.text.extraction.formats import (
+    ChatTable,
+    HtmlPages,
+    JsonLines,
+    PackageMetadata,
+    ParquetTable,
+    PydocTopics,
+    PythonDocstrings,
+    PythonSource,
+    RestructuredText,
+    ServiceModels,
+)
+from runtime.text.extraction.records import UnreadableFileError
+
+SERVICE = {
+    "metadata": {"serviceFullName": "Toy Service"},
+    "documentation": "<p>A service for <b>toys</b>.</p>",
+    "operations": {
+        "Wind": {"documentation": "<p>Winds a toy &amp; lets it go.</p>", "input": {"shape": "WindRequest"}},
+    },
+    "shapes": {
+        "WindRequest": {"members": {"Turns": {"documentation": "<p>How often.</p><ul><li>few</li><li>many</li></ul>"}}},
+        "Key": {"documentation": "<p>The key of a toy.</p>", "members": {}},
+    },
+}
+
+
+def read(path, *formats):
+    ledger = DropLedger(5)
+    found = units(str(path), formats, unit_bytes=100)
+    return {doc.id: doc.text for unit in found for doc in extract(unit, formats, "toys", ledger)}, ledger
+
+
+def archive_of(tmp_path, members):
+    path = tmp_path / "toys.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def parquet(rows):
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows), buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("format_", "name", "data", "expected"),
+    [
+        (
+            ServiceModels(),
+            "toy/service-2.json.gz",
+            gzip.compress(json.dumps(SERVICE).encode()),
+            {
+                "toys/toy/service-2.json.gz#service": "Toy Service\n\nA service for toys.",
+                "toys/toy/service-2.json.gz#operation/Wind": "Wind\n\nWinds a toy & lets it go.\n\nRequest\n\nTurns\n\n"
+                "How often.\n\n  • few\n  • many",
+                "toys/toy/service-2.json.gz#shape/Key": "Key\n\nThe key of a toy.",
+            },
+        ),
+        (
+            HtmlPages(main_content=False),
+            "page.html",
+            "<html><script>x()</script><h1>Größe</h1><p>One<br>two</p></html>".encode(),
+            {"toys/page.html": "Größe\n\nOne\ntwo"},
+        ),
+        (PythonSource(), "a.py", b"x = 1\n", {"toys/a.py": "x = 1\n"}),
+        (
+            PythonDocstrings(),
+            "a.py",
+            b'"""Module."""\nclass C:\n  """A class."""\n  def f(self, x=1):\n    """A method."""\ndef g():\n  pass\n',
+            {"toys/a.py": "Module.", "toys/a.py#C": "C\n\nA class.\n\nC.f(self, x=1)\n\nA method."},
+        ),
+        (
+            PydocTopics(),
+            "pydoc_data/topics.py",
+            b"topics = {'while': 'The while statement\\n', 'if': 'The if statement'}",
+            {
+                "toys/pydoc_data/topics.py#if": "The if statement",
+                "toys/pydoc_data/topics.py#while": "The while statement",
+            },
+        ),
+        (
+            RestructuredText(),
+            "a.rst",
+            b"**To wind a toy**\r\n\r\nThe ``wind`` example, see :ref:`keys <key>` and `more <x.html>`__::"
+            b"\r\n\r\n    wind\r\n",
+            {"toys/a.rst": "To wind a toy\n\nThe `wind` example, see keys and more:\n\n    wind"},
+        ),
+        (
+            PackageMetadata(),
+            "toy-1.dist-info/METADATA",
+            b"Metadata-Version: 2.1\nName: toy\nVersion: 1\nSummary: Toys\n\nLong **story**.\n",
+            {"toys/toy-1.dist-info/METADATA": "toy: Toys\n\nLong story."},
+        ),
+        (
+            JsonLines(),
+            "a.jsonl",
+            b'{"id": "x", "text": "one"}\n\n{"text": "two"}\n',
+            {"toys/a.jsonl#x": "one", "toys/a.jsonl#line 3": "two"},
+        ),
+        (JsonLines(), "a.jsonl.gz", gzip.compress(b'{"text": "one"}\n'), {"toys/a.jsonl.gz#line 1": "one"}),
+        (
+            JsonLines(text_field="body", id_field=None),
+            "a.jsonl.zst",
+            pa.compress(b'{"body": "one"}\n{"body": "two"}', codec="zstd", asbytes=True),
+            {"toys/a.jsonl.zst#line 1": "one", "toys/a.jsonl.zst#line 2": "two"},
+        ),
+        (ParquetTable(), "a.parquet", parquet([{"id": 7, "text": "one"}]), {"toys/a.parquet#7": "one"}),
+        (
+            ChatTable(),
+            "a.parquet",
+            parquet([{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]}]),
+            {"toys/a.parquet#row 1": "User: Hi\n\nAssistant: Ho"},
+        ),
+    ],
+    ids=lambda value: type(value).__name__ if hasattr(value, "members") else "",
+)
+def test_a_format_gives_the_text_that_a_reader_would_see(tmp_path, format_, name, data, expected):
+    documents, ledger = read(archive_of(tmp_path, {name: data, "other.bin": b"\0"}), format_)
+    assert documents == expected
+    assert not ledger.counts
+
+
+def test_a_file_that_is_no_archive_is_read_as_it_is(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "one"}\n'))
+    documents, _ = read(tmp_path / "a.jsonl.gz", JsonLines())
+    assert documents == {"toys/a.jsonl.gz#line 1": "one"}
+
+
+@pytest.mark.parametrize(
+    ("format_", "name", "data", "reason"),
+    [
+        (PythonSource(), "a.py", b"# na\xefve\n", "not UTF-8"),
+        (HtmlPages(), "a.html", b"<p>na\xefve</p>", "not UTF-8"),
+        (RestructuredText(), "a.rst", b"na\xefve", "not UTF-8"),
+        (JsonLines(), "a.jsonl", b'{"text": "na\xefve"}', "not UTF-8"),
+        (JsonLines(), "a.jsonl", b'{"text": "\\ud800"}', "not UTF-8"),
+        (JsonLines(), "a.jsonl", b'{"text": ', "not a JSON object"),
+        (JsonLines(), "a.jsonl", b'["text"]', "not a JSON object"),
+        (JsonLines(), "a.jsonl", b'{"id": "x"}', "no text"),
+        (JsonLines(), "a.jsonl", b'{"text": 3}', "no text"),
+        (JsonLines(), "a.jsonl", b'{"text": " "}', "empty"),
+        (PythonDocstrings(), "a.py", b"def f(:\n", "not Python"),
+        (ServiceModels(), "a/service-2.json.gz", b"plain", "not a gzipped JSON service model"),
+    ],
+)
+def test_what_cannot_be_read_is_counted_and_sampled(tmp_path, format_, name, data, reason):
+    documents, ledger = read(archive_of(tmp_path, {name: data}), format_)
+    assert documents == {}
+    assert ledger.counts == {reason: 1}
+    assert ledger.samples[0]["id"].startswith(f"toys/{name}")
+
+
+def test_an_unreadable_archive_is_named_with_the_cure(tmp_path):
+    path = archive_of(tmp_path, {"a.py": b"x = 1\n" * 100})
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(UnreadableArchiveError, match=r"toys\.zip: not a readable zip archive .*fetch it anew"):
+        read(path, PythonSource())
+
+
+def test_a_damaged_member_is_named_with_the_cure(tmp_path):
+    path = archive_of(tmp_path, {"a.py": b"x = 1\n" * 100})
+    data = bytearray(path.read_bytes())
+    data[60] ^= 0xFF
+    path.write_bytes(bytes(data))
+    with pytest.raises(UnreadableArchiveError, match=r"toys\.zip: member 'a\.py' cannot be unpacked .*`exclude`"):
+        read(path, PythonSource())
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
+def test_a_file_that_is_cut_short_is_an_error(tmp_path, name):
+    whole = {
+        "a.jsonl.gz": gzip.compress(b'{"text": "one"}\n' * 1_000),
+        "a.jsonl.zst": pa.compress(b'{"text": "one"}\n' * 1_000, codec="zstd", asbytes=True),
+        "a.parquet": parquet([{"text": "one"}]),
+    }[name]
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UnreadableFileError, match=f"{name}: "):
+        read(tmp_path / name, ParquetTable() if name.endswith("parquet") else JsonLines())
+
+
+def test_units_cut_an_archive_by_its_table_of_contents(tmp_path):
+    path = archive_of(tmp_path, {f"{index}.py": b"x" * 60 for index in range(5)} | {"skip/a.py": b"x"})
+    found = units(str(path), (PythonSource(exclude=("skip/*",)),), unit_bytes=100)
+    assert [unit.members for unit in found] == [("0.py", "1.py"), ("2.py", "3.py"), ("4.py",)]

@@ -1,0 +1,235 @@
+"""Pins down: own files become clean documents, the same bytes each time; each bad input is one clear message."""
+
+import gzip
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.inputs import Input
+from runtime.text.decontamination import build_index, read_item_fields
+from runtime.text.documents import read_documents
+from runtime.text.extraction.formats import JsonLines
+from runtime.text.fetch.errors import ChecksumError, FetchError
+from runtime.text.filter_rules import Length
+from steps.decontaminate import DecontaminateConfig, decontaminate
+from steps.dedup import DedupConfig, dedup
+from steps.download import DownloadConfig, download, files_in, installed_python
+from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult, evaluation_items
+from steps.extract import ExtractConfig, extract
+from steps.filter import FilterConfig, filter_documents
+from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer, local_tokenizer
+from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
+
+STORY = "Once there was a toy that wound itself every morning and walked to the window to look at the sea, alone."
+ITEM = {
+    "question": "Which toy wound itself each night and walked to the door to look at the old green hills?",
+    "label": 1,
+}
+TEXTS = [
+    STORY,
+    STORY,
+    "short",
+    f"An unrelated opening. {ITEM['question']} And an unrelated end of the page.",
+    "Nothing in this document has anything to do with toys, with windows or with the sea; it is about bread.",
+]
+
+
+def write_corpus(folder, texts=TEXTS, name="stories.jsonl.gz"):
+    folder.mkdir(exist_ok=True)
+    lines = b"".join(
+        json.dumps({"id": str(number), "text": text}).encode() + b"\n" for number, text in enumerate(texts)
+    )
+    (folder / name).write_bytes(gzip.compress(lines, mtime=0))
+    return str(folder)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_corpus(tmp_path / "corpus")
+
+
+@pytest.fixture
+def items(tmp_path):
+    folder = tmp_path / "items"
+    folder.mkdir()
+    (folder / "toy.jsonl").write_text(json.dumps(ITEM) + "\n")
+    fields = read_item_fields({"toy": str(folder / "toy.jsonl")})
+    num_ngrams = build_index(fields, str(folder / "ngrams"), ngram_words=13, min_field_words=8)
+    result = EvaluationItemsResult(
+        files={"toy": "toy.jsonl"}, fewshot_files={}, num_items={"toy": 1}, ngram_index="ngrams", num_ngrams=num_ngrams
+    )
+    return Input(None, name="items", digest="e" * 64, path=str(folder), result=result)
+
+
+def extracted(run_alone, folder, **changes):
+    downloaded = run_alone(download, DownloadConfig(fetch=files_in(folder, "*.jsonl.gz")), "download")
+    config = ExtractConfig(download=downloaded, source="stories", formats=(JsonLines(),), **changes)
+    return run_alone(extract, config, "extract")
+
+
+def chain(run_alone, folder, items, action="drop"):
+    documents = extracted(run_alone, folder)
+    documents = run_alone(filter_documents, FilterConfig(documents=documents, rules=(Length(min_words=5),)), "filter")
+    documents = run_alone(dedup, DedupConfig(documents=documents), "dedup")
+    config = DecontaminateConfig(documents=documents, evaluation_items=items, action=action)
+    return run_alone(decontaminate, config, "decontaminate")
+
+
+def texts_of(documents):
+    return [document.text for document in read_documents(map(documents.join, documents.result.shards))]
+
+
+def lines_of(documents, relative):
+    return [json.loads(line) for line in Path(documents.join(relative)).read_text().splitlines()]
+
+
+def test_what_each_step_drops_is_counted_and_what_is_left_is_clean(run_alone, corpus, items, tmp_path):
+    clean = chain(run_alone, corpus, items)
+    assert texts_of(clean) == [TEXTS[0], TEXTS[4]]
+    assert (clean.result.num_documents, clean.result.dropped) == (2, {"overlaps with toy": 1})
+    assert clean.result.num_bytes == len(TEXTS[0]) + len(TEXTS[4])
+    filter_sample = json.loads((tmp_path / "outputs/filter/dropped.jsonl").read_text())
+    assert filter_sample["reason"] == "too few words"
+    assert filter_sample["detail"] == "1, at least 5"
+    cluster = json.loads((tmp_path / "outputs/dedup/clusters.jsonl").read_text())
+    assert cluster == {"kept": "stories/stories.jsonl.gz#0", "exact": ["stories/stories.jsonl.gz#1"], "near": []}
+    (hit,) = lines_of(clean, clean.result.hits)
+    assert (hit["task"], hit["item"], hit["field"]) == ("toy", 0, "question")
+    assert TEXTS[3].encode()[hit["start"] : hit["end"]].decode() == hit["excerpt"]
+
+
+def test_a_corpus_used_as_published_only_reports_its_hits(run_alone, corpus, items):
+    clean = chain(run_alone, corpus, items, action="report")
+    assert clean.result.num_documents == 3
+    assert (clean.result.num_hits, clean.result.hits_by_task, clean.result.dropped) == (1, {"toy": 1}, {})
+
+
+def test_a_second_run_gives_the_same_bytes(run_alone, corpus, items, tmp_path):
+    def all_bytes():
+        files = sorted((tmp_path / "outputs").rglob("*.*"))
+        return {str(file.relative_to(tmp_path)): file.read_bytes() for file in files if file.is_file()}
+
+    chain(run_alone, corpus, items)
+    first = all_bytes()
+    shutil.rmtree(tmp_path / "outputs")
+    chain(run_alone, corpus, items)
+    assert all_bytes() == first
+
+
+def test_an_empty_file_is_an_error(run_alone, tmp_path):
+    with pytest.raises(UserError, match=r"extract: no document is left \(nothing was dropped\)\. The source is empty"):
+        extracted(run_alone, write_corpus(tmp_path / "corpus", []))
+
+
+def test_rules_that_drop_everything_are_an_error(run_alone, corpus):
+    documents = extracted(run_alone, corpus)
+    with pytest.raises(UserError, match=r"no document is left \(too few words: 5\)\. The rules drop the whole source"):
+        run_alone(filter_documents, FilterConfig(documents=documents, rules=(Length(min_words=999),)), "filter")
+
+
+def test_a_download_without_a_matching_file_is_an_error(run_alone, corpus):
+    downloaded = run_alone(download, DownloadConfig(fetch=files_in(corpus, "*.jsonl.gz")), "download")
+    config = ExtractConfig(download=downloaded, source="s", formats=(JsonLines(members=("*.json",)),))
+    with pytest.raises(UserError, match=r"empty source: nothing in \['stories.jsonl.gz'\] matches \['\*.json'\]"):
+        run_alone(extract, config, "extract")
+
+
+def test_a_few_documents_that_are_not_utf8_are_counted_and_many_are_an_error(run_alone, tmp_path):
+    folder = Path(write_corpus(tmp_path / "corpus"))
+    path = folder / "stories.jsonl.gz"
+    lines = gzip.decompress(path.read_bytes()) + b'{"id": "bad", "text": "na\xefve"}\n'
+    path.write_bytes(gzip.compress(lines, mtime=0))
+    with pytest.raises(UserError, match=r"16\.7% of the documents cannot be read \({'not UTF-8': 1}\).*max_unreadable"):
+        extracted(run_alone, str(folder))
+    shutil.rmtree(tmp_path / "outputs")
+    documents = extracted(run_alone, str(folder), max_unreadable_share=0.2)
+    assert documents.result.dropped == {"not UTF-8": 1}
+    (sample,) = lines_of(documents, documents.result.dropped_samples)
+    assert sample["id"] == "stories/stories.jsonl.gz#line 6"
+    assert "0xef" in sample["detail"]
+
+
+def test_a_file_that_changed_after_the_plan_is_refused(run_alone, corpus, tmp_path):
+    fetch = files_in(corpus, "*.jsonl.gz")
+    write_corpus(tmp_path / "corpus", ["something else"])
+    with pytest.raises(ChecksumError, match=r"wrong checksum(.|\n)*changed after the plan was made"):
+        run_alone(download, DownloadConfig(fetch=fetch), "download")
+    assert not list((tmp_path / "outputs/download").rglob("*.gz"))
+
+
+def test_changed_content_is_another_identity_and_another_folder_is_not(tmp_path):
+    def digest(folder, texts):
+        return download(
+            "d", DownloadConfig(fetch=files_in(write_corpus(tmp_path / folder, texts), "*.jsonl.gz"))
+        ).digest
+
+    assert digest("here", TEXTS) == digest("there", TEXTS) != digest("changed", TEXTS[1:])
+
+
+@pytest.mark.parametrize(("folder", "message"), [("missing", "no such folder"), (".", r"no file matches \*.jsonl.gz")])
+def test_a_folder_without_files_is_named(tmp_path, folder, message):
+    with pytest.raises(FetchError, match=message):
+        files_in(str(tmp_path / folder), "*.jsonl.gz")
+
+
+def test_the_standard_library_is_downloaded_as_one_archive(run_alone):
+    downloaded = run_alone(download, DownloadConfig(fetch=installed_python()), "download")
+    (file,) = downloaded.result.files
+    assert file.sha256 == hashlib.sha256(Path(downloaded.join(file.path)).read_bytes()).hexdigest()
+
+
+def test_a_package_that_is_not_the_evaluation_package_is_an_error(run_alone):
+    package = run_alone(download, DownloadConfig(fetch=installed_python()), "download")
+    with pytest.raises(ValueError, match=r"the evaluation package lacks .*restore its version and checksum"):
+        run_alone(evaluation_items, EvaluationItemsConfig(package=package), "items")
+
+
+@pytest.fixture
+def documents(run_alone, tmp_path):
+    texts = [f"{text} {number} wörld 👩‍👩‍👧\n\n  indented{number * 7919}" for number in range(40) for text in TEXTS]
+    return extracted(run_alone, write_corpus(tmp_path / "corpus", texts))
+
+
+def test_a_tokenizer_has_its_specials_first_and_gives_every_text_back(run_alone, documents):
+    from tokenizers import Tokenizer
+
+    config = TrainTokenizerConfig(documents={"stories": documents}, vocab_size=400)
+    trained = run_alone(train_tokenizer, config, "tokenizer")
+    assert (trained.result.bos_token_id, trained.result.eos_token_id, trained.result.vocab_size) == (0, 1, 400)
+    data = Path(trained.join(trained.result.tokenizer)).read_bytes()
+    assert hashlib.sha256(data).hexdigest() == trained.result.digest
+    tokenizer = Tokenizer.from_str(data.decode())
+    text = "Unseen: Ελλάδα, 12345 + 6\r\n\ttabs  and   spaces… 🎈"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert [len(piece) for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str("1234567")] == [3, 3, 1]
+
+
+def test_a_tokenizer_is_the_same_each_time(run_alone, documents):
+    config = TrainTokenizerConfig(documents={"stories": documents}, vocab_size=400, bytes_per_source=4_000)
+    digests = {run_alone(train_tokenizer, config, f"tokenizer-{number}").result.digest for number in range(3)}
+    assert len(digests) == 1
+
+
+def test_a_vocabulary_larger_than_the_text_allows_is_an_error(run_alone, documents):
+    config = TrainTokenizerConfig(documents={"stories": documents}, vocab_size=50_000)
+    with pytest.raises(ValueError, match="vocab_size is 50000, but the texts hold only"):
+        run_alone(train_tokenizer, config, "tokenizer")
+
+
+def test_a_tokenizer_of_the_users_is_taken_as_it_is(run_alone, documents):
+    config = TrainTokenizerConfig(documents={"stories": documents}, vocab_size=400)
+    trained = run_alone(train_tokenizer, config, "tokenizer")
+    taken = run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=local_tokenizer(trained.path)), "taken")
+    assert taken.result == trained.result
+
+
+def test_a_tokenizer_without_the_named_end_of_text_is_refused(run_alone, documents):
+    config = TrainTokenizerConfig(documents={"stories": documents}, vocab_size=400)
+    trained = run_alone(train_tokenizer, config, "tokenizer")
+    asked = InputTokenizerConfig(tokenizer=local_tokenizer(trained.path), eos_token="<|eot_id|>")
+    with pytest.raises(UserError, match=r"the tokenizer has no token '<\|eot_id\|>'; name its"):
+        run_alone(input_tokenizer, asked, "taken")
