@@ -43,7 +43,7 @@ def canonical_json(document: object, where: str) -> bytes:
 def _key_value_store(folder: str) -> dict[str, Any]:
     if folder.startswith("gs://"):
         bucket, _, path = folder.removeprefix("gs://").partition("/")
-        return {"driver": "gcs", "bucket": bucket, "path": path.rstrip("/") + "/"}
+        return {"driver": "gcs", "bucket": bucket, "path": f"{path}/" if path else ""}
     if "://" in folder:
         raise ValueError(
             f"checkpoint folder {folder}: only local paths and gs:// are supported; move the prefix there."

@@ -1,7 +1,7 @@
 """The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
 
 import logging
-import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from runtime.tracking.metrics import MetricsTable
 from runtime.training import checkpoint
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult, train_phase
+
+jax.config.update("jax_num_cpu_devices", 8)  # as tests/runtime/training does; before JAX makes its backend
 
 SEQUENCE_LENGTH = 16
 MODEL = LlamaConfig(
@@ -99,12 +101,21 @@ class Attempt:
         return self._stop_after is not None and self._asked > self._stop_after
 
 
+UseDevices = Callable[[int], None]
+
+
 @pytest.fixture(autouse=True)
-def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suite simulates eight devices; a laptop has one."""
-    devices = jax.devices()[:1]
-    monkeypatch.setattr(jax, "devices", lambda *_: devices)
-    monkeypatch.setattr(jax, "device_count", lambda *_: 1)
+def use_devices(monkeypatch: pytest.MonkeyPatch) -> UseDevices:
+    """Makes JAX have so many devices; one to begin with, as a laptop has, where the suite simulates eight."""
+    simulated = jax.devices()
+
+    def use(count: int) -> None:
+        assert count <= len(simulated)
+        monkeypatch.setattr(jax, "devices", lambda *_: simulated[:count])
+        monkeypatch.setattr(jax, "device_count", lambda *_: count)
+
+    use(1)
+    return use
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +251,6 @@ def test_a_checkpoint_tells_the_configuration_but_nothing_of_its_execution(tmp_p
     committed = b"".join(trajectory.files(8).values())
     assert str(tmp_path).encode() not in committed
     assert b"attempt" not in committed
-    assert os.uname().nodename.encode() not in committed
 
 
 def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
@@ -252,11 +262,9 @@ def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
 
 @pytest.mark.parametrize("num_devices", [1, 2, 4])
 def test_on_any_number_of_devices_a_stopped_phase_ends_with_the_bytes_of_one_that_was_not(
-    tmp_path, phase, monkeypatch, num_devices
+    tmp_path, phase, use_devices, num_devices
 ):
-    devices = jax.local_devices()[:num_devices]
-    monkeypatch.setattr(jax, "devices", lambda *_: devices)
-    monkeypatch.setattr(jax, "device_count", lambda *_: num_devices)
+    use_devices(num_devices)
     whole, stopped = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "stopped", "e" * 64)
     averaged = phase.model_copy(update={"average": Ema(decay=0.75)})
     whole.run(averaged)
@@ -266,13 +274,11 @@ def test_on_any_number_of_devices_a_stopped_phase_ends_with_the_bytes_of_one_tha
     assert stopped.files(8) == whole.files(8)
 
 
-def test_a_phase_resumes_on_another_number_of_devices_with_the_same_data(tmp_path, phase, monkeypatch):
+def test_a_phase_resumes_on_another_number_of_devices_with_the_same_data(tmp_path, phase, use_devices):
     whole, moved = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "moved", "e" * 64)
     whole.run(phase)
     moved.run(until(phase, 5))
-    devices = jax.local_devices()[:4]
-    monkeypatch.setattr(jax, "devices", lambda *_: devices)
-    monkeypatch.setattr(jax, "device_count", lambda *_: 4)
+    use_devices(4)
     moved.run(phase)
     positions = [
         checkpoint.read_metadata(f"{trajectory.at(8).path}/checkpoint")["data_position"]

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.training import checkpoint, checkpoint_leaves
 from runtime.training.checkpoint import CheckpointError
+from runtime.training.temporary import TemporaryCheckpoints
 
 
 class SmallState(eqx.Module):
@@ -276,3 +277,20 @@ def test_an_array_can_be_read_by_any_zarr_reader(tmp_path):
     spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{path}/arrays/params.embed/"}}
     array = tensorstore.open(spec, open=True).result().read().result()
     assert array.tobytes() == np.asarray(state_on(1).params["embed"]).tobytes()
+
+
+def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, gcs_bucket):
+    files = checkpoint.CheckpointFiles(f"gs://{gcs_bucket}/run")
+    path = f"gs://{gcs_bucket}/run/step-0000000005-epoch-000001/checkpoint"
+    checkpoint.save(path, state_on(2), {"step": 5}, beside={"metrics.parquet": lambda: b"rows"}).wait()
+    local = str(tmp_path / "step-0000000005-epoch-000001" / "checkpoint")
+    checkpoint.save(local, state_on(2), {"step": 5}, beside={"metrics.parquet": lambda: b"rows"}).wait()
+    assert {key: files.read(key) for key in files.list_keys()} == files_of(tmp_path)
+    assert_equal_states(checkpoint.load(path, state_on(4))[0], state_on(1))
+    files.delete("step-0000000005-epoch-000001/checkpoint/arrays/mu.embed/c.0.0")
+    with pytest.raises(CheckpointError, match=r"leaf mu\.embed .* the file is missing"):
+        checkpoint.load(path, state_on(4))
+    temporary = TemporaryCheckpoints(f"gs://{gcs_bucket}/run", lease_epoch=2)
+    assert [(found.step, found.is_complete) for found in temporary.all()] == [(5, True)]
+    temporary.prune(5, keep=0)
+    assert files.list_keys() == set()
