@@ -31,7 +31,7 @@ test: .venv/test-ready
 # Resolves anew for every supported Python; needs uv (pip install uv).
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet --extra test --extra wandb -c requirements.lock -o requirements-test.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet --extra test --extra wandb --no-emit-package torch -c requirements.lock -o requirements-test.lock
 
 format: .venv/test-ready
 	.venv/bin/ruff format .

@@ -8,7 +8,6 @@ import dataclasses
 
 from marin_dag.resources import Cpu, Resources, Tpu
 from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, TaskSpec
-
 from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles

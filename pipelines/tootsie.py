@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from marin_dag.cli import main
 from marin_dag.step import Step
-
 from pipelines import mixtures
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.evaluation import evaluated, exported, reported, scored
@@ -165,8 +164,8 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
         until_step=ends.spoonbill_deeper,
         learning_rate=Linear(rate * 2.75e-5, rate * 2.75e-6, ends.spoonbill, ends.spoonbill_deeper - ends.spoonbill),
     )
-    every = (cooldown_v2, dessert_bad, dessert, raccoon_soft, raccoon_softer)
-    every += (hypnotic, norms_half, norms, focused_fp32, focused_zloss, deeper)
+    every = [cooldown_v2, dessert_bad, dessert, raccoon_soft, raccoon_softer]
+    every += [hypnotic, norms_half, norms, focused_fp32, focused_zloss, deeper]
     return {branch.name: branch for branch in every}
 
 

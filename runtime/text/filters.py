@@ -20,6 +20,7 @@ from runtime.text.batch import (
 )
 from runtime.text.filter_rules import (
     C4Document,
+    CodeLayout,
     FineWebQuality,
     GopherQuality,
     GopherRepetition,
@@ -27,7 +28,6 @@ from runtime.text.filter_rules import (
     RepeatedPeriod,
     Rule,
     SingleCharacter,
-    CodeLayout,
 )
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
