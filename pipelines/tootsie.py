@@ -22,6 +22,9 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.train_phase import TrainPhaseConfig, train_phase
 
+# What a person wants to see in the end.
+RESULTS = ("report", "hf_export/deeper_starling", "lm_eval/deeper_starling")
+
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """The whole graph of one scale; its targets are the report and everything that nothing else needs."""
@@ -176,4 +179,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(build, add_arguments=add_arguments, name="tootsie"))
+    sys.exit(main(build, add_arguments=add_arguments, name="tootsie", results=RESULTS))

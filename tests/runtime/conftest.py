@@ -6,6 +6,9 @@ import jax
 import pytest
 from jaxtyping import install_import_hook
 
+# Eight simulated devices for the tests of meshes: to be set before JAX makes its backend.
+jax.config.update("jax_num_cpu_devices", 8)
+
 NUMERICAL = (
     "runtime.model",
     "runtime.kernels",
