@@ -14,7 +14,6 @@ NUMERICAL = (
     "runtime.kernels",
     "runtime.parallel",
     "runtime.optim",
-    "runtime.training.state",
     "runtime.training.train_step",
 )
 install_import_hook(NUMERICAL, "beartype.beartype")

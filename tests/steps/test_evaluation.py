@@ -228,7 +228,12 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> Input[EvaluationItemsResu
     folder = tmp_path_factory.mktemp("items")
     scored, fewshot = ({name: Path(path).name for name, path in mapping.items()} for mapping in write_files(folder))
     num_items = dict.fromkeys(scored, NUM_ROWS)
-    return an_input(folder, EvaluationItemsResult(files=scored, fewshot_files=fewshot, num_items=num_items))
+    return an_input(
+        folder,
+        EvaluationItemsResult(
+            files=scored, fewshot_files=fewshot, num_items=num_items, ngram_index="none", num_ngrams=0
+        ),
+    )
 
 
 def test_the_exported_folder_is_scored_on_every_laptop_task(tmp_path, exported, items):
