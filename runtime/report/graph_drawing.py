@@ -183,7 +183,7 @@ def _bus(
 ) -> Markup:
     if not ends:
         return Markup()
-    label = f"{len(ends)} inputs of every phase"
+    label = f"{len(ends)} sources of the phases"
     if not is_wide:
         right = ends[0][0] + 12
         points = [(right, ends[0][1]), (right, below + 8), (first[0], below + 8), (first[0], first[1])]

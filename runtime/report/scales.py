@@ -80,7 +80,8 @@ def tick_labels(ticks: Sequence[float]) -> list[str]:
     """Ticks with as many decimals as tell them apart, the same number for all."""
     for decimals in range(8):
         if all(math.isclose(round(tick, decimals), tick, rel_tol=1e-9, abs_tol=1e-12) for tick in ticks):
-            return [f"{tick + 0.0:.{decimals}f}".replace("-0.0", "0.0") for tick in ticks]
+            # Rounded first, so that a tiny negative number is written as 0 and not as -0; the sign of others stays.
+            return [f"{round(tick, decimals) + 0.0:.{decimals}f}" for tick in ticks]
     return [f"{tick:.2e}" for tick in ticks]
 
 

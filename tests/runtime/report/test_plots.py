@@ -57,6 +57,7 @@ def test_log_ticks_are_powers_of_ten_where_there_are_many():
 
 
 def test_tick_labels_have_the_decimals_that_tell_them_apart():
+    assert tick_labels([-0.1, -0.05, -1e-17, 0.05]) == ["-0.10", "-0.05", "0.00", "0.05"]
     assert tick_labels([0, 0.5, 1]) == ["0.0", "0.5", "1.0"]
     assert tick_labels([0, 250, 500]) == ["0", "250", "500"]
 
