@@ -111,10 +111,15 @@ def installed_python() -> InstalledPython:
 
 def files_in(folder: str, *patterns: str) -> Files:
     """The files of a folder that match the patterns, with their checksums, as a config."""
+    from marin_dag.errors import UserError
+    from runtime.text.fetch.errors import FetchError
     from runtime.text.fetch.local_files import content_of, find_files
 
     root = folder.rstrip("/")
-    names = find_files(root, patterns)
+    try:
+        names = find_files(root, patterns)
+    except FetchError as error:  # a graph is being built for somebody, who named this folder
+        raise UserError(str(error)) from error
     return Files(files=tuple(ContentFile(name=name, **content_of(f"{root}/{name}")) for name in names), folder=root)
 
 
