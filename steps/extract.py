@@ -14,7 +14,7 @@ from steps.download import DownloadResult
 class ExtractConfig(BaseModel, frozen=True, extra="forbid"):
     download: Input[DownloadResult]
     source: str
-    """Begins every document's id, which the held-out split hashes; renaming a source reads it anew."""
+    """Begins every document's id, which the sample for the tokenizer hashes; renaming a source reads it anew."""
     formats: tuple[Format, ...] = Field(min_length=1)
     unit_bytes: int = Field(default=6 << 20, ge=1)
     """About how many bytes of members make one shard."""

@@ -20,7 +20,7 @@ class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
     documents: Input[DocumentsResult]
     tokenizer: Input[TokenizerResult]
     validation_share: float = Field(gt=0, lt=1)
-    """Share of the documents, chosen by the hash of their ids, that are never trained on."""
+    """Share of the documents, chosen by the hash of their texts, that are never trained on."""
     gates: GateLimits = GateLimits()
     """What the caches must satisfy before they are committed."""
     shards_in_flight: Runtime[int] = 64

@@ -1,4 +1,4 @@
-"""Tokenizing: one shard of documents in, its tokens out, split into training and validation by document id."""
+"""Tokenizing: one shard of documents in, its tokens out, split into training and validation by the text."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -75,9 +75,13 @@ class Encoder:
         return [np.array(encoding.ids, np.int64) for encoding in encodings]
 
 
-def is_validation(document_id: str, validation_share: float) -> bool:
-    """Whether a document is held out: by the hash of its id alone, so that it is held out of every cache alike."""
-    place = int.from_bytes(hashlib.sha256(b"validation\x00" + document_id.encode()).digest()[:8], "big")
+def is_validation(text: str, validation_share: float) -> bool:
+    """Whether a document is held out: by the hash of its text alone, so that every copy of it is held out alike.
+
+    By its id, the tempting way, a text that two sources hold, or one source twice, would be measured by one copy and
+    trained on by the other.
+    """
+    place = int.from_bytes(hashlib.sha256(b"validation\x00" + text.encode()).digest()[:8], "big")
     return place < int(validation_share * 2**64)
 
 
@@ -93,7 +97,7 @@ def tokenize_shard(
     numbers = dict.fromkeys((name for name in asdict(ShardCounts()) if name != "fingerprint"), 0)
     for documents in _batches(source):
         encoded = encoder.encode([document.text for document in documents])
-        held_out = [is_validation(document.id, validation_share) for document in documents]
+        held_out = [is_validation(document.text, validation_share) for document in documents]
         for split, writer in writers.items():
             chosen = [index for index, held in enumerate(held_out) if held == (split == "validation")]
             num_bytes = sum(len(documents[index].text.encode()) for index in chosen)
@@ -114,7 +118,7 @@ def write_split(
         total = sum(shard.counts.num_documents for shard in shards)
         raise CacheError(
             f"{folder}/{split}: none of the {total} documents fall into this split, which is drawn by the hash of "
-            "their ids. Change `validation_share`, or split the source into more documents."
+            "their texts. Change `validation_share`, or split the source into more documents."
         )
     finish_cache(f"{folder}/{split}", token_format, records, lengths)
     return TokenCache.open(f"{folder}/{split}", tokenizer_digest=token_format.tokenizer_digest)

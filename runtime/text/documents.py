@@ -20,7 +20,7 @@ class Document(NamedTuple):
     """One text and where it comes from."""
 
     id: str
-    """Unique over all sources; what a split or a sample is keyed by."""
+    """Unique over all sources; what a sample is keyed by."""
     text: str
     source: str
     metadata: str = "{}"

@@ -96,8 +96,7 @@ def test_the_caches_decode_to_the_documents_each_in_its_split(tmp_path, document
         found[split] = {reader.decode(piece[:-1].tolist()) for piece in pieces}
         assert cache.token_bytes[cache.read(0, cache.num_tokens)].sum() == cache.num_bytes
         assert cache.num_bytes == sum(len(text.encode()) for text in found[split])
-    ids = [f"0/{index}" for index in range(25)] + [f"1/{index}" for index in range(35)]
-    held_out = {text for text, document_id in zip(TEXTS, ids, strict=True) if is_validation(document_id, 0.2)}
+    held_out = {text for text in TEXTS if is_validation(text, 0.2)}
     assert found == {"validation": held_out, "train": set(TEXTS) - held_out}
     assert result.num_train_documents + result.num_validation_documents == 60
     assert result.num_train_bytes + result.num_validation_bytes == documents.result.num_bytes
@@ -111,13 +110,25 @@ def test_two_runs_with_any_number_of_workers_write_the_same_bytes(tmp_path, docu
 
 
 def test_a_text_that_spells_a_special_token_does_not_end_its_document(tmp_path, tokenizer):
-    documents = write_shards(tmp_path / "documents", [["a<|eos|>b"] * 20])
+    documents = write_shards(tmp_path / "documents", [[f"a<|eos|>b {index}" for index in range(20)]])
     run(tmp_path / "out", documents, tokenizer)
     cache = TokenCache.open(str(tmp_path / "out" / "train"))
     assert (cache.read(0, cache.num_tokens) == 0).sum() == cache.num_documents
 
 
-def test_the_split_is_of_the_id_alone_and_as_large_as_asked():
+def test_no_copy_of_a_held_out_text_is_trained_on_whatever_its_id_source_or_shard(tmp_path, tokenizer):
+    splits = {"train": set(), "validation": set()}
+    for source, shards in (("one", [TEXTS, TEXTS[:30]]), ("other", [TEXTS[40:], TEXTS[::-1]])):
+        run(tmp_path / source, write_shards(tmp_path / f"{source}-documents", shards), tokenizer)
+        for split, texts in splits.items():
+            cache = TokenCache.open(str(tmp_path / source / split))
+            offsets = cache.document_offsets.tolist()
+            texts |= {cache.read(start, stop - start).tobytes() for start, stop in itertools.pairwise(offsets)}
+    assert len(splits["train"]) + len(splits["validation"]) == len(TEXTS)
+    assert not splits["train"] & splits["validation"]
+
+
+def test_the_split_is_of_the_text_alone_and_as_large_as_asked():
     held_out = [is_validation(f"document-{index}", 0.1) for index in range(20_000)]
     assert 0.09 < sum(held_out) / 20_000 < 0.11
     larger = [is_validation(f"document-{index}", 0.2) for index in range(20_000)]
