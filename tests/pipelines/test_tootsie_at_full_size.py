@@ -1,0 +1,104 @@
+"""Pins down: `--scale 8b` is the public run: steps, tokens, batches, rates and decay at each boundary."""
+
+import pytest
+
+from pipelines.corpus import eight_b_corpus
+from pipelines.scales import EIGHT_B
+from pipelines.tootsie import branches, phases
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.training.timeline import consumed_tokens
+
+MAIN_LINE = ("kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
+
+
+@pytest.fixture(scope="module")
+def configs():
+    corpus = eight_b_corpus(EIGHT_B)
+    main_line = phases(EIGHT_B, corpus)
+    return {name: step.config for name, step in (main_line | branches(EIGHT_B, corpus, main_line)).items()}
+
+
+def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
+    chain = [configs[name] for name in MAIN_LINE]
+    found = [
+        (phase.until_step, phase.global_batch_size, round(consumed_tokens(chain, phase.until_step) / 1e12, 3))
+        for phase in chain
+    ]
+    assert found == [
+        (660_001, 1024, 2.768),
+        (740_500, 3072, 3.781),
+        (820_000, 3072, 4.781),
+        (1_320_001, 3072, 11.073),
+        (1_400_000, 4096, 12.415),
+        (1_420_000, 4096, 12.751),
+    ]
+    assert EIGHT_B.model.num_parameters == 8_030_261_248
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "rate"),
+    [
+        ("kestrel", 0, 0.0),
+        ("kestrel", 1_000, 1e-3),
+        ("kestrel", 9_000, 1e-3),
+        ("kestrel", 9_500, 1e-3 / 5.5),
+        ("kestrel", 10_000, 1e-3),
+        ("kestrel", 218_000, 1e-3),
+        ("kestrel", 219_000, 1e-3 / 5.5),
+        ("kestrel", 660_000, 1e-3),
+        ("ocelot", 660_001, 1.7e-3),
+        ("jellyfish", 740_500, 1.7e-3),
+        ("jellyfish", 820_000, 1.7e-4),
+        ("phoenix", 820_000, 1.7e-4),
+        ("phoenix", 822_000, 1.7e-3),
+        ("phoenix", 1_320_000, 1.7e-3),
+        ("starling", 1_320_001, 1.7e-3),
+        ("starling", 1_400_000, 1.7e-5),
+        ("deeper_starling", 1_419_999, 1.7e-5),
+        ("cooldown_v2", 820_000, 1.7e-4),
+        ("dessert", 836_999, 1.7e-4),
+        ("raccoon_soft", 830_000, 1.7e-5),
+        ("raccoon_softer", 840_000, 1e-6),
+        ("spoonbill_hypnotic", 830_000, 2.75e-5),
+        ("spoonbill_focused_zloss", 830_000, 2.75e-5),
+        ("spoonbill_deeper", 840_000, 2.75e-6),
+    ],
+)
+def test_the_learning_rate_is_the_published_one(configs, phase, step, rate):
+    assert configs[phase].learning_rate(step) == pytest.approx(rate, rel=1e-12)
+
+
+def test_what_changes_besides_changes_in_the_published_phase(configs):
+    assert {name for name, config in configs.items() if config.weight_decay != 0.1} == {"kestrel"}
+    assert configs["kestrel"].weight_decay == 0.05 and configs["kestrel"].average is None
+    assert all(config.average.decay == 0.995 for name, config in configs.items() if name != "kestrel")
+    assert configs["kestrel"].rope == LLAMA2_ROPE
+    assert all(config.rope == LLAMA3_ROPE for name, config in configs.items() if name != "kestrel")
+    with_z_loss = {name for name, config in configs.items() if config.z_loss}
+    assert with_z_loss == {"starling", "deeper_starling", "spoonbill_focused_zloss", "spoonbill_deeper"}
+    assert all(configs[name].z_loss == 1e-4 for name in with_z_loss)
+    optimizer = {(config.b1, config.b2, config.eps, config.max_norm, config.seed) for config in configs.values()}
+    assert optimizer == {(0.9, 0.95, 1e-8, 1.0, 0)}
+
+
+def test_phoenix_turns_to_nemotron_alone_at_its_absolute_step(configs):
+    mixture = configs["phoenix"].mixture
+    assert mixture.shares_at(821_999)["dclm_baseline"] == pytest.approx(0.25655, abs=6e-6)
+    assert "dclm_baseline" not in mixture.shares_at(822_000)
+
+
+def test_the_branches_leave_where_the_public_ones_did(configs):
+    left = {name: config.start.step.config.until_step for name, config in configs.items() if name not in MAIN_LINE}
+    assert left == {
+        "cooldown_v2": 740_500,
+        "dessert_bad": 820_000,
+        "dessert": 820_000,
+        "raccoon_soft": 820_000,
+        "raccoon_softer": 830_000,
+        "spoonbill_hypnotic": 820_000,
+        "spoonbill_norms_half": 820_000,
+        "spoonbill_norms": 824_525,
+        "spoonbill_focused_fp32": 824_525,
+        "spoonbill_focused_zloss": 824_525,
+        "spoonbill_deeper": 830_000,
+    }
