@@ -147,6 +147,24 @@ def test_weights_change_at_their_step_and_never_before(caches):
     assert loader.consumed_by_name(position) == {"a": 48, "b": 16, "c": 0}
 
 
+def test_a_source_that_a_phase_has_no_cache_of_goes_on_where_it_was_in_the_next(caches):
+    def phase(weights):
+        names = {name: IDENTITIES[name] for name in weights}
+        mixture = MixtureSchedule.constant(weights)
+        return Loader({name: caches[name] for name in weights}, names, mixture, LENGTH, seed=0)
+
+    both, without = phase({"a": 3.0, "b": 1.0}), phase({"a": 3.0, "c": 0.25})
+    first, position = draw(both, range(5), batch_size=7)
+    before = position
+    _, position = draw(without, range(5, 9), batch_size=7, position=position)
+    assert position.consumed["identity-b"] == before.consumed["identity-b"]
+    assert position.carry["identity-b"] == before.carry["identity-b"]
+    second, _ = draw(both, range(9, 14), batch_size=7, position=DataPosition.from_json(position.to_json()))
+    straight, _ = draw(both, range(14), batch_size=7)
+    back = rows_of(first + second, 1)
+    assert len(rows_of(second, 1)) > 5 and back == rows_of(straight, 1)[: len(back)]
+
+
 def test_two_names_of_one_source_share_its_order_and_add_their_weights(caches):
     aliases = Loader(
         {"a": caches["a"], "again": caches["a"], "b": caches["b"]},
