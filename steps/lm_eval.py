@@ -39,7 +39,7 @@ class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
     consumed_tokens: int
 
 
-@step(policy="tracked", packages=("lm_eval", "tokenizers"))
+@step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"))
 def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     """Reads the exported folder back as anyone else would, and scores that."""
     import fsspec

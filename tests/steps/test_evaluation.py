@@ -258,3 +258,8 @@ def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, it
         LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=1)
     with pytest.raises(ValidationError, match="at least 1 item"):
         LmEvalConfig(export=exported, items=items, tasks=(), limit=None)
+
+
+@pytest.mark.parametrize("kind", [ema_eval, lm_eval])
+def test_whatever_computes_logits_names_the_library_that_computes_them(kind):
+    assert "jax" in kind.packages
