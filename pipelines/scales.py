@@ -12,7 +12,6 @@ from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
 
-
 TASKS_WITHOUT_ITEMS = ("agieval_lsat_ar", "lambada_openai", "wsc273")
 
 
