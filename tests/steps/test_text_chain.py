@@ -13,7 +13,7 @@ from marin_dag.inputs import Input
 from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.documents import read_documents
 from runtime.text.extraction.formats import JsonLines
-from runtime.text.fetch.errors import ChecksumError, FetchError
+from runtime.text.fetch.errors import ChecksumError
 from runtime.text.filter_rules import Length
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
@@ -172,7 +172,7 @@ def test_changed_content_is_another_identity_and_another_folder_is_not(tmp_path)
 
 @pytest.mark.parametrize(("folder", "message"), [("missing", "no such folder"), (".", r"no file matches \*.jsonl.gz")])
 def test_a_folder_without_files_is_named(tmp_path, folder, message):
-    with pytest.raises(FetchError, match=message):
+    with pytest.raises(UserError, match=message):
         files_in(str(tmp_path / folder), "*.jsonl.gz")
 
 
