@@ -5,6 +5,7 @@ batch sizes, forms of the learning rate, mixtures) and shrinks what two cores ca
 """
 
 import dataclasses
+from typing import Literal
 
 from marin_dag.resources import Cpu, Resources, Tpu
 from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, TaskSpec
@@ -57,6 +58,8 @@ class Scale:
     validation_share: float
     checkpoint_every_steps: int
     publish_every_steps: int
+    training_policy: Literal["tracked", "versioned"]
+    """Whether an edit of the training code makes a phase stale, or only stops the plan until somebody decides."""
     kestrel_resources: Resources
     main_resources: Resources
     branch_resources: Resources
@@ -110,6 +113,7 @@ EIGHT_B = Scale(
     validation_share=0.001,
     checkpoint_every_steps=600,
     publish_every_steps=20_000,
+    training_policy="versioned",
     kestrel_resources=Tpu("v5litepod-256", num_slices=2),
     main_resources=Tpu("v4-2048"),
     # The public code says four v4-128 slices since a refactoring; when the branches ran, it said v4-2048.
@@ -160,6 +164,7 @@ LAPTOP = Scale(
     validation_share=0.02,
     checkpoint_every_steps=100,
     publish_every_steps=0,
+    training_policy="tracked",
     kestrel_resources=Cpu(2),
     main_resources=Cpu(2),
     branch_resources=Cpu(2),

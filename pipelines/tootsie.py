@@ -78,6 +78,8 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             checkpoint_every_steps=scale.checkpoint_every_steps,
             publish_every_steps=scale.publish_every_steps,
         ),
+        policy=scale.training_policy,
+        version="1",
         resources=scale.kestrel_resources,
     )
     ocelot = kestrel.then(
