@@ -1,4 +1,4 @@
-"""Raw files of the tiny Tootsie: four corpora out of the standard library's own text, and a package of evaluation items.
+"""Raw files of the tiny Tootsie: four corpora out of the standard library's own text, and a package of items.
 
 Each corpus carries one document for each thing that a step is to drop: too short, twice the same, an evaluation item.
 """

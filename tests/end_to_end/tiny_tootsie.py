@@ -1,4 +1,4 @@
-"""The whole of Tootsie in seconds: its own phases, branches, evaluations and report, over texts of one minute's reading.
+"""The whole of Tootsie in seconds: its own phases, branches, evaluations and report, over a few pages of text.
 
     python tests/end_to_end/tiny_tootsie.py --texts DIR
 
@@ -98,7 +98,8 @@ def corpus_of(folder: str) -> Corpus:
     ]
     documents = {source.name: documents_of(source, items) for source in sources}
     tokenizer = train_tokenizer(
-        "tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=TINY.model.vocab_size, bytes_per_source=20_000)
+        "tokenizer",
+        TrainTokenizerConfig(documents=documents, vocab_size=TINY.model.vocab_size, bytes_per_source=20_000),
     )
     caches = {
         name: tokenize(

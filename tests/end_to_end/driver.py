@@ -1,0 +1,161 @@
+"""Drivers of the tiny Tootsie as processes of their own, and what a prefix holds when they are gone."""
+
+import dataclasses
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from marin_dag.records import Records
+from marin_dag.store import LocalStore
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = "tests/end_to_end/tiny_tootsie.py"
+TOKEN = "0123456789abcdef" * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Ended:
+    """What a driver left on the screen."""
+
+    code: int
+    output: str
+    errors: str
+
+    @property
+    def started(self) -> list[str]:
+        """Steps, in the order in which attempts of them began."""
+        return re.findall(r"^\S+  (\S+)  started", self.output, re.MULTILINE)
+
+
+class Driver:
+    """Runs commands of one script in one environment; `folder` holds what all of them share.
+
+    Args:
+        folder: raw files below `texts`, and JAX's cache of programs, so that a second process compiles nothing.
+        prefix: where outputs are.
+        backend: "local" or "ray".
+    """
+
+    def __init__(self, folder: Path, prefix: Path, backend: str = "local") -> None:
+        self.prefix = prefix
+        self._arguments = ["--texts", str(folder / "texts"), "--prefix", str(prefix), "--backend", backend]
+        self._environment = environment(folder)
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        """A driver in a process group of its own."""
+        return subprocess.Popen(
+            [sys.executable, SCRIPT, *arguments, *self._arguments],
+            cwd=ROOT,
+            env=self._environment | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __call__(self, *arguments: str, **variables: str) -> Ended:
+        return ended(self.start(*arguments, **variables))
+
+    def kill_in(self, step: str, *, once: Callable[[], bool] | None = None, **variables: str) -> None:
+        """Starts a driver and kills its process group, -9, in `step`: at once, or as soon as `once()` is true."""
+        with self.start(**variables) as process:
+            assert process.stdout is not None
+            said = []
+            for line in process.stdout:
+                said.append(line)
+                if re.match(rf"\S+  {re.escape(step)}  started$", line):
+                    break
+            else:
+                raise AssertionError(f"{step} never started:\n{''.join(said)}")
+            if once is not None:
+                wait_for(once, process)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        assert process.returncode == -signal.SIGKILL, said
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    """Of a process that a test starts: without what other tests have set for JAX and Ray in this one."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "JAX_", "XLA_"))}
+    return kept | {
+        "PYTHONPATH": str(ROOT),
+        "RAY_AUTH_TOKEN": TOKEN,
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **variables,
+    }
+
+
+def ended(process: subprocess.Popen[str]) -> Ended:
+    """Waits for the end of a driver."""
+    output, errors = process.communicate(timeout=300)
+    return Ended(process.returncode, output, errors)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None, seconds: float = 120) -> None:
+    """Waits until `condition()` is true; `process` must live meanwhile."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.002)
+
+
+def committed(prefix: Path) -> dict[str, Any]:
+    """Everything that a reader can reach: by key, the result, the manifest and a hash of each file as it lies there."""
+    records = Records(LocalStore(str(prefix)))
+    found = {}
+    for key in sorted(records.committed_keys()):
+        record = records.get(key)
+        files = {
+            entry.path: (entry.size_in_bytes, entry.crc32c, _sha256(prefix / record.output_path / entry.path))
+            for entry in record.manifest
+        }
+        found[key] = {"result": record.result, "files": files}
+    return found
+
+
+def tree(prefix: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(prefix)): path.read_bytes() for path in sorted(prefix.rglob("*")) if path.is_file()}
+
+
+def processes_with(variable: str) -> Iterator[int]:
+    """Processes that were started with `NAME=VALUE` in their environment."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and variable.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                yield int(folder.name)
+        except OSError:  # ended meanwhile
+            continue
+
+
+def one_message(text: str, beginning: str) -> None:
+    """Asserts that a person is told one thing, and no traceback."""
+    assert text.startswith(beginning), text
+    assert text.count("\n") == 1, text
+    assert "Traceback" not in text
+
+
+def differing(found: dict[str, Any], expected: dict[str, Any]) -> Sequence[str]:
+    """Keys and files in which two sets of outputs differ: an empty list shows better than two large dictionaries."""
+    lines = [f"{key}: only in one of them" for key in found.keys() ^ expected.keys()]
+    for key in found.keys() & expected.keys():
+        one, other = found[key], expected[key]
+        lines += [f"{key}: other result"] * (one["result"] != other["result"])
+        paths = one["files"].keys() | other["files"].keys()
+        lines += [f"{key}: {path}" for path in sorted(paths) if one["files"].get(path) != other["files"].get(path)]
+    return lines
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

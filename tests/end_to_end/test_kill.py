@@ -1,0 +1,63 @@
+"""kill -9 of a driver in each kind of step, on both backends: the same command completes, with the same bytes."""
+
+import functools
+import json
+import signal
+import uuid
+from pathlib import Path
+
+from marin_dag.graph import Graph
+from tests.end_to_end.conftest import Reference
+from tests.end_to_end.driver import Driver, committed, differing, ended, processes_with, wait_for
+
+
+def has_checkpoint(prefix: Path, digest: str) -> bool:
+    """Whether a phase could be resumed in the middle."""
+    return any((prefix / "work" / digest).glob("temporary/*/checkpoint/manifest.json"))
+
+
+def events(prefix: Path, digest: str) -> list[dict[str, object]]:
+    """Of all attempts, in the order in which they began."""
+    logs = sorted((prefix / "work" / digest / "events").iterdir())
+    return [json.loads(line) for log in logs for line in log.read_text().splitlines() if line.endswith("}")]
+
+
+def test_killed_in_each_kind_of_step_the_same_command_completes_with_the_same_bytes(
+    empty: Driver, reference: Reference, graph: Graph
+):
+    first_of_kind = {}
+    for name in reference.ended.started:
+        first_of_kind.setdefault(graph.step(name).kind.name, name)
+    assert len(first_of_kind) == 13
+    for kind, name in first_of_kind.items():
+        step = graph.step(name)
+        if kind == "train_phase":
+            once = functools.partial(has_checkpoint, empty.prefix, step.digest)
+            empty.kill_in(name, once=once, SECONDS_PER_UPDATE="0.3")
+        else:
+            empty.kill_in(name)
+        assert step.key not in committed(empty.prefix), f"{name} was done before it could be killed"
+    last = empty()
+    assert last.code == 0, last.output + last.errors
+    assert differing(committed(empty.prefix), reference.committed) == []
+    resumed = [event for event in events(empty.prefix, graph.step("kestrel").digest) if event["event"] == "resume"]
+    assert [0 < event["step"] < 6 for event in resumed] == [True]
+
+
+def test_a_driver_on_ray_killed_in_a_training_step_and_started_again_gives_the_bytes_of_the_local_backend(
+    ground: Path, empty: Driver, reference: Reference, graph: Graph
+):
+    on_ray = Driver(ground, empty.prefix, backend="ray")
+    mark = f"TINY_TOOTSIE={uuid.uuid4().hex}"
+    process = on_ray.start("--until", "deeper_starling", **dict([mark.split("=")]))
+    wait_for(lambda: has_checkpoint(empty.prefix, graph.step("kestrel").digest), process)
+    process.kill()  # the driver alone: what it started has to end by itself
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert graph.step("deeper_starling").key not in committed(empty.prefix)
+
+    whole = ended(on_ray.start())
+    assert whole.code == 0, whole.output + whole.errors
+    assert "Ray dashboard http://127.0.0.1:" in whole.output
+    assert differing(committed(empty.prefix), reference.committed) == []
+    wait_for(lambda: not list(processes_with(mark)), seconds=60)

@@ -1,0 +1,165 @@
+"""What the real pipeline does before anything runs, and what it says when it cannot."""
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marin_dag.cli import main
+from pipelines import tootsie
+from tests.end_to_end.driver import ROOT, Driver, Ended, environment, one_message, tree
+from tests.end_to_end.tiny_texts import write_corpus
+
+HEAVY = {"jax", "ray", "pyarrow", "tokenizers", "tensorstore", "lm_eval", "torch", "transformers", "safetensors"}
+WATCHED = """
+import json, runpy, sys
+sys.argv = sys.argv[1:]
+code = 0
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except SystemExit as end:
+    code = end.code
+json.dump([code, sorted(sys.modules)], sys.stderr)
+"""
+
+
+def watched(folder: Path, script: str, *arguments: str) -> tuple[int, set[str], str]:
+    """Exit code, top-level modules imported, and what was printed, of a script run in `folder`."""
+    command = [sys.executable, "-B", "-c", WATCHED, str(ROOT / script), *arguments]
+    variables = environment(folder, HOME=str(folder), TMPDIR=str(folder))
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True)
+    code, modules = json.loads(done.stderr)
+    return code, {name.partition(".")[0] for name in modules}, done.stdout
+
+
+@pytest.mark.parametrize("scale", ["laptop", "8b"])
+def test_a_dry_run_of_the_real_recipe_plans_all_of_it_and_imports_and_writes_nothing_heavy(scale: str, tmp_path: Path):
+    code, modules, table = watched(tmp_path, "pipelines/tootsie.py", "--scale", scale, "--dry-run", "--every-step")
+    assert code == 2
+    assert not HEAVY & modules
+    names = {line.split()[0] for line in table.split("\n\n")[0].splitlines() if not line.startswith(" ")}
+    assert {"kestrel", "deeper_starling", "cooldown_v2", "raccoon_softer", "spoonbill_deeper", "report"} <= names
+    assert {"ema_eval/dessert_bad", "hf_export/jellyfish", "lm_eval/deeper_starling", "tokenizer"} <= names
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_what_is_done_imports_and_writes_nothing_heavy_and_ends_with_0(
+    finished: Driver, ground: Path, tmp_path: Path
+):
+    before = tree(finished.prefix)
+    prefix = ("--texts", str(ground / "texts"), "--prefix", str(finished.prefix))
+    code, modules, table = watched(tmp_path, "tests/end_to_end/tiny_tootsie.py", "--dry-run", *prefix)
+    assert code == 0
+    assert not (HEAVY - {"pyarrow"}) & modules
+    assert "68 steps: 68 done. Nothing would run." in table
+    assert tree(finished.prefix) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "beginning"),
+    [
+        (["--set", "phoenix.zloss=1"], "phoenix.zloss: TrainPhaseConfig has no field 'zloss'. Did you mean 'z_loss'?"),
+        (
+            ["--set", "phoenix.learning_rate.peak=1"],
+            "phoenix.learning_rate.peak: Rewarm has no field 'peak'. Did you mean 'peak_value'?",
+        ),
+        (["--set", "phonix.z_loss=1"], "--set 'phonix.z_loss=1': there is no step 'phonix'. Did you mean 'phoenix'?"),
+        (["--until", "kestrl"], "there is no step 'kestrl'. Did you mean 'kestrel'?"),
+        (["why", "hf_export/starlng"], "there is no step 'hf_export/starlng'. Did you mean 'hf_export/starling'?"),
+        (["--set", "phoenix.z_loss=-1"], "phoenix.z_loss: -1 is refused: Input should be greater than or equal to 0"),
+        (["--set", "phoenix.z_loss=much"], "phoenix.z_loss: 'much' is refused: Input should be a valid number"),
+        (["--set", "phoenix.until_step=3"], "phoenix.until_step is 3, but it starts from jellyfish at 921"),
+        (["fork", "ocelot", "--as", "mine", "--set", "zloss=1"], "mine.zloss: TrainPhaseConfig has no field 'zloss'"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_real_recipe_is_one_message_and_writes_nothing(
+    arguments: list[str], beginning: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    command = [*arguments, "--prefix", str(tmp_path / "runs")]
+    code = main(tootsie.build, add_arguments=tootsie.add_arguments, name="tootsie", argv=command)
+    said = capsys.readouterr()
+    assert (code, said.out) == (1, "")
+    one_message(said.err, f"tootsie: {beginning}")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_jump_that_nobody_acknowledged_is_refused_with_the_line_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    command = ["--set", "starling.weight_decay=0.2", "--dry-run", "--prefix", str(tmp_path / "runs")]
+    assert main(tootsie.build, add_arguments=tootsie.add_arguments, name="tootsie", argv=command) == 1
+    said = capsys.readouterr().err
+    assert "weight_decay changes from 0.1 to 0.2" in said
+    assert "write acknowledge=('weight_decay',)" in said
+
+
+@pytest.mark.parametrize("command", [[], ["--dry-run"], ["ls"]])
+def test_a_prefix_that_is_a_file_is_one_message_and_the_file_stays(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "runs").write_text("a diary")
+    prefix = ["--prefix", str(tmp_path / "runs")]
+    assert main(tootsie.build, add_arguments=tootsie.add_arguments, name="tootsie", argv=[*command, *prefix]) == 1
+    said = capsys.readouterr().err
+    one_message(said, f"tootsie: {tmp_path}/runs")
+    assert "a file stands where a folder is needed" in said
+    assert (tmp_path / "runs").read_text() == "a diary"
+
+
+GOOD = "A document of more than five words, which nothing is to be said against."
+BAD_FILES = {
+    "empty": (gzip.compress(b""), r"extract/web_bad: no document is left \(nothing was dropped\). The source is empty"),
+    "not UTF-8": (
+        gzip.compress(b'{"text": "na\xefve"}\n'), r"extract/web_bad: no document is left \(not UTF-8: 1\)",
+    ),
+    "cut short": (
+        gzip.compress(b'{"text": "x"}\n' * 100)[:-20], r"web_bad\.jsonl\.gz: cannot be unpacked \(Compressed file end",
+    ),
+    "no archive": (b"plain text\n", r"web_bad\.jsonl\.gz: cannot be unpacked"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD_FILES)
+def test_a_bad_file_of_the_users_fails_its_own_source_and_mended_it_is_all_that_runs(what: str, tmp_path: Path):
+    content, message = BAD_FILES[what]
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    write_corpus(corpus / "code.jsonl.gz", [GOOD])
+    (corpus / "web_bad.jsonl.gz").write_bytes(content)
+
+    first = own_corpus(tmp_path)
+    assert first.code == 1
+    assert first.errors == "" and "Traceback" not in first.output
+    assert re.search(rf"^extract/web_bad failed: \w+: .*{message}", first.output, re.MULTILINE), first.output
+    assert "3 of 4 steps are done, 1 failed, 0 blocked, 0 not run" in first.output
+    write_corpus(corpus / "web_bad.jsonl.gz", [GOOD])
+    second = own_corpus(tmp_path)
+    assert (second.code, second.started) == (0, ["download/web_bad", "extract/web_bad"])
+
+
+def test_a_wrong_checksum_shows_both_and_keeps_no_file(tmp_path: Path):
+    (tmp_path / "corpus").mkdir()
+    write_corpus(tmp_path / "corpus/code.jsonl.gz", [GOOD])
+    wrong = "0" * 64
+    ended = own_corpus(tmp_path, "--set", f"download/code.fetch.files.0.sha256={wrong}")
+    assert ended.code == 1
+    assert "wrong checksum" in ended.output and wrong in ended.output
+    assert "1 failed, 1 blocked" in ended.output
+    assert "Traceback" not in ended.output + ended.errors
+    assert not list((tmp_path / "runs/commits").glob("*"))
+    assert not list((tmp_path / "runs/outputs").rglob("*.gz"))
+    assert own_corpus(tmp_path).code == 0
+
+
+def own_corpus(folder: Path, *arguments: str) -> Ended:
+    """The real pipeline over DIR, as far as documents are read, with nothing to download."""
+    command = [sys.executable, "pipelines/tootsie.py", "--corpus", str(folder / "corpus"), "--backend", "local"]
+    command += ["--prefix", str(folder / "runs"), "--only", "download/code", "--only", "download/web*"]
+    command += ["--only", "extract/*", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment(folder), capture_output=True, text=True, check=False)
+    return Ended(done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,173 @@
+"""The whole graph in the local backend: what runs, what does not, and what is in the records."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from marin_dag.graph import Graph
+from marin_dag.records import Record, Records
+from marin_dag.step import Step
+from marin_dag.store import LocalStore
+from runtime.training.timeline import consumed_tokens
+from tests.end_to_end.conftest import Reference
+from tests.end_to_end.driver import Driver, committed, differing, tree
+
+
+def record_of(prefix: Path, step: Step[Any]) -> Record:
+    record = Records(LocalStore(str(prefix))).find(step.key)
+    assert record is not None, step.name
+    return record
+
+
+def events_of(prefix: Path, step: Step[Any], attempt: str) -> list[dict[str, Any]]:
+    lines = (prefix / "work" / step.digest / "events" / f"{attempt}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def metrics_of(prefix: Path, step: Step[Any]) -> list[dict[str, Any]]:
+    record = record_of(prefix, step)
+    return pq.read_table(prefix / record.output_path / record.result["metrics"]).to_pylist()
+
+
+def test_the_whole_run_makes_each_output_once_and_shows_where_the_results_are(reference: Reference, graph: Graph):
+    assert set(reference.committed) == {step.key for step in graph.steps}
+    assert len(reference.ended.started) == len(set(reference.ended.started)) == len(reference.committed)
+    assert {step.kind.name for step in graph.steps} == {
+        "download", "extract", "filter_documents", "dedup", "evaluation_items", "decontaminate", "train_tokenizer",
+        "tokenize", "train_phase", "ema_eval", "hf_export", "lm_eval", "report",
+    }  # fmt: skip
+    assert reference.ended.errors == ""
+    for name in ("report", "hf_export/deeper_starling", "lm_eval/deeper_starling"):
+        folder = reference.prefix / record_of(reference.prefix, graph.step(name)).output_path
+        assert f"  {name}: {folder}\n" in reference.ended.output
+
+
+def test_what_each_cleaning_step_was_given_to_drop_is_dropped(reference: Reference, graph: Graph):
+    for source in ("code", "math", "questions", "web"):
+        dropped = {
+            stage: record_of(reference.prefix, graph.step(f"{stage}/{source}")).result["dropped"]
+            for stage in ("filter", "dedup", "decontaminate")
+        }
+        assert dropped["filter"]["too few words"] >= 1
+        assert dropped["dedup"]["exact duplicate"] >= 1
+        assert dropped["decontaminate"] == {"overlaps with arc_easy": 1}
+
+
+def test_steps_and_tokens_in_the_records_are_those_of_the_timeline(reference: Reference, graph: Graph):
+    phases = [step for step in graph.steps if step.kind.name == "train_phase"]
+    assert len(phases) == 17
+    for phase in phases:
+        chain = [phase.config]
+        while chain[0].start is not None:
+            chain.insert(0, chain[0].start.step.config)
+        until = phase.config.until_step
+        result = record_of(reference.prefix, phase).result
+        assert result["step"] == until
+        assert result["consumed_tokens"] == consumed_tokens(chain, until)
+        rows = metrics_of(reference.prefix, phase)
+        assert [row["step"] for row in rows] == list(range(1, until + 1))
+        assert [row["consumed_tokens"] for row in rows] == [consumed_tokens(chain, row["step"]) for row in rows]
+
+
+def test_weights_are_measured_hot_and_where_a_phase_averages_them_averaged(reference: Reference, graph: Graph):
+    evaluations = [step for step in graph.steps if step.kind.name == "ema_eval"]
+    assert len(evaluations) == 17
+    for evaluation in evaluations:
+        phase = evaluation.config.phase.step
+        result = record_of(reference.prefix, evaluation).result
+        trained = record_of(reference.prefix, phase).result
+        assert (result["step"], result["consumed_tokens"]) == (trained["step"], trained["consumed_tokens"])
+        assert set(result["hot"]) == {"code", "math", "questions", "web"}
+        assert trained["has_average"] == (phase.config.average is not None) == (phase.name != "kestrel")
+        if trained["has_average"]:
+            assert set(result["averaged"]) == set(result["hot"])
+            assert all(result["averaged"][domain] != result["hot"][domain] for domain in result["hot"])
+        else:
+            assert result["averaged"] is None
+
+
+def test_the_second_run_says_that_there_is_nothing_to_do_and_starts_nothing(finished: Driver, reference: Reference):
+    before = tree(finished.prefix)
+    again = finished()
+    assert again.code == 0
+    assert again.output.startswith("nothing to do: 68 steps, all done\n")
+    assert again.started == []
+    assert "report: " in again.output
+    assert tree(finished.prefix) == before
+
+
+def test_one_changed_number_runs_its_phase_and_what_follows_and_touches_nothing_else(
+    finished: Driver, reference: Reference, graph: Graph
+):
+    change = ("--set", "phoenix.z_loss=1e-4")
+    expected = graph.descendants("phoenix")
+    assert {"phoenix", "starling", "deeper_starling", "ema_eval/phoenix", "lm_eval/starling", "report"} <= expected
+    assert not {"kestrel", "ocelot", "jellyfish", "dessert", "lm_eval/jellyfish"} & expected
+    plan = finished("--dry-run", "--every-step", *change)
+    assert plan.code == 2
+    table = [line.split()[:2] for line in plan.output.split("\n\n")[0].splitlines() if not line.startswith(" ")]
+    assert {name for name, verdict in table if verdict == "stale"} == expected
+    assert {name for name, verdict in table if verdict == "done"} == set(graph.names) - expected
+
+    before = tree(finished.prefix)
+    changed = finished(*change)
+    assert changed.code == 0, changed.output
+    assert set(changed.started) == expected
+    assert len(changed.started) == len(expected)
+    now = committed(finished.prefix)
+    assert len(now) == len(reference.committed) + len(expected)
+    assert differing({key: now[key] for key in reference.committed}, reference.committed) == []
+    after = tree(finished.prefix)
+    unchanged = {path for path in before if path.startswith(("commits/", "outputs/", "labels/"))}
+    assert [path for path in sorted(unchanged) if after.get(path) != before[path]] == []
+    records = Records(LocalStore(str(finished.prefix)))
+    assert {records.get(key).name for key in now.keys() - reference.committed.keys()} == expected
+
+    assert finished(*change, "--dry-run").code == 0
+    back = finished()
+    assert (back.code, back.started) == (0, [])
+
+
+def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_once(finished: Driver, graph: Graph):
+    later = ("--set", "deeper_starling.until_step=29", "--until", "deeper_starling")
+    plan = finished("--dry-run", *later)
+    assert plan.code == 2
+    assert "goes on from step 27 to 29" in plan.output
+    extended = finished(*later)
+    assert extended.code == 0, extended.output
+    assert extended.started == ["deeper_starling"]
+
+    short = graph.step("deeper_starling")
+    long = graph.override("deeper_starling", "until_step", "29").step("deeper_starling")
+    assert long.digest == short.digest
+    events = events_of(finished.prefix, long, record_of(finished.prefix, long).attempt)
+    assert [event["step"] for event in events if event["event"] == "resume"] == [27]
+    assert [event["step"] for event in events if event["event"] in ("checkpoint", "milestone")] == [28, 29]
+    rows = metrics_of(finished.prefix, long)
+    assert len(rows) == 29
+    assert rows[:27] == metrics_of(finished.prefix, short)
+
+    back = finished("--until", "deeper_starling")
+    assert (back.code, back.started) == (0, [])
+    assert "nothing to do" in back.output
+    assert finished("--dry-run").code == 0
+
+
+def test_a_branch_is_planned_run_alone_and_dropped(finished: Driver, reference: Reference):
+    forked = finished("fork", "jellyfish", "--as", "my-spoonbill", "--set", "z_loss=1e-4")
+    assert forked.code == 0, forked.errors
+    assert "--until my-spoonbill" in forked.output
+    plan = finished("--dry-run")
+    assert plan.code == 2
+    assert "my-spoonbill" in plan.output
+    assert "69 steps: 68 done, 1 missing. 1 would run." in plan.output
+    branch = finished("--until", "my-spoonbill")
+    assert branch.code == 0, branch.output
+    assert branch.started == ["my-spoonbill"]
+    assert finished("drop", "my-spoonbill").code == 0
+    assert finished("--dry-run").code == 0
+    now = committed(finished.prefix)
+    assert len(now) == len(reference.committed) + 1
+    assert differing({key: now[key] for key in reference.committed}, reference.committed) == []
