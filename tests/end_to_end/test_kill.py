@@ -49,7 +49,7 @@ def test_a_driver_on_ray_killed_in_a_training_step_and_started_again_gives_the_b
 ):
     on_ray = Driver(ground, empty.prefix, backend="ray")
     mark = f"TINY_TOOTSIE={uuid.uuid4().hex}"
-    process = on_ray.start("--until", "deeper_starling", **dict([mark.split("=")]))
+    process = on_ray.start(**dict([mark.split("=")]))
     wait_for(lambda: has_checkpoint(empty.prefix, graph.step("kestrel").digest), process)
     process.kill()  # the driver alone: what it started has to end by itself
     process.communicate()

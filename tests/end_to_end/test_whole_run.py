@@ -125,7 +125,6 @@ def test_one_changed_number_runs_its_phase_and_what_follows_and_touches_nothing_
     records = Records(LocalStore(str(finished.prefix)))
     assert {records.get(key).name for key in now.keys() - reference.committed.keys()} == expected
 
-    assert finished(*change, "--dry-run").code == 0
     back = finished()
     assert (back.code, back.started) == (0, [])
 
@@ -152,7 +151,6 @@ def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_
     back = finished("--until", "deeper_starling")
     assert (back.code, back.started) == (0, [])
     assert "nothing to do" in back.output
-    assert finished("--dry-run").code == 0
 
 
 def test_a_branch_is_planned_run_alone_and_dropped(finished: Driver, reference: Reference):
@@ -167,7 +165,7 @@ def test_a_branch_is_planned_run_alone_and_dropped(finished: Driver, reference: 
     assert branch.code == 0, branch.output
     assert branch.started == ["my-spoonbill"]
     assert finished("drop", "my-spoonbill").code == 0
-    assert finished("--dry-run").code == 0
+    assert "68 steps, all done" in finished().output
     now = committed(finished.prefix)
     assert len(now) == len(reference.committed) + 1
     assert differing({key: now[key] for key in reference.committed}, reference.committed) == []
