@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pydantic import BaseModel
 
 from marin_dag.provenance import now
-from marin_dag.store import Entry, Store, StoreError
+from marin_dag.store import Entry, Store
 
 HEARTBEAT_SECONDS = 10.0
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS
@@ -69,7 +69,7 @@ class Lease:
             self._num_beats += 1
             self._leases.store.write(_path(self.digest, self.epoch, "beat"), str(self._num_beats).encode())
             taken = self._leases.current_epoch(self.digest) > self.epoch
-        except (StoreError, OSError):
+        except Exception:  # whatever it is, the lease may be lost, and the holder is told
             taken = True
         if taken:
             self.is_lost = True

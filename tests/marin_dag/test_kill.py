@@ -111,7 +111,7 @@ def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
 
 
 def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(quick_folder: Path, expected: dict[str, object]):
-    process = driver(quick_folder, "local", 0.6)
+    process = driver(quick_folder, "local", 5)
     wait_for_executions(quick_folder, 4, process)  # in a shard, which takes no notice of the first wish
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
