@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from marin_dag.attempt_log import AttemptLog
 from marin_dag.context import StepStopped
+from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 from marin_dag.lease import Leases
 from marin_dag.provenance import now
@@ -47,12 +48,15 @@ class AttemptContext:
         self._records = Records(self._store)
         self._started = now()
         self._shard_files: list[FileEntry] = []
+        self._mapped: set[str] = set()
         self._published_folders: set[str] = set()
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self.log_path = f"{self._output}.log"
         """Relative to the prefix."""
         self.output_path = self._store.make_folder(self._output)
-        self.work_path = self._store.make_folder(f"work/{task.digest}")
+        # What is forced proves nothing if it takes over the work of the first time.
+        self._work = f"{self._output}.work" if task.is_forced else f"work/{task.digest}"
+        self.work_path = self._store.make_folder(self._work)
 
     def map(
         self,
@@ -63,9 +67,15 @@ class AttemptContext:
         name: str = "shards",
     ) -> list[MappedT]:
         """See StepContext."""
+        if name in self._mapped:
+            raise ValueError(
+                f"{self.name}: context.map(name={name!r}) twice; the second would be given the shards of the first. "
+                "Give each its own name=."
+            )
+        self._mapped.add(name)
         shards = ShardMap(
             self._store,
-            f"work/{self.digest}/shards/{name}",
+            f"{self._work}/shards/{name}",
             self._output,
             name,
             function,
@@ -151,6 +161,11 @@ class AttemptContext:
             ),
         )
         winner = self._records.commit(record)
+        if task.is_forced and winner.result != data:
+            raise UserError(
+                f"run again, it gave another result: {data}, and the first time {winner.result}. Something that shapes "
+                "the output is not in the step's identity. The first output stays in force."
+            )
         if winner.attempt != task.attempt:
             same = winner.manifest == manifest and winner.result == data
             self.log.log(

@@ -45,6 +45,7 @@ class StepContext(Protocol):
         """`function(item, path)` for each item, at most `in_flight` at once; results in order of the items.
 
         `path` is the shard's own folder, `{output_path}/{name}/{index:05d}`. Finished shards survive a kill.
+        A step that maps twice gives each its own `name`.
         `function` must be picklable, and return a pydantic model or a JSON value.
         """
         ...

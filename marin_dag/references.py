@@ -68,7 +68,7 @@ class _Scanner:
             kept = [item for item in statement.decorator_list if not self._is_engine(item)]
             return _with(statement, decorator_list=kept)
         if isinstance(statement, ast.ClassDef) and self.aspect is not Aspect.FULL:
-            return _with(statement, body=[item for item in statement.body if not isinstance(item, ast.AnnAssign)])
+            return _with(statement, body=[item for item in statement.body if not _is_field(item)])
         return statement
 
     def _is_engine(self, decorator: ast.expr) -> bool:
@@ -221,7 +221,7 @@ class _Scanner:
     def _refuse_to_guess(self, call: ast.Call) -> None:
         called = ast.unparse(call.func)
         first = call.args[0] if call.args else None
-        if called in ("eval", "exec", "__import__"):
+        if called in ("eval", "exec", "__import__", "globals"):
             self.opaque.append(f"{called}(...)")
         elif called in ("importlib.import_module", "import_module"):
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
@@ -232,6 +232,13 @@ class _Scanner:
             attribute = call.func.args[1] if len(call.func.args) > 1 else None
             if not isinstance(attribute, ast.Constant):
                 self.opaque.append(ast.unparse(call.func))
+
+
+def _is_field(item: ast.stmt) -> bool:
+    """Whether a statement of a class body declares data. A `ClassVar` or a private attribute is in no document."""
+    if not (isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)):
+        return False
+    return not item.target.id.startswith("_") and "ClassVar" not in ast.unparse(item.annotation)
 
 
 def _parameters(arguments: ast.arguments) -> list[str]:

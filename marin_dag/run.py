@@ -203,6 +203,7 @@ class Run:
             lease_epoch=epoch,
             provenance=self._provenance,
             wanted_milestones=tuple(sorted(wanted - {step.until})),
+            is_forced=step.key in self._force and step.key in self._committed and step.until is None,
         )
 
     def _take(self, outcome: Outcome) -> None:

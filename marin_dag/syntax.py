@@ -49,13 +49,9 @@ def parse_module(name: str, path: Path) -> Module:
 def _add(module: Module, statement: ast.stmt) -> None:
     match statement:
         case ast.Import() | ast.ImportFrom():
-            for name, target in imported(statement, module.package):
-                if name == "*":
-                    module.star_imports.append(target.module)
-                else:
-                    module.imports.setdefault(name, []).append(target)
+            _add_import(module, statement)
         case ast.If() if _is_type_checking(statement.test):
-            for inner in statement.body:
+            for inner in (*statement.body, *statement.orelse):
                 _add(module, inner)
         case ast.If() if _is_main_guard(statement.test):
             return
@@ -63,11 +59,22 @@ def _add(module: Module, statement: ast.stmt) -> None:
             return
         case _:
             # A compound statement defines, as a whole, every name that it binds.
-            names = set(bindings([statement]).names)
+            bound = bindings([statement])
+            names = set(bound.names)
             for name in names:
                 module.definitions.setdefault(name, []).append(statement)
+            for inner in bound.imports:  # `try: from fast import f; except ImportError: from slow import f` means both
+                _add_import(module, inner)
             if not names or not isinstance(statement, _SIMPLE_DEFINITIONS):
                 module.effects.append(statement)
+
+
+def _add_import(module: Module, statement: ast.Import | ast.ImportFrom) -> None:
+    for name, target in imported(statement, module.package):
+        if name == "*":
+            module.star_imports.append(target.module)
+        else:
+            module.imports.setdefault(name, []).append(target)
 
 
 _SIMPLE_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.AugAssign)

@@ -63,6 +63,8 @@ class Task:
     lease_epoch: int
     provenance: Provenance
     wanted_milestones: tuple[int, ...] = ()
+    is_forced: bool = False
+    """Done already, and run again to see whether it gives the same; never so for a trajectory."""
 
     @property
     def key(self) -> str:

@@ -205,6 +205,7 @@ def test_a_main_guard_does_not_count(project: Project) -> None:
         ("import importlib\n    return importlib.import_module(x).run()", "importlib.import_module(x)"),
         ("return getattr(x, name)(1)", "getattr(x, name)"),
         ("return eval(x)", "eval(...)"),
+        ("return globals()[name](x)", "globals(...)"),
         ("from runtime import gone\n    return gone.f(x)", "runtime.gone: not found in the source"),
     ],
 )
@@ -256,6 +257,40 @@ def test_a_class_whose_instance_a_config_holds_counts_by_its_methods(tmp_path: P
     before = fingerprint(schedule.format("step"))
     assert fingerprint(schedule.format("step").replace("1.0", "2.0")) == before
     assert fingerprint(schedule.format("step + 1")) != before
+
+
+@pytest.mark.parametrize("constant", ["LIMIT: ClassVar[int] = 3", "_limit: int = 3"])
+def test_a_constant_of_a_class_counts_though_its_fields_do_not(project: Project, constant: str) -> None:
+    def fingerprint(line: str) -> str:
+        source = f"class Linear:\n    peak: float = 1.0\n    {line}\n\n    def at(self):\n        return self.peak\n"
+        project.write("runtime/schedule.py", source)
+        sources = Sources((project.root,), frozenset({"runtime"}))
+        return sources.closure([Place("runtime.schedule", "Linear", Aspect.VALUE)])[0]
+
+    assert fingerprint(constant) != fingerprint(constant.replace("3", "4"))
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "try:\n    from runtime.fast import impl\nexcept ImportError:\n    from runtime.slow import impl\n",
+        "import sys\n\nif sys.version_info < (3, 99):\n    from runtime.fast import impl\n"
+        "else:\n    from runtime.slow import impl\n",
+    ],
+)
+def test_an_import_under_a_condition_is_followed_both_ways(project: Project, imports: str) -> None:
+    project.write("runtime/fast.py", "def impl(x):\n    return x\n")
+    project.write("runtime/slow.py", "def impl(x):\n    return x\n")
+    project.write("runtime/deeper.py", f"{imports}\n\ndef depth(x):\n    return impl(x)\n")
+    assert {"runtime.fast.impl", "runtime.slow.impl"} <= set(project.closure()[1])
+
+
+def test_what_is_defined_only_while_running_counts(project: Project) -> None:
+    source = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    LEAST: int\nelse:\n    LEAST = 3\n"
+    project.write("runtime/deeper.py", f"{source}\n\ndef depth(x):\n    return LEAST\n")
+    before, _, _ = project.closure()
+    project.edit("runtime/deeper.py", "LEAST = 3", "LEAST = 4")
+    assert project.closure()[0] != before
 
 
 def test_a_package_that_is_not_installed_is_named() -> None:

@@ -29,6 +29,7 @@ from tests.marin_dag.toy_steps import (
     join,
     read_file,
     squares,
+    twice,
     write,
 )
 
@@ -53,7 +54,9 @@ class Recorder(LineDisplay):
         return "\n".join(self.lines)
 
 
-def run(prefix: str, steps: Sequence[Step[Any]], backend: Backend | None = None) -> tuple[int, Recorder]:
+def run(
+    prefix: str, steps: Sequence[Step[Any]], backend: Backend | None = None, force: frozenset[str] = frozenset()
+) -> tuple[int, Recorder]:
     display = Recorder()
     code = Run(
         steps,
@@ -62,6 +65,7 @@ def run(prefix: str, steps: Sequence[Step[Any]], backend: Backend | None = None)
         display,
         command="python pipelines/toy.py",
         back_off_seconds=0.01,
+        force=force,
     ).run()
     return code, display
 
@@ -200,6 +204,32 @@ def test_finished_shards_are_not_done_again(prefix: str, tmp_path: Path, backend
     assert executions(marks) == {f"shard{number}": 1 for number in range(6)}
     assert output(prefix, step, "total.txt") == "[0, 1, 4, 9, 16, 25]"
     assert len(record(prefix, step).manifest) == 7
+
+
+def test_a_forced_step_does_its_shards_again(prefix: str, tmp_path: Path):
+    marks = tmp_path / "marks"
+    step = squares("squares", ShardsConfig(num_shards=3, marks=str(marks)))
+    assert run(prefix, [step])[0] == 0
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 0
+    assert "squares done again, with the same output" in display.text
+    assert executions(marks) == {f"shard{number}": 2 for number in range(3)}
+
+
+def test_a_forced_step_that_gives_another_result_says_so(tmp_path: Path):
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    step = fail("unsteady", FailConfig(message="", kind="count", marks=str(marks)))
+    assert run(prefix, [step])[0] == 0
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 1
+    assert "run again, it gave another result" in display.text
+    assert record(prefix, step).result == {"file": "none", "num_bytes": 1}
+
+
+def test_two_maps_of_one_name_are_refused_instead_of_mixed_up(tmp_path: Path):
+    code, display = run(str(tmp_path / "runs"), [twice("twice", ShardsConfig(num_shards=2))])
+    assert code == 1
+    assert "context.map(name='shards') twice" in display.text
 
 
 def test_a_kept_shard_whose_bytes_changed_is_done_again(tmp_path: Path):

@@ -81,6 +81,8 @@ class FailConfig(BaseModel, frozen=True, extra="forbid"):
 def fail(config: FailConfig, context: StepContext) -> Text:
     """Fails so many times, then works."""
     mark(config.marks, context.name)
+    if config.kind == "count":
+        return Text(file="none", num_bytes=executions(Path(config.marks))[context.name])
     if executions(Path(config.marks))[context.name] <= config.num_failures:
         if config.keeps_work:
             write_file(f"{context.work_path}/{context.attempt}", "more")
@@ -123,6 +125,13 @@ def squares(config: ShardsConfig, context: StepContext) -> Squares:
     results = context.map(square, items, in_flight=3)
     write_file(f"{context.output_path}/total.txt", str([result.square for result in results]))
     return Squares(total=sum(result.square for result in results))
+
+
+@step()
+def twice(config: ShardsConfig, context: StepContext) -> Squares:
+    items = [(number, 0.0, "", -1) for number in range(config.num_shards)]
+    squares = context.map(square, items, in_flight=1)
+    return Squares(total=sum(result.square for result in [*squares, *context.map(square, items[::-1], in_flight=1)]))
 
 
 class CountConfig(BaseModel, frozen=True, extra="forbid"):
