@@ -157,16 +157,19 @@ class _Planner:
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
-            drift = self._drift(step)
+            drift = self._drift(step, step.key)
             return (Verdict.DONE, ()) if drift is None else (Verdict.DRIFTED, (drift,))
+        kept = sorted(self._kept.get(step.digest, ())) if step.until is not None else []
+        earlier = [at for at in kept if step.until is not None and at < step.until]
+        # To go on with other code under the same version would mix the two in one trajectory.
+        if earlier and (drift := self._drift(step, f"{step.digest}@{earlier[-1]}")) is not None:
+            return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)
         if held is not None:
             return Verdict.RUNNING, (Running(held.holder.host, held.holder.pid, held.holder.since),)
         if step.key in self.failed_keys:
             return Verdict.FAILED, (self._failure(step),)
-        kept = sorted(self._kept.get(step.digest, ()))
         if kept and step.until is not None:
-            earlier = [at for at in kept if at < step.until]
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
             return Verdict.MISSING, (reason,)
         sibling = self._newest_sibling(step)
@@ -191,10 +194,10 @@ class _Planner:
                 return self.records.find(key)
         return None
 
-    def _drift(self, step: Step[Any]) -> Drifted | None:
+    def _drift(self, step: Step[Any], key: str) -> Drifted | None:
         if step.policy != "versioned":
             return None
-        record = self.records.get(step.key)
+        record = self.records.get(key)
         difference = code_difference(record.identity, step.identity)
         return None if difference is None else Drifted(str(step.version), difference)
 

@@ -1,5 +1,6 @@
 """Command line: plans, runs, reasons, forks and messages, over a small pipeline in one process."""
 
+import json
 import re
 import subprocess
 import sys
@@ -210,6 +211,19 @@ def test_versioned_code_that_changed_is_drift_and_stops(run: Toy, monkeypatch: p
     assert code == 1
     assert "needs count (drifted)" in table
     assert "bump the version of count" in run("why", "count")[1]
+
+
+def test_a_versioned_trajectory_does_not_go_on_with_other_code(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toy.train, "policy", "versioned")
+    monkeypatch.setattr(toy.train, "version", "1")
+    run()
+    assert run.verdicts("--set", "phoenix.until_step=40")["phoenix"] == "missing"
+    for path in (run.prefix / "commits").glob("*@30.json"):
+        document = json.loads(path.read_text())
+        document["identity"]["code"]["fingerprint"] = "0" * 64
+        path.unlink()
+        path.write_text(json.dumps(document))
+    assert run.verdicts("--set", "phoenix.until_step=40")["phoenix"] == "drifted"
 
 
 def test_an_edited_function_is_named_and_a_comment_changes_nothing(tmp_path: Path) -> None:
