@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from marin_dag.attempt import failure_of
+from marin_dag.attempt import LeaseLostError, failure_of
 from marin_dag.backend import Backend
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input, replace_inputs
@@ -209,6 +209,8 @@ class Run:
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
         lost = node.lease is not None and node.lease.is_lost
+        # The attempt may meet its successor's claim at its commit, before the next heartbeat does.
+        lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
         self._release(node)
         if outcome.status == "done":
             self._take_done(node, outcome)

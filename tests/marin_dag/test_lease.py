@@ -116,14 +116,15 @@ def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_pa
     successor_leases.close()
 
 
-def test_a_heartbeat_that_fails_counts_as_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("error", [StoreError("no"), ValueError("a stray file among the leases")])
+def test_a_heartbeat_that_fails_counts_as_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception):
     store, lost = LocalStore(str(tmp_path)), []
     leases = Leases(store)
     lease = leases.acquire(DIGEST, "web", lambda: lost.append(1))
     assert isinstance(lease, Lease)
 
     def refuse(path: str, data: bytes) -> None:
-        raise StoreError("no")
+        raise error
 
     monkeypatch.setattr(store, "write", refuse)
     lease.beat()

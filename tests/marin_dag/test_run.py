@@ -232,6 +232,28 @@ def test_two_maps_of_one_name_are_refused_instead_of_mixed_up(tmp_path: Path):
     assert "context.map(name='shards') twice" in display.text
 
 
+def test_an_attempt_overtaken_at_its_commit_waits_for_the_other(tmp_path: Path):
+    prefix = str(tmp_path / "runs")
+    step = write("a", WriteConfig(text="aaa"))
+
+    class Overtaken(LocalBackend):
+        """Another driver claims the next epoch while the first attempt runs, gives up, and lets go."""
+
+        num_attempts = 0
+
+        def wait(self, timeout_seconds: float) -> list[Any]:
+            store, self.num_attempts = open_store(prefix), self.num_attempts + bool(self._queue)
+            if self._queue and self.num_attempts == 1:
+                store.create(f"leases/{step.digest}/{2:08d}.claim", b"")
+                store.create(f"leases/{step.digest}/{2:08d}.released", b"")
+            return super().wait(timeout_seconds)
+
+    code, display = run(prefix, [step], Overtaken())
+    assert code == 0, display.text
+    assert "a lost another run has taken it over" in display.text
+    assert output(prefix, step, "deep/text.txt") == "aaa"
+
+
 def test_a_kept_shard_whose_bytes_changed_is_done_again(tmp_path: Path):
     prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
     step = squares("squares", ShardsConfig(num_shards=3, marks=str(marks), fail_at=2))
