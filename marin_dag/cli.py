@@ -5,7 +5,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def main(
     *,
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
     name: str,
-    results: Sequence[str] = (),
+    results: Mapping[str, str] | None = None,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -52,14 +52,15 @@ def main(
         build: makes the targets from the parsed arguments.
         add_arguments: declares the pipeline's own arguments.
         name: of the pipeline; its forks are kept under it.
-        results: globs of the steps whose outputs a person wants to see in the end; by default what nothing needs.
+        results: the steps whose outputs a person wants to see in the end, each with the file or folder of it to show
+            ("" for all of it); by default the steps that nothing else needs.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser(name, add_arguments)
     parsed = parser.parse_intermixed_args(arguments)
     try:
-        return _Command(parsed, arguments, build, name, tuple(results)).run()
+        return _Command(parsed, arguments, build, name, dict(results or {})).run()
     except BrokenPipeError:  # `| head` has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- the interpreter flushes it at exit
         return NOTHING_WOULD_RUN
@@ -120,7 +121,7 @@ def _program() -> str:
 
 class _Command:
     def __init__(
-        self, parsed: argparse.Namespace, arguments: list[str], build: Build, name: str, results: tuple[str, ...]
+        self, parsed: argparse.Namespace, arguments: list[str], build: Build, name: str, results: dict[str, str]
     ) -> None:
         self.parsed = parsed
         self.arguments = arguments
@@ -232,15 +233,15 @@ class _Command:
             print("\n".join(f"{what:<10} {command}" for what, command in lines))
 
     def _print_results(self, plan: Plan) -> None:
-        selection = Selection(only=self.results) if self.results else None
-        names = plan.graph.names if selection is None else selection.names(plan.graph)
         records = Records(self.store)
         for step in plan.graph.steps:
-            is_last = self.results or plan.graph.descendants(step.name) == {step.name}
-            if step.name in names and is_last and plan[step.name].is_selected:
-                record = records.find(step.key)
-                if record is not None:
-                    print(f"  {step.name}: {self.store.url(record.output_path)}")
+            is_last = plan.graph.descendants(step.name) == {step.name}
+            if not plan[step.name].is_selected or not (step.name in self.results or (not self.results and is_last)):
+                continue
+            record = records.find(step.key)
+            if record is not None:
+                shown = self.results.get(step.name, "")
+                print(f"  {step.name}: {self.store.url(record.output_path)}{'/' if shown else ''}{shown}")
 
     def why(self) -> int:
         print(explain(self.plan(), self.parsed.step, self.store))

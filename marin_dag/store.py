@@ -105,8 +105,11 @@ class Store(ABC):
 def open_store(prefix: str) -> Store:
     """The store at `prefix`: a folder or `gs://bucket/folder`. Touches nothing: a dry run must not write a byte."""
     scheme, separator, rest = prefix.partition("://")
+    if not prefix:
+        raise StoreError("--prefix is empty; name a folder or gs://bucket/folder.")
     if not separator:
-        return LocalStore(prefix)
+        # Not only absolute: array libraries refuse a path with `..` in it.
+        return LocalStore(os.path.normpath(Path(prefix).expanduser().absolute()))
     if scheme == "gs" and rest.strip("/"):
         from marin_dag.gcs_store import GcsStore  # gcsfs takes a second to import; a local plan never needs it
 

@@ -23,7 +23,7 @@ from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.train_phase import TrainPhaseConfig, train_phase
 
 # What a person wants to see in the end.
-RESULTS = ("report", "hf_export/deeper_starling", "lm_eval/deeper_starling")
+RESULTS = {"report": "report.html", "hf_export/deeper_starling": "model", "lm_eval/deeper_starling": "scores.json"}
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:

@@ -1,5 +1,6 @@
 """LM eval: scores of an exported model on lm-eval's tasks; what was published is what is scored."""
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Literal
 
@@ -78,6 +79,10 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     with fsspec.open(f"{context.output_path}/samples.jsonl", "wb") as file:
         for sample in run.samples:
             file.write((json.dumps(sample, ensure_ascii=False, sort_keys=True) + "\n").encode())
+    # The result says the same; a person looks for a file.
+    scores = [dataclasses.asdict(score) for score in run.scores]
+    with fsspec.open(f"{context.output_path}/scores.json", "wb") as file:
+        file.write((json.dumps(scores, indent=2, sort_keys=True) + "\n").encode())
     return LmEvalResult(
         scores=run.scores,
         samples="samples.jsonl",

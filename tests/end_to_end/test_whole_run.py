@@ -10,6 +10,7 @@ from marin_dag.graph import Graph
 from marin_dag.records import Record, Records
 from marin_dag.step import Step
 from marin_dag.store import LocalStore
+from pipelines.tootsie import RESULTS
 from runtime.training.timeline import consumed_tokens
 from tests.end_to_end.conftest import Reference
 from tests.end_to_end.driver import Driver, committed, differing, tree
@@ -39,9 +40,10 @@ def test_the_whole_run_makes_each_output_once_and_shows_where_the_results_are(re
         "tokenize", "train_phase", "ema_eval", "hf_export", "lm_eval", "report",
     }  # fmt: skip
     assert reference.ended.errors == ""
-    for name in ("report", "hf_export/deeper_starling", "lm_eval/deeper_starling"):
-        folder = reference.prefix / record_of(reference.prefix, graph.step(name)).output_path
-        assert f"  {name}: {folder}\n" in reference.ended.output
+    for name, shown in RESULTS.items():
+        path = reference.prefix / record_of(reference.prefix, graph.step(name)).output_path / shown
+        assert path.exists()
+        assert f"  {name}: {path}\n" in reference.ended.output
 
 
 def test_what_each_cleaning_step_was_given_to_drop_is_dropped(reference: Reference, graph: Graph):

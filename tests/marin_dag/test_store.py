@@ -197,3 +197,13 @@ def test_a_create_whose_reply_was_lost_knows_its_own_object(gcs_bucket: str, mon
     monkeypatch.setattr(store._fs, "pipe_file", lose_the_first_reply)
     assert store.create("commits/a", b"1")
     assert not store.create("commits/a", b"1")
+
+
+def test_a_folder_with_dots_in_its_path_is_the_folder_it_leads_to(tmp_path):
+    (tmp_path / "here").mkdir()
+    assert open_store(str(tmp_path / "here" / ".." / "runs")).prefix == str(tmp_path / "runs")
+
+
+def test_an_empty_prefix_is_refused():
+    with pytest.raises(StoreError, match="--prefix is empty"):
+        open_store("")
