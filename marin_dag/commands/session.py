@@ -1,0 +1,107 @@
+"""Session: what every command shares (arguments, graph, store, forks), and what a command declares of itself."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from marin_dag.errors import UserError
+from marin_dag.forks import Forks
+from marin_dag.graph import Graph, Selection, parse_assignment
+from marin_dag.plan import Plan, make_plan
+from marin_dag.step import Step
+from marin_dag.store import Store, open_store
+
+NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN, INTERRUPTED = 0, 1, 2, 130
+
+Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
+
+
+class Session:
+    """One call of the command line. Graph and plan are made anew each time they are asked for."""
+
+    def __init__(
+        self,
+        parsed: argparse.Namespace,
+        arguments: Sequence[str],
+        build: Build,
+        name: str,
+        results: Mapping[str, str],
+    ) -> None:
+        self.parsed = parsed
+        self.arguments = tuple(arguments)
+        self.pipeline = name
+        self.results = dict(results)
+        """Step to the part of its output that a person wants to see in the end."""
+        self.store: Store = open_store(parsed.prefix)
+        self.forks = Forks(self.store, name)
+        self._build = build
+
+    @property
+    def step(self) -> str:
+        """The step that the command is about."""
+        return str(self.parsed.names[0])
+
+    def recipe(self) -> Graph:
+        """The graph as written, and the forks."""
+        return self.forks.added_to(Graph(self._build(self.parsed)))
+
+    def graph(self) -> Graph:
+        """The graph with the overrides of this call."""
+        graph = self.recipe()
+        for text in self.parsed.set:
+            step, field, value = parse_assignment(text, graph)
+            graph = graph.override(step, field, value)
+        return graph
+
+    def selection(self) -> Selection:
+        """What --only, --until, --from and --force say."""
+        parsed = self.parsed
+        return Selection(tuple(parsed.only), tuple(parsed.until), tuple(parsed.from_), tuple(parsed.force))
+
+    def plan(self) -> Plan:
+        """A verdict for each step."""
+        return make_plan(self.graph(), self.store, self.selection())
+
+    def command_line(self) -> str:
+        """What the user typed, without --dry-run: a line to paste."""
+        return shlex.join([*program_words(), *(word for word in self.arguments if word != "--dry-run")])
+
+
+class Command(NamedTuple):
+    """One word of the command line. A module of `marin_dag.commands` declares it as `COMMAND`."""
+
+    name: str
+    usage: str
+    """After the name, such as "STEP --as NAME"."""
+    help: str
+    run: Callable[[Session], int]
+    """Returns the exit code."""
+    min_names: int = 0
+    """How many steps it takes, at least and at most."""
+    max_names: int = 0
+    add_arguments: Callable[[Any], None] | None = None
+    """Declares options that no other command has; the help names the command in parentheses."""
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuses too few or too many names."""
+        if len(names) < self.min_names:
+            raise UserError(f"{self.name}: name a step, such as `{program()} {self.name} STEP`.")
+        if len(names) > self.max_names:
+            extra = ", ".join(repr(name) for name in names[self.max_names :])
+            raise UserError(f"{self.name}: {extra} is too much; write `{program()} {self.name} {self.usage}`.")
+
+
+def program_words() -> list[str]:
+    """How this pipeline is called, as words: python and the script."""
+    script = Path(sys.argv[0])
+    shown = os.path.relpath(script) if script.is_absolute() and script.is_relative_to(Path.cwd()) else str(script)
+    return ["python", shown]
+
+
+def program() -> str:
+    """How this pipeline is called."""
+    return " ".join(program_words())
