@@ -3,7 +3,7 @@
 PYTHON ?= python3
 TORCH = torch==2.13.0
 
-.PHONY: tootsie test lock format clean
+.PHONY: tootsie test benchmarks lock format clean
 
 tootsie: .venv/ready
 	.venv/bin/python pipelines/tootsie.py
@@ -28,6 +28,15 @@ test: .venv/test-ready
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	touch $@
 
+# Each prints its figure and the peer's; the peers live in an environment of their own.
+benchmarks: .venv/test-ready .venv-peers/ready
+	for file in benchmarks/*.py; do grep -q '^def main' $$file && { echo "== $$file"; .venv/bin/python $$file || exit 1; }; done; true
+
+.venv-peers/ready: benchmarks/peers.txt
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
+	touch $@
+
 # Resolves anew for every supported Python; needs uv (pip install uv).
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock
@@ -38,4 +47,4 @@ format: .venv/test-ready
 	.venv/bin/ruff check --fix .
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-peers

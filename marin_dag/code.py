@@ -49,8 +49,11 @@ class CodeIdentity:
     """What the reading could not follow: a change behind it goes unseen."""
 
     def document(self) -> dict[str, Any]:
-        """As stored with an output."""
-        return {**dataclasses.asdict(self), "opaque": list(self.opaque)}
+        """As stored with an output. The steps of one kind share its parts: nothing may change them."""
+        # Not dataclasses.asdict: its deep copy of the definitions is half the cost of planning a large graph.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {
+            "opaque": list(self.opaque)
+        }
 
 
 class Place(NamedTuple):
@@ -125,9 +128,14 @@ def module_name(function: Any) -> str:
     """Module of a function; a pipeline run as a script is `__main__`, but its functions are what an import finds."""
     if function.__module__ != "__main__":
         return str(function.__module__)
-    file = Path(function.__code__.co_filename)
-    if file.resolve().is_relative_to(PROJECT_ROOT):
-        return ".".join(file.resolve().relative_to(PROJECT_ROOT).with_suffix("").parts)
+    return _module_of_script(function.__code__.co_filename)
+
+
+@cache
+def _module_of_script(filename: str) -> str:
+    file = Path(filename).resolve()
+    if file.is_relative_to(PROJECT_ROOT):
+        return ".".join(file.relative_to(PROJECT_ROOT).with_suffix("").parts)
     return file.stem
 
 

@@ -4,6 +4,7 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel
@@ -211,7 +212,7 @@ class Step(Generic[ResultT]):
         start = getattr(self.config, self.kind.continues)
         return start if isinstance(start, Input) else None
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[tuple[str, Input[Any]], ...]:
         """Dotted field and input, in field order."""
         return tuple(inputs_in(self.config))

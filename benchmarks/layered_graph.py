@@ -1,0 +1,33 @@
+"""A graph for measuring the engine: layers of trivial steps, each with two parents in the layer below."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from marin_dag.step import Input, Step, StepContext, step
+
+
+class Number(BaseModel, frozen=True, extra="forbid"):
+    number: int
+
+
+class TrivialConfig(BaseModel, frozen=True, extra="forbid"):
+    number: int
+    parents: tuple[Input[Number], ...] = ()
+
+
+@step()
+def trivial(config: TrivialConfig, context: StepContext) -> Number:
+    """Writes nothing; its cost is the engine's."""
+    return Number(number=config.number)
+
+
+def layered_graph(num_layers: int, width: int) -> list[Step[Any]]:
+    """The steps of the last layer; step `i` of a layer has steps `i` and `7 i + layer` of the one below as parents."""
+    below = [trivial(f"layer0/{i}", TrivialConfig(number=i)) for i in range(width)]
+    for layer in range(1, num_layers):
+        below = [
+            trivial(f"layer{layer}/{i}", TrivialConfig(number=i, parents=(below[i], below[(7 * i + layer) % width])))
+            for i in range(width)
+        ]
+    return list(below)
