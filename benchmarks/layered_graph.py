@@ -31,3 +31,11 @@ def layered_graph(num_layers: int, width: int) -> list[Step[Any]]:
             for i in range(width)
         ]
     return list(below)
+
+
+def chain(length: int) -> list[Step[Any]]:
+    """The last of `length` steps, each the parent of the next."""
+    last = trivial("chain/0", TrivialConfig(number=0))
+    for number in range(1, length):
+        last = trivial(f"chain/{number}", TrivialConfig(number=number, parents=(last,)))
+    return [last]

@@ -238,7 +238,16 @@ class Step(Generic[ResultT]):
         if self._identity is None:
             from marin_dag.identity import identity_of  # identity knows steps; the import goes that way round
 
-            self._identity = identity_of(self)
+            # Inputs first and by a stack of our own: a graph may be deeper than Python's.
+            below: list[Step[Any]] = [self]
+            while below:
+                missing = [i.step for _, i in below[-1].inputs if i.has_step and i.step._identity is None]
+                if missing:
+                    below.extend(missing)
+                else:
+                    step = below.pop()
+                    step._identity = step._identity or identity_of(step)
+        assert self._identity is not None
         return self._identity
 
     def as_input(self) -> Input[ResultT]:

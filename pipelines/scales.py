@@ -51,6 +51,10 @@ class Scale:
     rewarm_steps: int
     rate: float
     """Factor on every learning rate of the recipe; a narrower model takes a higher one."""
+    cooled_rate: float
+    """Where jellyfish's cooldown ends and dessert goes on."""
+    deeply_cooled_rate: float
+    """Where starling's cooldown ends and deeper_starling goes on."""
     average: Ema
     compute_dtype: str
     evaluation_tokens: int
@@ -107,6 +111,8 @@ EIGHT_B = Scale(
     kestrel_cycles=(Cycles(0, 10_000, 1_000), Cycles(200_000, 20_000, 2_000)),
     rewarm_steps=2_000,
     rate=1.0,
+    cooled_rate=1.7e-4,
+    deeply_cooled_rate=1.7e-5,
     average=Ema(0.995),
     compute_dtype="bfloat16",
     evaluation_tokens=2**20,
@@ -146,8 +152,8 @@ LAPTOP = Scale(
         phoenix_warm=941,
         phoenix=1201,
         starling=1301,
-        deeper_starling=1331,
-        dessert=941,
+        deeper_starling=1401,
+        dessert=1021,
         raccoon_soft=941,
         raccoon_softer=961,
         spoonbill_half=931,
@@ -158,6 +164,10 @@ LAPTOP = Scale(
     kestrel_cycles=(Cycles(0, 120, 12), Cycles(240, 240, 24)),
     rewarm_steps=20,
     rate=3.0,
+    # Not a tenth and a hundredth of the peak, as at full size: a cooldown a thousand times shorter would end where
+    # nothing moves any more, and a hundred updates there would teach the model nothing and leave no noise to average.
+    cooled_rate=1.5e-3,
+    deeply_cooled_rate=1.5e-3,
     average=Ema(0.9),
     compute_dtype="float32",
     evaluation_tokens=16_384,

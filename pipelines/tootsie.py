@@ -96,27 +96,27 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
     jellyfish = ocelot.then(
         "jellyfish",
         until_step=ends.jellyfish,
-        learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-4, ends.ocelot, ends.jellyfish - ends.ocelot),
+        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, ends.ocelot, ends.jellyfish - ends.ocelot),
         **corpus.mixture(mixtures.COOLDOWN_V1),
     )
     phoenix = jellyfish.then(
         "phoenix",
         until_step=ends.phoenix,
-        learning_rate=Rewarm(rate * 1.7e-4, rate * 1.7e-3, ends.jellyfish, scale.rewarm_steps),
+        learning_rate=Rewarm(scale.cooled_rate, rate * 1.7e-3, ends.jellyfish, scale.rewarm_steps),
         **corpus.mixture(mixtures.PHOENIX_WARM, (ends.phoenix_warm, mixtures.PHOENIX)),
     )
     starling = phoenix.then(
         "starling",
         until_step=ends.starling,
         global_batch_size=largest,
-        learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-5, ends.phoenix, ends.starling - ends.phoenix),
+        learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, ends.phoenix, ends.starling - ends.phoenix),
         z_loss=1e-4,
         **corpus.mixture(mixtures.STARLING),
     )
     deeper_starling = starling.then(
         "deeper_starling",
         until_step=ends.deeper_starling,
-        learning_rate=Constant(rate * 1.7e-5),
+        learning_rate=Constant(scale.deeply_cooled_rate),
     )
     return {phase.name: phase for phase in (kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling)}
 
@@ -129,13 +129,13 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     cooldown_v2 = ocelot.then(
         "cooldown_v2",
         until_step=ends.jellyfish,
-        learning_rate=Linear(rate * 1.7e-3, rate * 1.7e-4, ends.ocelot, ends.jellyfish - ends.ocelot),
+        learning_rate=Linear(rate * 1.7e-3, scale.cooled_rate, ends.ocelot, ends.jellyfish - ends.ocelot),
         **corpus.mixture(mixtures.COOLDOWN_V2),
     ).on(scale.main_resources)
     dessert_bad = jellyfish.then(
         "dessert_bad",
         until_step=ends.dessert,
-        learning_rate=Constant(rate * 1.7e-4),
+        learning_rate=Constant(scale.cooled_rate),
         **corpus.mixture(mixtures.DESSERT_BAD),
     ).on(scale.branch_resources)
     dessert = dessert_bad.fork("dessert", **corpus.mixture(mixtures.DESSERT_REPAIRED))
@@ -143,7 +143,7 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     raccoon_soft = jellyfish.then(
         "raccoon_soft",
         until_step=ends.raccoon_soft,
-        learning_rate=Linear(rate * 1.7e-4, rate * 1.7e-5, ends.jellyfish, ends.raccoon_soft - ends.jellyfish),
+        learning_rate=Linear(scale.cooled_rate, rate * 1.7e-5, ends.jellyfish, ends.raccoon_soft - ends.jellyfish),
     ).on(scale.branch_resources)
     # In some variants the moments of the optimiser were deleted from the checkpoint by hand; the code never did so.
     raccoon_softer = raccoon_soft.then(
@@ -155,7 +155,7 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     hypnotic = jellyfish.then(
         "spoonbill_hypnotic",
         until_step=ends.spoonbill,
-        learning_rate=Linear(rate * 1.7e-4, rate * 2.75e-5, ends.jellyfish, ends.spoonbill - ends.jellyfish),
+        learning_rate=Linear(scale.cooled_rate, rate * 2.75e-5, ends.jellyfish, ends.spoonbill - ends.jellyfish),
         **corpus.mixture(mixtures.SPOONBILL),
     ).on(scale.branch_resources)
     # The same training with norms watched every ten steps, which is how the growing head was found. It is the same

@@ -30,6 +30,7 @@ def test_a_chain_of_ten_thousand_steps_is_a_graph() -> None:
     step = text("text", TextConfig(text="x"))
     for index in range(10_000):
         step = count(f"count/{index}", CountConfig(texts={"x": step}))  # type: ignore[dict-item]
+    assert step.digest, "asked for before any below it"
     graph = Graph([step])
     assert len(graph.steps) == 10_001
     assert len({step.digest for step in graph.steps}) == 10_001
