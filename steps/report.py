@@ -1,5 +1,7 @@
 """Report: everything a pipeline made, in; one self-contained HTML page and its headline figures, out."""
 
+import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
@@ -15,6 +17,7 @@ from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseResult
 
 if TYPE_CHECKING:
+    from runtime.data.consumption import Consumption
     from runtime.report.contents import Evaluation, Export, Node, Phase, Report, Score, Stage
 
 PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"
@@ -50,6 +53,10 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     phases: dict[str, Input[TrainPhaseResult]]
     parents: dict[str, str]
     """Phase -> the phase it starts from."""
+    forks: dict[str, str] = {}
+    """Branch that was made on the command line -> the phase that it repeats with other settings; any number."""
+    labels: dict[str, str] = {}
+    """Source -> what to call it, where mixtures and caches do not name it as a person does."""
     mixtures: dict[str, MixtureSchedule]
     recipe: dict[str, tuple[RecipeChange, ...]]
     evaluations: dict[str, Input[EmaEvalResult]]
@@ -81,6 +88,7 @@ def refuse_unknown_names(config: ReportConfig) -> None:
     named = {
         "main_line": config.main_line,
         "parents": (*config.parents, *config.parents.values()),
+        "forks": (*config.forks, *config.forks.values()),
         "mixtures": config.mixtures,
         "recipe": config.recipe,
         "evaluations": config.evaluations,
@@ -132,19 +140,68 @@ def contents_of(config: ReportConfig) -> "Report":
 
     caches = tuple(
         Cache(name, found.num_train_tokens, found.num_validation_tokens, found.num_train_bytes)
-        for name, found in ((name, source.result) for name, source in sorted(config.caches.items()))
+        for name, found in sorted((_label(config, name), source.result) for name, source in config.caches.items())
     )
+    phases = _phases(config)
     return Report(
         title=config.title,
         introduction=config.introduction,
-        phases=_phases(config),
+        phases=phases,
         evaluations=_evaluations(config),
         exports=_exports(config),
         scores=_scores(config),
         stages=_stages(config),
         caches=caches,
         graph=_graph(config),
+        consumption=_consumption(config, phases),
     )
+
+
+def _label(config: ReportConfig, source: str) -> str:
+    return config.labels.get(source, source)
+
+
+def _labelled(config: ReportConfig, values: dict[str, float]) -> dict[str, float]:
+    return {_label(config, source): value for source, value in values.items()}
+
+
+def _consumption(config: ReportConfig, phases: "Sequence[Phase]") -> "Consumption | None":
+    """What each phase takes from each source on its own way from the start of the run.
+
+    Findings are of the whole ways: one to the end of the main line, and one to the end of each branch.
+    """
+    from runtime.data.consumption import Consumption, Finding, Leg, SourceUse, consumption
+
+    by_name = {phase.name: phase for phase in phases}
+    if not config.caches or any(name not in config.mixtures for name in by_name):
+        return None
+    num_tokens = {name: cache.result.num_train_tokens for name, cache in config.caches.items()}
+    first = phases[0].curve
+    sequence_length = int(first.consumed_tokens[0]) // int(first.global_batch_size[0])
+
+    def leg(phase: "Phase") -> Leg:
+        return Leg(
+            name=phase.name,
+            start_step=int(phase.curve.step[0]) - 1,
+            until_step=phase.step,
+            global_batch_size=int(phase.curve.global_batch_size[0]),
+            mixture=config.mixtures[phase.name],
+        )
+
+    uses: list[SourceUse] = []
+    findings: dict[tuple[type, str], Finding] = {}
+    for phase in phases:
+        way = [phase]
+        while way[0].parent is not None:
+            way.insert(0, by_name[way[0].parent])
+        found = consumption([leg(item) for item in way], num_tokens=num_tokens, sequence_length=sequence_length)
+        uses += [
+            dataclasses.replace(use, source=_label(config, use.source)) for use in found.uses if use.leg == phase.name
+        ]
+        if not phase.is_main or phase is [item for item in phases if item.is_main][-1]:
+            named = (dataclasses.replace(item, source=_label(config, item.source)) for item in found.findings)
+            findings |= {(type(item), item.source): item for item in named if (type(item), item.source) not in findings}
+    return Consumption(tuple(uses), tuple(findings.values()))
 
 
 def _order(config: ReportConfig) -> list[str]:
@@ -167,6 +224,7 @@ def _phases(config: ReportConfig) -> "tuple[Phase, ...]":
     order = _order(config)
     curves = {name: read_curve(config.phases[name].join(config.phases[name].result.metrics)) for name in order}
     made = []
+    named: dict[str, str] = {}
     for name in order:
         result, parent = config.phases[name].result, config.parents.get(name)
         own = own_rows(curves[name], curves[parent] if parent else None)
@@ -182,10 +240,15 @@ def _phases(config: ReportConfig) -> "tuple[Phase, ...]":
                 final_loss=result.final_loss,
                 has_average=result.has_average,
                 curve=own,
-                mixture=tuple(MixtureSpan(segment.start_step, segment.shares()) for segment in segments),
+                mixture=tuple(
+                    MixtureSpan(segment.start_step, _labelled(config, segment.shares())) for segment in segments
+                ),
                 changes=tuple(Change(item.field, item.before, item.after) for item in config.recipe.get(name, ())),
+                same_as=named.get(config.phases[name].key),
+                fork_of=config.forks.get(name),
             )
         )
+        named.setdefault(config.phases[name].key, name)
     return tuple(made)
 
 
@@ -193,7 +256,15 @@ def _evaluations(config: ReportConfig) -> "tuple[Evaluation, ...]":
     from runtime.report.contents import Evaluation
 
     found = ((name, config.evaluations[name].result) for name in _order(config) if name in config.evaluations)
-    return tuple(Evaluation(name, item.consumed_tokens, item.hot, item.averaged) for name, item in found)
+    return tuple(
+        Evaluation(
+            name,
+            item.consumed_tokens,
+            _labelled(config, item.hot),
+            None if item.averaged is None else _labelled(config, item.averaged),
+        )
+        for name, item in found
+    )
 
 
 def _in_order_of_phases(config: ReportConfig) -> list[str]:
@@ -242,7 +313,7 @@ def _stages(config: ReportConfig) -> "tuple[Stage, ...]":
     from runtime.report.readings import read_samples
 
     made = []
-    for source, stages in sorted(config.sources.items()):
+    for source, stages in sorted((_label(config, name), stages) for name, stages in config.sources.items()):
         for stage, found in stages.items():
             result = found.result
             path = result.dropped_samples

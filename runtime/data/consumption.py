@@ -98,6 +98,9 @@ class OverEpoch:
         )
 
 
+MANY_EPOCHS = 4.0
+"""Reading a text four times is nearly as good as new text, more is less (arXiv:2305.16264)."""
+
 Finding = NoCache | TooSmall | NeverDrawn | OverEpoch
 
 
@@ -110,7 +113,7 @@ class Consumption:
 
 
 def consumption(
-    legs: Sequence[Leg], *, num_tokens: Mapping[str, int], sequence_length: int, max_epochs: float
+    legs: Sequence[Leg], *, num_tokens: Mapping[str, int], sequence_length: int, max_epochs: float = MANY_EPOCHS
 ) -> Consumption:
     """Tokens and epochs of each source by leg.
 

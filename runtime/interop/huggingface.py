@@ -75,7 +75,13 @@ def write_model(
     filesystem.makedirs(path, exist_ok=True)
     eos_token_id, bos_token_id = special_tokens
     config_json = to_config_json(config, rope, eos_token_id=eos_token_id, bos_token_id=bos_token_id, dtype=dtype)
-    generation_json = {"bos_token_id": bos_token_id, "do_sample": False, "eos_token_id": eos_token_id}
+    generation_json = {
+        "bos_token_id": bos_token_id,
+        "do_sample": False,
+        "eos_token_id": eos_token_id,
+        # Without one, each call of `generate` warns that it takes the end-of-text token, as it should.
+        "pad_token_id": eos_token_id,
+    }
     _write_json(folder, "config.json", config_json)
     _write_json(folder, "generation_config.json", generation_json)
     weights = _write_weights(folder, params, DTYPES[dtype], max_shard_size_in_bytes)

@@ -40,7 +40,6 @@ def to_config_json(
             "LlamaConfig.use_qk_norm is True: LlamaForCausalLM has no query and key norms and would drop them "
             "without a word. Export a model without them."
         )
-    scaling = rope.scaling
     return {
         "architectures": [ARCHITECTURE],
         "model_type": "llama",
@@ -52,17 +51,31 @@ def to_config_json(
         "hidden_act": "silu",
         "mlp_bias": False,
         "rope_scaling": None
-        if scaling is None
-        else {
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_position_embeddings,
-        },
+        if rope.scaling is None
+        else _rope_scaling(rope.scaling, max_length=config.max_position_embeddings),
         "rope_theta": rope.rope_theta,
         "torch_dtype": dtype,
         "use_cache": True,
+    }
+
+
+def _rope_scaling(scaling: RopeScaling, *, max_length: int) -> dict[str, Any]:
+    """Llama-3 scaling for a model of a shorter context than the scaling was made for, in words `transformers` accepts.
+
+    It warns where the original length is not below the model's own, and ours is 8192 for a context of 4096. The
+    frequencies depend on the length only through how often a wavelength fits into it, against two factors: with all
+    three halved together they stay the same to the last bit, and the context that the file names stays the true one.
+    """
+    original = scaling.original_max_position_embeddings
+    while original >= max_length and original > 1:
+        original //= 2
+    ratio = original / scaling.original_max_position_embeddings
+    return {
+        "rope_type": "llama3",
+        "factor": scaling.factor,
+        "low_freq_factor": scaling.low_freq_factor * ratio,
+        "high_freq_factor": scaling.high_freq_factor * ratio,
+        "original_max_position_embeddings": original,
     }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from runtime.data.consumption import Consumption
+
 
 def _finite(where: str, value: float, cure: str) -> None:
     if not math.isfinite(value):
@@ -96,6 +98,10 @@ class Phase:
     curve: Curve
     mixture: tuple[MixtureSpan, ...] = ()
     changes: tuple[Change, ...] = ()
+    same_as: str | None = None
+    """The phase before it in the report that is the same training under another name: one identity, one output."""
+    fork_of: str | None = None
+    """The phase that it is with other settings, where it was made on the command line."""
 
     def __post_init__(self) -> None:
         _finite(f"phases[{self.name!r}].final_loss", self.final_loss, "the phase diverged; fork it from before that.")
@@ -269,17 +275,21 @@ class Report:
     stages: tuple[Stage, ...]
     caches: tuple[Cache, ...]
     graph: tuple[Node, ...]
+    consumption: Consumption | None = None
+    """What each phase takes from each source, since the start of the run."""
 
     def __post_init__(self) -> None:
         if not self.main_line:
             raise ValueError("Report.phases has no phase of the main line; name the phases of the main line in order.")
         names = {phase.name for phase in self.phases}
         for phase in self.phases:
-            if phase.parent is not None and phase.parent not in names:
-                raise ValueError(
-                    f"phases[{phase.name!r}].parent is {phase.parent!r}, which is not in the report; "
-                    f"it has {sorted(names)}."
-                )
+            for field in ("parent", "same_as", "fork_of"):
+                named = getattr(phase, field)
+                if named is not None and named not in names:
+                    raise ValueError(
+                        f"phases[{phase.name!r}].{field} is {named!r}, which is not in the report; "
+                        f"it has {sorted(names)}."
+                    )
         for field, found in (("evaluations", self.evaluations), ("exports", self.exports)):
             for item in found:
                 if item.phase not in names:
@@ -294,6 +304,11 @@ class Report:
     def branches(self) -> tuple[Phase, ...]:
         """Phases that leave the main line."""
         return tuple(phase for phase in self.phases if not phase.is_main)
+
+    @property
+    def forks(self) -> tuple[Phase, ...]:
+        """Branches that were made on the command line."""
+        return tuple(phase for phase in self.phases if phase.fork_of is not None)
 
     @property
     def domains(self) -> tuple[str, ...]:

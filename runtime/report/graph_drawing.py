@@ -6,13 +6,12 @@ bus, and the rest shows when a step is pointed at: its inputs and what reads it 
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from runtime.report.contents import Node
 from runtime.report.markup import Markup, element, joined
 from runtime.report.plots import TEXT_SIZE, drawing, path_of, straight, text
-from runtime.report.scales import text_width
+from runtime.report.scales import counted, text_width
 
 SPINE_KIND = "train_phase"
 STATES = ("done", "this", "running", "missing", "stale", "drifted", "failed", "blocked", "unknown")
@@ -183,7 +182,7 @@ def _bus(
 ) -> Markup:
     if not ends:
         return Markup()
-    label = f"{len(ends)} sources of the phases"
+    label = counted(len(ends), "source")
     if not is_wide:
         right = ends[0][0] + 12
         points = [(right, ends[0][1]), (right, below + 8), (first[0], below + 8), (first[0], first[1])]
@@ -191,10 +190,12 @@ def _bus(
         named = text(label, right, below + 22, "end", "quiet")
         return joined([element("path", d=path_of(points), class_="bus"), named, *ticks])
     parts = [straight(ex + _RADIUS, ey, x, ey, "bus") for ex, ey in ends]
-    middle = math.fsum(y for _, y in ends) / len(ends)
-    parts.append(text(label, x + 12, middle, "middle", "quiet", transform=f"rotate(-90 {x + 12:.1f} {middle:.1f})"))
     lowest = max(max(y for _, y in ends), first[1])
     highest = min(min(y for _, y in ends), first[1])
+    # Beside the middle of the bus where that is long enough, else from its upper end down, beside the phases.
+    fits = text_width(label, TEXT_SIZE) <= lowest - highest + _ROW
+    anchor, at = ("middle", (lowest + highest) / 2) if fits else ("end", highest - _ROW / 2)
+    parts.append(text(label, x + 12, at, anchor, "quiet", transform=f"rotate(-90 {x + 12:.1f} {at:.1f})"))
     parts.append(straight(x, highest, x, lowest, "bus"))
     parts.append(straight(x, first[1], first[0], first[1], "bus"))
     return joined(parts)

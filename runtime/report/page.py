@@ -3,13 +3,12 @@
 import functools
 from collections.abc import Callable
 
+from runtime.report.branch_plots import branch_groups, branch_loss, twins
 from runtime.report.contents import Report, leading, mean
 from runtime.report.graph_drawing import STATES, graph, state_text, step_mark
 from runtime.report.markup import Markup, element, joined
 from runtime.report.plots import drawing
 from runtime.report.run_plots import (
-    branch_groups,
-    branch_loss,
     loss,
     loss_range,
     mixture_stretches,
@@ -17,16 +16,18 @@ from runtime.report.run_plots import (
     sources_in_order,
     timeline,
 )
-from runtime.report.scales import tokens_label
+from runtime.report.scales import counted, tokens_label
 from runtime.report.score_plots import average_gap, domain_panels, kept_documents, score_panels
 from runtime.report.sections import (
     caches_table,
     domains_table,
     dropped_details,
     exports_table,
+    forks_table,
     hits_table,
     mixture_table,
     phases_table,
+    reading_table,
     recipe_table,
     score_warnings,
     scores_table,
@@ -92,6 +93,7 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
         ("average", "Hot and averaged weights", _average(report)),
         ("domains", "Bits per byte by domain", _domains(report)),
         ("scores", "Scores", _scores(report)),
+        ("forks", "Forks", _forks(report)),
         ("filtered", "What was filtered", _filtered(report)),
         ("recipe", "Recipe", _section("recipe", "Recipe", RECIPE, recipe_table(report))),
     ]
@@ -109,7 +111,7 @@ def _tile(title: str, value: str, below: str) -> Markup:
 
 def _tiles(report: Report) -> Markup:
     last = report.main_line[-1]
-    branches = len(report.branches)
+    branches = sum(phase.same_as is None for phase in report.branches)
     tiles = [
         _tile("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} updates on the main line"),
         _tile("phases", str(len(report.main_line)), f"and {branches} side branch{'' if branches == 1 else 'es'}"),
@@ -118,11 +120,14 @@ def _tiles(report: Report) -> Markup:
     evaluation = report.final_evaluation
     if evaluation is not None:
         which = "hot weights" if evaluation.averaged is None else "averaged weights"
-        below = f"bits per byte, mean of {len(evaluation.best)} held-out domains, {which} of {evaluation.phase}"
+        below = (
+            f"bits per byte, mean of {counted(len(evaluation.best), 'held-out domain')}, {which} of {evaluation.phase}"
+        )
         tiles.append(_tile("held-out text", f"{mean(evaluation.best):.3f}", below))
     final = final_scores(report)
     if final:
-        below = f"mean accuracy of {len(final)} tasks, {report.exports[-1].name}; guessing: {_chance(report):.3f}"
+        tasks = counted(len(final), "task")
+        below = f"mean accuracy of {tasks}, {report.exports[-1].name}; guessing: {_chance(report):.3f}"
         tiles.append(_tile("harness score", f"{mean(final):.3f}", below))
     return element("div", *tiles, class_="tiles")
 
@@ -211,6 +216,9 @@ def _timeline(report: Report) -> Markup:
     tables = [_folded("The phases in figures", phases_table(report))]
     if stretches:
         tables.append(_folded("The mixtures in figures", mixture_table(report)))
+    if report.consumption is not None:
+        tables.append(element("h3", "How often each source was read"))
+        tables.append(reading_table(report))
     return _section(
         "timeline", "Timeline of the run", "",
         figure(functools.partial(timeline, report), caption), element("ul", *keys, class_="keys"), *tables,
@@ -229,9 +237,12 @@ def _loss(report: Report) -> Markup:
     parts: list[str] = [figure(functools.partial(loss, report), caption)]
     for root, branches in branch_groups(report):
         names = f"Branches of {root.name}"
-        text = "Mean of consecutive updates, from the fork on; the thick line is the main line over the same tokens."
+        text = (
+            "Orange: the branch, and paler the way to it where it leaves another branch. Blue: the main line over the "
+            "same tokens, on its own mixture. Nats a token, mean of consecutive updates; the number is the final loss. "
+        ) + " ".join(twins(branches))
         parts.append(element("h3", names))
-        parts.append(figure(functools.partial(branch_loss, report, root, branches), text))
+        parts.append(figure(functools.partial(branch_loss, report, root, branches), text.strip()))
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "
         "not a gain or a loss of the model."
@@ -277,6 +288,13 @@ def _scores(report: Report) -> Markup:
     caption = "Dot: score. Bar: 95 % interval (1.96 standard errors). Dashed: chance. Axes differ from panel to panel."
     drawn = figure(functools.partial(score_panels, report), caption) if leading(report.scores) else Markup()
     return _section("scores", "Scores", text, drawn, scores_table(report), score_warnings(report))
+
+
+def _forks(report: Report) -> Markup:
+    if not report.forks:
+        return Markup()
+    text = "Branches made on the command line, each beside the phase that it repeats with other settings."
+    return _section("forks", "Forks", text, forks_table(report))
 
 
 def _filtered(report: Report) -> Markup:

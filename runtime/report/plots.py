@@ -11,21 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from runtime.report.markup import Markup, element, joined, number
-from runtime.report.scales import Scale, rate_label, spread, text_width, tick_labels, token_unit, tokens_label
+from runtime.report.scales import Scale, rate_label, text_width, tick_labels, token_unit, tokens_label
 
 Values = Sequence[float] | np.ndarray
 TEXT_SIZE = 11.0
 """Pixels; the style sheet says the same."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Label:
-    """A text beside a line: where it would like to be, and where the thing it names is."""
-
-    text: str
-    x: float
-    y: float
-    colour: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,16 +199,6 @@ def envelope(frame: Frame, xs: Values, lows: Values, highs: Values, class_: str)
 def point(x: float, y: float, tip: str, class_: str, style: str | None = None, radius: float = 4) -> Markup:
     """A round mark that says its value when pointed at."""
     return element("circle", cx=x, cy=y, r=radius, class_=class_, style=style, data_tip=tip)
-
-
-def end_labels(labels: Sequence[Label], low: float, high: float, gap: float = 13.5) -> Markup:
-    """Labels right of the lines they name, moved apart, each tied to its line by a short stroke."""
-    parts: list[str] = []
-    for label, y in zip(labels, spread([label.y for label in labels], gap, low, high), strict=True):
-        points = [(label.x + 3, label.y), (label.x + 12, y), (label.x + 18, y)]
-        parts.append(element("path", d=path_of(points), class_="tie", style=f"stroke:{label.colour}"))
-        parts.append(text(label.text, label.x + 22, y + 3.8, class_="name"))
-    return joined(parts)
 
 
 def colour_of(index: int) -> str:

@@ -1,4 +1,4 @@
-"""The run over tokens: what it was told (timeline), what it did (loss), and its branches beside the main line."""
+"""The run over tokens: what it was told (timeline) and what it did (loss)."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -11,19 +11,16 @@ from runtime.report.plots import (
     TEXT_SIZE,
     Band,
     Frame,
-    Label,
     band_name_rows,
     band_names,
     bands,
     binned,
     colour_of,
     drawing,
-    end_labels,
     envelope,
     extremes,
     horizontal_ticks,
     line,
-    point,
     rounded_up,
     straight,
     text,
@@ -258,60 +255,3 @@ def loss(report: Report, width: float) -> Markup:
         parts.append(line(frame, xs, means, "line main" if phase.is_main else "line branch"))
     parts.append(token_axis(frame))
     return drawing(width, frame.bottom + 38, f"Train loss over {tokens_label(end)} tokens", *parts)
-
-
-def branch_groups(report: Report) -> list[tuple[Phase, list[Phase]]]:
-    """Branches by the phase of the main line that they leave, directly or through another branch."""
-    by_name = {phase.name: phase for phase in report.phases}
-
-    def root(phase: Phase) -> Phase | None:
-        parent = by_name.get(phase.parent or "")
-        return parent if parent is None or parent.is_main else root(parent)
-
-    groups: dict[str, list[Phase]] = {}
-    for phase in report.branches:
-        found = root(phase)
-        groups.setdefault(found.name if found else "", []).append(phase)
-    return [(by_name[name], branches) for name, branches in groups.items() if name]
-
-
-def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: float) -> Markup:
-    """Train loss of branches since the fork, next to the main line over the same stretch."""
-    start = min(phase.start_tokens for phase in branches)
-    length = max(phase.consumed_tokens for phase in branches) - start
-    left, _ = margins(width)
-    successor = next((phase for phase in report.main_line if phase.parent == root.name), None)
-    shown = [*([successor] if successor else []), *branches]
-    labelled = max(text_width(phase.name, TEXT_SIZE) for phase in shown) + 26
-    frame_height = max(200.0 if width < 600 else 240.0, 15.0 * len(shown))
-    curves = []
-    for index, phase in enumerate(shown):
-        tokens = phase.curve.consumed_tokens - start
-        rows = tokens <= length
-        if not rows.any():
-            continue
-        # Wide bins: a branch is short, and what is compared is its level, not its noise.
-        most_bins = 32 if width > 600 else 16
-        share = float(tokens[rows][-1] - tokens[0]) / length
-        bins = min(most_bins, max(4, int(most_bins * share)))
-        xs, means, _, _ = binned(tokens[rows], phase.curve.loss[rows], bins)
-        colour = "var(--main)" if phase is successor else colour_of(1 + (index - 1) % 7)
-        curves.append((phase, xs, means, colour))
-    low, high = padded([float(value) for _, _, means, _ in curves for value in means])
-    frame = Frame(Scale(0, length, left, width - labelled), Scale(low, high, 22 + frame_height, 22))
-    parts: list[str] = [y_axis(frame, "train loss (nats a token)", 6)]
-    labels = []
-    for phase, xs, means, colour in curves:
-        style = f"stroke:{colour}" + (";stroke-width:2.4" if phase is successor else "")
-        # After seven branches the colours begin again, dashed.
-        style += ";stroke-dasharray:5 3" if shown.index(phase) > 7 else ""
-        parts.append(line(frame, xs, means, "line", style))
-        # The names stand in one column at the right edge; a branch that ends before it is led there.
-        x, y = frame.x(float(xs[-1])), frame.y(float(means[-1]))
-        parts.append(element("line", x1=x, y1=y, x2=frame.right, y2=y, class_="leader", style=f"stroke:{colour}"))
-        tip = f"{phase.name}, last updates: {means[-1]:.3f}"
-        parts.append(point(x, y, tip, "dot", f"fill:{colour}", radius=3))
-        labels.append(Label(phase.name, frame.right, y, colour))
-    parts.append(end_labels(labels, frame.top + 4, frame.bottom - 2))
-    parts.append(token_axis(frame, f"tokens since leaving {root.name}", max(3, int((frame.right - frame.left) / 90))))
-    return drawing(width, frame.bottom + 38, f"Train loss of {len(branches)} branches of {root.name}", *parts)

@@ -105,26 +105,14 @@ def tokens_label(value: float) -> str:
     return f"{value:.0f}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: 1 document, 1,200 documents."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def bytes_label(value: float) -> str:
     """A number of bytes with three figures, in decimal units."""
     figures = tokens_label(value)
     if value < 999.5:
         return f"{figures} B"
     return f"{figures[:-1]} {figures[-1].replace('B', 'G')}B"
-
-
-def spread(centres: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Centres moved apart until neighbours are `gap` away, in their order, within `low`..`high` where that fits."""
-    order = sorted(range(len(centres)), key=lambda index: (centres[index], index))
-    placed: list[float] = []
-    for index in order:
-        placed.append(max(centres[index], low, placed[-1] + gap if placed else low))
-    limit = high
-    for position in range(len(placed) - 1, -1, -1):
-        placed[position] = min(placed[position], limit)
-        limit = placed[position] - gap
-    # Room short of what the labels need: keep the distances and run over the low end rather than overlap.
-    moved = [0.0] * len(centres)
-    for index, place in zip(order, placed, strict=True):
-        moved[index] = place
-    return moved

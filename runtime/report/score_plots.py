@@ -17,7 +17,7 @@ from runtime.report.plots import (
     y_axis,
 )
 from runtime.report.run_plots import main_bands, margins
-from runtime.report.scales import Scale, padded, text_width, tick_labels, tokens_label
+from runtime.report.scales import Scale, counted, padded, text_width, tick_labels, tokens_label
 
 _ROW = 20.0
 _CONFIDENCE = 1.96
@@ -62,6 +62,9 @@ def average_gap(report: Report, width: float) -> Markup:
     for row, phase in enumerate(phases):
         y = frame.top + _ROW * (row + 0.5) + (extra if row >= split else 0)
         parts.append(text(phase.name, left - 8, y + 3.8, "end", "name"))
+        if phase.same_as is not None:
+            parts.append(text(f"the same training as {phase.same_as}", frame.x(0) + 8, y + 3.8, class_="quiet"))
+            continue
         gap = gaps(found[phase.name])
         if not gap:
             parts.append(text("keeps no average", frame.x(0) + 8, y + 3.8, class_="quiet"))
@@ -113,7 +116,7 @@ def _domain_panel(frame: Frame, domain: str, report: Report, found: Mapping[str,
     marks: list[str] = []
     for phase in report.phases:
         evaluation = found.get(phase.name)
-        if evaluation is None or domain not in evaluation.best:
+        if evaluation is None or domain not in evaluation.best or phase.same_as is not None:
             continue
         kind = "main" if phase.is_main else "branch"
         tokens = float(phase.consumed_tokens)
@@ -211,7 +214,7 @@ def kept_documents(stages: Sequence[Stage], width: float) -> Markup:
             if count:
                 shape = {"x": frame.x(below / total), "width": (frame.right - left) * count / total}
                 what = "kept" if name == "kept" else f"dropped by {name}"
-                tip = f"{source}: {count:,} documents {what} ({count / total:.1%})"
+                tip = f"{source}: {counted(count, 'document')} {what} ({count / total:.1%})"
                 parts.append(
                     element("rect", y=y + 4, height=_ROW - 8, class_="area", style=style, data_tip=tip, **shape)
                 )

@@ -5,10 +5,15 @@ from collections.abc import Mapping
 from runtime.report.contents import Evaluation, Phase, Report, Score, Stage, mean
 from runtime.report.markup import Markup, element, joined
 from runtime.report.run_plots import mixture_stretches, sources_in_order
-from runtime.report.scales import bytes_label, rate_label, tokens_label
-from runtime.report.tables import Cell, Column, table
+from runtime.report.scales import bytes_label, counted, rate_label, tokens_label
+from runtime.report.tables import CONTINUED, Cell, Column, table
 
 _NONE = Cell("–", is_quiet=True)
+
+
+def phase_name(phase: Phase) -> str:
+    """As tables write it: a branch is set off from the main line."""
+    return phase.name if phase.is_main else f"↳ {phase.name}"
 
 
 def exports_table(report: Report) -> Markup:
@@ -34,7 +39,7 @@ def phases_table(report: Report) -> Markup:
         rates = f"{rate_label(float(curve.learning_rate[0]))} → {rate_label(float(curve.learning_rate[-1]))}"
         rows.append(
             [
-                phase.name if phase.is_main else f"↳ {phase.name}",
+                phase_name(phase),
                 phase.parent or Cell("scratch", is_quiet=True),
                 f"{curve.step[0]:,} – {phase.step:,}",
                 f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
@@ -59,6 +64,61 @@ def mixture_table(report: Report) -> Markup:
     return table(columns, rows, "Share of sequences by source, over the tokens of the main line")
 
 
+def reading_table(report: Report) -> Markup:
+    """How often the main line has read each source by the end of each phase, and the tokens that it took of it."""
+    if report.consumption is None:
+        return Markup()
+    uses = {(use.source, use.leg): use for use in report.consumption.uses}
+    phases = report.main_line
+    columns = [
+        Column("source"), Column("train tokens", "number"), *(Column(phase.name, "number") for phase in phases),
+    ]  # fmt: skip
+    rows: list[list[str | Cell]] = []
+    for cache in report.caches:
+        found = [uses.get((cache.source, phase.name)) for phase in phases]
+        cells = [
+            _NONE if use is None else f"{use.epochs:.2f} × ({tokens_label(use.num_tokens)})" for use in found
+        ]  # fmt: skip
+        rows.append([cache.source, f"{cache.num_train_tokens:,}", *cells])
+    said = [element("ul", *[element("li", str(finding)) for finding in report.consumption.findings])]
+    return joined(
+        [
+            table(columns, rows, "Times that a source was read by the end of each phase (tokens taken in the phase)"),
+            *(said if report.consumption.findings else []),
+        ]
+    )
+
+
+def forks_table(report: Report) -> Markup:
+    """Each fork beside the phase that it is with other settings: what was changed, and what it did."""
+    by_name = {phase.name: phase for phase in report.phases}
+    found = {evaluation.phase: mean(evaluation.best) for evaluation in report.evaluations}
+    columns = [
+        Column("fork"), Column("of"), Column("changes"), Column("final loss", "number"),
+        Column("against it", "number"), Column("bits per byte", "number"), Column("against it", "number"),
+    ]  # fmt: skip
+    rows: list[list[str | Cell]] = []
+    for fork in report.forks:
+        base = by_name[fork.fork_of or ""]
+        settings = {change.field: change.after for change in base.changes}
+        changed = [f"{item.field}: {item.after}" for item in fork.changes if settings.get(item.field) != item.after]
+        kept = {item.field for item in fork.changes}
+        changed += [f"{item.field}: {item.before}" for item in base.changes if item.field not in kept]
+        both = fork.name in found and base.name in found
+        rows.append(
+            [
+                fork.name,
+                base.name,
+                Cell("; ".join(changed) or f"ends at step {fork.step:,}"),
+                f"{fork.final_loss:.3f}",
+                f"{fork.final_loss - base.final_loss:+.3f}",
+                f"{found[fork.name]:.4f}" if fork.name in found else _NONE,
+                f"{found[fork.name] - found[base.name]:+.4f}" if both else _NONE,
+            ]
+        )
+    return element("div", table(columns, rows, "Forks; less is better, and a minus is a gain"), class_="recipe")
+
+
 def domains_table(report: Report) -> Markup:
     """Bits per byte of each phase: averaged weights where there are, hot below."""
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
@@ -73,35 +133,42 @@ def domains_table(report: Report) -> Markup:
         domain: min(evaluation.best[domain] for evaluation in report.evaluations if domain in evaluation.best)
         for domain in domains
     }
+    least_mean = min(mean(evaluation.best) for evaluation in report.evaluations)
     rows: list[list[str | Cell]] = []
     for phase in report.phases:
         evaluation = found.get(phase.name)
         if evaluation is None:
             continue
-        name = phase.name if phase.is_main else f"↳ {phase.name}"
+        name: str | Cell = phase_name(phase)
+        if phase.same_as is not None:
+            rows.append([name, Cell(f"as {phase.same_as}", is_quiet=True), *(_NONE for _ in domains), _NONE])
+            continue
         if evaluation.averaged is not None:
-            rows.append(_domain_row(name, "averaged", evaluation.averaged, evaluation, domains, least))
-            name = ""
-        rows.append(_domain_row(name, "hot", evaluation.hot, evaluation, domains, least))
+            rows.append(_domain_row(name, "averaged", evaluation.averaged, evaluation, least, least_mean))
+            name = CONTINUED
+        rows.append(_domain_row(name, "hot", evaluation.hot, evaluation, least, least_mean))
     return table(columns, rows, "Bits per byte; bold: the best of all phases (averaged weights where they are kept)")
 
 
 def _domain_row(
-    name: str,
+    name: str | Cell,
     weights: str,
     values: Mapping[str, float],
     evaluation: Evaluation,
-    domains: tuple[str, ...],
     least: Mapping[str, float],
+    least_mean: float,
 ) -> list[str | Cell]:
     is_best_set = values is evaluation.best
     cells: list[str | Cell] = [
         Cell(f"{values[domain]:.4f}", is_best_set and values[domain] == least[domain], not is_best_set)
         if domain in values
         else _NONE
-        for domain in domains
+        for domain in least
     ]
-    return [name, weights, *cells, Cell(f"{mean(values):.4f}", is_quiet=not is_best_set)]
+    average = mean(values)
+    return [
+        name, weights, *cells, Cell(f"{average:.4f}", is_best_set and average == least_mean, not is_best_set),
+    ]  # fmt: skip
 
 
 def scores_table(report: Report) -> Markup:
@@ -143,7 +210,7 @@ def stages_table(report: Report) -> Markup:
         dropped = sum(stage.dropped.values())
         rows.append(
             [
-                stage.source if stage.source != last else "",
+                stage.source if stage.source != last else CONTINUED,
                 stage.stage,
                 f"{stage.num_documents + dropped:,}",
                 f"{dropped:,}" if dropped else _NONE,
@@ -178,7 +245,7 @@ def hits_table(report: Report) -> Markup:
     rows: list[list[str | Cell]] = []
     for stage in found:
         for index, (task, count) in enumerate(sorted(stage.hits.items(), key=lambda item: (-item[1], item[0]))):
-            rows.append([stage.source if index == 0 else "", task, f"{count:,}"])
+            rows.append([stage.source if index == 0 else CONTINUED, task, f"{count:,}"])
     return table(columns, rows, "Decontamination: overlaps with evaluation items")
 
 
@@ -230,11 +297,11 @@ def _stage_fold(stage: Stage, dropped: Mapping[str, int]) -> Markup:
         ]
         line = f"{reason}: {count:,} ({count / total:.0%})"
         if shown:
-            kept = f", {len(shown)} sample{'' if len(shown) == 1 else 's'}"
+            kept = f", {counted(len(shown), 'sample')}"
             reasons.append(element("details", element("summary", line + kept), *shown))
         else:
             reasons.append(element("div", line, class_="sample"))
-    heading = f"{stage.source}, {stage.stage}: {total:,} documents dropped"
+    heading = f"{stage.source}, {stage.stage}: {counted(total, 'document')} dropped"
     return element("details", element("summary", heading), *reasons)
 
 
@@ -257,12 +324,14 @@ def recipe_table(report: Report) -> Markup:
 
 
 def _recipe_rows(phase: Phase) -> list[list[str | Cell]]:
-    name = phase.name if phase.is_main else f"↳ {phase.name}"
+    name = phase_name(phase)
     start: str | Cell = phase.parent or Cell("scratch", is_quiet=True)
+    if phase.same_as is not None:
+        return [[name, start, Cell(f"the same training as {phase.same_as}", is_quiet=True), "", ""]]
     if not phase.changes:
         return [[name, start, Cell("changes nothing", is_quiet=True), "", ""]]
     rows: list[list[str | Cell]] = []
     for index, change in enumerate(phase.changes):
-        first: list[str | Cell] = [name, start] if index == 0 else ["", ""]
+        first: list[str | Cell] = [name, start] if index == 0 else [CONTINUED, CONTINUED]
         rows.append([*first, element("code", change.field), Cell(change.before, is_quiet=True), change.after])
     return rows

@@ -24,22 +24,33 @@ class Cell:
     is_quiet: bool = False
 
 
+CONTINUED = Cell("")
+"""In a row below another: the cell above goes on."""
+
+
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], caption: str) -> Markup:
     """A table that scrolls sideways by itself on a narrow page; its first column names the row.
 
     Raises:
-        ValueError: a row has another number of cells than there are columns.
+        ValueError: a row has another number of cells than there are columns, or the first row continues nothing.
     """
     head = [
         element("th", column.heading, scope="col", class_="number" if column.kind == "number" else None)
         for column in columns
     ]
     body = []
-    for row in rows:
+    for number, row in enumerate(rows):
         if len(row) != len(columns):
             raise ValueError(f"table {caption!r}: a row has {len(row)} cells for {len(columns)} columns: {list(row)!r}")
+        if number == 0 and any(item is CONTINUED for item in row):
+            raise ValueError(f"table {caption!r}: the first row continues a row above it; there is none.")
         cells = []
         for index, (column, item) in enumerate(zip(columns, row, strict=True)):
+            if item is CONTINUED:
+                continue
+            below = (later[index] is not CONTINUED for later in rows[number + 1 :])
+            height = 1 + next((count for count, ends in enumerate(below) if ends), len(rows) - number - 1)
+            span = str(height) if height > 1 else None
             cell = item if isinstance(item, Cell) else Cell(item)
             classes = [
                 *(["number"] if column.kind == "number" else []),
@@ -48,9 +59,10 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], capti
             ]
             class_ = " ".join(classes) or None
             if index:
-                cells.append(element("td", cell.content, class_=class_))
+                cells.append(element("td", cell.content, class_=class_, rowspan=span))
             else:
-                cells.append(element("th", cell.content, scope="row", class_=class_))
+                scope = "row" if span is None else "rowgroup"
+                cells.append(element("th", cell.content, scope=scope, class_=class_, rowspan=span))
         body.append(element("tr", *cells))
     parts = [
         element("caption", caption),

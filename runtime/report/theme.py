@@ -58,7 +58,7 @@ svg .pale{fill:var(--ink)}
 .band{fill:transparent}.band.odd{fill:var(--band)}.border{stroke:var(--border);stroke-dasharray:2 3}
 .leader{stroke:var(--border);stroke-dasharray:1.5 2.5}.tie{fill:none;stroke-width:1.2}
 .line{fill:none;stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}.line.main{stroke:var(--main)}
-.line.branch{stroke:var(--branch);stroke-width:1.1}
+.line.branch{stroke:var(--branch);stroke-width:1.1}.line.faint{stroke-opacity:.45}.line.strong{stroke-width:1.8}
 .envelope{fill:var(--main);fill-opacity:.18}
 .dot{stroke:var(--page);stroke-width:1}.dot.main{fill:var(--main)}.dot.branch{fill:var(--branch)}
 .dot.faint{fill:var(--ink3);fill-opacity:.55;stroke:none}
@@ -92,7 +92,8 @@ th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:baseline;border-bott
 thead th{color:var(--ink2);font-weight:500;border-bottom-color:var(--border);vertical-align:bottom}
 tbody th{font-weight:500}th.number,td.number{text-align:right;padding-left:10px}
 .best{font-weight:700}.quiet{color:var(--ink3)}td.wrap,.wrap td{white-space:normal}
-.recipe td{white-space:normal;overflow-wrap:anywhere;min-width:110px}
+.recipe td{white-space:normal;min-width:120px}.recipe code{white-space:nowrap;overflow-wrap:normal}
+[rowspan]{vertical-align:top}
 details{border-bottom:1px solid var(--hair);padding:5px 0;font-size:13.5px}
 summary{cursor:pointer;padding:2px 0}
 summary:focus-visible,.scroll:focus-visible{outline:2px solid var(--main);outline-offset:2px}

@@ -144,6 +144,42 @@ def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
     assert contents.phases[1].start_tokens == contents.phases[0].consumed_tokens
 
 
+def test_two_names_of_one_record_are_said_to_be_one_training(tmp_path):
+    config = example(tmp_path)
+    twice = {**config.phases, "spoonbill_again": config.phases["spoonbill"]}
+    config = config.model_copy(update={"phases": twice, "parents": {**config.parents, "spoonbill_again": "ocelot"}})
+    found = {phase.name: phase.same_as for phase in contents_of(config).phases}
+    assert found == {"kestrel": None, "ocelot": None, "spoonbill": None, "spoonbill_again": "spoonbill"}
+
+
+def test_sources_are_called_what_a_person_calls_them(tmp_path):
+    contents = contents_of(example(tmp_path, labels={"web": "My notes"}))
+    assert contents.caches[0].source == "My notes"
+    assert {stage.source for stage in contents.stages} == {"My notes"}
+    assert set(contents.evaluations[0].hot) == {"My notes", "code"}
+    assert set(contents.phases[0].mixture[0].shares) == {"My notes", "code"}
+
+
+def test_each_phase_says_how_often_it_has_read_a_source_on_its_way(tmp_path):
+    mixtures = {name: MixtureSchedule.constant({"web": 1.0}) for name in ("kestrel", "ocelot", "spoonbill")}
+    contents = contents_of(example(tmp_path, mixtures=mixtures))
+    # The cache holds 2,000 tokens: seven sequences of 256.
+    taken = {use.leg: (use.num_tokens, round(use.epochs, 6)) for use in contents.consumption.uses}
+    assert taken == {
+        "kestrel": (40 * 8 * 256, round(40 * 8 / 7, 6)),
+        "ocelot": (20 * 24 * 256, round((40 * 8 + 20 * 24) / 7, 6)),
+        "spoonbill": (10 * 24 * 256, round((40 * 8 + 30 * 24) / 7, 6)),
+    }
+    assert [str(finding).split(" (")[0] for finding in contents.consumption.findings] == [
+        "mixture: 'web' is read 114.29 times in all"
+    ]
+
+
+def test_a_fork_names_the_phase_that_it_repeats(tmp_path):
+    contents = contents_of(example(tmp_path, forks={"spoonbill": "ocelot"}))
+    assert [(fork.name, fork.fork_of) for fork in contents.forks] == [("spoonbill", "ocelot")]
+
+
 def test_what_the_report_reads_is_done_and_of_the_rest_it_knows_nothing(tmp_path):
     states = {node.name: node.state for node in contents_of(example(tmp_path)).graph}
     assert states == {

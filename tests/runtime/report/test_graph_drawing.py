@@ -1,5 +1,6 @@
 """The drawing of the graph: each step once, branches beside the phase they leave, nothing over anything else."""
 
+import itertools
 import re
 
 import pytest
@@ -54,6 +55,21 @@ def test_a_step_names_its_inputs_and_its_readers(report):
     index = {node.name: number for number, node in enumerate(report.graph)}
     near = re.search(rf'data-step="{index["dedup/code"]}" data-near="([\d ]*)"', drawn).group(1)
     assert sorted(map(int, near.split())) == sorted([index["filter/code"], index["decontaminate/code"]])
+
+
+@pytest.mark.parametrize("num_sources", [1, 2, 3, 7])
+def test_the_name_of_the_sources_stays_inside_the_drawing_however_few_there_are(num_sources):
+    sources = [Node(f"tokenize/{i}", "tokenize", (), str(i), "done") for i in range(num_sources)]
+    phases = [Node("kestrel", "train_phase", tuple(node.name for node in sources), "kestrel", "done")]
+    phases += [Node(name, "train_phase", (before,), name, "done") for before, name in itertools.pairwise(MAIN)]
+    drawn = graph([*sources, *phases], MAIN, 1040)
+    found = re.search(r'<text x="[\d.]+" y="([\d.]+)" text-anchor="(\w+)" class="quiet"[^>]*>([^<]+)</text>', drawn)
+    y, length = float(found.group(1)), 0.56 * 11 * len(found.group(3))
+    assert found.group(3) == f"{num_sources} source{'' if num_sources == 1 else 's'}"
+    # Turned by a quarter to the left: what stands at the end lies above, at the beginning below.
+    top, bottom = (y, y + length) if found.group(2) == "end" else (y - length / 2, y + length / 2)
+    height = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn).group(1))
+    assert top >= 84 - 21 / 2 and bottom <= height, "over the headings, or under the last row"
 
 
 def test_an_input_that_is_not_there_is_named():

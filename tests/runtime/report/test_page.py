@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from runtime.data.consumption import Consumption, NeverDrawn, OverEpoch, SourceUse
+from runtime.report.branch_plots import branch_groups, branch_loss
+from runtime.report.contents import Change, mean
 from runtime.report.page import render, summary
+from runtime.report.sections import domains_table, forks_table, recipe_table
 
 VOID = {"meta", "br", "col"}
 
@@ -147,6 +151,77 @@ def test_a_report_of_one_phase_alone_is_a_page(report, example):
     assert read(page).errors == []
     assert "Branches of" not in page
     assert "What was filtered" not in page
+
+
+def branch_drawings(report, width=1040.0):
+    return [branch_loss(report, root, branches, width) for root, branches in branch_groups(report)]
+
+
+def test_each_branch_has_a_panel_of_its_own_named_after_it(report):
+    names = [name for drawn in branch_drawings(report) for name in re.findall(r'class="panel">([^<]+)<', drawn)]
+    assert sorted(names) == sorted(phase.name for phase in report.branches)
+
+
+@pytest.mark.parametrize("width", [358.0, 1040.0])
+def test_panels_of_branches_lie_inside_the_drawing_and_share_no_text(report, width):
+    for drawn in branch_drawings(report, width):
+        for x, y, anchor, text in re.findall(
+            r'<text x="([\d.]+)" y="([\d.]+)"(?: text-anchor="(\w+)")? class="panel">([^<]+)<', drawn
+        ):
+            assert not anchor and float(x) + 0.56 * 11 * len(text) <= width + 10, (text, y)
+
+
+def test_the_same_training_under_two_names_is_said_and_drawn_once(report, example):
+    report = example.with_phase(report, "spoonbill_norms", same_as="spoonbill_hypnotic")
+    names = [name for drawn in branch_drawings(report) for name in re.findall(r'class="panel">([^<]+)<', drawn)]
+    assert "spoonbill_norms" not in names and "spoonbill_hypnotic" in names
+    page = "".join(read(render(report)).text)
+    assert "spoonbill_norms is the same training as spoonbill_hypnotic." in page
+    assert "and 9 side branches" in page, "ten names, nine trainings"
+    assert page.count("the same training as spoonbill_hypnotic") >= 3, "beside the branches, the averages, the recipe"
+
+
+def test_the_best_value_of_every_column_is_bold_the_mean_too(report):
+    cells = re.findall(r'<td class="number best">([\d.]+)</td>', domains_table(report))
+    means = [mean(evaluation.best) for evaluation in report.evaluations]
+    assert len(cells) == len(report.domains) + 1
+    assert f"{min(means):.4f}" in cells
+
+
+def test_one_document_is_written_in_the_singular(report):
+    stage = dataclasses.replace(report.stages[0], dropped={"no main text": 1}, samples=())
+    page = "".join(read(render(dataclasses.replace(report, stages=(stage,)))).text)
+    assert "1 document dropped" in page
+    assert "1 documents" not in page
+
+
+def test_a_name_that_goes_on_in_the_rows_below_is_one_cell_over_all_of_them(report):
+    page = recipe_table(report)
+    assert re.search(r'<th scope="rowgroup" rowspan="2">ocelot</th><td rowspan="2">kestrel</td>', page)
+    assert "<th" in page and not re.search(r"<th[^>]*></th>", page), "a row whose name is empty"
+
+
+def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
+    assert "Forks" not in "".join(read(render(report)).text)
+    forked = example.with_phase(report, "spoonbill_zloss", fork_of="spoonbill_norms")
+    forked = example.with_phase(forked, "dessert_v3", fork_of="dessert_bad", changes=(Change("z_loss", "0", "1e-4"),))
+    page = forks_table(forked)
+    assert re.findall(r'<th scope="row">([^<]+)</th><td>([^<]+)</td>', page) == [
+        ("dessert_v3", "dessert_bad"), ("spoonbill_zloss", "spoonbill_norms"),
+    ]  # fmt: skip
+    assert "z_loss: 1e-4" in page
+    by_name = {phase.name: phase for phase in forked.phases}
+    assert f"{by_name['dessert_v3'].final_loss - by_name['dessert_bad'].final_loss:+.3f}" in page
+
+
+def test_how_often_a_source_is_read_and_what_is_wrong_with_it_is_on_the_page(report):
+    uses = (SourceUse("kestrel", "code", 400_000, 0.5), SourceUse("starling", "code", 4_000_000, 5.5))
+    found = Consumption(uses, (OverEpoch("code", 5.5, 4.0, "starling"), NeverDrawn("papers", 0.25)))
+    page = "".join(read(render(dataclasses.replace(report, consumption=found))).text)
+    assert "0.50 × (400k)" in page and "5.50 × (4.00M)" in page
+    assert "'code' is read 5.50 times in all (limit 4, passed in starling)" in page
+    assert "'papers' is owed 0.25 sequences" in page
+    assert "How often" not in "".join(read(render(report)).text)
 
 
 def test_a_phase_without_average_says_so(page, report):

@@ -1,0 +1,101 @@
+"""Branches: a panel each, beside the main line over the same tokens; nobody tells ten lines in one panel apart."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from runtime.report.contents import Phase, Report
+from runtime.report.markup import Markup, joined
+from runtime.report.plots import TEXT_SIZE, Frame, binned, drawing, line, point, text, token_axis, y_axis
+from runtime.report.run_plots import margins
+from runtime.report.scales import Scale, padded, text_width
+
+_MOST_COLUMNS = 4
+_BINS = 24
+"""Over the longest branch: what is compared is the level of a short branch, not its noise."""
+
+
+def branch_groups(report: Report) -> list[tuple[Phase, list[Phase]]]:
+    """Branches by the phase of the main line that they leave, directly or through another branch."""
+    by_name = {phase.name: phase for phase in report.phases}
+
+    def root(phase: Phase) -> Phase | None:
+        parent = by_name.get(phase.parent or "")
+        return parent if parent is None or parent.is_main else root(parent)
+
+    groups: dict[str, list[Phase]] = {}
+    for phase in report.branches:
+        found = root(phase)
+        groups.setdefault(found.name if found else "", []).append(phase)
+    return [(by_name[name], branches) for name, branches in groups.items() if name]
+
+
+def twins(phases: Sequence[Phase]) -> list[str]:
+    """A sentence for each training that has several names."""
+    names: dict[str, list[str]] = {}
+    for phase in phases:
+        if phase.same_as is not None:
+            names.setdefault(phase.same_as, []).append(phase.name)
+    return [f"{_listed(others)} {_are(others)} the same training as {name}." for name, others in names.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: float) -> Markup:
+    """A panel a branch: its train loss since `root`, the way to it, and the main line over the same stretch."""
+    shown = [phase for phase in branches if phase.same_as is None]
+    by_name = {phase.name: phase for phase in report.phases}
+    start = root.consumed_tokens
+    length = max(phase.consumed_tokens for phase in shown) - start
+    successor = next((phase for phase in report.main_line if phase.parent == root.name), None)
+    columns = 1 if width < 600 else min(_MOST_COLUMNS, len(shown))
+    left, _ = margins(0 if columns > 1 else width)
+    cell_width = (width + 10) / columns
+    panel_height, cell_height = (150.0, 226.0) if columns > 1 else (170.0, 246.0)
+
+    lines = {phase.name: _smoothed(phase, start, length) for phase in shown}
+    main = _smoothed(successor, start, length) if successor else None
+    drawn = [*lines.values(), *([main] if main else [])]
+    low, high = padded([float(value) for _, means in drawn for value in means])
+    parts: list[str] = []
+    for index, phase in enumerate(shown):
+        x, top = (index % columns) * cell_width, (index // columns) * cell_height + 26
+        frame = Frame(Scale(0, length, x + left, x + cell_width - 18), Scale(low, high, top + panel_height, top))
+        panel: list[str] = [y_axis(frame, "", 5), text(phase.name, frame.left, frame.top - 8, class_="panel")]
+        if main:
+            panel.append(line(frame, *main, "line main"))
+        above = by_name.get(phase.parent or "")
+        while above is not None and not above.is_main:
+            panel.append(line(frame, *_smoothed(above, start, length), "line branch faint"))
+            above = by_name.get(above.parent or "")
+        xs, means = lines[phase.name]
+        panel.append(line(frame, xs, means, "line branch strong"))
+        at = frame.x(float(xs[-1])), frame.y(float(means[-1]))
+        panel.append(point(*at, f"{phase.name}, last updates: {phase.final_loss:.3f}", "dot branch", radius=3))
+        said = f"{phase.final_loss:.3f}"
+        if frame.left + text_width(phase.name, TEXT_SIZE) * 1.1 + text_width(said, TEXT_SIZE) + 8 < frame.right:
+            panel.append(text(said, frame.right, frame.top - 8, "end"))
+        few = max(3, int((frame.right - frame.left) / 70))
+        panel.append(token_axis(frame, f"tokens since {root.name}", few))
+        parts.append(joined(panel))
+    rows = -(-len(shown) // columns)
+    return drawing(width, rows * cell_height, f"Train loss of {len(shown)} branches of {root.name}", *parts)
+
+
+def _smoothed(phase: Phase, start: float, length: float) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens since `start` and mean losses of the updates within `length`, in bins of about one width for all."""
+    tokens = phase.curve.consumed_tokens - start
+    rows = tokens <= length
+    share = (float(tokens[rows][-1]) - (phase.start_tokens - start)) / length if rows.any() else 0.0
+    xs, means, _, _ = (
+        binned(tokens[rows], phase.curve.loss[rows], max(3, round(_BINS * share)))
+        if rows.any()
+        else ((np.empty(0),) * 4)
+    )
+    return xs, means
