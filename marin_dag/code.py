@@ -4,34 +4,28 @@ Nothing is imported to be fingerprinted: a plan must not wait for JAX. The unit 
 function moves the steps that reach it and no others, and so that a plan can name the function that changed.
 """
 
-import ast
 import dataclasses
 import enum
-import hashlib
 import importlib.metadata
 import inspect
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from marin_dag.errors import UserError
+from marin_dag.fields import identity_fields
 from marin_dag.inputs import Input
-from marin_dag.references import Aspect, Reference, Scanned, scan
-from marin_dag.syntax import Module, Target, parse_module
+from marin_dag.references import Aspect
+from marin_dag.sources import Closure, CodeError, Place, Sources
 
 if TYPE_CHECKING:
     from marin_dag.step import Step
 
 FIRST_PARTY = frozenset({"steps", "runtime", "pipelines"})
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
-EFFECTS = "<module>"
-
-
-class CodeError(UserError):
-    """Source that a fingerprint needs and cannot have."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,24 +44,19 @@ class CodeIdentity:
 
     def document(self) -> dict[str, Any]:
         """As stored with an output. The steps of one kind share its parts: nothing may change them."""
-        # Not dataclasses.asdict: its deep copy of the definitions is half the cost of planning a large graph.
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {
-            "opaque": list(self.opaque)
+        return {
+            "policy": self.policy,
+            "version": self.version,
+            "packages": self.packages,
+            "fingerprint": self.fingerprint,
+            "definitions": self.definitions,
+            "opaque": list(self.opaque),
         }
-
-
-class Place(NamedTuple):
-    """A definition and how much of it counts."""
-
-    module: str
-    name: str
-    aspect: Aspect
 
 
 def code_of(step: "Step[Any]") -> CodeIdentity:
     """Code identity of a step: its function's closure, and that of the classes whose instances its config holds."""
-    types = frozenset(value_types(step.config))
-    closure = _closure_of(step.kind.function, types)
+    closure = closure_of(step.kind.function, step.config)
     packages = {name: package_version(name, step.kind.name) for name in sorted(step.kind.packages)}
     return CodeIdentity(step.policy, step.version, packages, *closure)
 
@@ -84,51 +73,100 @@ def package_version(package: str, kind: str) -> str:
         ) from None
 
 
+def closure_of(function: Any, *values: object) -> Closure:
+    """What `function` reaches when it is called with `values`, as the source stood when this process first asked."""
+    return _closure_of(_where(function), frozenset(found for value in values for found in value_types(value)))
+
+
+def closure_now(function: Any, *values: object) -> Closure:
+    """As `closure_of`, and as the source stands now."""
+    if any(not sources.is_current() for sources in _every_sources.values()):
+        _every_sources.clear()
+        _closure_of.cache_clear()
+    return closure_of(function, *values)
+
+
 def value_types(value: object) -> Iterator[tuple[type, Aspect]]:
-    """Classes whose methods a step can call on its config: those of the values, and of the results of its inputs."""
+    """Classes whose methods a step can call on its config: those of the values, and of the results of its inputs.
+
+    Values of `Runtime` fields are left out. They are execution, and another one must not move the fingerprint.
+    """
     match value:
         case Input():
-            if value.has_step:
-                yield value.step.kind.result_type, Aspect.INTERFACE
+            if value.result_type is not None:
+                yield value.result_type, Aspect.INTERFACE
         case enum.Enum():
             yield type(value), Aspect.FULL
         case BaseModel():
             yield type(value), Aspect.VALUE
-            for name in type(value).model_fields:
+            for name in identity_fields(type(value)):
                 yield from value_types(getattr(value, name))
+            yield from value_types(value.__pydantic_extra__)
         case dict():
-            for item in value.values():
+            for key, item in value.items():
+                yield from value_types(key)
+                yield from value_types(item)
+        case tuple() if hasattr(value, "_fields"):
+            yield type(value), Aspect.VALUE
+            for item in value:
                 yield from value_types(item)
         case list() | tuple() | set() | frozenset():
             for item in value:
                 yield from value_types(item)
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
             yield type(value), Aspect.VALUE
-            for field in dataclasses.fields(value):
-                yield from value_types(getattr(value, field.name))
+            for name in identity_fields(type(value)):
+                yield from value_types(getattr(value, name))
 
 
 @cache
-def _closure_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple[str, dict[str, str], tuple[str, ...]]:
+def _where(function: Any) -> tuple[Path, str, str]:
+    """File, module and name of a function."""
     file = inspect.getsourcefile(function)
     if file is None or not Path(file).is_file():
-        raise CodeError(f"step function {function.__qualname__} has no source file; define it in a module.")
-    module = module_name(function)
-    sources = _sources(_root_of(Path(file), module), module.partition(".")[0])
-    sources.add_file(module, Path(file))
-    start = [Place(module, function.__qualname__, Aspect.VALUE)]
+        raise CodeError(f"{function.__qualname__} has no source file here; define it in a module.")
+    return Path(file), module_name(function), function.__qualname__
+
+
+@cache
+def _closure_of(where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]) -> Closure:
+    file, module, name = where
+    root, package = _root_of(file, module), module.partition(".")[0]
+    if (root, package) not in _every_sources:
+        _every_sources[root, package] = Sources((root, PROJECT_ROOT), FIRST_PARTY | {package})
+    sources = _every_sources[root, package]
+    sources.add_file(module, file)
+    places = [Place(module, name, Aspect.VALUE)]
+    unseen = []
     for item, aspect in types:
-        name = module if item.__module__ == "__main__" else item.__module__
-        if sources.is_first_party(name) and "<locals>" not in item.__qualname__:
-            start.append(Place(name, item.__qualname__.partition(".")[0], aspect))
-    return sources.closure(start)
+        home = module if item.__module__ == "__main__" else item.__module__
+        if not sources.is_first_party(home):
+            continue
+        if "<locals>" in item.__qualname__:
+            unseen.append(f"{home}.{item.__qualname__}: a class made while a function runs")
+        else:
+            # `Outer.Inner` is part of Outer, and the generic `Box[int]` is Box.
+            places.append(Place(home, item.__qualname__.partition("[")[0].partition(".")[0], aspect))
+    closure = sources.closure(places)
+    return closure._replace(opaque=tuple(sorted({*closure.opaque, *unseen})))
 
 
-def module_name(function: Any) -> str:
-    """Module of a function; a pipeline run as a script is `__main__`, but its functions are what an import finds."""
-    if function.__module__ != "__main__":
-        return str(function.__module__)
-    return _module_of_script(function.__code__.co_filename)
+_every_sources: dict[tuple[Path, str], Sources] = {}
+"""By root and package of the function; what one step has read, the next need not read again."""
+
+
+def qualified_name(item: Any) -> str:
+    """Module and name of a class or function, the same whether a pipeline is run as a script or imported."""
+    return f"{module_name(item)}.{item.__qualname__}"
+
+
+def module_name(item: Any) -> str:
+    """Module of a function or class; a pipeline run as a script is `__main__`, but an import finds it by its path."""
+    if item.__module__ != "__main__":
+        return str(item.__module__)
+    if hasattr(item, "__code__"):
+        return _module_of_script(item.__code__.co_filename)
+    return _module_of_script(getattr(sys.modules["__main__"], "__file__", None) or "__main__.py")
 
 
 @cache
@@ -142,138 +180,3 @@ def _module_of_script(filename: str) -> str:
 def _root_of(file: Path, module: str) -> Path:
     levels = module.count(".") + (1 if file.name == "__init__.py" else 0)
     return file.resolve().parents[levels]
-
-
-@cache
-def _sources(root: Path, package: str) -> "Sources":
-    return Sources((root, PROJECT_ROOT), FIRST_PARTY | {package})
-
-
-class Sources:
-    """Modules read so far, each file once a process."""
-
-    def __init__(self, roots: Iterable[Path], first_party: frozenset[str]) -> None:
-        self._roots = tuple(dict.fromkeys(roots))
-        self._first_party = first_party
-        self._modules: dict[str, Module | None] = {}
-        self._scanned: dict[Place, Scanned] = {}
-        self._resolved: dict[Reference, tuple[Place, ...]] = {}
-
-    def is_first_party(self, module: str) -> bool:
-        return module.partition(".")[0] in self._first_party
-
-    def add_file(self, name: str, path: Path) -> None:
-        if name not in self._modules:
-            self._modules[name] = parse_module(name, path)
-
-    def module(self, name: str) -> Module | None:
-        """The parsed module, or None where there is no such source file (a folder without `__init__` included)."""
-        if name not in self._modules:
-            self._modules[name] = None
-            relative = Path(*name.split("."))
-            for candidate in (
-                c for root in self._roots for c in (root / relative / "__init__.py", root / f"{relative}.py")
-            ):
-                if candidate.is_file():
-                    self._modules[name] = parse_module(name, candidate)
-                    break
-        return self._modules[name]
-
-    def closure(self, start: Iterable[Place]) -> tuple[str, dict[str, str], tuple[str, ...]]:
-        """Fingerprint, definitions with their hashes, and what stayed opaque."""
-        pending = list(start)
-        seen: set[Place] = set()
-        opaque: set[str] = set()
-        modules: set[str] = set()
-        while pending:
-            place = pending.pop()
-            if place in seen:
-                continue
-            seen.add(place)
-            if place.module not in modules:
-                modules.add(place.module)
-                pending.extend(self._effects(place.module))
-            scanned = self._scan(place)
-            opaque.update(scanned.opaque)
-            for reference in scanned.references:
-                pending.extend(self._resolve(reference, opaque))
-        definitions = self._described(seen)
-        text = "\n".join(f"{name} {digest}" for name, digest in definitions.items())
-        text += "".join(f"\n? {line}" for line in sorted(opaque))
-        return hashlib.sha256(text.encode()).hexdigest(), definitions, tuple(sorted(opaque))
-
-    def _described(self, places: Iterable[Place]) -> dict[str, str]:
-        widest: dict[str, Place] = {}
-        for place in sorted(places):  # by aspect last, so that the widest of a name wins
-            widest[f"{place.module}.{place.name}"] = place
-        return {name: self._scanned[place].digest[:16] for name, place in sorted(widest.items())}
-
-    def _effects(self, module: str) -> list[Place]:
-        """What importing the module does, and its packages: statements that define nothing."""
-        parts = module.split(".")
-        names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        found = [(name, self.module(name)) for name in names]
-        return [Place(name, EFFECTS, Aspect.FULL) for name, parsed in found if parsed is not None and parsed.effects]
-
-    def _scan(self, place: Place) -> Scanned:
-        if place not in self._scanned:
-            module = self.module(place.module)
-            assert module is not None
-            statements = module.effects if place.name == EFFECTS else _statements(module, place.name)
-            self._scanned[place] = scan(module, place.name, statements, place.aspect)
-        return self._scanned[place]
-
-    def _resolve(self, reference: Reference, opaque: set[str]) -> tuple[Place, ...]:
-        if reference not in self._resolved:
-            missing: list[str] = []
-            self._resolved[reference] = tuple(self._places(reference, missing))
-            if missing:
-                # Not remembered: every closure that meets it must say so.
-                places = self._resolved.pop(reference)
-                opaque.update(missing)
-                return places
-        return self._resolved[reference]
-
-    def _places(self, reference: Reference, missing: list[str]) -> Iterator[Place]:
-        (name, attribute, is_certain), chain, aspect = reference
-        if not self.is_first_party(name):
-            return
-        if attribute is not None:
-            chain = (attribute, *chain)
-        module = self.module(name)
-        if not chain:
-            yield from self._whole(name, module, aspect)
-            return
-        head, rest = chain[0], chain[1:]
-        if module is not None and head in module.definitions:
-            yield Place(name, head, aspect)
-        for target in module.imports.get(head, ()) if module is not None else ():
-            yield from self._places(Reference(target, rest, aspect), missing)
-        if module is not None and (head in module.definitions or head in module.imports):
-            return
-        if self._is_module(f"{name}.{head}"):
-            yield from self._places(Reference(Target(f"{name}.{head}", None), rest, aspect), missing)
-            return
-        for star in module.star_imports if module is not None else ():
-            yield from self._places(Reference(Target(star, head, is_certain=False), rest, aspect), missing)
-        if is_certain and (module is None or not module.star_imports) and not head.startswith("__"):
-            missing.append(f"{name}.{head}: not found in the source")
-
-    def _whole(self, name: str, module: Module | None, aspect: Aspect) -> Iterator[Place]:
-        """A module used as a value, or imported for what the import does: all of it counts."""
-        if module is not None:
-            yield from (Place(name, definition, aspect) for definition in module.definitions)
-
-    def _is_module(self, name: str) -> bool:
-        relative = Path(*name.split("."))
-        return self.module(name) is not None or any((root / relative).is_dir() for root in self._roots)
-
-
-def _statements(module: Module, name: str) -> list[ast.stmt]:
-    try:
-        return module.definitions[name.partition(".")[0]]
-    except KeyError:
-        raise CodeError(
-            f"{module.path}: no top-level definition of {name!r}; a step function and the classes of its config are "
-            "defined at the top level of a module."
-        ) from None

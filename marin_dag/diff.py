@@ -87,7 +87,7 @@ def _declarations(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Declarat
 
 
 def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
-    if old == new and type(old) is type(new):
+    if json.dumps(old) == json.dumps(new):  # as texts: 1, 1.0 and True are equal to `==`
         return
     tags = (_tag(old), _tag(new))
     if tags == ("input", "input"):

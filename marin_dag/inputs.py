@@ -92,6 +92,13 @@ class Input(Generic[ResultT_co]):
         return self._result
 
     @property
+    def result_type(self) -> type[Any] | None:
+        """What the step returns; None where neither the step nor its result is at hand."""
+        if self._step is not None:
+            return self._step.kind.result_type
+        return None if self._result is None else type(self._result)
+
+    @property
     def path(self) -> str:
         """Root of the committed output (a folder or URL, no trailing slash); only inside a running step."""
         if self._path is None:
@@ -208,6 +215,8 @@ def _replaced(value: Any, replacement: Callable[[Input[Any]], Input[Any]]) -> An
             return value.model_copy(update=new)
         case dict():
             return {key: _replaced(item, replacement) for key, item in value.items()}
+        case tuple() if hasattr(value, "_fields"):
+            return type(value)(*(_replaced(item, replacement) for item in value))
         case list() | tuple():
             return type(value)(_replaced(item, replacement) for item in value)
     new = {f.name: _replaced(getattr(value, f.name), replacement) for f in dataclasses.fields(value)}

@@ -1,13 +1,34 @@
 """References: what a definition reaches, name by name, with Python's own scoping."""
 
 import ast
+import contextlib
 import enum
 import hashlib
 from typing import NamedTuple
 
-from marin_dag.syntax import Module, Target, bindings, children, dump, imported
+from marin_dag.normal import dump
+from marin_dag.syntax import Module, Target, absolute, bindings_of, children, imported, loaded_by, parameters
 
 _ENGINE = "marin_dag"
+
+# What these lead to depends on values, so that no reading of the source can follow it.
+_OPAQUE_CALLS = frozenset(
+    {
+        "importlib.util.spec_from_file_location",
+        "importlib.metadata.entry_points",
+        "pkgutil.iter_modules",
+        "pkgutil.walk_packages",
+        "runpy.run_module",
+        "runpy.run_path",
+    }
+)
+_OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
+_OPAQUE_VALUES = {
+    "__file__": "files beside the code",
+    "importlib.resources": "files beside the code",
+    "pkgutil.get_data": "files beside the code",
+    "sys.modules": "modules by name",
+}
 
 
 class Aspect(enum.IntEnum):
@@ -35,6 +56,8 @@ class Scanned(NamedTuple):
 
     digest: str
     references: tuple[Reference, ...]
+    loads: tuple[str, ...]
+    """Modules that its own imports execute."""
     opaque: tuple[str, ...]
 
 
@@ -42,14 +65,59 @@ def scan(module: Module, name: str, statements: list[ast.stmt], aspect: Aspect) 
     """What `name` of `module` is and reaches."""
     scanner = _Scanner(module, aspect)
     prepared = [scanner.prepared(statement) for statement in statements]
-    for statement in prepared:
-        scanner.statement(statement)
-    body = "\n".join([*(dump(statement) for statement in prepared), *sorted(scanner.bindings)])
+    if alias_of(module, name) is None:  # what an alias stands for depends on what is asked of it
+        for statement in prepared:
+            scanner.statement(statement)
+    body = dump(
+        prepared,
+        module.imports,
+        package=module.package,
+        defined=module.definitions,
+        star_imports=module.star_imports,
+    )
     return Scanned(
-        hashlib.sha256(body.encode("utf-8", "surrogatepass")).hexdigest(),
+        hashlib.sha256(body.encode("ascii")).hexdigest(),
         tuple(dict.fromkeys(scanner.references)),
+        tuple(dict.fromkeys(scanner.loads)),
         tuple(f"{module.name}.{name}: {what}" for what in scanner.opaque),
     )
+
+
+def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] | None:
+    """What `name` stands for where the module says no more than `name = other.thing`; else None."""
+    found: list[tuple[Target, tuple[str, ...]]] = []
+    for statement in module.definitions.get(name, ()):
+        match statement:
+            case ast.Assign(targets=[ast.Name()], value=ast.Name() | ast.Attribute() as value):
+                base, chain = _dotted(value)
+                if base is None:
+                    return None
+                found.extend((target, chain) for target in _Scanner(module, Aspect.FULL).targets(base))
+            case _:
+                return None
+    return found or None
+
+
+def decorated_by(module: Module, statement: ast.stmt) -> list[tuple[Target, tuple[str, ...]]]:
+    """What decorates a definition, the engine's own decorators left out."""
+    found: list[tuple[Target, tuple[str, ...]]] = []
+    for decorator in getattr(statement, "decorator_list", ()):
+        found.extend(named(module, decorator.func if isinstance(decorator, ast.Call) else decorator))
+    return [(target, chain) for target, chain in found if target.module.partition(".")[0] != _ENGINE]
+
+
+def named(module: Module, expression: ast.expr) -> list[tuple[Target, tuple[str, ...]]]:
+    """What a dotted name at the top level of a module may mean; nothing for another expression or a builtin."""
+    base, chain = _dotted(expression)
+    return [] if base is None else [(target, chain) for target in _Scanner(module, Aspect.FULL).targets(base)]
+
+
+def _dotted(expression: ast.expr) -> tuple[str | None, tuple[str, ...]]:
+    chain: list[str] = []
+    while isinstance(expression, ast.Attribute):
+        chain.append(expression.attr)
+        expression = expression.value
+    return (expression.id if isinstance(expression, ast.Name) else None), tuple(reversed(chain))
 
 
 class _Scanner:
@@ -57,8 +125,7 @@ class _Scanner:
         self.module = module
         self.aspect = aspect
         self.references: list[Reference] = []
-        self.bindings: set[str] = set()
-        """`name = module:attribute` for each imported name used: `f` of one package is not `f` of another."""
+        self.loads: list[str] = []
         self.opaque: list[str] = []
         self.scopes: list[dict[str, list[Target]]] = []
 
@@ -72,13 +139,11 @@ class _Scanner:
         return statement
 
     def _is_engine(self, decorator: ast.expr) -> bool:
-        node = decorator.func if isinstance(decorator, ast.Call) else decorator
-        while isinstance(node, ast.Attribute):
-            node = node.value
-        targets = self.module.imports.get(node.id, []) if isinstance(node, ast.Name) else []
-        return any(target.module.split(".")[0] == _ENGINE for target in targets)
+        base, _ = _dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        return any(target.module.partition(".")[0] == _ENGINE for target in self.module.imports.get(base or "", ()))
 
     def statement(self, statement: ast.stmt) -> None:
+        """Follows one top-level statement, as far as the aspect asks."""
         if isinstance(statement, ast.ClassDef):
             self._class(statement, self.aspect)
             if self.aspect is Aspect.INTERFACE:
@@ -87,11 +152,8 @@ class _Scanner:
             # `Schedule = Constant | Linear` reached by an annotation passes on that it was only an annotation.
             self._visit(statement.value, self.aspect)
             self._visit_rest(statement)
-        elif isinstance(statement, ast.FunctionDef) and self.aspect is Aspect.VALUE:
-            parameter = statement.args.args[0]
-            bare = ast.copy_location(ast.arg(parameter.arg), parameter)
-            arguments = ast.arguments(**{**vars(statement.args), "args": [bare, *statement.args.args[1:]]})
-            self._visit(_with(statement, args=arguments), Aspect.FULL)
+        elif isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)) and self.aspect is Aspect.VALUE:
+            self._visit(_without_config_type(statement), Aspect.FULL)
         else:
             self._visit(statement, Aspect.FULL)
 
@@ -99,14 +161,14 @@ class _Scanner:
         (original,) = [item for item in self.module.definitions[statement.name] if isinstance(item, ast.ClassDef)][-1:]
         for item in original.body:
             if isinstance(item, ast.AnnAssign) and not ast.unparse(item.annotation).startswith("Runtime["):
-                self._visit(item.annotation, Aspect.INTERFACE)
+                self._annotation(item.annotation)
 
     def _visit_rest(self, statement: ast.Assign | ast.AnnAssign) -> None:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
             self._visit(target, Aspect.FULL)
         if isinstance(statement, ast.AnnAssign):
-            self._visit(statement.annotation, Aspect.INTERFACE)
+            self._annotation(statement.annotation)
 
     def _visit(self, node: ast.AST | None, aspect: Aspect) -> None:
         match node:
@@ -116,18 +178,21 @@ class _Scanner:
                 for decorator in node.decorator_list:
                     self._visit(decorator, Aspect.FULL)
                 self._signature(node.args)
-                self._visit(node.returns, Aspect.INTERFACE)
-                self._in_scope(_parameters(node.args), node.body)
+                self._annotation(node.returns)
+                self._in_scope(node)
             case ast.Lambda():
                 self._signature(node.args)
-                self._in_scope(_parameters(node.args), [node.body])
+                self._in_scope(node)
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 self._comprehension(node)
             case ast.ClassDef():
                 self._class(node, Aspect.FULL)
             case ast.AnnAssign():
                 self._visit(node.target, Aspect.FULL)
-                self._visit(node.annotation, aspect)
+                if self.scopes:  # of a local variable: never evaluated
+                    self._annotation(node.annotation)
+                else:
+                    self._visit(node.annotation, aspect)
                 self._visit(node.value, Aspect.FULL)
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
@@ -141,11 +206,28 @@ class _Scanner:
         for child in children(node):
             self._visit(child, aspect)
 
+    def _annotation(self, node: ast.expr | None) -> None:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            with contextlib.suppress(SyntaxError):  # a text that is no type, as jaxtyping's axis names
+                self._visit(ast.parse(node.value, mode="eval").body, Aspect.INTERFACE)
+            return
+        if isinstance(node, ast.Subscript):
+            self._annotation(node.value)
+            self._annotation(node.slice)
+        elif isinstance(node, (ast.Tuple, ast.List)):
+            for item in node.elts:
+                self._annotation(item)
+        elif isinstance(node, ast.BinOp):
+            self._annotation(node.left)
+            self._annotation(node.right)
+        else:
+            self._visit(node, Aspect.INTERFACE)
+
     def _signature(self, arguments: ast.arguments) -> None:
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
         for argument in every:
             if argument is not None:
-                self._visit(argument.annotation, Aspect.INTERFACE)
+                self._annotation(argument.annotation)
         for default in [*arguments.defaults, *arguments.kw_defaults]:
             self._visit(default, Aspect.FULL)
 
@@ -156,25 +238,25 @@ class _Scanner:
             self._visit(expression, Aspect.FULL)
         # No scope of its own: names of a class body are not seen inside its methods, so nothing is hidden there.
         for statement in node.body:
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):  # an attribute of the class
+                self.loads.extend(loaded_by(statement, self.module.package))
+                for _, target in imported(statement, self.module.package):
+                    self.references.append(Reference(target, (), Aspect.FULL))
             self._visit(statement, Aspect.FULL)
 
-    def _in_scope(self, parameters: list[str], body: list[ast.stmt] | list[ast.expr]) -> None:
-        bound = bindings(body)
-        scope: dict[str, list[Target]] = {name: [] for name in [*parameters, *bound.names] if name not in bound.outer}
-        for node in bound.imports:
-            for name, target in imported(node, self.module.package):
+    def _in_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        bound = bindings_of(node)
+        names = [*parameters(node.args), *bound.names]
+        scope: dict[str, list[Target]] = {name: [] for name in names if name not in bound.outer}
+        for statement in bound.imports:
+            self.loads.extend(loaded_by(statement, self.module.package))
+            for name, target in imported(statement, self.module.package):
                 scope.setdefault(name, []).append(target)
-        unused = {name for name, targets in scope.items() if targets}
-        used_before = len(self.references)
         self.scopes.append(scope)
-        for statement in body:
-            self._visit(statement, Aspect.FULL)
+        body: list[ast.expr] | list[ast.stmt] = [node.body] if isinstance(node, ast.Lambda) else node.body
+        for inner in body:
+            self._visit(inner, Aspect.FULL)
         self.scopes.pop()
-        used = {reference.target for reference in self.references[used_before:]}
-        for name in sorted(unused):
-            for target in scope[name]:
-                if target not in used:  # imported for what the import does
-                    self._refer(Reference(target, (), Aspect.FULL), f"import {target}")
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
         self._visit(node.generators[0].iter, Aspect.FULL)  # evaluated outside
@@ -191,19 +273,22 @@ class _Scanner:
         self.scopes.pop()
 
     def _chain(self, node: ast.Attribute | ast.Name, aspect: Aspect) -> None:
-        chain: list[str] = []
-        base: ast.expr = node
-        while isinstance(base, ast.Attribute):
-            chain.append(base.attr)
-            base = base.value
-        if not isinstance(base, ast.Name):
-            self._visit(base, aspect)
-            return
-        attributes = tuple(reversed(chain))
-        for target in self._targets(base.id):
-            self._refer(Reference(target, attributes, aspect), f"{base.id} = {target}")
+        base, chain = _dotted(node)
+        if base is None:
+            inner: ast.expr = node
+            while isinstance(inner, ast.Attribute):
+                inner = inner.value
+            self._visit(inner, aspect)
+        else:
+            targets = self.targets(base)
+            if targets or base in _OPAQUE_NAMES or base in _OPAQUE_VALUES:
+                self._note_opaque(base, chain)
+            self.references.extend(Reference(target, chain, aspect) for target in targets)
+        if chain and chain[-1] == "__subclasses__":
+            self.opaque.append(f"{ast.unparse(node)}: classes that may be defined anywhere")
 
-    def _targets(self, name: str) -> list[Target]:
+    def targets(self, name: str) -> list[Target]:
+        """What a name may mean here: nothing for a local variable."""
         for scope in reversed(self.scopes):
             if name in scope:
                 return scope[name]
@@ -213,25 +298,56 @@ class _Scanner:
             return self.module.imports[name]
         return [Target(module, name, is_certain=False) for module in self.module.star_imports]
 
-    def _refer(self, reference: Reference, binding: str) -> None:
-        self.references.append(reference)
-        if reference.target.module != self.module.name and reference.target.is_certain:
-            self.bindings.add(binding)
+    def _full_names(self, base: str, chain: tuple[str, ...]) -> list[str]:
+        """Dotted names with imports resolved; a builtin stays as it is, a local variable has none."""
+        if any(base in scope and not scope[base] for scope in self.scopes):
+            return []
+        certain = [target for target in self.targets(base) if target.is_certain]
+        roots = [str(target).replace(":", ".") for target in certain] or [base]
+        return [".".join([root, *chain]) for root in roots]
+
+    def _note_opaque(self, base: str, chain: tuple[str, ...]) -> None:
+        for name in self._full_names(base, chain):
+            if name in _OPAQUE_NAMES:
+                self.opaque.append(f"{name}(...)")
+            for value, what in _OPAQUE_VALUES.items():
+                if name == value or name.startswith(f"{value}."):
+                    self.opaque.append(f"{value}: {what}")
 
     def _refuse_to_guess(self, call: ast.Call) -> None:
-        called = ast.unparse(call.func)
-        first = call.args[0] if call.args else None
-        if called in ("eval", "exec", "__import__", "globals"):
-            self.opaque.append(f"{called}(...)")
-        elif called in ("importlib.import_module", "import_module"):
-            if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                self._refer(Reference(Target(first.value, None), (), Aspect.FULL), f"import {first.value}")
-            else:
+        base, chain = _dotted(call.func)
+        names = [] if base is None else self._full_names(base, chain)
+        if any(name in _OPAQUE_CALLS for name in names):
+            self.opaque.append(ast.unparse(call))
+        if "importlib.import_module" in names:
+            name = self._imported_by(call)
+            if name is None:
                 self.opaque.append(ast.unparse(call))
-        elif isinstance(call.func, ast.Call) and ast.unparse(call.func.func) == "getattr":
+            else:
+                self.loads.append(name)
+                self.references.append(Reference(Target(name, None), (), Aspect.FULL))
+        if isinstance(call.func, ast.Call) and isinstance(call.func.func, ast.Name) and call.func.func.id == "getattr":
             attribute = call.func.args[1] if len(call.func.args) > 1 else None
             if not isinstance(attribute, ast.Constant):
                 self.opaque.append(ast.unparse(call.func))
+
+    def _imported_by(self, call: ast.Call) -> str | None:
+        match call.args:
+            case [ast.Constant(value=str(name))] if not name.startswith("."):
+                return name
+            case [ast.Constant(value=str(name)), ast.Name(id="__package__")]:
+                stripped = name.lstrip(".")
+                return absolute(stripped, len(name) - len(stripped), self.module.package)
+        return None
+
+
+def _without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
+    """A step function without the annotation of its first parameter: the config is known by value."""
+    arguments = ast.arguments(**vars(function.args))
+    where = "posonlyargs" if arguments.posonlyargs else "args"
+    first, *others = getattr(arguments, where)
+    setattr(arguments, where, [ast.copy_location(ast.arg(first.arg), first), *others])
+    return _with(function, args=arguments)
 
 
 def _is_field(item: ast.stmt) -> bool:
@@ -239,11 +355,6 @@ def _is_field(item: ast.stmt) -> bool:
     if not (isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)):
         return False
     return not item.target.id.startswith("_") and "ClassVar" not in ast.unparse(item.annotation)
-
-
-def _parameters(arguments: ast.arguments) -> list[str]:
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    return [argument.arg for argument in every if argument is not None]
 
 
 def _with(node: ast.stmt, **fields: object) -> ast.stmt:

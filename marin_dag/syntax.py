@@ -31,6 +31,8 @@ class Module:
     star_imports: list[str] = dataclasses.field(default_factory=list)
     effects: list[ast.stmt] = dataclasses.field(default_factory=list)
     """Top-level statements that bind nothing: they act when the module is imported."""
+    loads: list[str] = dataclasses.field(default_factory=list)
+    """Modules that importing this one imports, and attributes of modules that may be modules."""
 
     @property
     def package(self) -> str:
@@ -50,11 +52,16 @@ def _add(module: Module, statement: ast.stmt) -> None:
     match statement:
         case ast.Import() | ast.ImportFrom():
             _add_import(module, statement)
-        case ast.If() if _is_type_checking(statement.test):
-            for inner in (*statement.body, *statement.orelse):
+        case ast.If() if is_type_checking(statement.test):
+            loaded = len(module.loads)
+            for inner in statement.body:  # known to annotations, and never executed
+                _add(module, inner)
+            del module.loads[loaded:]
+            for inner in statement.orelse:
                 _add(module, inner)
         case ast.If() if _is_main_guard(statement.test):
-            return
+            for inner in statement.orelse:
+                _add(module, inner)
         case ast.Expr(value=ast.Constant(value=str())) | ast.Pass():
             return
         case _:
@@ -70,6 +77,7 @@ def _add(module: Module, statement: ast.stmt) -> None:
 
 
 def _add_import(module: Module, statement: ast.Import | ast.ImportFrom) -> None:
+    module.loads.extend(loaded_by(statement, module.package))
     for name, target in imported(statement, module.package):
         if name == "*":
             module.star_imports.append(target.module)
@@ -80,12 +88,19 @@ def _add_import(module: Module, statement: ast.Import | ast.ImportFrom) -> None:
 _SIMPLE_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 
-def _is_type_checking(test: ast.expr) -> bool:
-    return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+def is_type_checking(test: ast.expr) -> bool:
+    """Whether a condition is false whenever the program runs."""
+    match test:
+        case ast.Name(id="TYPE_CHECKING") | ast.Attribute(value=ast.Name(id="typing"), attr="TYPE_CHECKING"):
+            return True
+    return False
 
 
 def _is_main_guard(test: ast.expr) -> bool:
-    return "__name__" in ast.unparse(test)
+    match test:
+        case ast.Compare(left=ast.Name(id="__name__"), ops=[ast.Eq()], comparators=[ast.Constant(value="__main__")]):
+            return True
+    return False
 
 
 def imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Target]]:
@@ -97,13 +112,28 @@ def imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[t
             else:
                 yield alias.name.partition(".")[0], Target(alias.name.partition(".")[0], None)
         return
-    base = statement.module or ""
-    if statement.level:
-        parts = package.split(".")
-        parents = parts[: len(parts) - statement.level + 1]
-        base = ".".join([*parents, base] if base else parents)
+    base = absolute(statement.module or "", statement.level, package)
     for alias in statement.names:
         yield alias.asname or alias.name, Target(base, alias.name)
+
+
+def loaded_by(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[str]:
+    """Modules that an import executes; `from a import b` may mean the module `a.b`, which the caller finds out."""
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names)
+        return
+    base = absolute(statement.module or "", statement.level, package)
+    yield base
+    yield from (f"{base}.{alias.name}" for alias in statement.names if alias.name != "*")
+
+
+def absolute(name: str, level: int, package: str) -> str:
+    """What `name` after so many dots means inside `package`."""
+    if not level:
+        return name
+    parts = package.split(".")
+    parents = parts[: len(parts) - level + 1]
+    return ".".join([*parents, name] if name else parents)
 
 
 class Bindings(NamedTuple):
@@ -113,6 +143,8 @@ class Bindings(NamedTuple):
     imports: list[ast.Import | ast.ImportFrom]
     outer: list[str]
     """Names declared `global` or `nonlocal`."""
+    definitions: list[str]
+    """Those of `names` that are functions or classes."""
 
 
 _OWN_SCOPE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -120,7 +152,7 @@ _OWN_SCOPE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.Generator
 
 def bindings(statements: Iterable[ast.AST]) -> Bindings:
     """Names that statements bind in their own scope, imports included; inner functions only by their names."""
-    found = Bindings([], [], [])
+    found = Bindings([], [], [], [])
     pending = list(statements)
     while pending:
         node = pending.pop()
@@ -134,6 +166,7 @@ def bindings(statements: Iterable[ast.AST]) -> Bindings:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 found.names.append(node.name)
+                found.definitions.append(node.name)
                 continue
             case ast.Import() | ast.ImportFrom():
                 found.imports.append(node)
@@ -154,6 +187,15 @@ def bindings(statements: Iterable[ast.AST]) -> Bindings:
     return found
 
 
+def bindings_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef) -> Bindings:
+    """What the body of `node` binds; kept on the node, since a definition is read more than once."""
+    found: Bindings | None = node.__dict__.get("bindings")
+    if found is None:
+        found = bindings([node.body] if isinstance(node, ast.Lambda) else node.body)
+        node.__dict__["bindings"] = found
+    return found
+
+
 def children(node: ast.AST) -> Iterator[ast.AST]:
     """As `ast.iter_child_nodes`, at half the cost: a plan walks a hundred thousand nodes."""
     for field in node._fields:
@@ -166,47 +208,7 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
                     yield item
 
 
-_SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "type_ignores", "kind"})
-
-
-def dump(node: object) -> str:
-    """Text of a syntax tree that is the same whatever the comments, docstrings, layout and Python version.
-
-    `ast.dump` differs between versions and keeps docstrings. Imports are left out: what a name is bound to counts,
-    not where the import stands.
-    """
-    parts: list[str] = []
-    _dump(node, parts)
-    return "".join(parts)
-
-
-def _dump(node: object, parts: list[str]) -> None:
-    if isinstance(node, ast.AST):
-        parts.append(type(node).__name__)
-        parts.append("(")
-        for field in node._fields:
-            if field in _SKIPPED_FIELDS:
-                continue
-            value = getattr(node, field, None)
-            if value is None or (type(value) is list and not value):
-                continue
-            parts.append(field)
-            parts.append("=")
-            _dump(value, parts)
-            parts.append(",")
-        parts.append(")")
-    elif isinstance(node, list):
-        parts.append("[")
-        for item in node:
-            if not _does_nothing(item):
-                _dump(item, parts)
-                parts.append(",")
-        parts.append("]")
-    else:
-        parts.append(repr(node))
-
-
-def _does_nothing(node: object) -> bool:
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Constant)
-    return isinstance(node, (ast.Import, ast.ImportFrom, ast.Pass))
+def parameters(arguments: ast.arguments) -> list[str]:
+    """Names of the parameters of a function."""
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    return [argument.arg for argument in every if argument is not None]

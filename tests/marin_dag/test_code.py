@@ -5,8 +5,9 @@ from textwrap import dedent
 
 import pytest
 
-from marin_dag.code import CodeError, Place, Sources, package_version
+from marin_dag.code import package_version
 from marin_dag.references import Aspect
+from marin_dag.sources import CodeError, Place, Sources
 
 MODULES = {
     "steps/__init__.py": "",
