@@ -5,6 +5,7 @@ before the edit only, `+ ` after it only, two spaces both. A file `project/step.
 `project.work.work()` and returns what it gives, so that a case can also be run.
 """
 
+import ast
 import contextlib
 import dataclasses
 import importlib
@@ -102,6 +103,20 @@ def look(files: dict[str, str], root: Path) -> Seen:
         step = importlib.import_module("project.step").build()
         assert step.digest
         return Seen(step, step.kind.function(step.config, None).model_dump())
+
+
+def mutants(files: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The project with one constant changed, for each number and each text in its code."""
+    for name, text in files.items():
+        if not name.endswith(".py"):
+            continue
+        tree = ast.parse(text)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and type(node.value) in (int, float, str):
+                kept = node.value
+                node.value = f"{kept}x" if isinstance(kept, str) else kept + 1
+                yield {**files, name: ast.unparse(tree)}
+                node.value = kept
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """Every edit of the corpus gets its verdict and its reason; what changes a result is never called the same."""
 
+import itertools
 from pathlib import Path
 
 import pytest
 
-from tests.marin_dag.edit_corpus import FOLDER, Case, look, read_case, reasons
+from tests.marin_dag.edit_corpus import FOLDER, Case, look, mutants, read_case, reasons
 
 CASES = [read_case(path) for path in sorted(FOLDER.glob("*.edit"))]
 
@@ -26,3 +27,23 @@ def test_an_edit_gets_its_verdict_and_its_reason(case: Case, tmp_path: Path) -> 
 def test_the_corpus_is_there() -> None:
     assert len(CASES) >= 50
     assert len({case.sentence for case in CASES}) == len(CASES)
+
+
+MAX_MUTANTS = 12
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_edit_that_changes_the_result_goes_unseen(case: Case, tmp_path: Path) -> None:
+    """Changes constants one by one, wherever they stand; a digest may move in vain, and never stay in vain."""
+    before = look(case.before, tmp_path / "before")
+    if before.step.identity["code"]["opaque"]:
+        return  # said aloud
+    unseen = []
+    for number, files in enumerate(itertools.islice(mutants(case.before), MAX_MUTANTS)):
+        try:
+            after = look(files, tmp_path / f"mutant{number}")
+        except Exception:  # many a mutant does not run, and then nothing is committed
+            continue
+        if before.result != after.result and before.step.digest == after.step.digest:
+            unseen.append({name: text for name, text in files.items() if case.before.get(name) != text})
+    assert not unseen
