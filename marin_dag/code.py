@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
-from marin_dag.references import Aspect, Reference, Scanned, scan
+from marin_dag.references import Aspect, Reference, Scanned, scan, source_text
 from marin_dag.syntax import Module, Target, parse_module
 
 if TYPE_CHECKING:
@@ -66,10 +66,16 @@ class Place(NamedTuple):
 
 def code_of(step: "Step[Any]") -> CodeIdentity:
     """Code identity of a step: its function's closure, and that of the classes whose instances its config holds."""
-    types = frozenset(value_types(step.config))
-    closure = _closure_of(step.kind.function, types)
+    sources, start = _start_of(step.kind.function, frozenset(value_types(step.config)))
+    closure = sources.closure(start)
     packages = {name: package_version(name, step.kind.name) for name in sorted(step.kind.packages)}
     return CodeIdentity(step.policy, step.version, packages, *closure)
+
+
+def source_of(step: "Step[Any]") -> dict[str, str]:
+    """Normalised source of every definition in the fingerprint, for people to compare."""
+    sources, start = _start_of(step.kind.function, frozenset(value_types(step.config)))
+    return sources.texts(start)
 
 
 @cache
@@ -109,7 +115,7 @@ def value_types(value: object) -> Iterator[tuple[type, Aspect]]:
 
 
 @cache
-def _closure_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple[str, dict[str, str], tuple[str, ...]]:
+def _start_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple["Sources", tuple["Place", ...]]:
     file = inspect.getsourcefile(function)
     if file is None or not Path(file).is_file():
         raise CodeError(f"step function {function.__qualname__} has no source file; define it in a module.")
@@ -121,7 +127,7 @@ def _closure_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple[s
         name = module if item.__module__ == "__main__" else item.__module__
         if sources.is_first_party(name) and "<locals>" not in item.__qualname__:
             start.append(Place(name, item.__qualname__.partition(".")[0], aspect))
-    return sources.closure(start)
+    return sources, tuple(start)
 
 
 def module_name(function: Any) -> str:
@@ -158,6 +164,7 @@ class Sources:
         self._modules: dict[str, Module | None] = {}
         self._scanned: dict[Place, Scanned] = {}
         self._resolved: dict[Reference, tuple[Place, ...]] = {}
+        self._closures: dict[tuple[Place, ...], tuple[str, dict[str, str], tuple[str, ...]]] = {}
 
     def is_first_party(self, module: str) -> bool:
         return module.partition(".")[0] in self._first_party
@@ -180,7 +187,28 @@ class Sources:
         return self._modules[name]
 
     def closure(self, start: Iterable[Place]) -> tuple[str, dict[str, str], tuple[str, ...]]:
-        """Fingerprint, definitions with their hashes, and what stayed opaque."""
+        """Fingerprint, definitions with their hashes, and what stayed opaque; computed once for each start."""
+        start = tuple(start)
+        if start not in self._closures:
+            seen, opaque = self._reached(start)
+            definitions = {name: self._scanned[place].digest[:16] for name, place in _widest(seen).items()}
+            text = "\n".join(f"{name} {digest}" for name, digest in definitions.items())
+            text += "".join(f"\n? {line}" for line in sorted(opaque))
+            fingerprint = hashlib.sha256(text.encode()).hexdigest()
+            self._closures[start] = fingerprint, definitions, tuple(sorted(opaque))
+        return self._closures[start]
+
+    def texts(self, start: Iterable[Place]) -> dict[str, str]:
+        """Name to normalised source of each definition that `start` reaches."""
+        seen, _ = self._reached(start)
+        return {name: self._text(place) for name, place in _widest(seen).items()}
+
+    def _text(self, place: Place) -> str:
+        module = self.module(place.module)
+        assert module is not None
+        return source_text(module, self._syntax(module, place.name), place.aspect)
+
+    def _reached(self, start: Iterable[Place]) -> tuple[set[Place], set[str]]:
         pending = list(start)
         seen: set[Place] = set()
         opaque: set[str] = set()
@@ -197,16 +225,7 @@ class Sources:
             opaque.update(scanned.opaque)
             for reference in scanned.references:
                 pending.extend(self._resolve(reference, opaque))
-        definitions = self._described(seen)
-        text = "\n".join(f"{name} {digest}" for name, digest in definitions.items())
-        text += "".join(f"\n? {line}" for line in sorted(opaque))
-        return hashlib.sha256(text.encode()).hexdigest(), definitions, tuple(sorted(opaque))
-
-    def _described(self, places: Iterable[Place]) -> dict[str, str]:
-        widest: dict[str, Place] = {}
-        for place in sorted(places):  # by aspect last, so that the widest of a name wins
-            widest[f"{place.module}.{place.name}"] = place
-        return {name: self._scanned[place].digest[:16] for name, place in sorted(widest.items())}
+        return seen, opaque
 
     def _effects(self, module: str) -> list[Place]:
         """What importing the module does, and its packages: statements that define nothing."""
@@ -219,9 +238,13 @@ class Sources:
         if place not in self._scanned:
             module = self.module(place.module)
             assert module is not None
-            statements = module.effects if place.name == EFFECTS else _statements(module, place.name)
+            statements = self._syntax(module, place.name)
             self._scanned[place] = scan(module, place.name, statements, place.aspect)
         return self._scanned[place]
+
+    @staticmethod
+    def _syntax(module: Module, name: str) -> list[ast.stmt]:
+        return module.effects if name == EFFECTS else _statements(module, name)
 
     def _resolve(self, reference: Reference, opaque: set[str]) -> tuple[Place, ...]:
         if reference not in self._resolved:
@@ -267,6 +290,14 @@ class Sources:
     def _is_module(self, name: str) -> bool:
         relative = Path(*name.split("."))
         return self.module(name) is not None or any((root / relative).is_dir() for root in self._roots)
+
+
+def _widest(places: Iterable[Place]) -> dict[str, Place]:
+    """Definition to the place that counts most of it, by name."""
+    widest: dict[str, Place] = {}
+    for place in sorted(places):  # by aspect last, so that the widest of a name wins
+        widest[f"{place.module}.{place.name}"] = place
+    return dict(sorted(widest.items()))
 
 
 def _statements(module: Module, name: str) -> list[ast.stmt]:

@@ -34,6 +34,9 @@ class CodeChanged:
     changed: tuple[str, ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    old_fingerprint: str = dataclasses.field(default="", compare=False)
+    new_fingerprint: str = dataclasses.field(default="", compare=False)
+    """Under which both sources are kept. Not compared: one edit that two kinds of step share is one reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +67,11 @@ def code_difference(old: dict[str, Any], new: dict[str, Any]) -> CodeChanged | N
         return None
     changed = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
     return CodeChanged(
-        changed, tuple(sorted(after.keys() - before.keys())), tuple(sorted(before.keys() - after.keys()))
+        changed,
+        tuple(sorted(after.keys() - before.keys())),
+        tuple(sorted(before.keys() - after.keys())),
+        old["code"]["fingerprint"],
+        new["code"]["fingerprint"],
     )
 
 

@@ -5,7 +5,7 @@ import enum
 import hashlib
 from typing import NamedTuple
 
-from marin_dag.syntax import Module, Target, bindings, children, dump, imported
+from marin_dag.syntax import Module, Target, bindings, children, dump, imported, without_idle
 
 _ENGINE = "marin_dag"
 
@@ -50,6 +50,16 @@ def scan(module: Module, name: str, statements: list[ast.stmt], aspect: Aspect) 
         tuple(dict.fromkeys(scanner.references)),
         tuple(f"{module.name}.{name}: {what}" for what in scanner.opaque),
     )
+
+
+def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> str:
+    """What `scan` hashes, as source: no comments, docstrings, layout or engine; imported names with what they mean."""
+    scanner = _Scanner(module, aspect)
+    prepared = [scanner.prepared(statement) for statement in statements]
+    for statement in prepared:
+        scanner.statement(statement)
+    bindings = "".join(f"# {binding}\n" for binding in sorted(scanner.bindings))
+    return bindings + "\n\n".join(ast.unparse(without_idle(statement)) for statement in prepared)
 
 
 class _Scanner:

@@ -1,10 +1,11 @@
 """Syntax of one module: what each top-level name is bound to, read from the source and never by importing it."""
 
 import ast
+import copy
 import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 
 class Target(NamedTuple):
@@ -204,6 +205,21 @@ def _dump(node: object, parts: list[str]) -> None:
         parts.append("]")
     else:
         parts.append(repr(node))
+
+
+def without_idle(statement: ast.stmt) -> ast.stmt:
+    """A copy of `statement` without all that `dump` leaves out of its bodies."""
+    return cast(ast.stmt, _WithoutIdle().visit(copy.deepcopy(statement)))
+
+
+class _WithoutIdle(ast.NodeTransformer):
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list) and any(isinstance(item, ast.stmt) for item in value):
+                kept = [item for item in value if not _does_nothing(item)]
+                setattr(node, field, kept or ([ast.Pass()] if field == "body" else []))
+        return node
 
 
 def _does_nothing(node: object) -> bool:
