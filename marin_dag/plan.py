@@ -5,6 +5,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from marin_dag.acceptances import Acceptances
 from marin_dag.causes import Causes
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
@@ -12,6 +13,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Held, Leases
 from marin_dag.reasons import (
+    Accepted,
     BlockedBy,
     Changed,
     Continues,
@@ -76,6 +78,16 @@ class Plan:
         return tuple(planned for planned in self.steps if planned.will_run)
 
     @property
+    def drifted(self) -> tuple[PlannedStep, ...]:
+        """The selected steps that wait for a person: nothing runs until each is accepted or bumped."""
+        return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.DRIFTED)
+
+    @property
+    def blocked(self) -> tuple[PlannedStep, ...]:
+        """The selected steps whose inputs are not there and will not be made."""
+        return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.BLOCKED)
+
+    @property
     def cost(self) -> Cost:
         """Sum over the steps that would run."""
         return sum((planned.cost for planned in self.will_run), Cost())
@@ -120,6 +132,7 @@ class _Planner:
         self.planned: dict[str, PlannedStep] = {}
         self.makers: dict[str, str] = {}
         """Record key to the step of this plan that makes it, or has."""
+        self.acceptances = Acceptances(store)
         self.causes = Causes(graph, self.records)
         self._labels: Mapping[str, list[str]] | None = None
         self._failed_keys: frozenset[str] | None = None
@@ -157,13 +170,16 @@ class _Planner:
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
-            drift = self._drift(step, step.key)
-            return (Verdict.DONE, ()) if drift is None else (Verdict.DRIFTED, (drift,))
+            drift, accepted = self._drift(step, step.key)
+            return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
         kept = sorted(self._kept.get(step.digest, ())) if step.until is not None else []
         earlier = [at for at in kept if step.until is not None and at < step.until]
-        # To go on with other code under the same version would mix the two in one trajectory.
-        if earlier and (drift := self._drift(step, f"{step.digest}@{earlier[-1]}")) is not None:
-            return Verdict.DRIFTED, (drift,)
+        accepted = ()
+        if earlier:
+            # To go on with other code under the same version would mix the two in one trajectory.
+            drift, accepted = self._drift(step, f"{step.digest}@{earlier[-1]}")
+            if drift is not None:
+                return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)
         if held is not None:
             return Verdict.RUNNING, (Running(held.holder.host, held.holder.pid, held.holder.since),)
@@ -171,7 +187,7 @@ class _Planner:
             return Verdict.FAILED, (self._failure(step),)
         if kept and step.until is not None:
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
-            return Verdict.MISSING, (reason,)
+            return Verdict.MISSING, (reason, *accepted)
         sibling = self._newest_sibling(step)
         if sibling is None:
             return Verdict.MISSING, (NeverMade(),)
@@ -194,12 +210,16 @@ class _Planner:
                 return self.records.find(key)
         return None
 
-    def _drift(self, step: Step[Any], key: str) -> Drifted | None:
+    def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
+        """Other code than that of the record, unless a person has accepted it."""
         if step.policy != "versioned":
-            return None
-        record = self.records.get(key)
-        difference = code_difference(record.identity, step.identity)
-        return None if difference is None else Drifted(str(step.version), difference)
+            return None, ()
+        difference = code_difference(self.records.get(key).identity, step.identity)
+        if difference is None:
+            return None, ()
+        path = self.acceptances.path(step.digest, difference.old_fingerprint, difference.new_fingerprint)
+        accepted = tuple(Accepted(item.author, item.because, item.created, item.definitions) for item in path)
+        return (None, accepted) if path else (Drifted(str(step.version), difference), ())
 
     def _failure(self, step: Step[Any]) -> Failed:
         failures = self.records.failures(step.key)

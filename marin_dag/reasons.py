@@ -48,6 +48,16 @@ class Drifted:
 
 
 @dataclasses.dataclass(frozen=True)
+class Accepted:
+    """Other code than that of the record, and a person said that it makes the same output."""
+
+    author: str
+    because: str
+    created: str
+    definitions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Running:
     """Somebody else has the lease."""
 
@@ -97,6 +107,7 @@ Reason = (
     | MilestoneMissing
     | Changed
     | Drifted
+    | Accepted
     | Running
     | Failed
     | BlockedBy
@@ -125,6 +136,8 @@ def render(reason: Reason) -> str:
             return f"{render_difference(reason.difference)}, in {_listed(list(reason.steps))}"
         case Drifted():
             return f"version {reason.version!r} was declared for other code: {render_difference(reason.difference)}"
+        case Accepted():
+            return f"other code, accepted by {reason.author}: {reason.because}"
         case Running():
             return f"running on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
         case Failed():

@@ -9,6 +9,7 @@ from typing import Any
 
 from marin_dag.code import source_of
 from marin_dag.diff import CodeChanged
+from marin_dag.redact import redact
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 
@@ -27,7 +28,7 @@ class SourceArchive:
         known = {entry.path for entry in self._store.list(SOURCES)} if by_fingerprint else set()
         for fingerprint, step in by_fingerprint.items():
             if _path(fingerprint) not in known:
-                text = json.dumps(source_of(step), sort_keys=True, indent=0)
+                text = json.dumps(texts_of(step), sort_keys=True, indent=0)
                 self._store.create(_path(fingerprint), gzip.compress(text.encode(), mtime=0))
 
     def find(self, fingerprint: str) -> dict[str, str] | None:
@@ -66,8 +67,13 @@ class SourceDiffs:
     def _texts(self, fingerprint: str) -> dict[str, str] | None:
         if fingerprint not in self._known:
             step = self._steps.get(fingerprint)
-            self._known[fingerprint] = self._archive.find(fingerprint) if step is None else source_of(step)
+            self._known[fingerprint] = self._archive.find(fingerprint) if step is None else texts_of(step)
         return self._known[fingerprint]
+
+
+def texts_of(step: Step[Any]) -> dict[str, str]:
+    """The sources of `step` as they are kept: without what looks like a secret."""
+    return {name: redact(text) for name, text in source_of(step).items()}
 
 
 def _path(fingerprint: str) -> str:
