@@ -66,8 +66,7 @@ class Place(NamedTuple):
 
 def code_of(step: "Step[Any]") -> CodeIdentity:
     """Code identity of a step: its function's closure, and that of the classes whose instances its config holds."""
-    sources, start = _start_of(step.kind.function, frozenset(value_types(step.config)))
-    closure = sources.closure(start)
+    closure = _closure_of(step.kind.function, frozenset(value_types(step.config)))
     packages = {name: package_version(name, step.kind.name) for name in sorted(step.kind.packages)}
     return CodeIdentity(step.policy, step.version, packages, *closure)
 
@@ -115,7 +114,12 @@ def value_types(value: object) -> Iterator[tuple[type, Aspect]]:
 
 
 @cache
-def _start_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple["Sources", tuple["Place", ...]]:
+def _closure_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple[str, dict[str, str], tuple[str, ...]]:
+    sources, start = _start_of(function, types)
+    return sources.closure(start)
+
+
+def _start_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple["Sources", list[Place]]:
     file = inspect.getsourcefile(function)
     if file is None or not Path(file).is_file():
         raise CodeError(f"step function {function.__qualname__} has no source file; define it in a module.")
@@ -127,7 +131,7 @@ def _start_of(function: Any, types: frozenset[tuple[type, Aspect]]) -> tuple["So
         name = module if item.__module__ == "__main__" else item.__module__
         if sources.is_first_party(name) and "<locals>" not in item.__qualname__:
             start.append(Place(name, item.__qualname__.partition(".")[0], aspect))
-    return sources, tuple(start)
+    return sources, start
 
 
 def module_name(function: Any) -> str:
@@ -164,7 +168,6 @@ class Sources:
         self._modules: dict[str, Module | None] = {}
         self._scanned: dict[Place, Scanned] = {}
         self._resolved: dict[Reference, tuple[Place, ...]] = {}
-        self._closures: dict[tuple[Place, ...], tuple[str, dict[str, str], tuple[str, ...]]] = {}
 
     def is_first_party(self, module: str) -> bool:
         return module.partition(".")[0] in self._first_party
@@ -187,16 +190,12 @@ class Sources:
         return self._modules[name]
 
     def closure(self, start: Iterable[Place]) -> tuple[str, dict[str, str], tuple[str, ...]]:
-        """Fingerprint, definitions with their hashes, and what stayed opaque; computed once for each start."""
-        start = tuple(start)
-        if start not in self._closures:
-            seen, opaque = self._reached(start)
-            definitions = {name: self._scanned[place].digest[:16] for name, place in _widest(seen).items()}
-            text = "\n".join(f"{name} {digest}" for name, digest in definitions.items())
-            text += "".join(f"\n? {line}" for line in sorted(opaque))
-            fingerprint = hashlib.sha256(text.encode()).hexdigest()
-            self._closures[start] = fingerprint, definitions, tuple(sorted(opaque))
-        return self._closures[start]
+        """Fingerprint, definitions with their hashes, and what stayed opaque."""
+        seen, opaque = self._reached(start)
+        definitions = {name: self._scanned[place].digest[:16] for name, place in _widest(seen).items()}
+        text = "\n".join(f"{name} {digest}" for name, digest in definitions.items())
+        text += "".join(f"\n? {line}" for line in sorted(opaque))
+        return hashlib.sha256(text.encode()).hexdigest(), definitions, tuple(sorted(opaque))
 
     def texts(self, start: Iterable[Place]) -> dict[str, str]:
         """Name to normalised source of each definition that `start` reaches."""
