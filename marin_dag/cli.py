@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from marin_dag.commands import accept, drop, fork, ls, why
+from marin_dag.commands import accept, bump, drop, fork, ls, why
 from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, Build, Command, Session, program
 from marin_dag.errors import UserError
@@ -21,6 +21,7 @@ COMMANDS = {
         fork.COMMAND,
         why.COMMAND,
         accept.COMMAND,
+        bump.COMMAND,
         ls.COMMAND,
         drop.COMMAND,
     )

@@ -96,7 +96,9 @@ def forked(graph: Graph, fork: Fork) -> Step[Any]:
         for field, text in fork.changes.items():
             config = apply_text(config, field, text, owner=fork.name, input_named=graph.input_named)
             changes[field] = value_at(config, field)
-        return base.fork(fork.name, **changes)
+        step = base.fork(fork.name, **changes)
+        step.declared = None  # in no source file
+        return step
     except UserError as error:
         raise ForkError(f"{error} (fork {fork.name!r} of {fork.base!r}; `drop {fork.name}` forgets it)") from None
 

@@ -170,6 +170,8 @@ def _like(
         base=base or step.base,
         changes=changes if step.base is not None else None,
         derivation=step.derivation,
+        declared=other.declared,
+        version_declared=other.version_declared,
     )
 
 

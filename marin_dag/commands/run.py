@@ -35,7 +35,8 @@ def show_plan(session: Session, plan: Plan) -> int:
     lines = ways_to_go_on(session, plan)
     if lines:
         print()
-        print("\n".join(f"{what:<10} {command}" for what, command in lines))
+        width = max(10, *(len(what) for what, _ in lines))
+        print("\n".join(f"{what:<{width}} {command}" for what, command in lines))
     return exit_code(plan)
 
 

@@ -210,7 +210,7 @@ def test_versioned_code_that_changed_is_drift_and_stops(run: Toy, monkeypatch: p
     code, table = run("--dry-run", "--set", "kestrel.z_loss=1")
     assert code == 1
     assert "needs count (drifted)" in table
-    assert "bump the version of count" in run("why", "count")[1]
+    assert "bump count to make it again" in run("why", "count")[1]
 
 
 def test_a_versioned_trajectory_does_not_go_on_with_other_code(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
