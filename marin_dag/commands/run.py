@@ -29,8 +29,7 @@ def plan_and_run(session: Session) -> int:
 def show_plan(session: Session, plan: Plan) -> int:
     """Prints the plan and how to go on; returns the exit code of a dry run."""
     is_terminal = sys.stdout.isatty()
-    # A pipe has no width; what is read later should look like what was seen.
-    width = max(shutil.get_terminal_size().columns, 60) if is_terminal else 100
+    width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))
     lines = ways_to_go_on(session, plan)
     if lines:

@@ -9,6 +9,9 @@ import pytest
 
 from marin_dag import code
 from marin_dag.cli import main
+from marin_dag.graph import Graph, parse_assignment
+from marin_dag.plan import Plan, make_plan
+from marin_dag.store import open_store
 
 MODULE = "workbench_recipe"
 RECIPE = '''\
@@ -100,6 +103,13 @@ class Workbench:
         code = main(self._recipe().build, name="bench", argv=argv)
         said = self._capsys.readouterr()
         return code, said.out + said.err
+
+    def plan(self, *arguments: str) -> Plan:
+        """The plan behind a dry run."""
+        graph = Graph(self._recipe().build(None))
+        for text in arguments[1::2]:
+            graph = graph.override(*parse_assignment(text, graph))
+        return make_plan(graph, open_store(str(self.prefix)))
 
     def edit(self, old: str, new: str) -> None:
         """Replaces a text that is there exactly once."""
