@@ -15,44 +15,98 @@ class Cause(NamedTuple):
     difference: Difference
 
 
+class Identified(NamedTuple):
+    """An identity document, and what the step is called that has it."""
+
+    name: str
+    document: dict[str, Any]
+
+
+class _Pair(NamedTuple):
+    """An old and a new identity, by record key."""
+
+    old_key: str
+    new_key: str
+
+
 class Causes:
-    """Follows differences through the inputs of old records; each pair of identities is compared once."""
+    """Follows differences through inputs; each pair of identities is compared once.
+
+    Identities are those of the graph and, where it has them not, of the records: either side may be old or new.
+    """
 
     def __init__(self, graph: Graph, records: Records) -> None:
-        self._graph = graph
         self._records = records
-        self._known: dict[tuple[str, str], tuple[Cause, ...]] = {}
+        self._known: dict[_Pair, tuple[Cause, ...]] = {}
+        self._identified: dict[str, Identified | None] = {}
         self._by_digest: dict[str, Step[Any]] = {}
         for step in graph.steps:
             self._by_digest.setdefault(step.digest, step)
 
     def of(self, old: dict[str, Any], step: Step[Any]) -> tuple[Cause, ...]:
         """Root causes of `step` not being what `old` documents: its own changes first, then those above it."""
+        return self.between(old, Identified(step.name, step.identity))
+
+    def between(self, old: dict[str, Any], new: Identified) -> tuple[Cause, ...]:
+        """Root causes of `new` not being what `old` documents."""
+        found = differences(old, new.document)
+        for pair in self._above(found):
+            self._follow(pair)
+        return self._combined(new.name, found)
+
+    def _follow(self, first: _Pair) -> None:
+        """Without recursion: a chain of ten thousand steps has its cause at the far end."""
+        pending = [first]
+        while pending:
+            pair = pending[-1]
+            old, new = self._identity(pair.old_key), self._identity(pair.new_key)
+            if pair in self._known:
+                pending.pop()
+            elif old is None or new is None or old.document["kind"] != new.document["kind"]:
+                self._known[pair] = ()  # another step altogether, or its record is gone
+            else:
+                found = differences(old.document, new.document)
+                unknown = [above for above in self._above(found) if above not in self._known]
+                pending.extend(unknown)
+                if not unknown:
+                    self._known[pair] = self._combined(new.name, found)
+
+    @staticmethod
+    def _above(found: tuple[Difference, ...]) -> list[_Pair]:
+        inputs = [_Pair(item.old_key, item.new_key) for item in found if isinstance(item, InputChanged)]
+        return [pair for pair in inputs if _digest(pair.old_key) != _digest(pair.new_key)]
+
+    def _combined(self, name: str, found: tuple[Difference, ...]) -> tuple[Cause, ...]:
         own: dict[Cause, None] = {}
         above: dict[Cause, None] = {}
-        for difference in differences(old, step.identity):
+        for difference in found:
             if isinstance(difference, InputChanged):
-                above.update(dict.fromkeys(self._of_input(step, difference)))
+                above.update(dict.fromkeys(self._of_input(name, difference)))
             else:
-                own[Cause(step.name, difference)] = None
+                own[Cause(name, difference)] = None
         return tuple({**own, **above})
 
-    def _of_input(self, step: Step[Any], difference: InputChanged) -> tuple[Cause, ...]:
+    def _of_input(self, name: str, difference: InputChanged) -> tuple[Cause, ...]:
         old_digest, _, old_milestone = difference.old_key.partition("@")
         new_digest, _, new_milestone = difference.new_key.partition("@")
         found: list[Cause] = []
         if old_milestone != new_milestone:
-            found.append(Cause(step.name, FieldChanged(difference.field, f"step {old_milestone}", new_milestone)))
+            found.append(Cause(name, FieldChanged(difference.field, f"step {old_milestone}", f"step {new_milestone}")))
         if old_digest != new_digest:
-            pair = (difference.old_key, new_digest)
-            if pair not in self._known:
-                self._known[pair] = self._compared(difference.old_key, new_digest)
-            found.extend(self._known[pair] or (Cause(step.name, difference),))
+            followed = self._known[_Pair(difference.old_key, difference.new_key)]
+            found.extend(followed or (Cause(name, difference),))
         return tuple(found)
 
-    def _compared(self, old_key: str, new_digest: str) -> tuple[Cause, ...]:
-        """Causes at or above the input; none where it is another step altogether, or its record is gone."""
-        record, step = self._records.find(old_key), self._by_digest.get(new_digest)
-        if record is None or step is None or record.identity["kind"] != step.identity["kind"]:
-            return ()
-        return self.of(record.identity, step)
+    def _identity(self, key: str) -> Identified | None:
+        if key not in self._identified:
+            step = self._by_digest.get(_digest(key))
+            if step is not None:
+                self._identified[key] = Identified(step.name, step.identity)
+            else:
+                record = self._records.find(key)
+                self._identified[key] = None if record is None else Identified(record.name, record.identity)
+        return self._identified[key]
+
+
+def _digest(key: str) -> str:
+    return key.partition("@")[0]

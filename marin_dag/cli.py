@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from marin_dag.commands import drop, fork, ls, why
+from marin_dag.commands import accept, bump, drop, fork, ls, why
 from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, Build, Command, Session, program
 from marin_dag.errors import UserError
@@ -20,6 +20,8 @@ COMMANDS = {
     for command in (
         fork.COMMAND,
         why.COMMAND,
+        accept.COMMAND,
+        bump.COMMAND,
         ls.COMMAND,
         drop.COMMAND,
     )
@@ -55,7 +57,8 @@ def main(
     command = COMMANDS.get(parsed.command, DEFAULT)
     try:
         command.check(parsed.names)
-        return command.run(Session(parsed, arguments, build, name, results or {}))
+        flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
+        return command.run(Session(parsed, arguments, build, name, results or {}, flags))
     except BrokenPipeError:  # `| head` has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- the interpreter flushes it at exit
         return NOTHING_WOULD_RUN

@@ -130,6 +130,21 @@ def _where(function: Any) -> tuple[Path, str, str]:
 
 @cache
 def _closure_of(where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]) -> Closure:
+    sources, places, unseen = _start_of(where, types)
+    closure = sources.closure(places)
+    return closure._replace(opaque=tuple(sorted({*closure.opaque, *unseen})))
+
+
+def source_of(step: "Step[Any]") -> dict[str, str]:
+    """Readable source of every definition in the fingerprint, for people to compare."""
+    sources, places, _ = _start_of(_where(step.kind.function), frozenset(value_types(step.config)))
+    return sources.texts(places)
+
+
+def _start_of(
+    where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]
+) -> tuple[Sources, list[Place], list[str]]:
+    """Where a closure begins, and which classes have no source to begin at."""
     file, module, name = where
     root, package = _root_of(file, module), module.partition(".")[0]
     if (root, package) not in _every_sources:
@@ -147,8 +162,7 @@ def _closure_of(where: tuple[Path, str, str], types: frozenset[tuple[type, Aspec
         else:
             # `Outer.Inner` is part of Outer, and the generic `Box[int]` is Box.
             places.append(Place(home, item.__qualname__.partition("[")[0].partition(".")[0], aspect))
-    closure = sources.closure(places)
-    return closure._replace(opaque=tuple(sorted({*closure.opaque, *unseen})))
+    return sources, places, unseen
 
 
 _every_sources: dict[tuple[Path, str], Sources] = {}

@@ -2,10 +2,10 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
-MAX_SHOWN_CHARACTERS = 60
 ABSENT = "(absent)"
 
 
@@ -34,6 +34,9 @@ class CodeChanged:
     changed: tuple[str, ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    old_fingerprint: str = dataclasses.field(default="", compare=False)
+    new_fingerprint: str = dataclasses.field(default="", compare=False)
+    """Under which both sources are kept. Not compared: one edit that two kinds of step share is one reason."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +67,11 @@ def code_difference(old: dict[str, Any], new: dict[str, Any]) -> CodeChanged | N
         return None
     changed = tuple(sorted(name for name in before.keys() & after.keys() if before[name] != after[name]))
     return CodeChanged(
-        changed, tuple(sorted(after.keys() - before.keys())), tuple(sorted(before.keys() - after.keys()))
+        changed,
+        tuple(sorted(after.keys() - before.keys())),
+        tuple(sorted(before.keys() - after.keys())),
+        old["code"]["fingerprint"],
+        new["code"]["fingerprint"],
     )
 
 
@@ -100,7 +107,9 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
         for index, (before, after) in enumerate(zip(old[1:], new[1:], strict=True)):
             yield from _values(before, after, f"{path}.{index}")
     else:
-        yield FieldChanged(path, shown(old), shown(new))
+        before, after = shown(old), shown(new)
+        # What tells the two apart is never noise.
+        yield FieldChanged(path, before, after) if before != after else FieldChanged(path, repr(old), repr(new))
 
 
 def _mappings(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[Difference]:
@@ -148,19 +157,14 @@ def _inputs(node: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def shown(node: Any) -> str:
-    """A canonical value as a person would write it, cut where it gets long."""
-    text = _text(node)
-    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 1] + "…"
-
-
-def _text(node: Any) -> str:
+    """A canonical value as a person would write it."""
     match node:
         case ["model" | "dataclass" | "namedtuple", str(name), *fields]:
-            return f"{name}({', '.join(f'{key}={_text(item)}' for key, item in fields)})"
+            return f"{name}({', '.join(f'{key}={shown(item)}' for key, item in fields)})"
         case ["dict", *items]:
-            return "{" + ", ".join(f"{_text(key)}: {_text(item)}" for key, item in items) + "}"
+            return "{" + ", ".join(f"{shown(key)}: {shown(item)}" for key, item in items) + "}"
         case ["list" | "set", *items]:
-            return "[" + ", ".join(_text(item) for item in items) + "]"
+            return "[" + ", ".join(shown(item) for item in items) + "]"
         case ["enum", str(name), value]:
             return f"{name}.{value}"
         case ["input", str(digest), None, str()]:
@@ -171,4 +175,14 @@ def _text(node: Any) -> str:
             return " ".join(str(value) for value in values)
         case list():
             return str(node)
+        case float():
+            return _short(node)
     return repr(node)
+
+
+def _short(value: float) -> str:
+    """Without the noise of binary arithmetic: 0.0050999999999999995 is 0.0051 to whoever wrote 1.7e-3 * 3."""
+    text = f"{value:.12g}"
+    if not math.isclose(float(text), value, rel_tol=1e-14, abs_tol=0.0):
+        return repr(value)
+    return text if any(mark in text for mark in ".en") else f"{text}.0"

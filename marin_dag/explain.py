@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from marin_dag.diff import CodeChanged
 from marin_dag.graph import Graph
 from marin_dag.plan import Plan, PlannedStep, Verdict
-from marin_dag.reasons import BlockedBy, Changed, Drifted, Failed, Reason, render
+from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, render
 from marin_dag.records import Records
 from marin_dag.step import Milestone
 from marin_dag.store import Store
@@ -58,7 +58,11 @@ def _reason(graph: Graph, name: str, reason: Reason) -> Iterator[str]:
         case Drifted():
             yield render(reason)
             yield from _definitions(reason.difference)
-            yield f"  bump the version of {name} to make it again with the new code"
+            yield f'  accept {name} --because "..." if it makes the same output, bump {name} to make it again'
+        case Accepted():
+            yield render(reason)
+            yield from (f"    ~ {definition}" for definition in reason.definitions)
+            yield f"  accepted {reason.created}; accept {name} --revoke takes it back"
         case Failed():
             yield f"attempt {reason.attempt} failed ({reason.attempts} so far):"
             yield from (f"  {line}" for line in reason.error.strip().splitlines())

@@ -1,8 +1,6 @@
 """Forks made on the command line: kept in the store with author and reason, and added to the graph each time."""
 
 import datetime
-import getpass
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
+from marin_dag.provenance import user_name
 from marin_dag.step import NAME, Step
 from marin_dag.store import Store
 
@@ -54,7 +53,7 @@ class Forks:
         if not changes:
             raise ForkError(f"fork {base} --as {name}: nothing changes; add --set FIELD=VALUE.")
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
-        fork = Fork(name=name, base=base, changes=changes, author=_user(), reason=reason, created=created)
+        fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=reason, created=created)
         forked(graph, fork)
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
             raise ForkError(f"--as {name}: somebody made a fork of that name just now; choose another.")
@@ -97,7 +96,9 @@ def forked(graph: Graph, fork: Fork) -> Step[Any]:
         for field, text in fork.changes.items():
             config = apply_text(config, field, text, owner=fork.name, input_named=graph.input_named)
             changes[field] = value_at(config, field)
-        return base.fork(fork.name, **changes)
+        step = base.fork(fork.name, **changes)
+        step.declared = None  # in no source file
+        return step
     except UserError as error:
         raise ForkError(f"{error} (fork {fork.name!r} of {fork.base!r}; `drop {fork.name}` forgets it)") from None
 
@@ -107,10 +108,3 @@ def _assignment(text: str) -> tuple[str, str]:
     if not equals or not field:
         raise ForkError(f"--set {text!r}: a fork's settings are FIELD=VALUE, such as --set z_loss=1e-4.")
     return field, value
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without an entry for its user
-        return f"uid {os.getuid()}"

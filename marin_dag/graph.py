@@ -50,6 +50,13 @@ class Graph:
     def __contains__(self, name: object) -> bool:
         return name in self._named
 
+    def matching(self, pattern: str, option: str) -> tuple[str, ...]:
+        """Names that match a glob, which `option` gave."""
+        found = tuple(fnmatch.filter(self._named, pattern))
+        if not found:
+            raise GraphError(f"{option} {pattern!r} matches no step.{nearest(pattern, self._named)}")
+        return found
+
     def ancestors(self, name: str) -> frozenset[str]:
         """Names of all that `name` needs, itself included."""
         return _reached(self.step(name), lambda step: [item.step for _, item in step.inputs])
@@ -163,6 +170,8 @@ def _like(
         base=base or step.base,
         changes=changes if step.base is not None else None,
         derivation=step.derivation,
+        declared=other.declared,
+        version_declared=other.version_declared,
     )
 
 
@@ -220,7 +229,7 @@ class Selection:
         """Names of the selected steps."""
         selected = frozenset(graph.names)
         if self.only:
-            selected &= frozenset().union(*(self._matching(graph, pattern) for pattern in self.only))
+            selected &= frozenset().union(*(graph.matching(pattern, "--only") for pattern in self.only))
         if self.until:
             selected &= frozenset().union(*(graph.ancestors(name) for name in self.until))
         if self.starting_from:
@@ -228,13 +237,6 @@ class Selection:
         for name in self.force:
             graph.step(name)
         return selected
-
-    @staticmethod
-    def _matching(graph: Graph, pattern: str) -> frozenset[str]:
-        found = frozenset(fnmatch.filter(graph.names, pattern))
-        if not found:
-            raise GraphError(f"--only {pattern!r} matches no step.{nearest(pattern, graph.names)}")
-        return found
 
 
 def parse_assignment(text: str, graph: Graph) -> tuple[str, str, str]:

@@ -6,8 +6,10 @@ classes are: a caller or `__name__` may read them.
 """
 
 import ast
+import copy
 import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
 from marin_dag.syntax import Target, bindings_of, imported, is_type_checking, parameters
 
@@ -37,6 +39,28 @@ def dump(
     for statement in statements:
         writer.top(statement)
     return "".join(writer.parts)
+
+
+def readable(statements: Iterable[ast.stmt], imports: Mapping[str, Sequence[Target]]) -> str:
+    """The same statements as source, for people to compare: no comments or docstrings, imports spelt out."""
+    kept = [cast(ast.stmt, _WithoutDocstrings().visit(copy.deepcopy(statement))) for statement in statements]
+    used = {node.id for statement in kept for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    meant = [f"# {name} is {target}\n" for name in sorted(used & imports.keys()) for target in imports[name]]
+    return "".join(meant) + "\n\n".join(map(ast.unparse, kept))
+
+
+class _WithoutDocstrings(ast.NodeTransformer):
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, list) and any(isinstance(item, ast.stmt) for item in value):
+                kept = [item for item in value if not _is_text(item)]
+                setattr(node, field, kept or ([ast.Pass()] if field == "body" else []))
+        return node
+
+
+def _is_text(node: object) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 @dataclasses.dataclass

@@ -3,15 +3,17 @@
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from marin_dag.causes import Causes
+from marin_dag.acceptances import Acceptances
+from marin_dag.causes import Cause, Causes
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Held, Leases
 from marin_dag.reasons import (
+    Accepted,
     BlockedBy,
     Changed,
     Continues,
@@ -25,7 +27,8 @@ from marin_dag.reasons import (
     Running,
     SameAs,
 )
-from marin_dag.records import Record, Records
+from marin_dag.records import Records
+from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
 
@@ -42,6 +45,15 @@ class Verdict(enum.StrEnum):
     BLOCKED = "blocked"
 
 
+class Compared(NamedTuple):
+    """The output under a stale step's name that is nearest to it."""
+
+    key: str
+    name: str
+    finished: str
+    num_compared: int
+
+
 @dataclasses.dataclass(frozen=True)
 class PlannedStep:
     """One step of a plan."""
@@ -55,11 +67,21 @@ class PlannedStep:
     wanted_milestones: tuple[int, ...]
     """Milestones of its trajectory, short of its own stop, that other steps of the graph read."""
     cost: Cost
+    compared: Compared | None = None
+    """Of a stale step: the output that its reasons speak of."""
 
     @property
     def name(self) -> str:
         """Label of the step."""
         return self.step.name
+
+
+class Root(NamedTuple):
+    """One change that a person made, the steps at which it was made, and all the stale steps that follow from it."""
+
+    made_at: tuple[str, ...]
+    difference: Difference
+    follow: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +96,29 @@ class Plan:
     def will_run(self) -> tuple[PlannedStep, ...]:
         """The steps that would run, in order."""
         return tuple(planned for planned in self.steps if planned.will_run)
+
+    @property
+    def roots(self) -> tuple[Root, ...]:
+        """The changes behind everything that is stale, each once; those with the longest tail first."""
+        made_at: dict[Difference, dict[str, None]] = {}
+        follow: dict[Difference, list[str]] = {}
+        for planned in self.steps:
+            for reason in planned.reasons:
+                if isinstance(reason, Changed):
+                    made_at.setdefault(reason.difference, {}).update(dict.fromkeys(reason.steps))
+                    follow.setdefault(reason.difference, []).append(planned.name)
+        roots = [Root(tuple(steps), difference, tuple(follow[difference])) for difference, steps in made_at.items()]
+        return tuple(sorted(roots, key=lambda root: -len(root.follow)))
+
+    @property
+    def drifted(self) -> tuple[PlannedStep, ...]:
+        """The selected steps that wait for a person: nothing runs until each is accepted or bumped."""
+        return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.DRIFTED)
+
+    @property
+    def blocked(self) -> tuple[PlannedStep, ...]:
+        """The selected steps whose inputs are not there and will not be made."""
+        return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.BLOCKED)
 
     @property
     def cost(self) -> Cost:
@@ -120,8 +165,10 @@ class _Planner:
         self.planned: dict[str, PlannedStep] = {}
         self.makers: dict[str, str] = {}
         """Record key to the step of this plan that makes it, or has."""
+        self.acceptances = Acceptances(store)
         self.causes = Causes(graph, self.records)
-        self._labels: Mapping[str, list[str]] | None = None
+        self.compared: dict[str, Compared] = {}
+        self._siblings: Siblings | None = None
         self._failed_keys: frozenset[str] | None = None
         self._running: Mapping[str, Held] | None = None
         self._kept: dict[str, list[int]] = {}
@@ -153,17 +200,21 @@ class _Planner:
             reasons = (NotSelected(), *reasons)
         cost = _cost(step, reasons) if will_run else Cost()
         wanted = self.wanted.get(step.name, ())
-        return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, cost)
+        compared = self.compared.get(step.name)
+        return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, cost, compared)
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
-            drift = self._drift(step, step.key)
-            return (Verdict.DONE, ()) if drift is None else (Verdict.DRIFTED, (drift,))
+            drift, accepted = self._drift(step, step.key)
+            return (Verdict.DONE, accepted) if drift is None else (Verdict.DRIFTED, (drift,))
         kept = sorted(self._kept.get(step.digest, ())) if step.until is not None else []
         earlier = [at for at in kept if step.until is not None and at < step.until]
-        # To go on with other code under the same version would mix the two in one trajectory.
-        if earlier and (drift := self._drift(step, f"{step.digest}@{earlier[-1]}")) is not None:
-            return Verdict.DRIFTED, (drift,)
+        accepted = ()
+        if earlier:
+            # To go on with other code under the same version would mix the two in one trajectory.
+            drift, accepted = self._drift(step, f"{step.digest}@{earlier[-1]}")
+            if drift is not None:
+                return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)
         if held is not None:
             return Verdict.RUNNING, (Running(held.holder.host, held.holder.pid, held.holder.since),)
@@ -171,35 +222,34 @@ class _Planner:
             return Verdict.FAILED, (self._failure(step),)
         if kept and step.until is not None:
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
-            return Verdict.MISSING, (reason,)
-        sibling = self._newest_sibling(step)
-        if sibling is None:
+            return Verdict.MISSING, (reason, *accepted)
+        nearest = self.siblings.nearest(step, self.causes)
+        if nearest is None:
             return Verdict.MISSING, (NeverMade(),)
-        return Verdict.STALE, self._changes(step, sibling)
+        record, finished = nearest.record, nearest.record.provenance.finished
+        self.compared[step.name] = Compared(record.key, record.name, finished, nearest.num_compared)
+        return Verdict.STALE, self._changes(step, nearest.causes)
 
-    def _changes(self, step: Step[Any], sibling: Record) -> tuple[Reason, ...]:
-        found = self.causes.of(sibling.identity, step)
+    def _changes(self, step: Step[Any], causes: tuple[Cause, ...]) -> tuple[Reason, ...]:
         # One edit of a function that many steps share is one reason.
         made_at: dict[Difference, list[str]] = {}
-        for cause in found:
+        for cause in causes:
             made_at.setdefault(cause.difference, []).append(cause.step)
         return tuple(
             Changed((step.name,) if step.name in names else tuple(names), difference, step.name in names)
             for difference, names in made_at.items()
         )
 
-    def _newest_sibling(self, step: Step[Any]) -> Record | None:
-        for key in reversed(self.labels.get(step.name, [])):
-            if key.partition("@")[0] != step.digest and key in self.committed:
-                return self.records.find(key)
-        return None
-
-    def _drift(self, step: Step[Any], key: str) -> Drifted | None:
+    def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
+        """Other code than that of the record, unless a person has accepted it."""
         if step.policy != "versioned":
-            return None
-        record = self.records.get(key)
-        difference = code_difference(record.identity, step.identity)
-        return None if difference is None else Drifted(str(step.version), difference)
+            return None, ()
+        difference = code_difference(self.records.get(key).identity, step.identity)
+        if difference is None:
+            return None, ()
+        path = self.acceptances.path(step.digest, difference.old_fingerprint, difference.new_fingerprint)
+        accepted = tuple(Accepted(item.author, item.because, item.created, item.definitions) for item in path)
+        return (None, accepted) if path else (Drifted(str(step.version), difference), ())
 
     def _failure(self, step: Step[Any]) -> Failed:
         failures = self.records.failures(step.key)
@@ -237,10 +287,10 @@ class _Planner:
         return tuple(lost)
 
     @property
-    def labels(self) -> Mapping[str, list[str]]:
-        if self._labels is None:
-            self._labels = self.records.labels()
-        return self._labels
+    def siblings(self) -> Siblings:
+        if self._siblings is None:
+            self._siblings = Siblings(self.records, self.records.labels(), self.committed)
+        return self._siblings
 
     @property
     def failed_keys(self) -> frozenset[str]:

@@ -1,8 +1,10 @@
 """Provenance: where and with what an output was made. Recorded once with the output, never part of an identity."""
 
 import datetime
+import getpass
 import hashlib
 import importlib.metadata
+import os
 import platform
 import socket
 import subprocess
@@ -39,6 +41,14 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
 def now() -> str:
     """The time in UTC, for people."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def user_name() -> str:
+    """Who is at the keyboard."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without an entry for its user
+        return f"uid {os.getuid()}"
 
 
 def collect_provenance(store: Store) -> Provenance:

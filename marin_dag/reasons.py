@@ -48,6 +48,16 @@ class Drifted:
 
 
 @dataclasses.dataclass(frozen=True)
+class Accepted:
+    """Other code than that of the record, and a person said that it makes the same output."""
+
+    author: str
+    because: str
+    created: str
+    definitions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Running:
     """Somebody else has the lease."""
 
@@ -97,6 +107,7 @@ Reason = (
     | MilestoneMissing
     | Changed
     | Drifted
+    | Accepted
     | Running
     | Failed
     | BlockedBy
@@ -120,11 +131,11 @@ def render(reason: Reason) -> str:
         case Changed(is_here=True):
             return render_difference(reason.difference)
         case Changed():
-            if len(reason.steps) == 1:
-                return f"{reason.steps[0]}: {render_difference(reason.difference)}"
-            return f"{render_difference(reason.difference)}, in {_listed(list(reason.steps))}"
+            return render_changed(reason.steps, reason.difference)
         case Drifted():
             return f"version {reason.version!r} was declared for other code: {render_difference(reason.difference)}"
+        case Accepted():
+            return f"other code, accepted by {reason.author}: {reason.because}"
         case Running():
             return f"running on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
         case Failed():
@@ -138,6 +149,13 @@ def render(reason: Reason) -> str:
             return f"the same as {reason.step}"
         case Forced():
             return "forced: runs again, and must give the same output"
+
+
+def render_changed(steps: tuple[str, ...], difference: Difference) -> str:
+    """One line for one difference and where it was made."""
+    if len(steps) == 1:
+        return f"{steps[0]}: {render_difference(difference)}"
+    return f"{render_difference(difference)}, in {_listed(list(steps))}"
 
 
 def render_difference(difference: Difference) -> str:

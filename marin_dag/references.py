@@ -6,7 +6,7 @@ import enum
 import hashlib
 from typing import NamedTuple
 
-from marin_dag.normal import dump
+from marin_dag.normal import dump, readable
 from marin_dag.syntax import Module, Target, absolute, bindings_of, children, imported, loaded_by, parameters
 
 _ENGINE = "marin_dag"
@@ -81,6 +81,12 @@ def scan(module: Module, name: str, statements: list[ast.stmt], aspect: Aspect) 
         tuple(dict.fromkeys(scanner.loads)),
         tuple(f"{module.name}.{name}: {what}" for what in scanner.opaque),
     )
+
+
+def source_text(module: Module, statements: list[ast.stmt], aspect: Aspect) -> str:
+    """What `scan` hashes, as source that a person can compare."""
+    scanner = _Scanner(module, aspect)
+    return readable([scanner.prepared(statement) for statement in statements], module.imports)
 
 
 def alias_of(module: Module, name: str) -> list[tuple[Target, tuple[str, ...]]] | None:

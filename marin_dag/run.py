@@ -21,6 +21,7 @@ from marin_dag.live import Display
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Failure, Records, attempt_path, make_manifest, new_attempt
 from marin_dag.resources import Cpu
+from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Outcome, Progress, Task
@@ -94,6 +95,7 @@ class Run:
         if all(node.state == "done" for node in self._nodes.values()):
             return 0
         self._provenance = collect_provenance(self._store)
+        SourceArchive(self._store).keep([node.step for node in self._unfinished()])
         largest = max(
             (n.step.resources.num_cpus for n in self._unfinished() if isinstance(n.step.resources, Cpu)), default=1
         )

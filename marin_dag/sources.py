@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from marin_dag.errors import UserError
-from marin_dag.references import Aspect, Reference, Scanned, alias_of, decorated_by, named, scan
+from marin_dag.references import Aspect, Reference, Scanned, alias_of, decorated_by, named, scan, source_text
 from marin_dag.syntax import Module, Target, parse_module
 
 EFFECTS = "<module>"
@@ -86,6 +86,25 @@ class Sources:
 
     def closure(self, start: Iterable[Place]) -> Closure:
         """What `start` reaches, and what importing its modules does."""
+        seen, opaque = self._reached(start)
+        digests = {name: self._scanned[place].digest for name, place in _widest(seen).items()}
+        text = "\n".join(f"{name} {digest}" for name, digest in digests.items())
+        return Closure(
+            hashlib.sha256(text.encode()).hexdigest(),
+            {name: digest[:SHOWN_DIGITS] for name, digest in digests.items()},
+            tuple(sorted(opaque)),
+        )
+
+    def texts(self, start: Iterable[Place]) -> dict[str, str]:
+        """Name to readable source of each definition of the closure."""
+        return {name: self._text(place) for name, place in _widest(self._reached(start)[0]).items()}
+
+    def _text(self, place: Place) -> str:
+        module = self.module(place.module)
+        assert module is not None
+        return source_text(module, self._syntax(module, place.name), place.aspect)
+
+    def _reached(self, start: Iterable[Place]) -> tuple[set[Place], set[str]]:
         pending = list(start)
         seen: set[Place] = set()
         opaque: set[str] = set()
@@ -102,19 +121,7 @@ class Sources:
                 pending.extend(self._load(name, loaded))
             for reference in scanned.references:
                 pending.extend(self._resolve(reference, opaque))
-        digests = self._described(seen)
-        text = "\n".join(f"{name} {digest}" for name, digest in digests.items())
-        return Closure(
-            hashlib.sha256(text.encode()).hexdigest(),
-            {name: digest[:SHOWN_DIGITS] for name, digest in digests.items()},
-            tuple(sorted(opaque)),
-        )
-
-    def _described(self, places: Iterable[Place]) -> dict[str, str]:
-        widest: dict[str, Place] = {}
-        for place in sorted(places):  # by aspect last, so that the widest of a name wins
-            widest[f"{place.module}.{place.name}"] = place
-        return {name: self._scanned[place].digest for name, place in sorted(widest.items())}
+        return seen, opaque
 
     def _load(self, module: str, loaded: set[str]) -> Iterator[Place]:
         """What importing a module does: it runs the module, its packages, and all that these import in turn."""
@@ -188,9 +195,12 @@ class Sources:
         if place not in self._scanned:
             module = self.module(place.module)
             assert module is not None
-            statements = module.effects if place.name == EFFECTS else _statements(module, place.name)
-            self._scanned[place] = scan(module, place.name, statements, place.aspect)
+            self._scanned[place] = scan(module, place.name, self._syntax(module, place.name), place.aspect)
         return self._scanned[place]
+
+    @staticmethod
+    def _syntax(module: Module, name: str) -> list[ast.stmt]:
+        return module.effects if name == EFFECTS else _statements(module, name)
 
     def _resolve(self, reference: Reference, opaque: set[str]) -> tuple[Place, ...]:
         if reference not in self._resolved:
@@ -254,6 +264,14 @@ class Sources:
     def _is_module(self, name: str) -> bool:
         relative = Path(*name.split("."))
         return self.module(name) is not None or any((root / relative).is_dir() for root in self._roots)
+
+
+def _widest(places: Iterable[Place]) -> dict[str, Place]:
+    """Definition to the place that counts most of it, by name."""
+    widest: dict[str, Place] = {}
+    for place in sorted(places):  # by aspect last, so that the widest of a name wins
+        widest[f"{place.module}.{place.name}"] = place
+    return dict(sorted(widest.items()))
 
 
 def _signature(path: Path) -> tuple[int, ...] | None:

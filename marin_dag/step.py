@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from marin_dag.changes import apply_changes
 from marin_dag.context import StepContext, StepStopped
 from marin_dag.cost import Cost
+from marin_dag.declared import Declared, declared_by_caller
 from marin_dag.errors import UserError
 from marin_dag.fields import OnceField, RuntimeField, StopField, once_fields, stop_field
 from marin_dag.inputs import Input, inputs_in
@@ -108,6 +109,8 @@ class StepKind(Generic[ConfigT, ResultT]):
             policy=policy or self.policy,
             version=version or self.version,
             resources=resources or self.resources,
+            declared=(declared := declared_by_caller()),
+            version_declared=declared if version else None,
         )
 
     def __repr__(self) -> str:
@@ -166,6 +169,8 @@ class Step(Generic[ResultT]):
         base: "Step[ResultT] | Milestone[ResultT] | None" = None,
         changes: dict[str, Any] | None = None,
         derivation: Literal["fork", "then"] | None = None,
+        declared: Declared | None = None,
+        version_declared: Declared | None = None,
     ) -> None:
         if not NAME.fullmatch(name):
             raise UserError(f"step name {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
@@ -186,6 +191,10 @@ class Step(Generic[ResultT]):
         self.changes = dict(changes or {})
         """What `fork` or `then` changed, by dotted field."""
         self.derivation = derivation
+        self.declared = declared
+        """The call that made this step; None for one made on the command line."""
+        self.version_declared = version_declared
+        """The call that gave it its version; None where that comes from the kind, or is inherited."""
         self._identity: Identity | None = None
         self._refuse_a_stop_before_the_start()
 
@@ -267,20 +276,27 @@ class Step(Generic[ResultT]):
     def fork(self, name: str, **changes: Any) -> "Step[ResultT]":
         """The same config with `changes` applied; dotted paths go in as `**{"learning_rate.end_value": 1e-5}`."""
         config = apply_changes(self.config, changes, owner=name)
-        return self._derived(name, config, base=self, changes=changes, derivation="fork")
+        declared = declared_by_caller()
+        return self._derived(name, config, base=self, changes=changes, derivation="fork", declared=declared)
 
     def then(self, name: str, **changes: Any) -> "Step[ResultT]":
         """The next leg of this trajectory: starts where this one stops, inherits all that `changes` leaves out."""
-        return self._following(name, Milestone(self, milestone=None), base=self, changes=changes)
+        start: Milestone[ResultT] = Milestone(self, milestone=None)
+        return self._following(name, start, self, changes, declared_by_caller())
 
     def _following(
-        self, name: str, start: "Milestone[ResultT]", *, base: "Step[ResultT] | Milestone[ResultT]", changes: Any
+        self,
+        name: str,
+        start: "Milestone[ResultT]",
+        base: "Step[ResultT] | Milestone[ResultT]",
+        changes: Any,
+        declared: Declared,
     ) -> "Step[ResultT]":
         if self.kind.continues is None:
             raise UserError(f"{self.name}: a {self.kind.name} step cannot be continued; use fork.")
         once = {field: default for field, default in once_fields(self.kind.config_type).items() if field not in changes}
         config = apply_changes(self.config, {self.kind.continues: start, **once, **changes}, owner=name)
-        return self._derived(name, config, base=base, changes=changes, derivation="then")
+        return self._derived(name, config, base=base, changes=changes, derivation="then", declared=declared)
 
     def _derived(self, name: str, config: BaseModel, **derivation: Any) -> "Step[ResultT]":
         return Step(
@@ -297,6 +313,13 @@ class Step(Generic[ResultT]):
         """The same step on other resources; what it makes does not change."""
         moved = copy.copy(self)
         moved.resources = resources
+        return moved
+
+    def with_version(self, version: str) -> "Step[ResultT]":
+        """The same step under another declared version, which steps derived from it inherit."""
+        moved = copy.copy(self)
+        moved.version, moved._identity = version, None
+        moved.version_declared = declared_by_caller()
         return moved
 
     def with_config(self, config: BaseModel) -> "Step[ResultT]":
@@ -330,7 +353,7 @@ class Milestone(Generic[ResultT]):
 
     def then(self, name: str, **changes: Any) -> Step[ResultT]:
         """A leg that leaves the trajectory at this milestone; see `Step.then`."""
-        return self.step._following(name, self, base=self, changes=changes)
+        return self.step._following(name, self, self, changes, declared_by_caller())
 
     def __repr__(self) -> str:
         return f"Milestone({self.step.name}@{self.milestone})"

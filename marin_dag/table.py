@@ -1,14 +1,16 @@
 """Table: a plan as text that reads well in 100 columns, on a terminal and in a pipe."""
 
+import textwrap
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from marin_dag.cost import Cost
 from marin_dag.plan import Plan, PlannedStep, Verdict
-from marin_dag.reasons import render
+from marin_dag.reasons import render, render_changed
 
 GROUP_FROM = 3
-MAX_REASONS = 3
+PIPE_WIDTH = 100
+"""In a pipe, where the column of costs stands; a longer reason pushes it out rather than being cut."""
 MAX_NAME_WIDTH = 36
 COLORS = {
     Verdict.DONE: "32",
@@ -54,26 +56,42 @@ def _row(name: str, members: list[PlannedStep]) -> Row:
     return Row(name, members[0].verdict, reasons, sum((planned.cost for planned in members), Cost()))
 
 
-def render_plan(plan: Plan, *, width: int = 100, color: bool = False, every_step: bool = False) -> str:
-    """The table, its totals, and what could not be followed in the code."""
+def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, every_step: bool = False) -> str:
+    """The table, what is at the root of it, its totals, and what could not be followed in the code.
+
+    Args:
+        plan: what to show.
+        width: of the terminal, where long reasons are wrapped; None for a pipe, where a reason is one line.
+        color: whether to paint the verdicts.
+        every_step: a line for each step, also for steps that have everything in common but their names.
+    """
     listed = list(rows(plan, every_step=every_step))
-    names = min(MAX_NAME_WIDTH, max((len(row.name) for row in listed), default=4))
+    names = max((len(row.name) for row in listed), default=4)
+    names = names if width is None else min(MAX_NAME_WIDTH, names)
     costs = max((len(_cost(row.cost)) for row in listed), default=0)
-    rest = max(width - names - costs - 13 - (2 if costs else 0), 20)
+    rest = max((width or PIPE_WIDTH) - names - costs - 13 - (2 if costs else 0), 20)
     lines = []
     for row in listed:
-        shown = row.reasons if len(row.reasons) <= MAX_REASONS else row.reasons[: MAX_REASONS - 1]
-        more = len(row.reasons) - len(shown)
-        reasons = [*shown, *([f"and {more} more; `why` lists them"] if more else [])] or [""]
+        reasons = [line for reason in row.reasons for line in _wrapped(reason, None if width is None else rest)] or [""]
         verdict = f"{row.verdict:<8}"
         painted = f"\033[{COLORS[row.verdict]}m{verdict}\033[0m" if color else verdict
         cost = f"  {_cost(row.cost):>{costs}}" if costs else ""
-        reason = _cut(reasons[0], rest)
-        lines.append(
-            f"{_cut(row.name, names):<{names}}  {painted}  {reason:<{rest if cost.strip() else 0}}{cost}".rstrip()
-        )
-        lines.extend(f"{'':<{names + 12}}{_cut(text, width - names - 12)}" for text in reasons[1:])
-    return "\n".join([*lines, "", *_totals(plan), *_opaque(plan)])
+        lines.append(f"{row.name:<{names}}  {painted}  {reasons[0]:<{rest if cost.strip() else 0}}{cost}".rstrip())
+        lines.extend(f"{'':<{names + 12}}{text}" for text in reasons[1:])
+    return "\n".join([*lines, *_roots(plan), "", *_totals(plan), *_opaque(plan)])
+
+
+def _wrapped(reason: str, width: int | None) -> list[str]:
+    line = " ".join(reason.split())
+    return [line] if width is None else textwrap.wrap(line, width, subsequent_indent="  ") or [""]
+
+
+def _roots(plan: Plan) -> Iterator[str]:
+    """What was changed, and how much follows from it."""
+    roots = [root for root in plan.roots if len(root.follow) > 1]
+    if roots:
+        yield from ("", "Because of:")
+        yield from (f"  {render_changed(root.made_at, root.difference)}  ({len(root.follow)} steps)" for root in roots)
 
 
 def _totals(plan: Plan) -> Iterator[str]:
@@ -117,8 +135,3 @@ def _scaled(value: float) -> str:
             return f"{value:.4g} {unit}".rstrip() if unit else f"{value:.0f}"
         value /= 1000
     raise AssertionError
-
-
-def _cut(text: str, width: int) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"

@@ -4,7 +4,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ class Session:
         build: Build,
         name: str,
         results: Mapping[str, str],
+        flags: frozenset[str],
     ) -> None:
         self.parsed = parsed
         self.arguments = tuple(arguments)
@@ -39,6 +40,7 @@ class Session:
         self.store: Store = open_store(parsed.prefix)
         self.forks = Forks(self.store, name)
         self._build = build
+        self._flags = flags
 
     @property
     def step(self) -> str:
@@ -66,9 +68,19 @@ class Session:
         """A verdict for each step."""
         return make_plan(self.graph(), self.store, self.selection())
 
-    def command_line(self) -> str:
-        """What the user typed, without --dry-run: a line to paste."""
-        return shlex.join([*program_words(), *(word for word in self.arguments if word != "--dry-run")])
+    def line(self, *words: str, without: Sequence[str] = ()) -> str:
+        """A line to paste: the pipeline, then `words`, then the options of this call, but for those named."""
+        dropped = {"--dry-run", "--json", *without}
+        kept = [word for option in self._options() if option[0].partition("=")[0] not in dropped for word in option]
+        return shlex.join([*program_words(), *words, *kept])
+
+    def _options(self) -> Iterator[list[str]]:
+        """Each option of this call with its value; no command and no names."""
+        words = iter(self.arguments)
+        for word in words:
+            if word.startswith("-"):
+                takes_a_word = word not in self._flags and "=" not in word
+                yield [word, *([next(words)] if takes_a_word else [])]
 
 
 class Command(NamedTuple):

@@ -1,6 +1,8 @@
 """Fixtures of the engine's tests: a store of each kind, below a fresh prefix, and a backend of each kind."""
 
+import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from marin_dag.backend import Backend
 from marin_dag.local_backend import LocalBackend
 from marin_dag.ray_backend import RayBackend
 from marin_dag.store import Store, open_store
+from tests.marin_dag.workbench import MODULE, Workbench
 
 
 @pytest.fixture(params=["local", "gcs"])
@@ -31,3 +34,10 @@ def backend(request: pytest.FixtureRequest) -> Backend:
         return LocalBackend()
     request.getfixturevalue("ray_cluster")
     return RayBackend()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Workbench]:
+    """A recipe that the test may edit, and its command line."""
+    yield Workbench(tmp_path, capsys)
+    sys.modules.pop(MODULE, None)
