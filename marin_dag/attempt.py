@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from marin_dag.attempt_log import AttemptLog
 from marin_dag.context import StepStopped
+from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
-from marin_dag.lease import Leases
 from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.redact import redact
@@ -23,10 +23,6 @@ from marin_dag.transient import is_transient
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
-
-
-class LeaseLostError(Exception):
-    """Another attempt has taken this step over; what this one makes must not be published."""
 
 
 class AttemptContext:
@@ -46,6 +42,7 @@ class AttemptContext:
         self._fan_out = fan_out
         self._store = open_store(task.prefix)
         self._records = Records(self._store)
+        self._epoch = Epoch(self._store, task.digest, task.lease_epoch)
         self._started = now()
         self._shard_files: list[FileEntry] = []
         self._mapped: set[str] = set()
@@ -134,12 +131,6 @@ class AttemptContext:
         # must still leave the same bytes as one that was never disturbed.
         excluded = frozenset(self._published_folders) if folder == self._output else frozenset[str]()
         manifest = make_manifest(self._store, folder, tuple(expected), excluded=excluded)
-        current = Leases(self._store).current_epoch(self.digest)
-        if current > self.lease_epoch:
-            raise LeaseLostError(
-                f"{self.name}: epoch {current} of its lease has begun, this attempt holds {self.lease_epoch}; what it "
-                "made is not published. The other attempt goes on."
-            )
         record = Record(
             key=task.digest if milestone is None else f"{task.digest}@{milestone}",
             digest=task.digest,
@@ -160,7 +151,7 @@ class AttemptContext:
                 }
             ),
         )
-        winner = self._records.commit(record)
+        winner = self._epoch.commit(record)
         if task.is_forced and winner.result != data:
             raise UserError(
                 f"run again, it gave another result: {data}, and the first time {winner.result}. Something that shapes "

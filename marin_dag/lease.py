@@ -1,28 +1,33 @@
-"""Lease: who is working on a step. It saves money; that results are right rests on the create-only records alone.
+"""Lease: who is working on a step. It saves money; that results are right rests on records and epochs alone.
 
-A lease is won by creating the next epoch's claim, so it needs no compare-and-swap. Its holder renews a heartbeat; a
-heartbeat that fails counts as a possible loss, and a lost lease cancels the step. Epochs only grow, so that what a
-woken zombie wants to publish can be told from its successor's.
+A lease is won by creating the next epoch's claim, so it needs no compare-and-swap. Its holder renews a heartbeat; one
+that could not be renewed for a while counts as lost, and a lost lease cancels the step. Before the next epoch begins
+the last one is sealed (see `epoch`), so that the store itself refuses what a woken zombie wants to publish.
 """
 
 import os
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from marin_dag.epoch import BEAT, CLAIM, LEASES, EpochState, carry_out, epoch_path, is_seal, parts, seal, states
 from marin_dag.provenance import now
-from marin_dag.store import Entry, Store
+from marin_dag.records import decide
+from marin_dag.store import Store
+from marin_dag.transient import is_transient
 
 HEARTBEAT_SECONDS = 10.0
+# Others wait longer than the holder hopes: it has stopped before they begin.
+LOST_SECONDS = 2 * HEARTBEAT_SECONDS
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS
 # A heartbeat this old is dead whatever the clocks of two machines disagree by; younger ones are watched first.
 CLOCK_SKEW_SECONDS = 60.0
-LEASES = "leases"
 
 
 class Holder(BaseModel, frozen=True, extra="forbid"):
@@ -34,6 +39,10 @@ class Holder(BaseModel, frozen=True, extra="forbid"):
     process: str
     """Boot, PID namespace and start time: two processes with one pid differ in it."""
     since: str
+    nonce: str = ""
+    """Tells apart what two drivers of one process claim, and a lost reply from another's claim."""
+    needs: tuple[str, ...] = ()
+    """Keys of the records that the step reads: they stay as long as it runs."""
 
 
 class Held(NamedTuple):
@@ -41,12 +50,6 @@ class Held(NamedTuple):
 
     holder: Holder
     epoch: int
-    updated: float
-
-
-class _State(NamedTuple):
-    epoch: int
-    is_released: bool
     updated: float
 
 
@@ -60,23 +63,31 @@ class Lease:
         self._leases = leases
         self._on_lost = on_lost
         self._num_beats = 0
+        self._renewed = leases.clock()
 
     def beat(self) -> None:
-        """Renews the lease, or finds it lost. Any error counts as a possible loss: two holders cost more than none."""
+        """Renews the lease, or finds it lost. An error that passes is waited for as long as nobody else may begin; any
+        other counts as a loss at once: two holders cost more than none."""
         if self.is_lost:
             return
+        begun = self._leases.clock()
         try:
             self._num_beats += 1
-            self._leases.store.write(_path(self.digest, self.epoch, "beat"), str(self._num_beats).encode())
-            taken = self._leases.current_epoch(self.digest) > self.epoch
-        except Exception:  # whatever it is, the lease may be lost, and the holder is told
+            self._leases.store.write(epoch_path(self.digest, self.epoch, BEAT), str(self._num_beats).encode())
+            state = self._leases.state(self.digest)
+            taken = state is None or state.number > self.epoch or state.is_sealed
+        except Exception as error:  # whatever it is, the lease may be lost, and the holder is told
+            if is_transient(error) and begun - self._renewed < LOST_SECONDS:
+                return
             taken = True
         if taken:
             self.is_lost = True
             self._on_lost()
+        else:
+            self._renewed = begun
 
     def release(self) -> None:
-        """Lets the next one in at once; keeps the number of the epoch."""
+        """Ends the epoch and lets the next one in at once; what was lost is somebody else's to end."""
         if not self.is_lost:
             self._leases.release(self.digest, self.epoch)
 
@@ -86,53 +97,65 @@ class Leases:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
-        self._clock = clock
+        self.clock = clock
+        self._nonce = uuid.uuid4().hex
         self._held: list[Lease] = []
         self._seen: dict[tuple[str, int], tuple[float, float]] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self, digest: str, name: str, on_lost: Callable[[], None]) -> Lease | Held:
+    def acquire(
+        self, digest: str, name: str, on_lost: Callable[[], None], *, needs: tuple[str, ...] = ()
+    ) -> Lease | Held:
         """The lease of `digest`, or who has it; ask again later, since a dead holder shows only with time."""
-        state = self._state(digest)
-        if state is not None and not state.is_released:
+        state = self.state(digest)
+        if state is not None and not state.is_sealed:
             held = self._alive(digest, state)
             if held is not None:
                 return held
-        epoch = 1 if state is None else state.epoch + 1
-        claim = this_process(name).model_dump_json().encode()
-        if not self.store.create(_path(digest, epoch, "claim"), claim):
+            seal(self.store, digest, state.number)
+        elif state is not None and state.has_entries:
+            carry_out(self.store, digest, state.number)  # whoever sealed it was killed over it
+        epoch = 1 if state is None else state.number + 1
+        holder = this_process(name).model_copy(update={"nonce": self._nonce, "needs": needs})
+        claim = holder.model_dump_json().encode()
+        try:
+            there = decide(self.store, epoch_path(digest, epoch, CLAIM), claim)
+        except FileNotFoundError:  # claimed and released again since
             return Held(self._holder(digest, epoch), epoch, time.time())
+        if there != claim:
+            return Held(Holder.model_validate_json(there), epoch, time.time())
         lease = Lease(self, digest, epoch, on_lost)
         self._held.append(lease)
+        self._start_heartbeats()
+        return lease
+
+    def _start_heartbeats(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._beat_all, name="heartbeats", daemon=True)
             self._thread.start()
-        return lease
 
     def running(self) -> dict[str, Held]:
         """Digests whose lease looks alive, by one listing and one read each; for a plan."""
         found = {}
-        for digest, state in _states(self.store.list(LEASES)).items():
-            if state.is_released or time.time() - state.updated > STALE_SECONDS:
+        for digest, state in states(self.store.list(LEASES)).items():
+            if state.is_sealed or time.time() - state.updated > STALE_SECONDS:
                 continue
-            holder = self._holder(digest, state.epoch)
+            holder = self._holder(digest, state.number)
             if not _is_gone(holder):
-                found[digest] = Held(holder, state.epoch, state.updated)
+                found[digest] = Held(holder, state.number, state.updated)
         return found
 
-    def current_epoch(self, digest: str) -> int:
-        """The newest epoch claimed; 0 for none."""
-        state = self._state(digest)
-        return 0 if state is None else state.epoch
+    def state(self, digest: str) -> EpochState | None:
+        """The newest epoch of a lease, or None if nobody ever held it."""
+        return states(self.store.list(LEASES, f"{digest}/")).get(digest)
 
     def release(self, digest: str, epoch: int) -> None:
-        """Marks the epoch as over, and tidies what only its renewal needed."""
+        """Seals the epoch, and tidies what only its holder needed. Seals stay: a zombie of any age meets its own."""
         self._held = [lease for lease in self._held if (lease.digest, lease.epoch) != (digest, epoch)]
-        self.store.create(_path(digest, epoch, "released"), b"")
-        keep = _path(digest, epoch, "released")
+        seal(self.store, digest, epoch)
         for entry in self.store.list(LEASES, f"{digest}/"):
-            if entry.path != keep and _parts(entry.path)[1] <= epoch:
+            if not is_seal(entry) and parts(entry.path)[1] <= epoch:
                 self.store.delete(entry.path)
 
     def close(self) -> None:
@@ -146,28 +169,30 @@ class Leases:
             for lease in list(self._held):
                 lease.beat()
 
-    def _state(self, digest: str) -> _State | None:
-        return _states(self.store.list(LEASES, f"{digest}/")).get(digest)
-
     def _holder(self, digest: str, epoch: int) -> Holder:
         try:
-            return Holder.model_validate_json(self.store.read(_path(digest, epoch, "claim")))
+            return Holder.model_validate_json(self.store.read(epoch_path(digest, epoch, CLAIM)))
         except FileNotFoundError:  # released between the listing and this read
             return Holder(name="", host="", pid=0, process="", since=now())
 
-    def _alive(self, digest: str, state: _State) -> Held | None:
+    def _alive(self, digest: str, state: EpochState) -> Held | None:
         if time.time() - state.updated > STALE_SECONDS + CLOCK_SKEW_SECONDS:
             return None
-        holder = self._holder(digest, state.epoch)
-        if _is_gone(holder):
+        holder = self._holder(digest, state.number)
+        if _is_gone(holder) or self._is_given_up(holder, digest, state.number):
             return None
         # The writer's clock is not ours: what counts is whether the heartbeat moves while we watch.
-        updated, since = self._seen.get((digest, state.epoch), (None, 0.0))
+        updated, since = self._seen.get((digest, state.number), (None, 0.0))
         if updated != state.updated:
-            self._seen[digest, state.epoch] = (state.updated, self._clock())
-        elif self._clock() - since > STALE_SECONDS:
+            self._seen[digest, state.number] = (state.updated, self.clock())
+        elif self.clock() - since > STALE_SECONDS:
             return None
-        return Held(holder, state.epoch, state.updated)
+        return Held(holder, state.number, state.updated)
+
+    def _is_given_up(self, holder: Holder, digest: str, epoch: int) -> bool:
+        """Whether it is a claim of ours that nobody here acts on any more: there is nobody to wait for."""
+        mine = any((lease.digest, lease.epoch) == (digest, epoch) and not lease.is_lost for lease in self._held)
+        return holder.nonce == self._nonce and not mine
 
 
 def this_process(name: str) -> Holder:
@@ -195,26 +220,3 @@ def _is_gone(holder: Holder) -> bool:
     here = _process(os.getpid())
     same_machine = here.split()[:2] == holder.process.split()[:2]
     return same_machine and _process(holder.pid) != holder.process
-
-
-def _path(digest: str, epoch: int, what: str) -> str:
-    return f"{LEASES}/{digest}/{epoch:08d}.{what}"
-
-
-def _parts(path: str) -> tuple[str, int, str]:
-    _, digest, name = path.split("/")
-    epoch, _, what = name.partition(".")
-    return digest, int(epoch), what
-
-
-def _states(entries: list[Entry]) -> dict[str, _State]:
-    states: dict[str, _State] = {}
-    for entry in entries:
-        digest, epoch, what = _parts(entry.path)
-        state = states.get(digest)
-        if state is None or epoch > state.epoch:
-            state = _State(epoch, False, 0.0)
-        if epoch == state.epoch:
-            state = _State(epoch, state.is_released or what == "released", max(state.updated, entry.updated))
-        states[digest] = state
-    return states

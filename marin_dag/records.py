@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from marin_dag.provenance import Provenance
 from marin_dag.redact import redact
 from marin_dag.store import Store, StoreError
+from marin_dag.transient import patiently
 
 SCHEMA_VERSION = 1
 COMMITS, LABELS, FAILURES = "commits", "labels", "failures"
@@ -105,10 +106,9 @@ class Records:
         """Makes the output exist; returns the record that does, which another attempt may have created first."""
         # The label first: a kill between the two leaves a label to nothing, which readers skip. The other way round
         # it would leave a finished step that no later plan finds by its name.
-        self.store.create(f"{LABELS}/{record.name}/{record.key}", b"")
-        if self.store.create(record_path(record.key), record.model_dump_json(indent=1).encode()):
-            return record
-        return self.get(record.key)
+        patiently(lambda: self.store.create(f"{LABELS}/{record.name}/{record.key}", b""))
+        data = record.model_dump_json(indent=1).encode()
+        return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
 
     def labels(self) -> dict[str, list[str]]:
         """Names to the keys that were made under them, oldest first, by one listing. May hold keys without record."""
@@ -145,6 +145,20 @@ class Records:
         """Failed attempts of `key`, oldest first."""
         entries = sorted(self.store.list(FAILURES, f"{key}/"), key=lambda entry: (entry.updated, entry.path))
         return [Failure.model_validate_json(self.store.read(entry.path)) for entry in entries]
+
+
+def decide(store: Store, path: str, proposal: bytes) -> bytes:
+    """What `path` holds from now on: `proposal`, or what somebody wrote before. A lost reply does no harm, if no other
+    proposes the same bytes.
+
+    Raises:
+        FileNotFoundError: somebody wrote it before and it has been deleted since.
+    """
+
+    def propose() -> bytes:
+        return proposal if store.create(path, proposal) else store.read(path)
+
+    return patiently(propose)
 
 
 def record_path(key: str) -> str:

@@ -12,23 +12,28 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from marin_dag.attempt import LeaseLostError, failure_of
+from marin_dag.attempt import failure_of
 from marin_dag.backend import Backend
+from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.lease import Held, Lease, Leases
 from marin_dag.live import Display
 from marin_dag.provenance import collect_provenance
-from marin_dag.records import Failure, Records, attempt_path, make_manifest, new_attempt
+from marin_dag.records import Failure, Records, attempt_path, first_lines, make_manifest, new_attempt
 from marin_dag.resources import Cpu
 from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Outcome, Progress, Task
+from marin_dag.transient import is_transient, patiently
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
 ATTEMPTS_WITHOUT_PROGRESS = 3
+# With the longest pause, about ten minutes without a store before a step is given up.
+STARTS_POSTPONED = 14
+LONGEST_PAUSE_SECONDS = 60.0
 State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
 
 
@@ -42,6 +47,7 @@ class Node:
     is_elsewhere: bool = False
     lease: Lease | None = None
     num_attempts: int = 0
+    num_postponed: int = 0
     num_without_progress: int = 0
     progress_mark: str | None = None
 
@@ -140,8 +146,11 @@ class Run:
             if node.state == "waiting" and node.not_before <= time.monotonic() and self._is_ready(node):
                 try:
                     self._start(node)
-                except (StoreError, UserError, ValidationError, ImportError) as error:
-                    self._fail(node, failure_of(self._task(node, 0, {}, unbound=True), error))
+                except (UserError, ValidationError, ImportError) as error:
+                    if is_transient(error) and node.num_postponed < STARTS_POSTPONED:
+                        self._postpone(node, error)
+                    else:
+                        self._fail(node, failure_of(self._task(node, 0, {}, unbound=True), error))
 
     def _is_ready(self, node: Node) -> bool:
         if any(key not in self._committed for key in _input_keys(node.step)):
@@ -154,7 +163,8 @@ class Run:
 
     def _start(self, node: Node) -> None:
         key = node.step.key
-        got = self._leases.acquire(node.step.digest, node.step.name, lambda: self._backend.cancel(key))
+        needs = tuple(_input_keys(node.step))
+        got = self._leases.acquire(node.step.digest, node.step.name, lambda: self._backend.cancel(key), needs=needs)
         if isinstance(got, Held):
             if not node.is_elsewhere:
                 node.is_elsewhere = True
@@ -165,19 +175,27 @@ class Run:
                 self._done(node, "by another run")
             return
         node.lease, node.is_elsewhere = got, False
-        # Asked again under the lease: another run may have committed it and left since this one looked.
-        if key not in self._force and self._records.find(key) is not None:
-            self._done(node, "by another run")
-            return
         try:
-            records = {input_key: self._records.get(input_key) for input_key in _input_keys(node.step)}
+            # Asked again under the lease: another run may have committed it and left since this one looked.
+            if key not in self._force and self._records.find(key) is not None:
+                self._done(node, "by another run")
+                return
+            records = {input_key: self._records.get(input_key) for input_key in needs}
             self._backend.submit(self._task(node, got.epoch, records))
         except BaseException:
             self._release(node)
             raise
         node.num_attempts += 1
+        node.num_postponed = 0
         node.state = "running"
         self._display.event(node.step.name, "started", "" if node.num_attempts == 1 else f"attempt {node.num_attempts}")
+
+    def _postpone(self, node: Node, error: Exception) -> None:
+        """The store did not answer: nothing of the step was lost, so that it costs no attempt to ask again."""
+        delay = min(self._back_off_seconds * 2**node.num_postponed, LONGEST_PAUSE_SECONDS)
+        node.num_postponed += 1
+        node.not_before = time.monotonic() + delay
+        self._display.event(node.step.name, "waiting", f"{delay:g} s for the store: {first_lines(error)}")
 
     def _task(self, node: Node, epoch: int, records: dict[str, Any], *, unbound: bool = False) -> Task:
         def bound(item: Input[Any]) -> Input[Any]:
@@ -231,7 +249,11 @@ class Run:
         if task.key not in self._force or record is None or task.milestone is not None:
             self._done(node, "")
             return
-        made = make_manifest(self._store, attempt_path(task.name, task.digest, task.attempt))
+        try:
+            made = patiently(lambda: make_manifest(self._store, attempt_path(task.name, task.digest, task.attempt)))
+        except StoreError as unreadable:
+            self._fail(node, failure_of(task, unreadable))
+            return
         differing = sorted({entry.path for entry in set(made) ^ set(record.manifest)})
         if not differing:
             self._done(node, "again, with the same output")
@@ -249,9 +271,9 @@ class Run:
 
     def _retry_or_fail(self, node: Node, failure: Failure) -> None:
         mark = self._progress_mark(node.step)
-        moved = node.progress_mark is not None and mark != node.progress_mark
+        moved = bool(node.progress_mark and mark) and mark != node.progress_mark
         node.num_without_progress = 1 if moved else node.num_without_progress + 1
-        node.progress_mark = mark
+        node.progress_mark = mark or node.progress_mark
         failure = failure.model_copy(update={"progress": mark})
         if failure.is_transient and node.num_without_progress < ATTEMPTS_WITHOUT_PROGRESS and not self._is_stopping:
             self._keep(failure)
@@ -265,8 +287,15 @@ class Run:
         self._fail(node, failure)
 
     def _progress_mark(self, step: Step[Any]) -> str:
-        """Changes when an attempt leaves more to resume from: shards, checkpoints, milestones."""
-        kept = self._store.list("work", f"{step.digest}/") + self._store.list("commits", f"{step.digest}@")
+        """Changes when an attempt leaves more to resume from: shards, checkpoints, milestones; "" if the store is
+        silent."""
+        try:
+            kept = patiently(
+                lambda: self._store.list("work", f"{step.digest}/") + self._store.list("commits", f"{step.digest}@")
+            )
+        except StoreError as error:
+            self._display.say(f"{step.name}: what it left to resume from cannot be seen: {first_lines(error)}")
+            return ""
         return hashlib.sha256(repr([(entry.path, entry.size_in_bytes) for entry in kept]).encode()).hexdigest()[:16]
 
     def _fail(self, node: Node, failure: Failure) -> None:
@@ -294,9 +323,22 @@ class Run:
             changed = False
             for node in self._nodes.values():
                 reason = self._obstacle(node.step) if node.state == "waiting" else None
+                if reason is not None and self._sees_what_others_committed():
+                    reason = self._obstacle(node.step)
                 if reason is not None:
                     node.state, changed = "blocked", True
                     self._display.event(node.step.name, "blocked", reason)
+
+    def _sees_what_others_committed(self) -> bool:
+        """Whether there are records that this run was not told of: of other drivers, or of the attempt of a killed one
+        that the next holder of its lease carried out."""
+        try:
+            found = patiently(self._records.committed_keys) - self._committed
+        except StoreError as error:
+            self._display.say(f"whether others have made what is missing cannot be seen: {first_lines(error)}")
+            return False
+        self._committed |= found
+        return bool(found)
 
     def _obstacle(self, step: Step[Any]) -> str | None:
         for _, item in step.inputs:

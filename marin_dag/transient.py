@@ -1,7 +1,13 @@
 """Transient errors: those that may be gone when the same thing is tried again a little later."""
 
 import errno
+import time
 import urllib.error
+from collections.abc import Callable
+from typing import TypeVar
+
+ResultT = TypeVar("ResultT")
+PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 TRANSIENT_CODES = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRANSIENT_NUMBERS = frozenset(
@@ -33,6 +39,18 @@ TRANSIENT_NAMES = frozenset(
         "ray.exceptions.WorkerCrashedError",
     }
 )
+
+
+def patiently(operation: Callable[[], ResultT]) -> ResultT:
+    """Calls `operation`, and again after each of a few growing pauses while what it raises may pass."""
+    for pause in PAUSES_SECONDS:
+        try:
+            return operation()
+        except Exception as error:
+            if not is_transient(error):
+                raise
+        time.sleep(pause)
+    return operation()
 
 
 def is_transient(error: BaseException) -> bool:

@@ -35,7 +35,9 @@ def test_a_lease_has_one_holder_and_is_free_again_once_released(store: Store):
     assert isinstance(lease, Lease)
     held = second.acquire(DIGEST, "web", ignore)
     assert isinstance(held, Held)
-    assert held.holder == this_process("web").model_copy(update={"since": held.holder.since})
+    assert held.holder == this_process("web").model_copy(
+        update={"since": held.holder.since, "nonce": held.holder.nonce}
+    )
     assert set(second.running()) == {DIGEST}
     lease.release()
     assert second.running() == {}
@@ -132,7 +134,7 @@ def test_a_heartbeat_that_fails_counts_as_a_loss(tmp_path: Path, monkeypatch: py
     leases.close()
 
 
-def test_what_a_released_lease_leaves_behind_is_the_number_of_its_epoch(tmp_path: Path):
+def test_what_a_released_lease_leaves_behind_are_the_seals_of_its_epochs(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     leases = Leases(store)
     for _ in range(3):
@@ -140,5 +142,69 @@ def test_what_a_released_lease_leaves_behind_is_the_number_of_its_epoch(tmp_path
         assert isinstance(lease, Lease)
         lease.beat()
         lease.release()
-    assert [entry.path for entry in store.list("leases")] == [f"leases/{DIGEST}/00000003.released"]
+    assert [entry.path for entry in store.list("leases")] == [f"leases/{DIGEST}/0000000{n}.0000" for n in (1, 2, 3)]
+    assert {entry.size_in_bytes for entry in store.list("leases")} == {0}
+    leases.close()
+
+
+def test_a_prefix_of_before_the_seals_is_read_as_it_was_meant(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    store.create(f"leases/{DIGEST}/00000002.released", b"")
+    leases = Leases(store)
+    assert leases.running() == {}
+    lease = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    assert lease.epoch == 3
+    leases.close()
+
+
+def test_what_this_driver_holds_no_more_it_need_not_wait_for(tmp_path: Path):
+    """A claim whose reply was lost for good, or a lease that was lost to an error: nobody acts on it."""
+
+    class Deaf(LocalStore):
+        is_deaf = True
+
+        def create(self, path: str, data: bytes) -> bool:
+            created = super().create(path, data)
+            if self.is_deaf:
+                raise StoreError("the reply is lost")
+            return created
+
+    store = Deaf(str(tmp_path))
+    leases = Leases(store)
+    with pytest.raises(StoreError, match="the reply is lost"):
+        leases.acquire(DIGEST, "web", ignore)
+    store.is_deaf = False
+    assert isinstance(Leases(store).acquire(DIGEST, "web", ignore), Held)
+    lease = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    assert lease.epoch == 2
+    leases.close()
+
+
+def test_a_store_that_stumbles_costs_no_lease_as_long_as_nobody_else_may_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
+    leases = Leases(store, clock=lambda: time[0])
+    lease = leases.acquire(DIGEST, "web", lambda: lost.append(1))
+    assert isinstance(lease, Lease)
+
+    def refuse(path: str, data: bytes) -> None:
+        raise StoreError("503", is_transient=True)
+
+    time[0] = lease_module.LOST_SECONDS - 1
+    with monkeypatch.context() as stumbling:
+        stumbling.setattr(store, "write", refuse)
+        lease.beat()
+    assert lost == []
+    lease.beat()
+    time[0] += lease_module.LOST_SECONDS - 1
+    monkeypatch.setattr(store, "write", refuse)
+    lease.beat()
+    assert lost == []
+    time[0] += 1
+    lease.beat()
+    assert lost == [1]
+    assert lease_module.LOST_SECONDS < lease_module.STALE_SECONDS
     leases.close()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from marin_dag.backend import Backend
+from marin_dag.epoch import seal
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.records import Records
@@ -237,15 +238,14 @@ def test_an_attempt_overtaken_at_its_commit_waits_for_the_other(tmp_path: Path):
     step = write("a", WriteConfig(text="aaa"))
 
     class Overtaken(LocalBackend):
-        """Another driver claims the next epoch while the first attempt runs, gives up, and lets go."""
+        """Another driver takes the first attempt for dead, ends its epoch, and is killed over it."""
 
         num_attempts = 0
 
         def wait(self, timeout_seconds: float) -> list[Any]:
             store, self.num_attempts = open_store(prefix), self.num_attempts + bool(self._queue)
             if self._queue and self.num_attempts == 1:
-                store.create(f"leases/{step.digest}/{2:08d}.claim", b"")
-                store.create(f"leases/{step.digest}/{2:08d}.released", b"")
+                seal(store, step.digest, 1)
             return super().wait(timeout_seconds)
 
     code, display = run(prefix, [step], Overtaken())
