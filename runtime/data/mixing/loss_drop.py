@@ -41,7 +41,7 @@ class LossDrop:
     """Updates over which a drop is measured: fewer follow faster, more see through noise."""
     temperature: float = 0.5
     """How far one standard deviation of the rewards moves a share, as a logarithm."""
-    max_ratio: float = 2.0
+    max_ratio: float = 4.0
     """No share is ever more than so many times the written one, nor less than its so-manieth part."""
     max_epochs: dict[str, float] = dataclasses.field(default_factory=dict)
     """By name of the source in the mixture: it is never read more often, and its share then goes to the others."""
