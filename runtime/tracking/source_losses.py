@@ -86,6 +86,13 @@ class SourceLossesTable:
         found = (self[index] for index in range(begin, end))
         return {row.identity: Seen(row.num_sequences, row.num_targets, row.loss_sum) for row in found}
 
+    def num_sequences_by_source(self) -> dict[str, int]:
+        """Sequences drawn in all, by name."""
+        total = {name: 0 for name, _ in self._sources}
+        for index, count in zip(self._columns["source"], self._columns["num_sequences"], strict=True):
+            total[self._sources[index][0]] += count
+        return total
+
     def copy(self) -> "SourceLossesTable":
         """A table that later rows of this one do not reach."""
         table = SourceLossesTable()
