@@ -9,6 +9,8 @@ from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
 from marin_dag.resources import Cpu, Tpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
+from runtime.data.mixing.fixed import Static
+from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
@@ -17,7 +19,7 @@ from runtime.training.timeline import refuse_unacknowledged_changes
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from jax.sharding import Mesh
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
-EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "acknowledge", "checkpoint_every_steps"} | {
+EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps"} | {
     "publish_every_steps",
     "wandb_project",
 }
@@ -46,6 +48,8 @@ class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
     checkpoint: str
     metrics: str
     """Parquet, one row a finished update of this trajectory."""
+    source_losses: str = "source_losses.parquet"
+    """Parquet, one row a finished update and source: what was drawn, by which share, and its loss."""
     final_loss: float
     """Mean cross-entropy (nats a token) over the last updates."""
     has_average: bool
@@ -77,6 +81,10 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     z_loss: float = Field(ge=0)
     """Weight of log_normalizer**2 (PaLM, arXiv:2204.02311, section 5)."""
     mixture: MixtureSchedule
+    mixing: MixingPolicy = Static()
+    """What makes shares of the mixture: the mixture itself, or a policy that learns from the losses by source."""
+    replay: Input["TrainPhaseResult"] | None = None
+    """Draw from each source what this phase, at a step of it, drew in the same updates; `mixing` is then not asked."""
     caches: dict[str, Input[TokenizeResult]]
     """Token cache of each source that the mixture names."""
     seed: int
@@ -206,13 +214,14 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
 
 
 def _result(run: "RunState") -> TrainPhaseResult:
-    from runtime.training.run_state import CHECKPOINT, METRICS
+    from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 
     return TrainPhaseResult(
         step=run.step,
         consumed_tokens=run.consumed_tokens,
         checkpoint=CHECKPOINT,
         metrics=METRICS,
+        source_losses=SOURCE_LOSSES,
         final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS),
         has_average=run.has_average,
     )
@@ -238,7 +247,19 @@ def _loader(config: TrainPhaseConfig) -> "Loader":
         config.mixture,
         config.sequence_length,
         config.seed,
+        policy=config.mixing,
+        replay=None if config.replay is None else _log_of(config.replay),
     )
+
+
+def _log_of(phase: Input[TrainPhaseResult]) -> "Callable[[int], dict[str, int]]":
+    """Sequences by identity that each update of a phase took, by the number of updates finished before it."""
+    from runtime.tracking.source_losses import SourceLossesTable
+    from runtime.training import checkpoint
+
+    name = phase.result.source_losses
+    table = SourceLossesTable.from_parquet(checkpoint.read_beside(phase.join(phase.result.checkpoint), name))
+    return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
 
 
 def _newest_state(

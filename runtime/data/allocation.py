@@ -11,17 +11,14 @@ tempting way, never draws a source that is owed less than one sequence of a bloc
 """
 
 import functools
-import math
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
-from runtime.data.permutation import key_of, permuted
-
-WHOLE = 1 << 60
-"""One sequence, in units of the carry: over 10**15 sequences the rounding of a share stays below one."""
+from runtime.data.permutation import GOLDEN, key_of, mixed, permuted
+from runtime.data.shares import WHOLE, apportioned
 
 
 class Allocation(NamedTuple):
@@ -51,6 +48,43 @@ def allocate(weights: Mapping[str, int], carry: Mapping[str, int], global_batch_
     return Allocation(counts, {**carry, **left})
 
 
+def allocate_within(
+    weights: Mapping[str, int], carry: Mapping[str, int], global_batch_size: int, limits: Mapping[str, int]
+) -> Allocation:
+    """`allocate`, where a source with a limit gets at most that; what it cannot give, the others do in proportion.
+
+    The carry of a source at its limit is left as it was: what it is owed it will never get.
+    """
+    full: dict[str, int] = {}
+    while True:
+        left = {source: weight for source, weight in weights.items() if weight and source not in full}
+        size = global_batch_size - sum(full.values())
+        if size and not left:
+            raise ValueError(
+                f"the sources may give {sum(full.values())} more sequences and a batch takes {global_batch_size}; "
+                "raise a limit of epochs, add a source, or stop the phase earlier."
+            )
+        result = allocate(apportioned(left) if full else left, carry, size) if size else Allocation({}, dict(carry))
+        over = {source: limits[source] for source, count in result.counts.items() if count > limits.get(source, count)}
+        if not over:
+            return Allocation(full | result.counts, result.carry)
+        full |= over
+
+
+def drawn(weights: Mapping[str, int], *, seed: int, step: int, num_draws: int) -> dict[str, int]:
+    """How many of `num_draws` independent draws fall on each source; draw k is a function of (seed, step, k) alone.
+
+    The k-th draw is a 60-bit word compared with running sums of the weights, which sum to `WHOLE`: nothing is rounded.
+    """
+    key = np.uint64(key_of("draw", seed, step))
+    slots = np.arange(num_draws, dtype=np.uint64)
+    words = mixed(mixed(slots + np.uint64(GOLDEN)) ^ key) >> np.uint64(4)
+    sources = sorted(weights)
+    ends = np.cumsum(np.array([weights[source] for source in sources], np.uint64))
+    counts = np.bincount(np.searchsorted(ends, words, side="right"), minlength=len(sources))
+    return {source: int(count) for source, count in zip(sources, counts, strict=True)}
+
+
 def integer_weights(shares: Mapping[str, float]) -> dict[str, int]:
     """Positive weights of any scale as whole numbers that sum to `WHOLE`, to the last unit."""
     return dict(_integer_weights(tuple(sorted(shares.items()))))
@@ -76,12 +110,7 @@ def _deadline(
 
 @functools.lru_cache(maxsize=1024)
 def _integer_weights(weights: tuple[tuple[str, float], ...]) -> tuple[tuple[str, int], ...]:
-    total = sum(Fraction(weight) for _, weight in weights)
-    exact = {source: Fraction(weight) / total * WHOLE for source, weight in weights}
-    rounded = {source: math.floor(value) for source, value in exact.items()}
-    by_remainder = sorted(exact, key=lambda source: (rounded[source] - exact[source], source))
-    for source in by_remainder[: WHOLE - sum(rounded.values())]:
-        rounded[source] += 1
+    rounded = apportioned(dict(weights))
     for source, weight in rounded.items():
         if weight == 0:
             raise ValueError(f"weights[{source!r}] is below 1 / 2**60 of the mixture; leave the source out.")

@@ -1,22 +1,30 @@
 """Loader: the batch of any step, as a pure function of where the data stand.
 
+Under a mixing policy that learns, of the losses of finished updates too, up to a fixed number of steps back
+(runtime/data/mixing); so it reads ahead all the same.
+
 Source i at its c-th sequence reads window `order(c mod n)` of epoch `c // n`, where n is how many whole
 windows its cache holds and the order is keyed by (seed, identity of the source, epoch). Nothing depends on
 names, on the order of sources, on which other sources there are, or on who asked before.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
-from runtime.data.allocation import allocate, integer_weights, shuffled_slots
+from runtime.data.allocation import Allocation, allocate, allocate_within, drawn, integer_weights, shuffled_slots
 from runtime.data.cache import TokenCache
+from runtime.data.mixing.feedback import BySource, Feedback
+from runtime.data.mixing.fixed import Static
+from runtime.data.mixing.mixer import MixerState, next_shares
+from runtime.data.mixing.policy import Policy, Sources
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.permutation import key_of, permuted
 from runtime.data.prefetch import Prefetch
+from runtime.data.shares import apportioned
 
 
 class LoaderError(ValueError):
@@ -33,15 +41,21 @@ class DataPosition:
     """What each source is owed beyond that, by identity; see runtime/data/allocation.py."""
     sequence_length: int | None = None
     """Length of the sequences counted in `consumed`; None before the first batch."""
+    shares: dict[str, int] = field(default_factory=dict)
+    """What the last batch was drawn by, by identity; for the log, the next batch does not depend on it."""
+    mixer: MixerState | None = None
+    """State of a mixing policy that learns."""
 
     def to_json(self) -> dict:
         """As JSON data; `from_json` is its inverse."""
-        return asdict(self)
+        mixer = None if self.mixer is None else self.mixer.to_json()
+        return {**vars(self), "mixer": mixer}
 
     @classmethod
     def from_json(cls, document: Mapping) -> "DataPosition":
         """From what `to_json` gave."""
-        return cls(dict(document["consumed"]), dict(document["carry"]), document["sequence_length"])
+        mixer = document["mixer"] and MixerState.from_json(document["mixer"])
+        return cls(**(dict(document) | {"mixer": mixer}))
 
 
 class Batch(NamedTuple):
@@ -75,6 +89,9 @@ class Loader:
         mixture: MixtureSchedule,
         sequence_length: int,
         seed: int,
+        *,
+        policy: Policy = Static(),  # noqa: B008 -- frozen
+        replay: Callable[[int], Mapping[str, int]] | None = None,
     ) -> None:
         """Sources are named as in the mixture; two names of one identity are one source, whose weights add up.
 
@@ -84,32 +101,58 @@ class Loader:
             mixture: Weights by name and step.
             sequence_length: Tokens a row.
             seed: Another seed, another order.
+            policy: What makes shares of the weights, and of the losses seen so far.
+            replay: Sequences by identity that the update after so many finished ones takes, from the log of a run:
+                drawn instead of the mixture, so that any mesh sees the data that the run saw.
         """
         self.sources = tuple(sorted(caches))
         """Names by `source_index`."""
         _refuse(caches, identities, mixture, sequence_length)
         self._caches = [caches[name] for name in self.sources]
         self._identities = [identities[name] for name in self.sources]
-        self._index: dict[str, int] = {}
+        self.index_of: dict[str, int] = {}
+        """`source_index` of each identity."""
         for index, identity in enumerate(self._identities):
-            self._index.setdefault(identity, index)
+            self.index_of.setdefault(identity, index)
         self._windows = [cache.num_tokens // sequence_length for cache in self._caches]
+        self.policy = policy
+        self.names = {self._identities[index]: self.sources[index] for index in self.index_of.values()}
+        """Name of each identity; of two names of one source, the first."""
+        self._num_sequences = {identity: self._windows[index] for identity, index in self.index_of.items()}
+        self._max_epochs = _max_epochs(policy, identities, mixture)
+        self._replay = replay
+        self.lag_steps = 0 if replay else policy.lag_steps
+        """A batch depends on the losses up to so many steps before it; 0: on none."""
         self._identity_of = dict(identities)
         self._mixture = mixture
         self._sequence_length = sequence_length
         self._seed = seed
 
     def batch(
-        self, position: DataPosition, step: int, global_batch_size: int, *, rows: slice = slice(None)
+        self,
+        position: DataPosition,
+        step: int,
+        global_batch_size: int,
+        *,
+        rows: slice = slice(None),
+        feedback: Callable[[int], BySource] | None = None,
     ) -> tuple[Batch, DataPosition]:
         """The batch of the update that follows `step` finished ones, and the position after it.
 
-        `rows` picks what this host reads; the position is that of the whole batch whatever it picks.
+        `rows` picks what this host reads; the position is that of the whole batch whatever it picks. A policy that
+        learns asks `feedback` for the losses of earlier updates, each once and in order.
         """
-        plan, after = self.plan(position, step, global_batch_size)
+        plan, after = self.plan(position, step, global_batch_size, feedback=feedback)
         return self._read(plan.source_index[rows], plan.starts[rows]), after
 
-    def plan(self, position: DataPosition, step: int, global_batch_size: int) -> tuple[BatchPlan, DataPosition]:
+    def plan(
+        self,
+        position: DataPosition,
+        step: int,
+        global_batch_size: int,
+        *,
+        feedback: Callable[[int], BySource] | None = None,
+    ) -> tuple[BatchPlan, DataPosition]:
         """Which window each row is, without reading any."""
         if position.sequence_length not in (None, self._sequence_length):
             raise LoaderError(
@@ -122,19 +165,28 @@ class Loader:
         for name, weight in sorted(segment.weights.items()):
             identity = self._identity_of[name]
             weights[identity] = weights.get(identity, 0.0) + weight
-        counts, carry = allocate(integer_weights(weights), position.carry, global_batch_size)
+        sources = Sources(integer_weights(weights), self._num_sequences, position.consumed, self._max_epochs)
+        if self._replay is None:
+            shares, mixer = next_shares(
+                self.policy, position.mixer, step=step, sources=sources, feedback=feedback or _no_feedback
+            )
+            counts, carry = self._allotted(shares, position, step, global_batch_size, sources)
+        else:
+            counts, carry, mixer = self._replayed(step, global_batch_size), position.carry, None
+            shares = apportioned(counts)
         slots = shuffled_slots(counts, seed=self._seed, step=step)
-        source_index = np.array([self._index[identity] for identity in slots], np.int32)
+        source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
         # The k-th row of a source takes the source's k-th next sequence.
         drawn = np.zeros(len(slots), np.int64)
         for identity, count in counts.items():
             first = position.consumed.get(identity, 0)
-            drawn[source_index == self._index[identity]] = np.arange(first, first + count)
+            drawn[source_index == self.index_of[identity]] = np.arange(first, first + count)
         starts, data_epochs = self._starts(source_index, drawn)
         consumed = dict(position.consumed)
         for identity, count in counts.items():
             consumed[identity] = consumed.get(identity, 0) + count
-        return BatchPlan(source_index, starts, data_epochs), DataPosition(consumed, carry, self._sequence_length)
+        after = DataPosition(consumed, carry, self._sequence_length, shares, mixer)
+        return BatchPlan(source_index, starts, data_epochs), after
 
     def prefetched(
         self,
@@ -144,6 +196,7 @@ class Loader:
         depth: int,
         *,
         rows: slice = slice(None),
+        feedback: Feedback | None = None,
     ) -> "Prefetch[tuple[int, Batch, DataPosition]]":
         """`(step, batch, position after it)` for each of `steps`, read ahead by a thread; close it when done.
 
@@ -153,10 +206,11 @@ class Loader:
         def produce() -> Iterator[tuple[int, Batch, DataPosition]]:
             here = position
             for step in steps:
-                batch, here = self.batch(here, step, global_batch_size, rows=rows)
+                batch, here = self.batch(here, step, global_batch_size, rows=rows, feedback=feedback)
                 yield step, batch, here
 
-        return Prefetch(produce(), depth)
+        # Who waits for losses that nobody will publish must be let go before the thread is waited for.
+        return Prefetch(produce(), depth, unblock=feedback.close if feedback is not None else lambda: None)
 
     def consumed_by_name(self, position: DataPosition) -> dict[str, int]:
         """Sequences drawn so far by name, for logs and plots; zero for a source that was never drawn."""
@@ -164,6 +218,42 @@ class Loader:
             name: position.consumed.get(identity, 0)
             for name, identity in zip(self.sources, self._identities, strict=True)
         }
+
+    def exhausted(self, position: DataPosition) -> set[str]:
+        """Names of the sources that have given all that the policy lets them."""
+        limits = Sources({}, self._num_sequences, position.consumed, self._max_epochs).limits()
+        return {self.names[identity] for identity, left in limits.items() if not left}
+
+    def _allotted(
+        self, shares: Mapping[str, int], position: DataPosition, step: int, global_batch_size: int, sources: Sources
+    ) -> Allocation:
+        size = self.policy.sequences_per_draw
+        if not size:
+            limits = sources.limits()
+            return (
+                allocate_within(shares, position.carry, global_batch_size, limits)
+                if limits
+                else allocate(shares, position.carry, global_batch_size)
+            )
+        if global_batch_size % size:
+            raise LoaderError(
+                f"mixing.sequences_per_draw is {size}, which a global batch of {global_batch_size} sequences is no "
+                "multiple of; take a divisor of it."
+            )
+        counts = drawn(shares, seed=self._seed, step=step, num_draws=global_batch_size // size)
+        return Allocation({identity: count * size for identity, count in counts.items()}, position.carry)
+
+    def _replayed(self, step: int, global_batch_size: int) -> dict[str, int]:
+        assert self._replay is not None
+        counts = dict(self._replay(step))
+        unknown = sorted(set(counts) - set(self.index_of))
+        if sum(counts.values()) != global_batch_size or unknown:
+            raise LoaderError(
+                f"replay: the log has {sum(counts.values())} sequences for the update after step {step}, of which "
+                f"{sum(counts[name] for name in unknown)} are of no source here; this one takes {global_batch_size}. "
+                "Replay a run with the batch size and the sources of its log, over its steps."
+            )
+        return counts
 
     def _starts(
         self, source_index: Int32[np.ndarray, "batch"], drawn: Int64[np.ndarray, "batch"]
@@ -202,6 +292,18 @@ def segments(tokens: np.ndarray, eos_token_id: int) -> Int32[np.ndarray, "batch 
     """
     ends = tokens == eos_token_id
     return np.cumsum(ends, axis=-1, dtype=np.int32) - ends.astype(np.int32)
+
+
+def _no_feedback(step: int) -> BySource:
+    raise LoaderError(f"mixing: the policy learns, and nobody told it the losses of step {step}; pass `feedback`.")
+
+
+def _max_epochs(policy: Policy, identities: Mapping[str, str], mixture: MixtureSchedule) -> dict[str, float]:
+    limits: dict[str, float] = getattr(policy, "max_epochs", {})
+    for name in limits:
+        if name not in mixture.sources:
+            raise LoaderError(f"mixing.max_epochs[{name!r}]: the mixture has only {list(mixture.sources)}.")
+    return {identities[name]: epochs for name, epochs in limits.items()}
 
 
 def _refuse(

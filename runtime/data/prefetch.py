@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -22,7 +22,8 @@ class Prefetch(Generic[Item]):
     stops the thread and waits for it.
     """
 
-    def __init__(self, source: Iterator[Item], depth: int) -> None:
+    def __init__(self, source: Iterator[Item], depth: int, *, unblock: Callable[[], None] = lambda: None) -> None:
+        """`unblock` is called when the thread is to end, and must make `source` stop waiting for anything."""
         if depth < 1:
             raise ValueError(f"depth is {depth}; a thread that may not be ahead by one cannot run at all.")
         self.waited_seconds = 0.0
@@ -33,6 +34,7 @@ class Prefetch(Generic[Item]):
         self.first_wait_seconds = 0.0
         """Cold start: time until the first item."""
         self._taken = 0
+        self._unblock = unblock
         self._stop = threading.Event()
         self._ready: queue.Queue[tuple[str, object]] = queue.Queue(depth)
         self._thread = threading.Thread(target=self._fill, args=(source,), name="prefetch", daemon=True)
@@ -58,6 +60,7 @@ class Prefetch(Generic[Item]):
     def close(self) -> None:
         """Stops the thread and waits until it is gone; may be called twice."""
         self._stop.set()
+        self._unblock()
         self._thread.join()
 
     def __enter__(self) -> "Prefetch[Item]":

@@ -13,10 +13,13 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
-from runtime.data.loader import DataPosition, Loader
+from runtime.data.loader import Batch, DataPosition, Loader
+from runtime.data.mixing.feedback import Feedback
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
+from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
 from runtime.training.control import Control, Word
@@ -117,6 +120,8 @@ class _Pending:
     """An update whose figures are still on the device."""
 
     before: DataPosition
+    after: DataPosition
+    batch: Batch
     row: dict[str, Any]
     metrics: StepMetrics
 
@@ -142,7 +147,8 @@ class _Saver:
             folder = f"{self._plan.output_folder}/{milestone}"
             saving = run_state.save(folder, run, facts=self._plan.facts)
         # The arrays may be used up by the next update; whoever is called back gets everything else.
-        self._under_way = saving, run._replace(metrics=run.metrics.copy()), milestone
+        without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
+        self._under_way = saving, without_arrays, milestone
         self.last_step = run.step
 
     def poll(self) -> None:
@@ -205,25 +211,35 @@ def train(
     saver = _Saver(saving, events, on_milestone)
     meter = _Meter(settings, events, on_progress)
     pending: collections.deque[_Pending] = collections.deque()
-    metrics = run.metrics.copy()
+    metrics, losses = run.metrics.copy(), run.source_losses.copy()
+    lag_steps = loader.lag_steps
+    feedback = Feedback({step: losses.seen(step + 1) for step in range(max(run.step - lag_steps, 0), run.step)})
+    # A policy that learns from the last update waits for its figures, and so does the device.
+    late_steps = min(METRICS_LATE_STEPS, lag_steps - 1) if lag_steps else METRICS_LATE_STEPS
     steps = range(run.step, settings.until_step)
     tokens_per_step = settings.global_batch_size * settings.sequence_length
 
     def fetch(*, all_but: int) -> None:
         while len(pending) > all_but:
-            row = _fetched(pending.popleft())
+            update = pending.popleft()
+            row, of_sources = _fetched(update), _losses_by_source(update, loader)
             metrics.append(row)
+            losses.append(of_sources)
+            if lag_steps:
+                feedback.publish(row.step - 1, losses.seen(row.step))
             meter.loss = row.loss
             for export in exports:
                 export.log(row)
 
     def advance(run: RunState) -> RunState:
-        with loader.prefetched(run.data_position, steps, settings.global_batch_size, PREFETCH_BATCHES) as batches:
+        with loader.prefetched(
+            run.data_position, steps, settings.global_batch_size, PREFETCH_BATCHES, feedback=feedback
+        ) as batches:
             for step, batch, position in batches:
                 if control.word() == Word.SAVE_AND_EXIT:
                     fetch(all_but=0)
                     if saver.last_step != run.step:
-                        saver.begin(run._replace(metrics=metrics), None)
+                        saver.begin(run, None)
                     saver.finish()
                     events.write("stop", step=run.step, consumed_tokens=run.consumed_tokens, reason=control.reason)
                     raise TrainingStopped(run.step, control.reason)
@@ -239,14 +255,16 @@ def train(
                     "global_batch_size": settings.global_batch_size,
                     "learning_rate": told.learning_rate,
                 }
-                pending.append(_Pending(run.data_position, row, figures))
-                run = RunState(state, step + 1, consumed, position, metrics)
+                for source in sorted(loader.exhausted(position) - loader.exhausted(run.data_position)):
+                    events.write("exhausted", step=step + 1, source=source)
+                pending.append(_Pending(run.data_position, position, batch, row, figures))
+                run = RunState(state, step + 1, consumed, position, metrics, losses)
                 is_milestone = saving.is_milestone(run.step, settings.until_step)
                 if is_milestone or run.step % saving.checkpoint_every_steps == 0:
                     fetch(all_but=0)  # a state is saved only if every update behind it was finite
                     saver.begin(run, saving.milestone_folder(run.step) if is_milestone else None)
                 else:
-                    fetch(all_but=METRICS_LATE_STEPS)
+                    fetch(all_but=late_steps)
                 saver.poll()
                 meter.tick(run)
         return run
@@ -266,7 +284,8 @@ def train(
 
 
 def _fetched(update: _Pending) -> MetricsRow:
-    figures = {name: value.item() for name, value in jax.device_get(update.metrics)._asdict().items()}
+    fetched = jax.device_get(update.metrics)._asdict()
+    figures = {name: fetched[name].item() for name in fetched if name not in ("row_loss", "row_targets")}
     wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
     if wrong:
         raise NonFiniteError(
@@ -276,6 +295,24 @@ def _fetched(update: _Pending) -> MetricsRow:
             "would meet it again: fork an earlier milestone with a lower learning_rate or max_norm, or another mixture."
         )
     return MetricsRow(**update.row, **figures)
+
+
+def _losses_by_source(update: _Pending, loader: Loader) -> list[SourceLosses]:
+    """Sums over the rows of each source, in float64 and in the order of the rows."""
+    losses, targets = jax.device_get((update.metrics.row_loss, update.metrics.row_targets))
+    index, count = update.batch.source_index, len(loader.sources)
+
+    def by_identity(values: np.ndarray) -> dict[str, Any]:
+        return {identity: values[loader.index_of[identity]].item() for identity in update.after.shares}
+
+    return rows_of_update(
+        update.row["step"],
+        update.after.shares,
+        loader.names,
+        num_sequences=by_identity(np.bincount(index, minlength=count)),
+        num_targets=by_identity(np.bincount(index, weights=targets, minlength=count).astype(np.int64)),
+        loss_sum=by_identity(np.bincount(index, weights=losses, minlength=count)),
+    )
 
 
 class _Meter:

@@ -1,7 +1,8 @@
 """RunState: all that a run is between two updates, and the ways into it.
 
-A folder that holds one has `checkpoint/` (arrays and metadata) and `metrics.parquet` (a row for each update
-since the start of the run); a temporary checkpoint and a committed milestone have the same layout.
+A folder that holds one has `checkpoint/` (arrays and metadata), `metrics.parquet` (a row for each update since the
+start of the run) and `source_losses.parquet` (a row for each update and source); a temporary checkpoint and a
+committed milestone have the same layout.
 """
 
 import dataclasses
@@ -12,12 +13,14 @@ import jax
 
 from runtime.data.loader import DataPosition
 from runtime.tracking.metrics import MetricsTable
+from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.state import TrainState, drop_average, start_average
 
 CHECKPOINT = "checkpoint"
 METRICS = "metrics.parquet"
+SOURCE_LOSSES = "source_losses.parquet"
 
 Restore = Literal["everything", "weights_and_optimizer", "weights"]
 StateLike = Callable[[bool], TrainState]
@@ -32,6 +35,7 @@ class RunState(NamedTuple):
     consumed_tokens: int
     data_position: DataPosition
     metrics: MetricsTable
+    source_losses: SourceLossesTable
 
     @property
     def has_average(self) -> bool:
@@ -40,7 +44,7 @@ class RunState(NamedTuple):
 
 def from_scratch(initial: TrainState) -> RunState:
     """Before the first update."""
-    return RunState(initial, 0, 0, DataPosition(), MetricsTable())
+    return RunState(initial, 0, 0, DataPosition(), MetricsTable(), SourceLossesTable())
 
 
 def resumed(folder: str, state_like: StateLike, *, with_average: bool) -> RunState:
@@ -83,12 +87,14 @@ def continued(folder: str, restore: Restore, initial: TrainState, state_like: St
 
 def _assembled(folder: str, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:
     metrics = MetricsTable.from_parquet(checkpoint.read_beside(f"{folder}/{CHECKPOINT}", METRICS))
-    if len(metrics) != metadata["step"]:
-        raise CheckpointError(
-            f"{folder}: {METRICS} has {len(metrics)} rows, the checkpoint is of step {metadata['step']}; "
-            "the two were not written together. Restore the folder from a copy."
-        )
-    return RunState(state, metadata["step"], metadata["consumed_tokens"], position, metrics)
+    losses = SourceLossesTable.from_parquet(checkpoint.read_beside(f"{folder}/{CHECKPOINT}", SOURCE_LOSSES))
+    for name, last_step in ((METRICS, len(metrics)), (SOURCE_LOSSES, losses.last_step)):
+        if last_step != metadata["step"]:
+            raise CheckpointError(
+                f"{folder}: {name} ends at step {last_step}, the checkpoint is of step {metadata['step']}; "
+                "the two were not written together. Restore the folder from a copy."
+            )
+    return RunState(state, metadata["step"], metadata["consumed_tokens"], position, metrics, losses)
 
 
 def save(folder: str, run: RunState, *, facts: dict[str, Any], lease_epoch: int | None = None) -> checkpoint.Save:
@@ -96,7 +102,7 @@ def save(folder: str, run: RunState, *, facts: dict[str, Any], lease_epoch: int 
 
     `facts` are put into the metadata (seed, configuration): plain JSON that depends on nothing but the identity.
     """
-    metrics = run.metrics.copy()
+    metrics, losses = run.metrics.copy(), run.source_losses.copy()
     metadata = {
         "step": run.step,
         "consumed_tokens": run.consumed_tokens,
@@ -105,6 +111,5 @@ def save(folder: str, run: RunState, *, facts: dict[str, Any], lease_epoch: int 
         "num_parameters": sum(leaf.size for leaf in jax.tree.leaves(run.state.params)),
         "facts": facts,
     }
-    return checkpoint.save(
-        f"{folder}/{CHECKPOINT}", run.state, metadata, beside={METRICS: metrics.to_parquet}, lease_epoch=lease_epoch
-    )
+    beside = {METRICS: metrics.to_parquet, SOURCE_LOSSES: losses.to_parquet}
+    return checkpoint.save(f"{folder}/{CHECKPOINT}", run.state, metadata, beside=beside, lease_epoch=lease_epoch)

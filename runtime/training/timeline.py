@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
+from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
@@ -49,14 +50,16 @@ class PhaseSettings(Protocol):
     @property
     def mixture(self) -> MixtureSchedule: ...
     @property
+    def mixing(self) -> MixingPolicy: ...
+    @property
     def seed(self) -> int: ...
     @property
     def acknowledge(self) -> tuple[str, ...]: ...
 
 
 # A change of any of these is felt by the run at once: the public run changed weight decay, and the rotary
-# embedding, without anybody writing it down.
-ABRUPT_FIELDS = ("weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "restore")
+# embedding, without anybody writing it down. A mixing policy begins anew where it changes: what it had learned is lost.
+ABRUPT_FIELDS = ("weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "mixing", "restore")
 
 # Rates closer than this are one rate: the end of one segment and the start of the next are computed apart.
 RELATIVE_RATE_TOLERANCE = 1e-6

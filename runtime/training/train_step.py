@@ -45,7 +45,11 @@ class Hyperparameters(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """Figures of one update over the global batch; the objective is `loss + z_loss`."""
+    """Figures of one update over the global batch; the objective is `loss + z_loss`.
+
+    A row is of one source, so the losses of a source are those of its rows: what a row is made of stays off the
+    device, no program depends on how many sources there are, and a sum over rows in float64 is the same on each mesh.
+    """
 
     loss: Scalar  # mean cross-entropy of the predicted positions, nats, before the update
     z_loss: Scalar  # the term as it enters the objective, coefficient included
@@ -54,6 +58,8 @@ class StepMetrics(NamedTuple):
     param_norm: Scalar  # after the update
     num_targets: Int32[Array, ""]
     mean_log_normalizer: Scalar
+    row_loss: Float32[Array, "batch"]  # sum of the cross-entropy over the predicted positions of each row, nats
+    row_targets: Int32[Array, "batch"]  # how many positions of the row were predicted
 
 
 class TokenLosses(NamedTuple):
@@ -149,21 +155,24 @@ def _train_program(
     ) -> tuple[TrainState, StepMetrics]:
         told = dict(zip(Hyperparameters._fields, packed, strict=True))
         labels, has_target = next_tokens(tokens, segment_ids)
-        num_targets = _sum_over(axes, jnp.sum(has_target, dtype=jnp.int32))
+        row_targets = jnp.sum(has_target, axis=1, dtype=jnp.int32)
+        num_targets = _sum_over(axes, jnp.sum(row_targets))
         # A batch without any target has weights 0 and gradients 0, not 0/0.
         weights = has_target.astype(jnp.float32) / jnp.maximum(num_targets, 1).astype(jnp.float32)
 
-        def objective(params: Llama, batch: tuple[Array, ...]) -> tuple[Array, Array]:
+        def objective(params: Llama, batch: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
             tokens, segment_ids, labels, weights = batch
             hidden = params.hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
             result = _cross_entropy(params, hidden, labels, weights, told["z_loss"], computation, loss_kernel)
             flat = weights.reshape(-1)
             normalizer = result.log_normalizer
             figures = [flat * result.loss, flat * jnp.square(normalizer), flat * normalizer]
-            return result.objective, jnp.stack([jnp.sum(figure) for figure in figures])
+            # Select, do not multiply: what lies at a position without target may be anything.
+            row_loss = jnp.sum(jnp.where(weights > 0, result.loss.reshape(weights.shape), 0.0), axis=1)
+            return result.objective, (jnp.stack([jnp.sum(figure) for figure in figures]), row_loss)
 
         batch: tuple[Array, ...] = (tokens, segment_ids, labels, weights)
-        gradients, figures = _gradients(objective, state.params, batch, num_microbatches)
+        gradients, figures, row_loss = _gradients(objective, state.params, batch, num_microbatches)
         if mesh.shape["replica"] > 1:
             gradients = jax.tree.map(lambda leaf: lax.psum(leaf, "replica"), gradients)
         loss, mean_square, mean_log_normalizer = _sum_over(axes, figures)
@@ -190,6 +199,8 @@ def _train_program(
             param_norm=norm(result.params),
             num_targets=num_targets,
             mean_log_normalizer=mean_log_normalizer,
+            row_loss=_all_rows(axes, row_loss),
+            row_targets=_all_rows(axes, row_targets),
         )
         new_state = TrainState(
             params=result.params, mu=result.mu, nu=result.nu, average=average, count=count, key=state.key
@@ -252,19 +263,30 @@ def _cross_entropy(
 
 def _gradients(
     objective: Callable, params: Llama, batch: tuple[Array, ...], num_microbatches: int
-) -> tuple[Llama, Array]:
-    """Gradients and figures of this device's share of the batch, summed over micro-batches in float32."""
+) -> tuple[Llama, Array, Array]:
+    """Of this device's share of the batch: gradients and figures, summed over micro-batches in float32, and the loss
+    of each row."""
     differentiate = jax.grad(objective, has_aux=True)
     if num_microbatches == 1:
-        return differentiate(params, batch)
+        gradients, (figures, row_loss) = differentiate(params, batch)
+        return gradients, figures, row_loss
     parts = jax.tree.map(lambda leaf: leaf.reshape(num_microbatches, -1, *leaf.shape[1:]), batch)
 
-    def add(total: Any, part: tuple[Array, ...]) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, total, differentiate(params, part)), None
+    def add(total: Any, part: tuple[Array, ...]) -> tuple[Any, Array]:
+        gradients, (figures, row_loss) = differentiate(params, part)
+        return jax.tree.map(jnp.add, total, (gradients, figures)), row_loss
 
-    shapes = jax.eval_shape(differentiate, params, jax.tree.map(lambda leaf: leaf[0], parts))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return lax.scan(add, zeros, parts)[0]
+    gradients, (figures, _) = jax.eval_shape(differentiate, params, jax.tree.map(lambda leaf: leaf[0], parts))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (gradients, figures))
+    (gradients, figures), row_loss = lax.scan(add, zeros, parts)
+    return gradients, figures, row_loss.reshape(-1)
+
+
+def _all_rows(axes: tuple[str, ...], rows: Array) -> Array:
+    """The rows of all devices in the order of the batch, on each of them; axis by axis, the innermost first."""
+    for axis in reversed(axes):
+        rows = lax.all_gather(rows, axis, tiled=True)
+    return rows
 
 
 def _global_norm(tree: Llama, *, config: LlamaConfig, mesh: Mesh) -> Array:

@@ -87,7 +87,10 @@ def train_step(
         state.key,
     )
     loss, norm, zero = np.float32((error**2).mean()), np.float32(np.linalg.norm(gradient)), np.float32(0)
-    figures = StepMetrics(loss, zero, norm, norm, np.float32(np.linalg.norm(w)), np.int32(tokens.size), zero)
+    row_loss = (error**2).sum(axis=(1, 2), dtype=np.float32)
+    row_targets = np.full(len(tokens), tokens.shape[1], np.int32)
+    norms = norm, norm, np.float32(np.linalg.norm(w))
+    figures = StepMetrics(loss, zero, *norms, np.int32(tokens.size), zero, row_loss, row_targets)
     return new, StepMetrics(*map(placed, figures))
 
 

@@ -93,6 +93,9 @@ def test_the_loss_is_the_mean_over_the_predicted_positions_of_the_logits(mesh: M
     _, metrics = build(mesh)(state, tokens, segment_ids, TOLD)
     assert metrics.num_targets == has_target.sum()
     assert float(metrics.loss) == pytest.approx(losses.mean(), rel=1e-5)
+    row_losses = [row[kept].sum() for row, kept in zip(normalizer[:, :-1] - chosen, has_target, strict=True)]
+    np.testing.assert_allclose(metrics.row_loss, row_losses, rtol=1e-5)
+    np.testing.assert_array_equal(metrics.row_targets, has_target.sum(axis=1))
     expected_z = TOLD.z_loss * np.square(normalizer[:, :-1][has_target]).mean()
     assert float(metrics.z_loss) == pytest.approx(expected_z, rel=1e-5)
     assert float(metrics.mean_log_normalizer) == pytest.approx(normalizer[:, :-1][has_target].mean(), rel=1e-5)
@@ -120,7 +123,8 @@ def test_a_batch_that_repeats_is_learned(mesh: Mesh) -> None:
 def test_micro_batches_change_rounding_only(mesh: Mesh) -> None:
     results = [build(mesh, num_microbatches=parts)(state_of(mesh), *batch(), TOLD) for parts in (1, 2, 4)]
     for state, metrics in results[1:]:
-        assert [float(figure) for figure in metrics] == pytest.approx([float(f) for f in results[0][1]], rel=1e-5)
+        for figure, expected in zip(metrics, results[0][1], strict=True):
+            np.testing.assert_allclose(figure, expected, rtol=1e-5)
         for got, expected in zip(jax.tree.leaves(state.mu), jax.tree.leaves(results[0][0].mu), strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
 
@@ -176,6 +180,7 @@ def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
     state, metrics = build(mesh)(state_of(mesh), tokens, alone, TOLD)
     assert int(metrics.num_targets) == 0
     assert float(metrics.loss) == 0 and float(metrics.grad_norm) == 0
+    assert not np.any(metrics.row_loss) and not np.any(metrics.row_targets)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
 

@@ -1,0 +1,141 @@
+"""Online mixing: one small model, every mixing policy, three seeds, equal tokens; what each policy is worth.
+
+    python pipelines/online_mixing.py --corpus DIR --prefix mixing-runs --backend local
+
+Each `DIR/*.jsonl.gz` is a source. The mixture as written is the recipe's last one (starling) in the names of these
+sources. The page with the results of one run is docs/online-mixing.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from marin_dag.cli import main
+from marin_dag.resources import Cpu
+from marin_dag.step import Step
+from pipelines import mixtures
+from pipelines.roles import role_of_file, weights_by_source
+from pipelines.source import Source
+from pipelines.sources import corpus_sources
+from runtime.data.mixing.exp3 import Exp3
+from runtime.data.mixing.fixed import Proportional, Static, Stratified
+from runtime.data.mixing.loss_drop import LossDrop
+from runtime.data.mixing.odm_paper import OdmPaper
+from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.optim.schedule import Cycles, WsdS
+from steps.download import DownloadConfig, download
+from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.extract import ExtractConfig, extract
+from steps.mixing_table import MixingTableConfig, mixing_table
+from steps.tokenize import TokenizeConfig, tokenize
+from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
+
+STEPS = 500
+SEEDS = (0, 1, 2)
+SEQUENCE_LENGTH = 128
+MODEL = LlamaConfig(
+    vocab_size=1024,
+    hidden_size=64,
+    intermediate_size=192,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=32,
+    max_position_embeddings=SEQUENCE_LENGTH,
+)
+POLICIES: dict[str, MixingPolicy] = {
+    "static": Static(),
+    "proportional": Proportional(),
+    "stratified": Stratified(),
+    # The paper warms up for 1 % of a run and the released code for 2 %.
+    "odm_paper": OdmPaper(alpha=0.9, warmup_steps=STEPS // 100),
+    "odm_released": OdmReleased(alpha=0.5, warmup_steps=STEPS // 50),
+    "exp3": Exp3(warmup_steps=STEPS // 100),
+    "loss_drop": LossDrop(warmup_steps=STEPS // 10, window_updates=48),
+}
+RESULTS = {"mixing_table": "table.md"}
+
+
+def build(arguments: argparse.Namespace) -> Sequence[Step]:
+    """A tokenizer over all sources, a cache of each, then a run and an evaluation for each policy and seed."""
+    sources = {
+        name: source
+        for name, source in corpus_sources(arguments.corpus, role_of_file).items()
+        if not name.endswith("_validation")  # held out by its publisher
+    }
+    documents = {name: _documents_of(source) for name, source in sources.items()}
+    tokenizer = train_tokenizer(
+        "tokenizer",
+        TrainTokenizerConfig(documents=documents, vocab_size=MODEL.vocab_size, bytes_per_source=1 << 19),
+    )
+    caches = {
+        name: tokenize(f"tokenize/{name}", TokenizeConfig(documents=text, tokenizer=tokenizer, validation_share=0.03))
+        for name, text in documents.items()
+    }
+    sizes = {name: (source.role, source.size_in_bytes) for name, source in sources.items()}
+    prior = weights_by_source(mixtures.STARLING, sizes)
+    phases = {
+        name: {str(seed): _phase(f"train/{name}-{seed}", policy, seed, prior, caches) for seed in SEEDS}
+        for name, policy in POLICIES.items()
+    }
+    evaluations = {
+        name: {
+            seed: ema_eval(
+                f"ema_eval/{name}-{seed}",
+                EmaEvalConfig(phase=phase, caches=_drawn(caches, prior), max_tokens_per_domain=16_384),
+            )
+            for seed, phase in by_seed.items()
+        }
+        for name, by_seed in phases.items()
+    }
+    table = MixingTableConfig(phases=phases, evaluations=evaluations, baseline="static", prior=prior)
+    return [mixing_table("mixing_table", table)]
+
+
+def _documents_of(source: Source) -> Step:
+    fetched = download(f"download/{source.name}", DownloadConfig(fetch=source.fetch))
+    config = ExtractConfig(download=fetched, source=source.name, formats=source.formats)
+    return extract(f"extract/{source.name}", config)
+
+
+def _drawn(caches: dict[str, Step], prior: dict[str, float]) -> dict[str, Step]:
+    return {name: caches[name] for name in prior}
+
+
+def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], caches: dict[str, Step]) -> Step:
+    config = TrainPhaseConfig(
+        start=None,
+        until_step=STEPS,
+        model=MODEL,
+        rope=LLAMA2_ROPE,
+        sequence_length=SEQUENCE_LENGTH,
+        global_batch_size=16,
+        learning_rate=WsdS(6e-3, 6e-4, warmup_steps=25, cycles=(Cycles(0, STEPS, STEPS // 5),)),
+        weight_decay=0.05,
+        b1=0.9,
+        b2=0.95,
+        eps=1e-8,
+        max_norm=1.0,
+        average=None,
+        z_loss=1e-4,
+        mixture=MixtureSchedule.constant(prior),
+        mixing=policy,
+        caches=_drawn(caches, prior),
+        seed=seed,
+        compute_dtype="float32",
+        checkpoint_every_steps=STEPS,
+    )
+    return train_phase(name, config, resources=Cpu(2))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the text is."""
+    parser.add_argument("--corpus", metavar="DIR", required=True, help="folder of *.jsonl.gz, a source each")
+
+
+if __name__ == "__main__":
+    sys.exit(main(build, add_arguments=add_arguments, name="online_mixing", results=RESULTS))

@@ -1,0 +1,155 @@
+"""Losses by source: what each update drew from each source, by which share, and the loss it had there.
+
+One row for each source that an update could draw from, in packed columns. It is also the log of realised draws:
+counts by step and source are all that a batch depends on besides the seed and the sources.
+"""
+
+import array
+import bisect
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from runtime.data.mixing.policy import Seen
+from runtime.data.shares import WHOLE
+
+COLUMNS = ("step", "source", "identity", "share", "num_sequences", "num_targets", "loss_sum")
+
+
+class SourceLosses(NamedTuple):
+    """One source in one finished update."""
+
+    step: int
+    """Finished updates, this one included."""
+    source: str
+    """Its name in the mixture."""
+    identity: str
+    """Digest of the step that made its token cache."""
+    share: float
+    """What the sequences of the update were drawn by."""
+    num_sequences: int
+    num_targets: int
+    """Positions that have a next token to predict."""
+    loss_sum: float
+    """Cross-entropy over those positions before the update, nats; over `num_targets` it is the mean loss."""
+
+
+class SourceLossesError(ValueError):
+    """A table that is not one of ours, or rows out of order."""
+
+
+class SourceLossesTable:
+    """Rows in order of steps."""
+
+    def __init__(self) -> None:
+        self._sources: list[tuple[str, str]] = []
+        self._columns: dict[str, array.array[Any]] = {
+            "step": array.array("q"),
+            "source": array.array("H"),
+            "share": array.array("d"),
+            "num_sequences": array.array("i"),
+            "num_targets": array.array("q"),
+            "loss_sum": array.array("d"),
+        }
+
+    def __len__(self) -> int:
+        return len(self._columns["step"])
+
+    def __getitem__(self, index: int) -> SourceLosses:
+        values = {name: column[index] for name, column in self._columns.items()}
+        source, identity = self._sources[values.pop("source")]
+        return SourceLosses(source=source, identity=identity, **values)
+
+    @property
+    def last_step(self) -> int:
+        """Finished updates that the table tells of."""
+        return self._columns["step"][-1] if len(self) else 0
+
+    def append(self, rows: Iterable[SourceLosses]) -> None:
+        """Adds the rows of the update that follows the last one."""
+        expected = self.last_step + 1
+        for row in rows:
+            if row.step != expected:
+                raise SourceLossesError(f"losses by source: step {row.step} cannot follow step {expected - 1}.")
+            if (row.source, row.identity) not in self._sources:
+                self._sources.append((row.source, row.identity))
+            values = row._asdict() | {"source": self._sources.index((row.source, row.identity))}
+            for name, column in self._columns.items():
+                column.append(values[name])
+
+    def seen(self, step: int) -> dict[str, Seen]:
+        """What the update that made it `step` finished ones showed, by identity; empty if it is not in the table."""
+        begin, end = (side(self._columns["step"], step) for side in (bisect.bisect_left, bisect.bisect_right))
+        found = (self[index] for index in range(begin, end))
+        return {row.identity: Seen(row.num_sequences, row.num_targets, row.loss_sum) for row in found}
+
+    def num_sequences_by_source(self) -> dict[str, int]:
+        """Sequences drawn in all, by name."""
+        total = {name: 0 for name, _ in self._sources}
+        for index, count in zip(self._columns["source"], self._columns["num_sequences"], strict=True):
+            total[self._sources[index][0]] += count
+        return total
+
+    def copy(self) -> "SourceLossesTable":
+        """A table that later rows of this one do not reach."""
+        table = SourceLossesTable()
+        table._sources = list(self._sources)
+        table._columns = {name: column[:] for name, column in self._columns.items()}
+        return table
+
+    def to_parquet(self) -> bytes:
+        """Equal rows give equal bytes (with one version of pyarrow)."""
+        kinds = {"step": pa.int64(), "share": pa.float64(), "num_sequences": pa.int32()}
+        kinds |= {"num_targets": pa.int64(), "loss_sum": pa.float64()}
+        arrays = {name: pa.array(memoryview(self._columns[name]), kind) for name, kind in kinds.items()}
+        indices = pa.array(memoryview(self._columns["source"]), pa.uint16())
+        for name, words in zip(("source", "identity"), zip(*self._sources, strict=True), strict=False):
+            arrays[name] = pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))
+        empty = pa.array([], pa.string()).dictionary_encode()
+        buffer = io.BytesIO()
+        table = pa.table([arrays.get(name, empty) for name in COLUMNS], names=list(COLUMNS))
+        pq.write_table(table, buffer, compression="zstd")
+        return buffer.getvalue()
+
+    @classmethod
+    def from_parquet(cls, data: bytes) -> "SourceLossesTable":
+        """From what `to_parquet` gave."""
+        read = pq.read_table(io.BytesIO(data))
+        if read.column_names != list(COLUMNS):
+            raise SourceLossesError(f"losses by source: columns recorded: {read.column_names}; now: {list(COLUMNS)}.")
+        table = cls()
+        pairs = list(zip(read["source"].to_pylist(), read["identity"].to_pylist(), strict=True))
+        table._sources = list(dict.fromkeys(pairs))
+        index_of = {pair: index for index, pair in enumerate(table._sources)}
+        table._columns["source"].extend(index_of[pair] for pair in pairs)
+        for name, column in table._columns.items():
+            if name != "source":
+                column.extend(read[name].to_pylist())
+        return table
+
+
+def rows_of_update(
+    step: int,
+    shares: Mapping[str, int],
+    names: Mapping[str, str],
+    *,
+    num_sequences: Mapping[str, int],
+    num_targets: Mapping[str, int],
+    loss_sum: Mapping[str, float],
+) -> list[SourceLosses]:
+    """The rows of one update, by name; all mappings but `names` are by identity, and what is missing there is 0."""
+    return [
+        SourceLosses(
+            step=step,
+            source=names[identity],
+            identity=identity,
+            share=share / WHOLE,
+            num_sequences=num_sequences.get(identity, 0),
+            num_targets=num_targets.get(identity, 0),
+            loss_sum=loss_sum.get(identity, 0.0),
+        )
+        for identity, share in sorted(shares.items(), key=lambda item: names[item[0]])
+    ]

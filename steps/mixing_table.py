@@ -1,0 +1,160 @@
+"""Mixing table: the same phase under several mixing policies and seeds, side by side, as one page of Markdown."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic import BaseModel, Field
+
+from marin_dag.step import Input, StepContext, step
+from steps.ema_eval import EmaEvalResult
+from steps.train_phase import TrainPhaseResult
+
+TABLE_FILE = "table.md"
+
+
+class MixingTableConfig(BaseModel, frozen=True, extra="forbid"):
+    """Policies by name, each with one run a seed; every policy with the same seeds."""
+
+    phases: dict[str, dict[str, Input[TrainPhaseResult]]]
+    evaluations: dict[str, dict[str, Input[EmaEvalResult]]]
+    baseline: str
+    """The policy that the others are compared with, seed by seed."""
+    prior: dict[str, float] = Field(min_length=1)
+    """Weights of the mixture as it is written, by source."""
+
+
+class Compared(BaseModel, frozen=True, extra="forbid"):
+    """One figure of one policy over the seeds."""
+
+    mean: float
+    standard_error: float
+    """Of the mean over seeds."""
+    against_baseline: float
+    """Mean over seeds of the difference to the baseline's run with the same seed."""
+    against_baseline_error: float
+
+
+class MixingTableResult(BaseModel, frozen=True, extra="forbid"):
+    """Held-out bits per byte; lower is better."""
+
+    table: str
+    mean_of_sources: dict[str, Compared]
+    """By policy; each source counts the same."""
+    mean_by_prior: dict[str, Compared]
+    """By policy; each source counts by its written share."""
+    by_source: dict[str, dict[str, Compared]]
+    """By source, then policy."""
+    shares: dict[str, dict[str, float]]
+    """By source, then policy: share of all sequences that were drawn from it, mean over seeds."""
+
+
+class _Runs(NamedTuple):
+    values: dict[str, dict[str, float]]
+    """Policy -> seed -> figure."""
+    baseline: str
+
+    def compared(self) -> dict[str, Compared]:
+        return {policy: self._of(policy) for policy in self.values}
+
+    def _of(self, policy: str) -> Compared:
+        own, base = self.values[policy], self.values[self.baseline]
+        differences = [own[seed] - base[seed] for seed in sorted(own)]
+        return Compared(
+            mean=statistics.fmean(own.values()),
+            standard_error=_standard_error(list(own.values())),
+            against_baseline=statistics.fmean(differences),
+            against_baseline_error=_standard_error(differences),
+        )
+
+
+@step(policy="tracked")
+def mixing_table(config: MixingTableConfig, context: StepContext) -> MixingTableResult:
+    """Every figure is of the hot weights at the end of the phase."""
+    import fsspec
+
+    bits = {
+        policy: {seed: evaluation.result.hot for seed, evaluation in seeds.items()}
+        for policy, seeds in config.evaluations.items()
+    }
+    sources = sorted(config.prior)
+    total = math.fsum(config.prior.values())
+
+    def runs(figure: Mapping[str, float]) -> dict[str, Compared]:
+        """`figure` weighs the sources."""
+        values = {
+            policy: {
+                seed: math.fsum(found[source] * weight for source, weight in figure.items())
+                for seed, found in seeds.items()
+            }
+            for policy, seeds in bits.items()
+        }
+        return _Runs(values, config.baseline).compared()
+
+    result = MixingTableResult(
+        table=TABLE_FILE,
+        mean_of_sources=runs(dict.fromkeys(sources, 1 / len(sources))),
+        mean_by_prior=runs({source: weight / total for source, weight in config.prior.items()}),
+        by_source={source: runs({source: 1.0}) for source in sources},
+        shares=_shares(config, sources),
+    )
+    with fsspec.open(f"{context.output_path}/{TABLE_FILE}", "w", encoding="utf-8") as file:
+        file.write(rendered(result, config.baseline))
+    return result
+
+
+def _shares(config: MixingTableConfig, sources: Sequence[str]) -> dict[str, dict[str, float]]:
+    from runtime.tracking.source_losses import SourceLossesTable
+    from runtime.training import checkpoint
+
+    drawn: dict[str, dict[str, list[float]]] = {source: {policy: [] for policy in config.phases} for source in sources}
+    for policy, seeds in config.phases.items():
+        for phase in seeds.values():
+            data = checkpoint.read_beside(phase.join(phase.result.checkpoint), phase.result.source_losses)
+            table = SourceLossesTable.from_parquet(data)
+            counts = table.num_sequences_by_source()
+            for source in sources:
+                drawn[source][policy].append(counts.get(source, 0) / sum(counts.values()))
+    return {
+        source: {policy: statistics.fmean(values) for policy, values in by_policy.items()}
+        for source, by_policy in drawn.items()
+    }
+
+
+def rendered(result: MixingTableResult, baseline: str) -> str:
+    """Three tables of Markdown."""
+    policies = list(result.mean_of_sources)
+    summary = _rows(
+        ("policy", "mean of sources", f"against {baseline}", "mean by written shares", f"against {baseline}"),
+        (
+            (policy, *_figures(result.mean_of_sources[policy]), *_figures(result.mean_by_prior[policy]))
+            for policy in policies
+        ),
+    )
+    of_sources = _rows(
+        ("source", *policies),
+        (
+            (source, *(f"{by_policy[policy].mean:.3f}" for policy in policies))
+            for source, by_policy in result.by_source.items()
+        ),
+    )
+    shares = _rows(
+        ("source", *policies),
+        ((source, *(f"{by_policy[policy]:.1%}" for policy in policies)) for source, by_policy in result.shares.items()),
+    )
+    return f"{summary}\n\nBits per byte by source:\n\n{of_sources}\n\nShares drawn:\n\n{shares}\n"
+
+
+def _figures(compared: Compared) -> tuple[str, str]:
+    difference = f"{compared.against_baseline:+.4f} ± {compared.against_baseline_error:.4f}"
+    return f"{compared.mean:.4f} ± {compared.standard_error:.4f}", difference
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

@@ -1,0 +1,423 @@
+"""The policies as their authors wrote, released or would have wished them; their defects are tests too.
+
+Each simulation is of the policy alone: what an update "shows" is written down, so that the right answer is known.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from runtime.data.allocation import allocate, allocate_within, drawn
+from runtime.data.mixing.exp3 import Exp3
+from runtime.data.mixing.fixed import Proportional, Static, Stratified
+from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop
+from runtime.data.mixing.numbers import exp, exploration, log
+from runtime.data.mixing.odm_paper import OdmPaper
+from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixing.policy import Policy, Seen, Sources, Turn
+from runtime.data.shares import WHOLE, apportioned
+
+LEARNING: tuple[Policy, ...] = (
+    OdmPaper(alpha=0.9, warmup_steps=20),
+    OdmReleased(alpha=0.5, warmup_steps=20),
+    Exp3(warmup_steps=20),
+    LossDrop(warmup_steps=20),
+)
+FIXED: tuple[Policy, ...] = (Static(), Proportional(), Stratified())
+
+
+def named(count: int) -> list[str]:
+    return [f"source-{index:02d}" for index in range(count)]
+
+
+def even(count: int, **max_epochs: float) -> Sources:
+    names = named(count)
+    return Sources(apportioned(dict.fromkeys(names, 1.0)), dict.fromkeys(names, 10**6), {}, max_epochs)
+
+
+def turn(number: int, shares: Mapping[str, int], losses: Mapping[str, float], counts: Mapping[str, int]) -> Turn:
+    """An update of rows of 100 targets."""
+    seen = {name: Seen(counts[name], 100 * counts[name], 100 * counts[name] * losses[name]) for name in counts}
+    return Turn(number, shares, seen)
+
+
+def simulated(
+    policy: Policy,
+    sources: Sources,
+    loss: Callable[[str, int, Mapping[str, int]], float],
+    num_turns: int,
+    *,
+    batch: int = 64,
+    seed: int = 0,
+) -> list[dict[str, int]]:
+    """Shares of each turn; `loss(name, turn, drawn so far)` is what a draw of the source shows. No lag."""
+    memory, carry, history = policy.begin(), {}, []
+    consumed = dict.fromkeys(sources.prior, 0)
+    for number in range(1, num_turns + 1):
+        shares = policy.shares(memory, turn=number, step=number - 1, sources=sources._replace(consumed=dict(consumed)))
+        if policy.sequences_per_draw:
+            counts = drawn(shares, seed=seed, step=number, num_draws=batch)
+        else:
+            counts, carry = allocate(shares, carry, batch)
+        losses = {name: loss(name, number, consumed) for name, count in counts.items() if count}
+        memory = policy.learned(memory, turn(number, shares, losses, {n: c for n, c in counts.items() if c}))
+        for name, count in counts.items():
+            consumed[name] += count
+        history.append(shares)
+    return history
+
+
+# 1. The golden trace
+
+
+def test_the_paper_s_algorithm_gives_the_golden_trace():
+    """K = 3, alpha = 0.9, one draw a turn; computed by hand from Algorithm 1."""
+    policy, sources = OdmPaper(alpha=0.9, lag_steps=1), even(3)
+    draws, losses = (0, 1, 2, 0, 0, 1, 2, 2), (3, 2, 1, 2.9, 2.8, 1.9, 0.9, 0.8)
+    memory, history = policy.begin(), []
+    for number, (index, loss) in enumerate(zip(draws, losses, strict=True), start=1):
+        shares = policy.shares(memory, turn=number, step=number - 1, sources=sources)
+        history.append([shares[name] / WHOLE for name in named(3)])
+        name = named(3)[index]
+        memory = policy.learned(memory, turn(number, shares, {name: loss}, {name: 1}))
+    for share in (share for shares in history[:3] for share in shares):
+        assert share == pytest.approx(1 / 3, abs=1e-15)
+    assert exploration(3, 4) == pytest.approx(0.302573997653, abs=1e-12)
+    assert history[3] == pytest.approx([0.336455289122, 0.333231057945, 0.330313652933], abs=1e-12)
+    assert history[7] == pytest.approx([0.361005898511, 0.326388303432, 0.312605798057], abs=1e-12)
+    rewards = [memory["rewards"][name] for name in named(3)]
+    assert rewards == pytest.approx([2.305743563889, 1.132224172118, 0.760351552482], abs=1e-12)
+
+
+# 2. Shares are whole numbers
+
+
+@given(
+    rewards=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60),
+    number=st.integers(1, 10**6),
+    index=st.integers(0, len(LEARNING) - 1),
+)
+def test_shares_sum_to_the_whole_and_none_is_below_the_floor(rewards, number, index):
+    policy, count = LEARNING[index], len(rewards)
+    memory = policy.begin() | {"rewards": {n: abs(r) for n, r in zip(named(count), rewards, strict=True)}}
+    shares = policy.shares(memory, turn=20 + number, step=number, sources=even(count))
+    assert sum(shares.values()) == WHOLE
+    if policy.kind != "loss_drop":
+        assert min(shares.values()) >= min(int(exploration(count, number) * WHOLE), WHOLE // count) or not any(rewards)
+
+
+@given(rewards=st.lists(st.floats(0, 1e9), min_size=22, max_size=22), number=st.integers(1, 68))
+def test_the_paper_s_shares_are_exactly_uniform_for_the_first_k_ln_k_turns(rewards, number):
+    assert 22 * log(22) > 68
+    memory = {"rewards": dict(zip(named(22), rewards, strict=True))}
+    shares = OdmPaper(alpha=0.9).shares(memory, turn=number, step=number - 1, sources=even(22))
+    assert shares == apportioned(dict.fromkeys(named(22), 1.0))
+
+
+@given(weights=st.lists(st.floats(0, 1e300), min_size=1, max_size=50), total=st.integers(0, 2 * WHOLE))
+def test_apportioning_is_exact_to_the_last_unit(weights, total):
+    if not any(weights):
+        return
+    shares = apportioned(dict(zip(named(len(weights)), weights, strict=True)), total)
+    assert sum(shares.values()) == total
+    exact = [int(w) if w.is_integer() else w for w in weights]
+    for share, weight in zip(shares.values(), exact, strict=True):
+        assert abs(share - total * (weight / math.fsum(weights))) <= 1 + 1e-9 * total
+
+
+# 3. Regret
+
+
+def regret(policy: Policy, num_turns: int) -> float:
+    """Of ten arms that pay with probability 0.5, one of them 0.7: what was lost against always playing that one."""
+    numbers = np.random.default_rng(0)
+    payoffs = numbers.random((num_turns + 1, 10)) < np.array([0.7] + [0.5] * 9)
+    names = named(10)
+
+    def loss(name: str, number: int, consumed: Mapping[str, int]) -> float:
+        return float(payoffs[number, names.index(name)])
+
+    history = simulated(policy, even(10), loss, num_turns, batch=1)
+    return sum(0.2 * (1 - shares[names[0]] / WHOLE) for shares in history)
+
+
+def test_exp3_has_no_regret_in_the_long_run_and_the_paper_s_algorithm_has_all_of_it():
+    num_turns = 20_000
+    bound = 4 * math.sqrt(10 * num_turns * math.log(10))
+    assert regret(Exp3(reward_scale=1.0, lag_steps=1), num_turns) < bound
+    # 0.18 a turn is what drawing uniformly loses; averaging the rewards keeps the algorithm there for ever.
+    assert regret(OdmPaper(alpha=0.9, lag_steps=1), num_turns) > 0.95 * 0.18 * num_turns > bound
+
+
+# 4. Constant losses
+
+LOSSES_22 = dict(zip(named(22), np.linspace(1.0, 3.2, 22).tolist(), strict=True))
+
+
+def settled(policy: Policy, at: int, num_turns: int = 400) -> dict[str, int]:
+    """Shares at turn `at` under constant losses, every source drawn in every turn."""
+    memory, shares = policy.begin(), {}
+    for number in range(at - num_turns, at + 1):
+        shares = policy.shares(memory, turn=number, step=number, sources=even(22))
+        memory = policy.learned(memory, turn(number, shares, LOSSES_22, dict.fromkeys(LOSSES_22, 1)))
+    return shares
+
+
+def test_under_constant_losses_the_paper_s_shares_go_to_uniform():
+    shares = settled(OdmPaper(alpha=0.9, lag_steps=1), 100_000)
+    assert 1.05 < max(shares.values()) / min(shares.values()) < 1.10
+
+
+def test_under_constant_losses_the_released_shares_are_a_softmax_of_the_losses():
+    shares = settled(OdmReleased(alpha=0.5, warmup_steps=0, lag_steps=1), 100_000)
+    floor = exploration(22, 100_000)
+    total = sum(math.exp(loss) for loss in LOSSES_22.values())
+    for name, loss in LOSSES_22.items():
+        assert shares[name] / WHOLE == pytest.approx((1 - 22 * floor) * math.exp(loss) / total + floor, abs=1e-6)
+
+
+# 5. A source of noise
+
+
+def learning_or_noise(name: str, number: int, consumed: Mapping[str, int]) -> float:
+    """The first source is noise about 8 nats; the others fall by a power law to 2."""
+    if name == named(1)[0]:
+        return 8.0 + math.sin(12.9898 * number) * 0.5
+    return 2.0 + 3.0 * (1 + consumed[name] / 2_000) ** -0.3
+
+
+def test_a_source_of_noise_takes_over_the_released_policy_and_never_ours():
+    noise = named(1)[0]
+    released = simulated(OdmReleased(alpha=0.5, warmup_steps=50), even(5), learning_or_noise, 1_500)
+    assert released[-1][noise] / WHOLE > 0.85
+    ours = simulated(LossDrop(warmup_steps=50, max_ratio=8.0), even(5), learning_or_noise, 1_500)
+    prior = even(5).prior[noise]
+    assert all(shares[noise] < 2 * prior for shares in ours)
+    assert ours[-1][noise] < prior
+
+
+# 6. Known learning curves
+
+
+def test_ours_ranks_power_laws_as_the_greedy_order_does():
+    """Losses 1 + b (1 + n / 1,000) ** -a: the greedy order is by how fast each falls where it stands."""
+    laws = {name: (0.2 + 0.15 * index, 4.0 - 0.6 * index) for index, name in enumerate(named(5))}
+
+    def loss(name: str, number: int, consumed: Mapping[str, int]) -> float:
+        exponent, scale = laws[name]
+        return 1 + scale * (1 + consumed[name] / 1_000) ** -exponent
+
+    def slope(name: str, drawn_so_far: float) -> float:
+        exponent, scale = laws[name]
+        return exponent * scale / 1_000 * (1 + drawn_so_far / 1_000) ** (-exponent - 1)
+
+    policy, window = LossDrop(warmup_steps=200, max_ratio=16.0), 64
+    history = simulated(policy, even(5), loss, 201, batch=50)
+    # Watched in the middle of the last window, when each had given ten sequences an update.
+    middle = 10 * (200 - window / 2)
+    greedy = sorted(laws, key=lambda name: slope(name, middle))
+    assert sorted(laws, key=lambda name: history[-1][name]) == greedy
+    assert len(set(history[-1].values())) > 2
+
+
+def test_following_the_drop_lowers_the_mean_loss_faster_than_the_written_mixture():
+    """Two sources are learned out, one is not: equal tokens, lower mean."""
+
+    def loss(name: str, number: int, consumed: Mapping[str, int]) -> float:
+        scale = {named(3)[0]: 5.0}.get(name, 0.0)
+        return 1 + scale * (1 + consumed[name] / 5_000) ** -0.5
+
+    def mean_after(policy: Policy) -> float:
+        shares = simulated(policy, even(3), loss, 1_000)
+        total = {name: sum(at[name] for at in shares) / WHOLE * 64 for name in named(3)}
+        return sum(loss(name, 0, total) for name in total) / 3
+
+    assert mean_after(LossDrop(warmup_steps=50)) < mean_after(Static()) - 0.02
+
+
+# 7. Spikes
+
+
+def spiked(policy: Policy, loss_of_spike: float) -> tuple[dict[str, int], dict[str, int]]:
+    """Shares before and after one update whose first source shows a spike."""
+    memory, shares = policy.begin(), {}
+    falling = {name: 3.0 + index for index, name in enumerate(named(5))}
+    for number in range(1, 201):
+        shares = policy.shares(memory, turn=number, step=number, sources=even(5))
+        losses = {name: loss - 0.002 * number * (5 - index) for index, (name, loss) in enumerate(falling.items())}
+        memory = policy.learned(memory, turn(number, shares, losses, dict.fromkeys(losses, 4)))
+    before = policy.shares(memory, turn=201, step=201, sources=even(5))
+    memory = policy.learned(memory, turn(201, before, {named(1)[0]: loss_of_spike}, {named(1)[0]: 4}))
+    return before, policy.shares(memory, turn=201, step=201, sources=even(5))
+
+
+def test_one_spiked_micro_batch_changes_no_share_of_ours_twofold_and_takes_over_the_released():
+    before, after = spiked(LossDrop(max_ratio=16.0), 14.0)
+    assert max(before.values()) > 1.3 * min(before.values())
+    assert all(0.5 < after[name] / before[name] < 2 for name in before)
+    _, taken_over = spiked(OdmReleased(alpha=0.5, warmup_steps=50), 14.0)
+    assert taken_over[named(1)[0]] / WHOLE > 0.8
+
+
+@pytest.mark.parametrize("policy", LEARNING, ids=lambda policy: policy.kind)
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_teaches_nothing(policy, loss):
+    before, after = spiked(policy, loss)
+    assert before == after
+
+
+# 8. Names and limits
+
+
+@pytest.mark.parametrize("policy", [*LEARNING, *FIXED], ids=lambda policy: policy.kind)
+def test_permuting_the_names_of_the_sources_permutes_the_shares(policy):
+    new = dict(zip(named(5), [named(5)[index] for index in (3, 0, 4, 1, 2)], strict=True))
+    prior = {name: index + 1.0 for index, name in enumerate(named(5))}
+    sizes = {name: 1_000 * (index + 1) for index, name in enumerate(named(5))}
+    shares = []
+    for names in ({name: name for name in new}, new):
+        sources = Sources(
+            apportioned({names[name]: weight for name, weight in prior.items()}),
+            {names[name]: size for name, size in sizes.items()},
+            {},
+            {},
+        )
+        memory, last = policy.begin(), {}
+        for number in range(1, 121):
+            last = policy.shares(memory, turn=number, step=number, sources=sources)
+            losses = {names[name]: 5 - 0.003 * number * weight for name, weight in prior.items()}
+            memory = policy.learned(memory, turn(number, last, losses, dict.fromkeys(losses, 2)))
+        shares.append({name: last[names[name]] for name in new})
+    for name in new:  # a unit of 2**-60 that is left over goes to the first by name
+        assert abs(shares[0][name] - shares[1][name]) <= 2**16
+
+
+def test_a_source_at_its_limit_of_epochs_gives_its_share_to_the_others():
+    sources = even(4, **{named(1)[0]: 1.5})._replace(num_sequences=dict.fromkeys(named(4), 100))
+    policy = LossDrop(warmup_steps=0, max_epochs={"by name": 1.5})
+    at_limit = sources._replace(consumed={named(1)[0]: 150})
+    assert set(policy.shares(policy.begin(), turn=1, step=0, sources=sources)) == set(named(4))
+    rest = policy.shares(policy.begin(), turn=1, step=0, sources=at_limit)
+    assert rest == apportioned(dict.fromkeys(named(4)[1:], 1.0))
+    alone = Sources({named(1)[0]: WHOLE}, at_limit.num_sequences, at_limit.consumed, at_limit.max_epochs)
+    with pytest.raises(ValueError, match=r"step 7: every source .* as often as LossDrop.max_epochs allows; raise"):
+        policy.shares(policy.begin(), turn=1, step=7, sources=alone)
+
+
+@given(
+    weights=st.lists(st.floats(0.01, 10), min_size=2, max_size=8),
+    limits=st.lists(st.integers(0, 30), min_size=2, max_size=8),
+    batches=st.lists(st.integers(1, 20), max_size=10),
+)
+def test_no_batch_takes_more_of_a_source_than_its_limit_and_every_batch_is_full(weights, limits, batches):
+    names = named(len(weights))
+    shares = apportioned(dict(zip(names, weights, strict=True)))
+    left = dict(zip(names[:-1], limits, strict=False))  # the last one has no limit
+    carry: dict[str, int] = {}
+    for size in batches:
+        counts, carry = allocate_within(shares, carry, size, left)
+        assert sum(counts.values()) == size and min(counts.values()) >= 0
+        for name in left:
+            left[name] -= counts.get(name, 0)
+            assert left[name] >= 0
+
+
+def test_a_batch_that_no_source_can_fill_is_refused():
+    with pytest.raises(ValueError, match="may give 5 more sequences and a batch takes 8; raise a limit of epochs"):
+        allocate_within({"a": WHOLE // 2, "b": WHOLE // 2}, {}, 8, {"a": 2, "b": 3})
+
+
+# 10. Cold start
+
+
+@pytest.mark.parametrize("policy", LEARNING, ids=lambda policy: policy.kind)
+def test_when_a_policy_goes_live_every_source_has_a_finite_share_above_nothing(policy):
+    history = simulated(policy, even(7), lambda name, number, consumed: 6 / (1 + number / 100), 24, batch=16)
+    assert all(shares == even(7).prior for shares in history[:20])
+    assert all(min(shares.values()) > 0 and len(shares) == 7 for shares in history)
+
+
+def test_the_released_policy_knows_nothing_of_most_sources_when_it_goes_live():
+    """What its warm-up showed is not kept: the next turn leaves whatever was not drawn at the floor."""
+    history = simulated(OdmReleased(alpha=0.5, warmup_steps=200), even(22), lambda *_: 3.0, 202, batch=8)
+    at_floor = [share for share in history[201].values() if share <= exploration(22, 201) * WHOLE + 1]
+    assert history[200] == even(22).prior
+    assert len(at_floor) >= 22 - 8
+
+
+def test_a_source_that_ours_has_hardly_seen_keeps_its_written_share_relative_to_the_average_one():
+    policy, sources = LossDrop(warmup_steps=0), even(3)
+    memory = policy.begin()
+    for number in range(1, LEAST_UPDATES):
+        shares = policy.shares(memory, turn=number, step=number, sources=sources)
+        memory = policy.learned(
+            memory, turn(number, shares, dict.fromkeys(shares, 3 - 0.1 * number), dict.fromkeys(shares, 1))
+        )
+        assert shares == sources.prior
+
+
+# 11. Draws
+
+
+def test_realised_draws_are_as_likely_as_the_shares_say():
+    shares = apportioned({name: 1.0 + index * index for index, name in enumerate(named(12))})
+    counts = dict.fromkeys(shares, 0)
+    for step in range(500):
+        for name, count in drawn(shares, seed=3, step=step, num_draws=64).items():
+            counts[name] += count
+    expected = {name: share / WHOLE * 500 * 64 for name, share in shares.items()}
+    chi_square = sum((counts[name] - expected[name]) ** 2 / expected[name] for name in shares)
+    assert 1.6 < chi_square < 40.0  # of 11 degrees of freedom: p = 0.9995 and 4e-5
+
+
+def test_a_draw_depends_on_seed_step_and_slot_alone():
+    shares = apportioned({"a": 1.0, "b": 2.0})
+    first = drawn(shares, seed=0, step=5, num_draws=40)
+    assert first == drawn(dict(reversed(shares.items())), seed=0, step=5, num_draws=40)
+    grown = [drawn(shares, seed=0, step=5, num_draws=count) for count in range(41)]
+    for fewer, more in itertools.pairwise(grown):
+        assert sum(abs(more[name] - fewer[name]) for name in shares) == 1
+    assert any(first != drawn(shares, seed=seed, step=step, num_draws=40) for seed, step in ((1, 5), (0, 6)))
+
+
+# Values and refusals
+
+
+def test_every_policy_reads_back_from_the_json_of_a_config():
+    adapter = TypeAdapter(MixingPolicy)
+    policies = [*LEARNING, *FIXED, LossDrop(max_epochs={"math": 4.0})]
+    assert {type(policy) for policy in policies} == set(get_args(MixingPolicy))
+    for policy in policies:
+        assert adapter.validate_python(dataclasses.asdict(policy)) == policy
+
+
+def test_the_exponential_is_correctly_rounded_and_overflows_to_infinity():
+    assert exp(1.0) == math.e and exp(0.0) == 1.0 and exp(-1e6) == 0.0 and exp(1e6) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: OdmPaper(alpha=1.0), r"OdmPaper.alpha is 1.0; it is the share of an average that is kept"),
+        (lambda: OdmReleased(alpha=0.5, warmup_steps=-1), r"warmup_steps is -1; 0 goes live with the first update"),
+        (lambda: Exp3(reward_scale=0.0), r"Exp3.reward_scale is 0.0; losses are divided by it"),
+        (lambda: Exp3(sequences_per_draw=0), r"sequences_per_draw is 0; a draw gives at least one"),
+        (lambda: LossDrop(lag_steps=0), r"LossDrop.lag_steps is 0; the losses of an update are known after it"),
+        (lambda: LossDrop(max_ratio=0.5), r"LossDrop.max_ratio is 0.5; it is a factor, so at least 1"),
+        (lambda: LossDrop(max_epochs={"math": 0.0}), r"max_epochs\['math'\] is 0.0; leave the source out"),
+        (lambda: LossDrop(window_updates=4), r"window_updates is 4; a drop takes 8 to see"),
+        (lambda: LossDrop(temperature=math.nan), r"LossDrop.temperature is nan"),
+    ],
+)
+def test_settings_that_could_not_work_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
