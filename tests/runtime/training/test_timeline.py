@@ -30,6 +30,7 @@ class Settings:
     average: Ema | None = None
     z_loss: float = 0.0
     mixture: MixtureSchedule = dataclasses.field(default_factory=lambda: MixtureSchedule.constant({"web": 1.0}))
+    compute_dtype: str = "bfloat16"
     seed: int = 0
     acknowledge: tuple[str, ...] = ()
 
@@ -53,7 +54,14 @@ def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("weight_decay", 0.1), ("rope", LLAMA3_ROPE), ("b2", 0.99), ("seed", 1), ("restore", "weights")],
+    [
+        ("weight_decay", 0.1),
+        ("rope", LLAMA3_ROPE),
+        ("b2", 0.99),
+        ("seed", 1),
+        ("restore", "weights"),
+        ("compute_dtype", "float32"),
+    ],
 )
 def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):
     with pytest.raises(ValueError, match=rf"\n  {field} changes from"):
