@@ -48,9 +48,6 @@ def recipe_of(phases: Mapping[str, Step]) -> dict[str, tuple[RecipeChange, ...]]
         if name in parents:
             start = phases[parents[name]].config
             pairs = [(item.field, item.before, item.after) for item in changes(start, phase.config)]
-            # No jump of the run, so not among the timeline's changes, but one spoonbill is nothing but this.
-            if start.compute_dtype != phase.config.compute_dtype:
-                pairs.append(("compute_dtype", start.compute_dtype, phase.config.compute_dtype))
         else:
             fields = ("global_batch_size", "learning_rate", "weight_decay", "rope", "average", "z_loss", "mixture")
             pairs = [(field, None, getattr(phase.config, field)) for field in fields]

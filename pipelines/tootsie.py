@@ -162,7 +162,9 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     # trajectory, cut where the focused variants leave it, so nothing of it is trained twice.
     norms_half = hypnotic.fork("spoonbill_norms_half", until_step=ends.spoonbill_half)
     norms = norms_half.then("spoonbill_norms", until_step=ends.spoonbill)
-    focused_fp32 = norms_half.then("spoonbill_focused_fp32", until_step=ends.spoonbill, compute_dtype="float32")
+    focused_fp32 = norms_half.then(
+        "spoonbill_focused_fp32", until_step=ends.spoonbill, compute_dtype="float32", acknowledge=("compute_dtype",)
+    )
     focused_zloss = norms_half.then("spoonbill_focused_zloss", until_step=ends.spoonbill, z_loss=1e-4)
     deeper = focused_zloss.then(
         "spoonbill_deeper",

@@ -9,6 +9,7 @@ from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
 from marin_dag.resources import Cpu, Tpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
+from runtime.data.consumption import Leg, NoCache, consumption
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
@@ -109,6 +110,14 @@ def _refuse_jumps(config: TrainPhaseConfig) -> None:
     refuse_unacknowledged_changes("the phase", before, config)
 
 
+def _check(config: TrainPhaseConfig) -> None:
+    """What can be known before any cache is there; whether a source is large enough shows when it is."""
+    unprovided = [str(NoCache(source)) for source in config.mixture.sources if source not in config.caches]
+    if unprovided:
+        raise ValueError("\n".join(unprovided))
+    _refuse_jumps(config)
+
+
 def _cost(config: TrainPhaseConfig) -> Cost:
     begin = 0 if config.start is None else config.start.milestone or 0
     tokens = (config.until_step - begin) * config.global_batch_size * config.sequence_length
@@ -120,7 +129,10 @@ def _cost(config: TrainPhaseConfig) -> Cost:
     )
 
 
-@step(policy="tracked", resources=Cpu(2), continues="start", check=_refuse_jumps, cost=_cost)
+# No `packages`, although a compiler decides the last bits of an update: a run outlives many versions of JAX, and the
+# checkpoints of one in progress would be another trajectory's after the first upgrade. The versions are in each record,
+# and what an upgrade changes is found by resuming a run under both. Steps that are cheap to redo do name JAX.
+@step(policy="tracked", resources=Cpu(2), continues="start", check=_check, cost=_cost)
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
@@ -162,6 +174,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             jax=jax.__version__,
         )
         run = _newest_state(config, context, mesh, temporary, events)
+        _warn_of_the_mixture(config, context, run)
         tokens_per_step = config.global_batch_size * config.sequence_length
 
         def show(step: int, tokens_per_second: float, loss: float) -> None:
@@ -260,6 +273,25 @@ def _log_of(phase: Input[TrainPhaseResult]) -> "Callable[[int], dict[str, int]]"
     name = phase.result.source_losses
     table = SourceLossesTable.from_parquet(checkpoint.read_beside(phase.join(phase.result.checkpoint), name))
     return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
+
+
+def _warn_of_the_mixture(config: TrainPhaseConfig, context: StepContext, run: "RunState") -> None:
+    """Sources that this phase will have read too often or never drawn; one that cannot be drawn the loader refuses."""
+    leg = Leg(
+        name=context.name,
+        start_step=min(run.step, config.until_step),
+        until_step=config.until_step,
+        global_batch_size=config.global_batch_size,
+        mixture=config.mixture,
+    )
+    found = consumption(
+        [leg],
+        num_tokens={name: cache.result.num_train_tokens for name, cache in config.caches.items()},
+        sequence_length=config.sequence_length,
+        drawn_before={name: run.data_position.consumed.get(cache.digest, 0) for name, cache in config.caches.items()},
+    )
+    for finding in found.findings:
+        context.log.warning("%s", finding)
 
 
 def _newest_state(

@@ -113,7 +113,12 @@ class Consumption:
 
 
 def consumption(
-    legs: Sequence[Leg], *, num_tokens: Mapping[str, int], sequence_length: int, max_epochs: float = MANY_EPOCHS
+    legs: Sequence[Leg],
+    *,
+    num_tokens: Mapping[str, int],
+    sequence_length: int,
+    max_epochs: float = MANY_EPOCHS,
+    drawn_before: Mapping[str, int] | None = None,
 ) -> Consumption:
     """Tokens and epochs of each source by leg.
 
@@ -122,20 +127,23 @@ def consumption(
         num_tokens: Size of each source's training cache, by name.
         sequence_length: Tokens a sequence.
         max_epochs: Reading a source more often than this is a finding.
+        drawn_before: Sequences that were drawn from each source before the first leg; none if left out.
     """
-    drawn: dict[str, Fraction] = {}
+    drawn = {source: Fraction(count) for source, count in (drawn_before or {}).items()}
+    named: set[str] = set()
     passed: dict[str, str] = {}
     uses: list[SourceUse] = []
     for leg in legs:
         sequences = _sequences(leg)
         for source in sorted(sequences):
+            named.add(source)
             drawn[source] = drawn.get(source, Fraction(0)) + sequences[source]
             epochs = _epochs(drawn[source], num_tokens.get(source, 0), sequence_length)
             uses.append(SourceUse(leg.name, source, round(sequences[source] * sequence_length), epochs))
             if epochs > max_epochs:
                 passed.setdefault(source, leg.name)
     findings: list[Finding] = []
-    for source, sequences_drawn in sorted(drawn.items()):
+    for source, sequences_drawn in sorted((source, drawn[source]) for source in named):
         if source not in num_tokens:
             findings.append(NoCache(source))
         elif num_tokens[source] < sequence_length:

@@ -54,12 +54,17 @@ class PhaseSettings(Protocol):
     @property
     def seed(self) -> int: ...
     @property
+    def compute_dtype(self) -> str: ...
+    @property
     def acknowledge(self) -> tuple[str, ...]: ...
 
 
 # A change of any of these is felt by the run at once: the public run changed weight decay, and the rotary
 # embedding, without anybody writing it down. A mixing policy begins anew where it changes: what it had learned is lost.
-ABRUPT_FIELDS = ("weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "mixing", "restore")
+ABRUPT_FIELDS = (
+    "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "mixing", "restore",
+    "compute_dtype",
+)  # fmt: skip
 
 # Rates closer than this are one rate: the end of one segment and the start of the next are computed apart.
 RELATIVE_RATE_TOLERANCE = 1e-6

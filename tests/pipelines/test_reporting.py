@@ -79,7 +79,9 @@ def test_settings_are_described_in_words():
 
 def test_a_branch_that_changes_its_precision_alone_says_so():
     made = phases()
-    made["focused"] = made["ocelot"].then("focused", until_step=130, compute_dtype="float32", acknowledge=())
+    made["focused"] = made["ocelot"].then(
+        "focused", until_step=130, compute_dtype="float32", acknowledge=("compute_dtype",)
+    )
     assert [(c.field, c.before, c.after) for c in recipe_of(made)["focused"]] == [
         ("compute_dtype", "bfloat16", "float32")
     ]

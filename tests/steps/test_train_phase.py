@@ -295,3 +295,23 @@ def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase)
     with pytest.raises(ValueError, match=r"weight_decay changes from 0\.1 to 0\.2"):
         train_phase.check(phase.model_copy(update=jumping | {"start": first.as_input()}))
     train_phase.check(phase.model_copy(update=jumping | {"start": first.as_input(), "acknowledge": ("weight_decay",)}))
+
+
+def test_a_source_that_will_be_read_too_often_is_a_warning_in_the_log(tmp_path, phase, cache, caplog):
+    Trajectory(tmp_path / "fine", "e" * 64).run(until(phase, 2))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    small = cache.bound(path=cache.path, result=cache.result.model_copy(update={"num_train_tokens": 100}))
+    trajectory = Trajectory(tmp_path / "small", "e" * 64)
+    trajectory.run(until(phase, 2, caches={"web": small}))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING], "8 of 6 sequences"
+    trajectory.run(until(phase, 8, caches={"web": small}))
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert record.getMessage().startswith("mixture: 'web' is read 5.33 times in all (limit 4, passed in a phase)")
+
+
+def test_a_plan_refuses_a_mixture_that_names_a_source_without_a_cache(phase):
+    assert train_phase.check is not None
+    train_phase.check(phase)
+    mixture = MixtureSchedule.constant({"web": 1.0, "wbe": 1.0})
+    with pytest.raises(ValueError, match=r"mixture: 'wbe' has a weight but no token cache; add the source or leave"):
+        train_phase.check(phase.model_copy(update={"mixture": mixture}))

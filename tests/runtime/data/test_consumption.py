@@ -78,3 +78,17 @@ def test_declaring_the_tokenize_step_loads_nothing_heavy():
     heavy = "('numpy', 'jax', 'tensorstore', 'tokenizers', 'pyarrow', 'ray')"
     code = f"import sys, steps.tokenize; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_what_was_drawn_before_the_first_leg_counts_too():
+    legs = [Leg(name="later", start_step=20, until_step=21, global_batch_size=4, mixture=CHANGING)]
+    found = consumption(
+        legs,
+        num_tokens={"a": 1_000, "b": 1_000, "c": 1_000},
+        sequence_length=100,
+        drawn_before={"a": 1_000, "b": 39},
+    )
+    # One third of four sequences, after 39 of a cache that holds ten; "a" is in no leg any more.
+    assert [use.epochs for use in found.uses if use.source == "b"] == [pytest.approx((39 + 4 / 3) / 10)]
+    assert [type(finding) for finding in found.findings] == [OverEpoch]
+    assert found.findings[0].source == "b"

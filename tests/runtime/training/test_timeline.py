@@ -33,6 +33,7 @@ class Settings:
     z_loss: float = 0.0
     mixture: MixtureSchedule = dataclasses.field(default_factory=lambda: MixtureSchedule.constant({"web": 1.0}))
     mixing: MixingPolicy = dataclasses.field(default_factory=Static)
+    compute_dtype: str = "bfloat16"
     seed: int = 0
     acknowledge: tuple[str, ...] = ()
 
@@ -63,6 +64,7 @@ def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to
         ("seed", 1),
         ("restore", "weights"),
         ("mixing", Stratified()),
+        ("compute_dtype", "float32"),
     ],
 )
 def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):
