@@ -40,10 +40,13 @@ class Recorder(LineDisplay):
     def __init__(self) -> None:
         from rich.console import Console
 
-        super().__init__(Console(quiet=True))
+        super().__init__(Console(quiet=True), Console(quiet=True))
         self.lines: list[str] = []
 
     def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def complain(self, text: str) -> None:
         self.lines.append(text)
 
     def event(self, name: str, what: str, detail: str) -> None:
