@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from marin_dag.attempt_log import AttemptLog
-from marin_dag.context import StepStopped
+from marin_dag.context import ALONE, Host, StepStopped
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
@@ -18,7 +18,7 @@ from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path,
 from marin_dag.redact import redact
 from marin_dag.shards import ShardMap
 from marin_dag.store import LIMITS, explain_os_error, open_store
-from marin_dag.task import Channel, FanOut, Outcome, Progress, Task
+from marin_dag.task import Channel, FanOut, Meeting, Outcome, Progress, Task
 from marin_dag.transient import is_transient
 
 ItemT = TypeVar("ItemT")
@@ -28,12 +28,13 @@ MappedT = TypeVar("MappedT")
 class AttemptContext:
     """The StepContext of a running attempt."""
 
-    def __init__(self, task: Task, channel: Channel, fan_out: FanOut) -> None:
+    def __init__(self, task: Task, channel: Channel, fan_out: FanOut, host: Host = ALONE) -> None:
         self.name = task.name
         self.digest = task.digest
         self.attempt = task.attempt
         self.lease_epoch = task.lease_epoch
         self.resources = task.resources
+        self.host = host
         self.wanted_milestones = task.wanted_milestones
         """Milestones of this trajectory, short of its end, that other steps of this run start from."""
         self.log = logging.getLogger(f"step.{task.name}")
@@ -48,7 +49,8 @@ class AttemptContext:
         self._mapped: set[str] = set()
         self._published_folders: set[str] = set()
         self._output = attempt_path(task.name, task.digest, task.attempt)
-        self.log_path = f"{self._output}.log"
+        self._published: set[int] = set()
+        self.log_path = f"{self._output}.log" if host.index == 0 else f"{self._output}.host{host.index}.log"
         """Relative to the prefix."""
         self.output_path = self._store.make_folder(self._output)
         # What is forced proves nothing if it takes over the work of the first time.
@@ -87,14 +89,18 @@ class AttemptContext:
 
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         """See StepContext."""
-        self._channel.report(self._task.key, Progress(done, total, unit, figures))
+        if self.host.index == 0:
+            self._channel.report(self._task.key, Progress(done, total, unit, figures))
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
         if self._task.milestone is None:
             raise TypeError(f"{self.name}: only a kind with a StopAt field has milestones; return the result instead.")
-        self._commit(milestone, f"{self._output}/{folder}", result, ())
         self._published_folders.add(folder)
+        self._published.add(milestone)
+        if self.host.index > 0:
+            return
+        self._commit(milestone, f"{self._output}/{folder}", result, ())
         self._channel.published(f"{self.digest}@{milestone}")
 
     def milestones(self) -> dict[int, Input[Any]]:
@@ -110,6 +116,9 @@ class AttemptContext:
                 result=kind.result_type.model_validate(record.result),
             )
             for milestone, record in sorted(self._records.milestones(self.digest).items())
+            if self._task.known_milestones is None
+            or milestone in self._task.known_milestones
+            or milestone in self._published
         }
 
     def stop_requested(self) -> bool:
@@ -185,9 +194,20 @@ class AttemptContext:
         return data
 
 
-def run_attempt(task: Task, channel: Channel, fan_out: FanOut, *, capture_prints: bool) -> Outcome:
-    """Runs the step function and commits its output. Every ending but a kill or an interrupt is an Outcome."""
-    context = AttemptContext(task, channel, fan_out)
+def run_attempt(
+    task: Task,
+    channel: Channel,
+    fan_out: FanOut,
+    *,
+    capture_prints: bool,
+    host: Host = ALONE,
+    meeting: Meeting | None = None,
+) -> Outcome:
+    """Runs the step function and commits its output. Every ending but a kill or an interrupt is an Outcome.
+
+    On one of several hosts, host 0 commits when the function has returned on all that meet at `meeting`.
+    """
+    context = AttemptContext(task, channel, fan_out, host)
     store = open_store(task.prefix)
     with AttemptLog(store, context.log_path, context.log) as log, contextlib.ExitStack() as prints:
         if capture_prints:
@@ -196,13 +216,18 @@ def run_attempt(task: Task, channel: Channel, fan_out: FanOut, *, capture_prints
         context.log.info("attempt %s on %s, %s", task.attempt, socket.gethostname(), task.resources)
         try:
             result = task.kind.load().function(task.config, context)
+            if meeting is not None:
+                meeting.all_returned()
+            if host.index > 0:
+                return Outcome(task, "done")
             record = context.finish(result)
         except StepStopped as stop:
             context.log.info("stopped as asked: %s", stop)
             return Outcome(task, "stopped")
         except Exception as error:
             context.log.exception("failed")
-            return Outcome(task, "failed", failure=failure_of(task, error))
+            failure = failure_of(task, error).model_copy(update={"log_path": context.log_path})
+            return Outcome(task, "failed", failure=failure)
         context.log.info("committed %s: %d files", record.key, len(record.manifest))
         return Outcome(task, "done", record=record)
 

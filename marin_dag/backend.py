@@ -8,6 +8,9 @@ from marin_dag.task import Outcome, Progress, Task
 class Listener(Protocol):
     """The driver, as a backend sees it."""
 
+    def on_started(self, key: str) -> None:
+        """A step has got its resources and begun."""
+
     def on_progress(self, key: str, progress: Progress) -> None:
         """A step says how far it is."""
 

@@ -1,5 +1,6 @@
 """StepContext: all that a step function is told about its execution. Nothing of it can reach an identity."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar
@@ -15,6 +16,22 @@ MappedT = TypeVar("MappedT")
 
 class StepStopped(Exception):  # noqa: N818 -- not an error: the step saved its state and left, because it was asked to
     """Raised by a step function that was asked to stop and has saved its state under `work_path`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """Which of the step's hosts a function runs on; a step that asks for one machine runs on host 0 of 1."""
+
+    index: int = 0
+    num_hosts: int = 1
+    coordinator: str = ""
+    """`ADDRESS:PORT` on host 0, free for the function to listen at; "" for a step that asks for one machine."""
+    slice_index: int = 0
+    """Of TPU slices: hosts are numbered slice by slice, and in a slice by the worker's number."""
+    num_slices: int = 1
+
+
+ALONE = Host()
 
 
 class StepContext(Protocol):
@@ -33,6 +50,9 @@ class StepContext(Protocol):
     """Survives kills; shared by all attempts of this identity."""
     log: logging.Logger
     resources: Resources
+    host: Host
+    """On several hosts each runs the whole function with the same config and the same folders. What is published and
+    returned counts on host 0; it is committed when the function has returned on all of them."""
 
     def map(
         self,

@@ -16,7 +16,14 @@ from marin_dag.task import Progress
 
 PROGRESS_LINE_SECONDS = 15.0
 ENDED_ROWS = 12
-STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "blocked": "red", "stopped": "yellow"}
+STYLES = {
+    "running": "cyan",
+    "queued": "magenta",
+    "done": "green",
+    "failed": "bold red",
+    "blocked": "red",
+    "stopped": "yellow",
+}
 ENDINGS = frozenset({"done", "failed", "blocked", "stopped"})
 
 
@@ -35,6 +42,9 @@ class Display(Protocol):
     def say(self, text: str) -> None:
         """A line about the run as a whole."""
 
+    def complain(self, text: str) -> None:
+        """A line about what went wrong, for standard error."""
+
     def event(self, name: str, what: str, detail: str) -> None:
         """Something happened to a step."""
 
@@ -45,7 +55,10 @@ class Display(Protocol):
 def display_for(stream_is_terminal: bool | None = None) -> Display:
     """The display that suits standard output."""
     is_terminal = sys.stdout.isatty() if stream_is_terminal is None else stream_is_terminal
-    return TableDisplay(Console()) if is_terminal else LineDisplay(Console(soft_wrap=True, highlight=False))
+    errors = Console(stderr=True, soft_wrap=True, highlight=False)
+    if is_terminal:
+        return TableDisplay(Console(), errors)
+    return LineDisplay(Console(soft_wrap=True, highlight=False), errors)
 
 
 class Pace:
@@ -67,8 +80,9 @@ class Pace:
 class LineDisplay:
     """For logs and pipes."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, errors: Console) -> None:
         self._console = console
+        self._errors = errors
         self._total = 0
         self._done = 0
         self._last_line: dict[str, float] = {}
@@ -89,6 +103,10 @@ class LineDisplay:
         """See Display."""
         self._console.print(text, markup=False)
 
+    def complain(self, text: str) -> None:
+        """See Display."""
+        self._errors.print(text, markup=False)
+
     def event(self, name: str, what: str, detail: str) -> None:
         """See Display."""
         self._done += what == "done"
@@ -105,17 +123,20 @@ class LineDisplay:
 
     def _line(self, name: str, what: str, detail: str) -> None:
         text = f"{time.strftime('%H:%M:%S')}  {name}  {what}{':  ' if detail else ''}{detail}"
-        self._console.print(text, markup=False)
+        # An error belongs where errors are looked for; all else is news.
+        (self._errors if what == "failed" else self._console).print(text, markup=False)
 
 
 class TableDisplay:
     """For people."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, errors: Console) -> None:
         self._console = console
+        self._errors = errors
         self._names: list[str] = []
         self._states: dict[str, str] = {}
         self._started: dict[str, float] = {}
+        self._waits: dict[str, str] = {}
         self._progress: dict[str, tuple[Progress, float | None]] = {}
         self._paces: dict[str, Pace] = {}
         self._ended: deque[tuple[str, str, str]] = deque(maxlen=ENDED_ROWS)
@@ -139,12 +160,19 @@ class TableDisplay:
         """See Display."""
         self._console.print(text, markup=False, highlight=False)
 
+    def complain(self, text: str) -> None:
+        """See Display."""
+        self._errors.print(text, markup=False)
+
     def event(self, name: str, what: str, detail: str) -> None:
         """See Display."""
         if what == "started":
             self._started[name] = time.monotonic()
             self._paces[name] = Pace()
             self._states[name] = "running"
+        elif what == "queued":
+            self._states[name] = "queued"
+            self._waits[name] = detail
         elif what in ENDINGS:
             self._states[name] = what
             took = time.monotonic() - self._started.get(name, time.monotonic())
@@ -170,8 +198,12 @@ class TableDisplay:
             since = duration(time.monotonic() - self._started[name])
             detail = since if progress is None else f"{since}  {bar(progress)}  {figures_of(progress, left)}"
             table.add_row(name, Text("running", style=STYLES["running"]), detail)
-        count = {state: list(self._states.values()).count(state) for state in ("done", "running", "waiting")}
-        total = f"{count['done']}/{len(self._names)} done, {count['running']} running, {count['waiting']} waiting"
+        for name in [name for name in self._names if self._states.get(name) == "queued"]:
+            table.add_row(name, Text("queued", style=STYLES["queued"]), self._waits[name])
+        states = list(self._states.values())
+        count = {state: states.count(state) for state in ("done", "running", "queued", "waiting")}
+        total = f"{count.pop('done')}/{len(self._names)} done, "
+        total += ", ".join(f"{number} {state}" for state, number in count.items() if number or state != "queued")
         return Group(table, Text(total, style="dim"))
 
 

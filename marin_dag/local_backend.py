@@ -6,6 +6,8 @@ from typing import Any
 
 from marin_dag.attempt import failure_of, run_attempt
 from marin_dag.backend import Listener
+from marin_dag.errors import UserError
+from marin_dag.resources import is_gang
 from marin_dag.task import Outcome, Progress, Task
 from marin_dag.transient import is_transient
 
@@ -30,6 +32,11 @@ class LocalBackend:
 
     def submit(self, task: Task) -> None:
         """See Backend."""
+        if is_gang(task.resources):
+            raise UserError(
+                f"{task.name}: asks for {task.resources}, and --backend local is this process alone; run it on Ray, or "
+                "give the step the resources of one machine."
+            )
         self._cancelled.discard(task.key)
         self._queue.append(task)
 
@@ -39,6 +46,7 @@ class LocalBackend:
             time.sleep(timeout_seconds)
             return []
         task = self._queue.pop(0)
+        self._listener.on_started(task.key)
         channel = _DirectChannel(self._listener, lambda: self._is_stopping or task.key in self._cancelled)
         try:
             outcome = run_attempt(task, channel, SequentialFanOut(), capture_prints=False)

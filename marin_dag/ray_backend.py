@@ -1,35 +1,23 @@
-"""RayBackend: each step one named Ray task, its shards tasks of their own, on a cluster or on this machine.
-
-A cluster that this starts is for this run alone: it listens on this machine only, asks for a token, and ends with it.
-"""
+"""RayBackend: each step one named Ray task, or a gang of one on each host; its shards tasks of their own."""
 
 import os
-import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 from marin_dag.attempt import failure_of, run_attempt
 from marin_dag.backend import Listener
 from marin_dag.errors import UserError
+from marin_dag.gang import Gang
 from marin_dag.local_backend import call_with_retries
-from marin_dag.resources import Cpu, Gpu, Resources, Tpu
-from marin_dag.task import Outcome, Progress, Task
+from marin_dag.ray_cluster import is_connected, join_cluster, start_cluster
+from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
+from marin_dag.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
+from marin_dag.task import Outcome, Task
 
-TOKEN_FILE = Path("~/.ray/auth_token")
-NUM_CPUS_LEAST = 2
-OBJECT_STORE_IN_BYTES = 128 * 2**20
-NEWS_SECONDS = 0.5
 CANCEL_GRACE_SECONDS = 5.0
 WORKER_DEATHS = 3
-QUIET = {
-    # Steps that ask for no accelerator see none, today and after Ray changes its default.
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-}
 
 
 class RayBackend:
@@ -39,51 +27,37 @@ class RayBackend:
 
     def __init__(self) -> None:
         self._running: dict[Any, Task] = {}
+        self._gangs: dict[str, Gang] = {}
+        self._outcomes_of_gangs: Queue[Outcome] = Queue()
+        self._started: set[str] = set()
         self._last_news = 0.0
         self._owns_cluster = False
+        self._is_stop_wanted = False
+        self._is_stop_told = False
         self._switchboard: Any = None
 
     def start(self, listener: Listener, largest_num_cpus: int) -> str:
         """See Backend."""
         self._listener = listener
-        greeting = "" if _is_connected() else self._start_cluster(largest_num_cpus)
+        greeting = ""
+        if not is_connected():
+            self._owns_cluster = not os.environ.get("RAY_ADDRESS")
+            greeting = start_cluster(largest_num_cpus) if self._owns_cluster else join_cluster()
         import ray  # not above: it reads RAY_AUTH_MODE as it is imported
 
-        self._switchboard = ray.remote(num_cpus=0)(_Switchboard).remote()
+        self._switchboard = start_switchboard()
         self._run = ray.remote(_run_on_worker)
         return greeting
-
-    def _start_cluster(self, largest_num_cpus: int) -> str:
-        if not os.environ.get("RAY_ADDRESS"):
-            require_a_token()
-        import ray
-
-        for name, value in QUIET.items():
-            os.environ.setdefault(name, value)
-        # Workers inherit it: they import the recipe's modules from wherever this process found them.
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(str(Path(path).absolute()) for path in sys.path))
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if os.environ.get("RAY_ADDRESS"):
-            context = ray.init(**options)
-        else:
-            # A laptop runs a step that asks for more cores than it has; slower, but it runs.
-            num_cpus = max(os.cpu_count() or 1, largest_num_cpus, NUM_CPUS_LEAST)
-            context = ray.init(
-                num_cpus=num_cpus,
-                include_dashboard=True,
-                dashboard_host="127.0.0.1",
-                object_store_memory=OBJECT_STORE_IN_BYTES,
-                **options,
-            )
-            self._owns_cluster = True
-        if not context.dashboard_url:
-            return "Ray cluster without a dashboard"
-        return f"Ray dashboard http://{context.dashboard_url}  (it asks for a token: {_where_the_token_is()})"
 
     def submit(self, task: Task) -> None:
         """See Backend."""
         if self._owns_cluster:
             _refuse_what_never_fits(task)
+        self._started.discard(task.key)
+        if is_gang(task.resources):
+            self._gangs[task.key] = Gang(task, self._switchboard, self._outcomes_of_gangs.put)
+            self._gangs[task.key].start()
+            return
         reference = self._run.options(name=task.name, max_retries=0, **_placement(task.resources)).remote(
             task, self._switchboard
         )
@@ -93,14 +67,27 @@ class RayBackend:
         """See Backend."""
         import ray
 
+        if self._is_stop_wanted and not self._is_stop_told:
+            self._tell_to_stop()
         if not self._running:
             time.sleep(timeout_seconds)
-            return []
-        ended, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
-        if not ended:
-            ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_seconds)
-        self._pass_on_news(force=bool(ended))
-        return [self._outcome(reference) for reference in ended]
+            ended: list[Any] = []
+        else:
+            ended, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+            if not ended:
+                ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_seconds)
+        of_gangs = self._take_gangs()
+        self._pass_on_news(force=bool(ended) or bool(of_gangs))
+        return [self._outcome(reference) for reference in ended] + of_gangs
+
+    def _take_gangs(self) -> list[Outcome]:
+        outcomes = []
+        while True:
+            try:
+                outcomes.append(self._outcomes_of_gangs.get_nowait())
+            except Empty:
+                return outcomes
+            del self._gangs[outcomes[-1].task.key]
 
     def _outcome(self, reference: Any) -> Outcome:
         import ray
@@ -121,100 +108,63 @@ class RayBackend:
         if not force and time.monotonic() - self._last_news < NEWS_SECONDS:
             return
         self._last_news = time.monotonic()
-        progress, published = ray.get(self._switchboard.take_news.remote())
-        for key, item in progress.items():
+        news = ray.get(self._switchboard.take_news.remote())
+        self._started.update(news.started)
+        for key in news.started:
+            self._listener.on_started(key)
+        for key, item in news.progress.items():
             self._listener.on_progress(key, item)
-        for key in published:
+        for key in news.published:
             self._listener.on_published(key)
 
     def request_stop(self) -> None:
-        """See Backend."""
+        """See Backend. Only a note: it is called by a signal's handler, which may interrupt any call of Ray's."""
+        self._is_stop_wanted = True
+
+    def _tell_to_stop(self) -> None:
+        import ray
+
+        self._is_stop_told = True
         self._switchboard.stop.remote(None)
+        self._pass_on_news(force=True)
+        for gang in self._gangs.values():
+            gang.request_stop()
+        for reference, task in self._running.items():
+            if task.key not in self._started:  # what waits for its resources has nothing to save
+                ray.cancel(reference, force=False, recursive=True)
 
     def cancel(self, key: str) -> None:
         """See Backend."""
         import ray
 
+        self._switchboard.stop.remote(key)
         for reference, task in list(self._running.items()):
             if task.key == key:
-                self._switchboard.stop.remote(key)
                 ray.cancel(reference, force=False, recursive=True)
+        if (gang := self._gangs.get(key)) is not None:
+            gang.cancel()
 
     def close(self) -> None:
         """See Backend."""
         import ray
 
-        for reference in self._running:
-            ray.cancel(reference, force=False, recursive=True)
-        if self._running:
-            ray.wait(list(self._running), num_returns=len(self._running), timeout=CANCEL_GRACE_SECONDS)
+        if not is_connected():  # starting failed
+            return
+        for gang in list(self._gangs.values()):
+            gang.cancel()
+        for force in (False, True):  # one that does not listen would go on in a cluster that is not this driver's
+            for reference in self._running:
+                ray.cancel(reference, force=force, recursive=True)
+            if self._running:
+                _, left = ray.wait(list(self._running), num_returns=len(self._running), timeout=CANCEL_GRACE_SECONDS)
+                self._running = {reference: self._running[reference] for reference in left}
+        for gang in list(self._gangs.values()):
+            gang.join(CANCEL_GRACE_SECONDS)
         self._running.clear()
         if self._owns_cluster:
             ray.shutdown()
         elif self._switchboard is not None:
             ray.kill(self._switchboard)
-
-
-class _Switchboard:
-    """An actor between the driver and the steps: figures one way, the wish to stop the other."""
-
-    def __init__(self) -> None:
-        self._progress: dict[str, Progress] = {}
-        self._published: list[str] = []
-        self._stopped: set[str | None] = set()
-
-    def report(self, key: str, progress: Progress) -> bool:
-        """Takes a figure; answers whether to stop."""
-        self._progress[key] = progress
-        return self.is_stopped(key)
-
-    def published(self, key: str) -> None:
-        """Takes the key of a milestone."""
-        self._published.append(key)
-
-    def stop(self, key: str | None) -> None:
-        """Asks one step to stop, or all of them."""
-        self._stopped.add(key)
-
-    def is_stopped(self, key: str) -> bool:
-        """Whether that step is to stop."""
-        return None in self._stopped or key in self._stopped
-
-    def take_news(self) -> tuple[dict[str, Progress], list[str]]:
-        """What came in since the last call."""
-        news = self._progress, self._published
-        self._progress, self._published = {}, []
-        return news
-
-
-class _SwitchboardChannel:
-    """A step's end of the switchboard; asks and tells at most every NEWS_SECONDS, since a step may do so each batch."""
-
-    def __init__(self, key: str, switchboard: Any) -> None:
-        self._key = key
-        self._switchboard = switchboard
-        self._last_report = 0.0
-        self._last_question = 0.0
-        self._is_stopped = False
-
-    def report(self, key: str, progress: Progress) -> None:
-        """See Channel."""
-        if time.monotonic() - self._last_report >= NEWS_SECONDS or progress.done == progress.total:
-            self._last_report = time.monotonic()
-            self._switchboard.report.remote(key, progress)
-
-    def published(self, key: str) -> None:
-        """See Channel."""
-        self._switchboard.published.remote(key)
-
-    def stop_requested(self) -> bool:
-        """See Channel."""
-        import ray
-
-        if not self._is_stopped and time.monotonic() - self._last_question >= NEWS_SECONDS:
-            self._last_question = time.monotonic()
-            self._is_stopped = bool(ray.get(self._switchboard.is_stopped.remote(self._key)))
-        return self._is_stopped
 
 
 class RayFanOut:
@@ -254,7 +204,10 @@ class RayFanOut:
 
 
 def _run_on_worker(task: Task, switchboard: Any) -> Outcome:
-    channel = _SwitchboardChannel(task.key, switchboard)
+    channel = SwitchboardChannel(task.key, switchboard)
+    if channel.stop_requested():  # while this was waiting for its resources
+        return Outcome(task, "stopped")
+    channel.started(task.key)
     return run_attempt(task, channel, RayFanOut(task.name), capture_prints=True)
 
 
@@ -270,55 +223,25 @@ def _placement(resources: Resources) -> dict[str, Any]:
             return {"num_cpus": num_cpus}
         case Gpu(kind, count):
             return {"num_cpus": 1, "num_gpus": count, "accelerator_type": kind}
-        case Tpu(slice_name, _):
-            return {"num_cpus": 1, "resources": {f"TPU-{slice_name}-head": 1}}
+        case Tpu():
+            raise AssertionError("a slice is reserved as a whole, by a gang")
 
 
 def _refuse_what_never_fits(task: Task) -> None:
     """A task that no machine can hold would wait for ever; this cluster does not grow."""
     import ray
 
-    wanted = dict(_placement(task.resources))
-    needs = {"CPU": wanted["num_cpus"], "GPU": wanted.get("num_gpus", 0), **wanted.get("resources", {})}
-    if "accelerator_type" in wanted:
-        needs[f"accelerator_type:{wanted['accelerator_type']}"] = 0.001
-    has = ray.cluster_resources()
-    missing = [f"{amount:g} {name}" for name, amount in needs.items() if amount > has.get(name, 0)]
+    if is_gang(task.resources):
+        missing = [str(task.resources)]
+    else:
+        wanted = dict(_placement(task.resources))
+        needs = {"CPU": wanted["num_cpus"], "GPU": wanted.get("num_gpus", 0)}
+        if "accelerator_type" in wanted:
+            needs[f"accelerator_type:{wanted['accelerator_type']}"] = 0.001
+        has = ray.cluster_resources()
+        missing = [f"{amount:g} {name}" for name, amount in needs.items() if amount > has.get(name, 0)]
     if missing:
         raise UserError(
             f"{task.name}: asks for {task.resources}, and this machine lacks {', '.join(missing)}; set RAY_ADDRESS to "
             "a cluster that has them, or give the step other resources."
         )
-
-
-def _is_connected() -> bool:
-    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
-
-
-def require_a_token() -> None:
-    """Whoever may reach the cluster may run code as this user: so it always asks for a token."""
-    if "ray" not in sys.modules:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    # Else Ray has read the variable already, and would start a server that asks and a client that does not answer;
-    # left alone it turns tokens on by itself.
-    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        return
-    path = TOKEN_FILE.expanduser()
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Ray would make the file readable by all users of the machine.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-    except FileExistsError:
-        return
-    except OSError as error:
-        raise UserError(
-            f"{path}: {error.strerror}: the token that guards the Ray dashboard cannot be kept there; set "
-            "RAY_AUTH_TOKEN to a secret of your own."
-        ) from error
-
-
-def _where_the_token_is() -> str:
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return "the value of RAY_AUTH_TOKEN"
-    return f"cat {os.environ.get('RAY_AUTH_TOKEN_PATH') or TOKEN_FILE}"

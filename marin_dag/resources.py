@@ -2,34 +2,40 @@
 
 import dataclasses
 
+from marin_dag.slices import slice_shape
+
 
 @dataclasses.dataclass(frozen=True)
 class Cpu:
-    """Cores of one machine; `num_cpus=0` only schedules."""
+    """Cores of each of `num_hosts` machines; `num_cpus=0` only schedules."""
 
     num_cpus: int
+    num_hosts: int = 1
 
     def __post_init__(self) -> None:
         if self.num_cpus < 0:
             raise ValueError(f"Cpu.num_cpus is {self.num_cpus}; ask for 0 cores or more.")
+        _refuse_no_host("Cpu", self.num_hosts)
 
     def __str__(self) -> str:
-        return f"{self.num_cpus} cpu"
+        return f"{_times(self.num_hosts)}{self.num_cpus} cpu"
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """`count` accelerators of one kind, by Ray's name for it ("H200")."""
+    """`count` accelerators of one kind, by Ray's name for it ("H200"), in each of `num_hosts` machines."""
 
     kind: str
     count: int
+    num_hosts: int = 1
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"Gpu.count is {self.count}; ask for 1 or more, or use Cpu.")
+        _refuse_no_host("Gpu", self.num_hosts)
 
     def __str__(self) -> str:
-        return f"{self.count} x {self.kind}"
+        return f"{_times(self.num_hosts)}{self.count} x {self.kind}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +46,31 @@ class Tpu:
     num_slices: int = 1
 
     def __post_init__(self) -> None:
-        generation, _, size = self.slice.rpartition("-")
-        if not generation or not size.isdigit():
-            raise ValueError(f"Tpu.slice is {self.slice!r}; write generation and size, such as 'v4-2048'.")
+        slice_shape(self.slice)  # refuses what there is not
         if self.num_slices < 1:
             raise ValueError(f"Tpu.num_slices is {self.num_slices}; ask for 1 or more.")
 
     def __str__(self) -> str:
-        return self.slice if self.num_slices == 1 else f"{self.num_slices} x {self.slice}"
+        return f"{_times(self.num_slices)}{self.slice}"
+
+    @property
+    def num_hosts(self) -> int:
+        """Machines of all slices together."""
+        return self.num_slices * slice_shape(self.slice).num_hosts
 
 
 Resources = Cpu | Gpu | Tpu
+
+
+def is_gang(resources: Resources) -> bool:
+    """Whether the step runs as one process on each of several hosts; a slice is reserved whole even if it is one."""
+    return isinstance(resources, Tpu) or resources.num_hosts > 1
+
+
+def _refuse_no_host(name: str, num_hosts: int) -> None:
+    if num_hosts < 1:
+        raise ValueError(f"{name}.num_hosts is {num_hosts}; ask for 1 or more.")
+
+
+def _times(number: int) -> str:
+    return "" if number == 1 else f"{number} x "

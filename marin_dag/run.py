@@ -30,11 +30,19 @@ from marin_dag.transient import is_transient, patiently
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
+QUEUED_SECONDS = 5.0
+"""A step that has not begun so long after it was handed over is told to wait for its resources."""
 ATTEMPTS_WITHOUT_PROGRESS = 3
 # With the longest pause, about ten minutes without a store before a step is given up.
 STARTS_POSTPONED = 14
 LONGEST_PAUSE_SECONDS = 60.0
 State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
+
+
+class PreemptedError(Exception):
+    """A step saved its work and left, though this driver had not asked it to: its machine was about to go."""
+
+    is_transient = True
 
 
 @dataclasses.dataclass
@@ -43,6 +51,10 @@ class Node:
 
     step: Step[Any]
     state: State = "waiting"
+    """"running": handed over to the backend, which may still wait for the resources."""
+    has_started: bool = False
+    handed_over: float = 0.0
+    is_told_queued: bool = False
     not_before: float = 0.0
     is_elsewhere: bool = False
     lease: Lease | None = None
@@ -118,6 +130,14 @@ class Run:
                 self._close()
         return self._conclude()
 
+    def on_started(self, key: str) -> None:
+        """See Listener."""
+        node = self._nodes.get(key)
+        if node is not None and node.state == "running" and not node.has_started:
+            node.has_started = True
+            again = "" if node.num_attempts == 1 else f"attempt {node.num_attempts}"
+            self._display.event(node.step.name, "started", again)
+
     def on_progress(self, key: str, progress: Progress) -> None:
         """See Listener."""
         if key in self._nodes:
@@ -138,6 +158,14 @@ class Run:
                 return
             for outcome in self._backend.wait(POLL_SECONDS):
                 self._take(outcome)
+            self._tell_what_is_queued()
+
+    def _tell_what_is_queued(self) -> None:
+        for node in self._running():
+            waits = not node.has_started and time.monotonic() - node.handed_over > QUEUED_SECONDS
+            if waits and not node.is_told_queued:
+                node.is_told_queued = True
+                self._display.event(node.step.name, "queued", f"waits for {node.step.resources}")
 
     def _start_what_is_ready(self) -> None:
         for node in self._nodes.values():
@@ -187,8 +215,8 @@ class Run:
             raise
         node.num_attempts += 1
         node.num_postponed = 0
-        node.state = "running"
-        self._display.event(node.step.name, "started", "" if node.num_attempts == 1 else f"attempt {node.num_attempts}")
+        node.state, node.has_started, node.is_told_queued = "running", False, False
+        node.handed_over = time.monotonic()
 
     def _postpone(self, node: Node, error: Exception) -> None:
         """The store did not answer: nothing of the step was lost, so that it costs no attempt to ask again."""
@@ -228,6 +256,8 @@ class Run:
 
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
+        if outcome.status == "done":  # the news of a quick step may come after its end
+            self.on_started(outcome.task.key)
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may meet its successor's claim at its commit, before the next heartbeat does.
         lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
@@ -239,6 +269,9 @@ class Run:
             self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
         elif outcome.status == "failed" and outcome.failure is not None:
             self._retry_or_fail(node, outcome.failure)
+        elif outcome.status == "stopped" and not self._is_stopping:
+            error = PreemptedError("asked to stop by somebody else than this driver; a preempted machine?")
+            self._retry_or_fail(node, failure_of(outcome.task, error))
         else:
             node.state = "stopped"
             self._display.event(node.step.name, "stopped", "its work so far is kept")
@@ -301,14 +334,14 @@ class Run:
     def _fail(self, node: Node, failure: Failure) -> None:
         node.state = "failed"
         self.failures[node.step.key] = failure
-        self._display.event(node.step.name, "failed", f"{failure.error_type}: {failure.error}")
+        self._display.event(node.step.name, "failed", _headline(failure))
         self._keep(failure)
 
     def _keep(self, failure: Failure) -> None:
         try:
             self._records.record_failure(failure)
         except StoreError as error:  # a full disk is often the failure itself; the user has the message already
-            self._display.say(f"this failure could not be recorded: {error}")
+            self._display.complain(f"this failure could not be recorded: {error}")
 
     def _done(self, node: Node, how: str) -> None:
         self._release(node)
@@ -347,6 +380,8 @@ class Run:
             makers = [node for node in self._nodes.values() if node.step.key != step.key and _makes(node.step, item)]
             if any(maker.state in ("waiting", "running") for maker in makers):
                 continue
+            if self._is_stopping and any(maker.state == "stopped" for maker in makers):
+                continue  # nothing is wrong with it: the next run goes on with both
             for maker in makers:
                 if maker.state != "done":
                     return f"by {maker.step.name}"
@@ -399,19 +434,25 @@ class Run:
 
     def _conclude(self) -> int:
         count = {state: sum(n.state == state for n in self._nodes.values()) for state in ("done", "failed", "blocked")}
-        left = len(self._nodes) - sum(count.values())
+        num_stopped = sum(node.state == "stopped" for node in self._nodes.values())
+        left = len(self._nodes) - sum(count.values()) - num_stopped
         for key, failure in self.failures.items():
-            self._display.say(_obituary(self._nodes[key].step.name, failure, self._store))
+            self._display.complain(_obituary(self._nodes[key], failure, self._store))
         if count["done"] == len(self._nodes):
             return 0
-        parts = [f"{count['failed']} failed", f"{count['blocked']} blocked", f"{left} not run"]
-        self._display.say(f"{count['done']} of {len(self._nodes)} steps are done, {', '.join(parts)}")
-        self._display.say(f"to go on:  {self._command}")
+        parts = {"failed": count["failed"], "blocked": count["blocked"], "stopped": num_stopped, "not run": left}
+        said = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
+        self._display.complain(f"{count['done']} of {len(self._nodes)} steps are done, {said}")
+        self._display.complain(f"to go on:  {self._command}")
         return 1
 
 
-def _obituary(name: str, failure: Failure, store: Store) -> str:
-    return f"\n{name} failed: {failure.error_type}: {failure.error}\n  log:  {store.url(failure.log_path)}"
+def _obituary(node: Node, failure: Failure, store: Store) -> str:
+    again = f" ({node.num_attempts} attempts)" if node.num_attempts > 1 else ""
+    lines = [f"\n{node.step.name} failed{again}: {failure.error_type}: {failure.error}"]
+    if store.exists(failure.log_path):  # not if the attempt never began
+        lines.append(f"  log:  {store.url(failure.log_path)}")
+    return "\n".join(lines)
 
 
 def _headline(failure: Failure) -> str:

@@ -65,6 +65,8 @@ class Task:
     wanted_milestones: tuple[int, ...] = ()
     is_forced: bool = False
     """Done already, and run again to see whether it gives the same; never so for a trajectory."""
+    known_milestones: tuple[int, ...] | None = None
+    """For a gang, whose hosts must all see the same: the milestones that there were when it was started."""
 
     @property
     def key(self) -> str:
@@ -90,6 +92,13 @@ class Outcome:
     status: Literal["done", "stopped", "failed", "cancelled"]
     record: Record | None = None
     failure: Failure | None = None
+
+
+class Meeting(Protocol):
+    """Where the hosts of one attempt wait for each other."""
+
+    def all_returned(self) -> None:
+        """Says that the function has returned here; on host 0, waits until it has everywhere."""
 
 
 class Channel(Protocol):

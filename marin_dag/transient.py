@@ -33,6 +33,9 @@ TRANSIENT_NAMES = frozenset(
         "aiohttp.client_exceptions.ClientConnectionError",
         "aiohttp.client_exceptions.ClientPayloadError",
         "fsspec.exceptions.FSTimeoutError",
+        "ray.exceptions.ActorDiedError",
+        "ray.exceptions.ActorUnavailableError",
+        "ray.exceptions.LocalRayletDiedError",
         "ray.exceptions.NodeDiedError",
         "ray.exceptions.ObjectLostError",
         "ray.exceptions.OutOfMemoryError",
@@ -70,6 +73,8 @@ def is_transient(error: BaseException) -> bool:
 def _is_transient_itself(error: BaseException) -> bool:
     if isinstance(error, urllib.error.HTTPError):
         return error.code in TRANSIENT_CODES
+    if isinstance(error, urllib.error.URLError) and isinstance(error.reason, BaseException):
+        return is_transient(error.reason)
     if isinstance(error, (ConnectionError, TimeoutError)):
         return True
     if isinstance(error, OSError) and error.errno in TRANSIENT_NUMBERS:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from marin_dag.ray_backend import require_a_token
+from marin_dag.ray_cluster import require_a_token
 from tests.gcs_server.control import GcsServerProcess
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,8 +40,12 @@ def driver(folder: Path, backend: str, seconds: float, **environment: str) -> su
 
 
 def wait_for_executions(folder: Path, number: int, process: subprocess.Popen[str]) -> None:
+    wait_for(lambda: sum(executions(folder / "marks").values()) >= number, process)
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
-    while sum(executions(folder / "marks").values()) < number:
+    while not condition():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -103,6 +107,8 @@ def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
     assert code == 1
     assert "stopping: running steps save their work; interrupt again to cancel them" in output
     assert "main  stopped:  its work so far is kept" in output
+    assert "blocked" not in output  # the branch of main waits for the next run, nothing is wrong with it
+    assert "4 of 6 steps are done, 1 stopped, 1 not run" in output
     assert "to go on:  python toy_driver.py" in output
     assert finish(driver(quick_folder, "local", 0))[0] == 0
     assert committed_bytes(quick_folder / "runs") == expected
@@ -112,7 +118,8 @@ def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
 
 def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(quick_folder: Path, expected: dict[str, object]):
     process = driver(quick_folder, "local", 5)
-    wait_for_executions(quick_folder, 4, process)  # in a shard, which takes no notice of the first wish
+    wait_for(lambda: list(quick_folder.glob("runs/outputs/squares-*/*/shards/00000")), process)
+    # It is in a shard now, which takes no notice of the first wish.
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.15)

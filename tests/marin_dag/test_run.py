@@ -12,6 +12,7 @@ from marin_dag.epoch import seal
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.records import Records
+from marin_dag.resources import Cpu
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import open_store
@@ -41,10 +42,13 @@ class Recorder(LineDisplay):
     def __init__(self) -> None:
         from rich.console import Console
 
-        super().__init__(Console(quiet=True))
+        super().__init__(Console(quiet=True), Console(quiet=True))
         self.lines: list[str] = []
 
     def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def complain(self, text: str) -> None:
         self.lines.append(text)
 
     def event(self, name: str, what: str, detail: str) -> None:
@@ -146,7 +150,8 @@ def test_one_failed_step_stops_its_descendants_and_nothing_else(tmp_path: Path, 
     code, display = run(str(tmp_path / "runs"), [bad, below, lowest, *good], backend)
     assert code == 1
     assert executions(marks) == {"a": 1, "again": 1, "b": 1, "bad": 1, "both": 1}
-    assert "bad failed: ValueError: the archive is torn" in display.text
+    assert "bad failed ValueError: the archive is torn" in display.text
+    assert "bad failed: ValueError: the archive is torn\nsecond line\n  log:" in display.text
     assert "below blocked by bad" in display.text
     assert "lowest blocked by below" in display.text
     assert "to go on:  python pipelines/toy.py" in display.text
@@ -168,12 +173,49 @@ def test_a_transient_error_is_tried_again_and_a_permanent_one_is_not(tmp_path: P
     assert "passing done" in display.text
 
 
+def test_a_step_that_leaves_though_nobody_asked_it_to_is_started_again(tmp_path: Path, backend: Backend):
+    marks = tmp_path / "marks"
+    preempted = fail("preempted", FailConfig(message="SIGTERM", kind="leaves", num_failures=1, marks=str(marks)))
+    code, display = run(str(tmp_path / "runs"), [preempted], backend)
+    assert code == 0, display.text
+    assert executions(marks) == {"preempted": 2}
+    assert "PreemptedError: asked to stop by somebody else than this driver" in display.text
+
+
+def test_a_step_is_said_to_have_started_when_it_has_its_resources_and_to_be_queued_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    class Late(LocalBackend):
+        """Keeps what is handed over until it is told that it waits."""
+
+        def wait(self, timeout_seconds: float) -> list[Any]:
+            return super().wait(timeout_seconds) if any("queued" in line for line in display.lines) else []
+
+    monkeypatch.setattr("marin_dag.run.QUEUED_SECONDS", 0.0)
+    display = Recorder()
+    step = write("a", WriteConfig(text="aaa"), resources=Cpu(2))
+    store = open_store(str(tmp_path / "runs"))
+    assert Run([step], store, Late(), display, command="").run() == 0
+    assert display.lines == ["a queued waits for 2 cpu", "a started", "a done"]
+
+
+def test_a_step_of_several_hosts_is_refused_where_there_is_one(tmp_path: Path, backend: Backend):
+    step = write("a", WriteConfig(text="aaa"), resources=Cpu(1, num_hosts=2))
+    if not isinstance(backend, LocalBackend):
+        backend._owns_cluster = True  # type: ignore[attr-defined]
+        backend.close = lambda: None  # type: ignore[method-assign] -- the cluster is the session's
+    code, display = run(str(tmp_path / "runs"), [step], backend)
+    assert code == 1
+    assert "a: asks for 2 x 1 cpu" in display.text
+
+
 def test_a_crash_loop_stops_and_says_so(tmp_path: Path, backend: Backend):
     marks = tmp_path / "marks"
     looping = fail("looping", FailConfig(message="reset", kind="transient", marks=str(marks)))
     code, display = run(str(tmp_path / "runs"), [looping], backend)
     assert code == 1
     assert executions(marks) == {"looping": 3}
+    assert "looping failed (3 attempts): ConnectionResetError: reset\n" in display.text
     assert "crash loop: 3 attempts in a row got no further" in display.text
 
 

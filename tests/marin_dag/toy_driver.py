@@ -10,10 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-
 from marin_dag.errors import UserError
-from marin_dag.live import LineDisplay
+from marin_dag.live import display_for
 from marin_dag.local_backend import LocalBackend
 from marin_dag.ray_backend import RayBackend
 from marin_dag.run import Run
@@ -61,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         steps,
         open_store(prefix),
         RayBackend() if backend == "ray" else LocalBackend(),
-        LineDisplay(Console(soft_wrap=True, highlight=False)),
+        display_for(stream_is_terminal=False),
         command="python toy_driver.py",
         back_off_seconds=0.01,
     )

@@ -88,6 +88,8 @@ def fail(config: FailConfig, context: StepContext) -> Text:
             write_file(f"{context.work_path}/{context.attempt}", "more")
         if config.kind == "transient":
             raise ConnectionResetError(config.message)
+        if config.kind == "leaves":
+            raise StepStopped(config.message)
         if config.kind == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError(config.message)

@@ -1,0 +1,108 @@
+"""The cluster that a driver works on: the one of RAY_ADDRESS, which stays as it was, or one of its own on this machine.
+
+One of its own is for this run alone: it listens on this machine only, asks for a token, and ends with the driver.
+"""
+
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Any
+
+from marin_dag.errors import UserError
+
+TOKEN_FILE = Path("~/.ray/auth_token")
+NUM_CPUS_LEAST = 2
+OBJECT_STORE_IN_BYTES = 128 * 2**20
+QUIET = {
+    # Steps that ask for no accelerator see none, today and after Ray changes its default.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Set by Ray in the driver of a submitted job, which brings its environment with it."""
+
+
+def is_connected() -> bool:
+    """Whether this process is on a cluster already."""
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
+def join_cluster() -> str:
+    """Joins the cluster of RAY_ADDRESS; returns where its dashboard is, for the user."""
+    import ray
+
+    options = dict(OPTIONS)
+    if JOB_CONFIG not in os.environ:
+        # Workers find the recipe's modules where this process does: the same path on each node.
+        options["runtime_env"] = {"env_vars": {"PYTHONPATH": python_path()}}
+    try:
+        context = ray.init(**options)
+    except (ConnectionError, RuntimeError) as error:
+        raise UserError(
+            f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: {str(error).strip().splitlines()[0]} Check that the cluster is "
+            "up (`ray status`) and that RAY_AUTH_TOKEN or ~/.ray/auth_token holds its token."
+        ) from error
+    return dashboard_line(context.dashboard_url)
+
+
+def start_cluster(largest_num_cpus: int) -> str:
+    """Starts one on this machine, for steps that ask for up to so many cores; returns where its dashboard is."""
+    require_a_token()
+    import ray
+
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    os.environ["PYTHONPATH"] = python_path()
+    context = ray.init(
+        # A laptop runs a step that asks for more cores than it has; slower, but it runs.
+        num_cpus=max(os.cpu_count() or 1, largest_num_cpus, NUM_CPUS_LEAST),
+        include_dashboard=True,
+        dashboard_host="127.0.0.1",
+        object_store_memory=OBJECT_STORE_IN_BYTES,
+        **OPTIONS,
+    )
+    return dashboard_line(context.dashboard_url)
+
+
+def python_path() -> str:
+    """Where this process finds modules, for others to find them too."""
+    return os.pathsep.join(dict.fromkeys(str(Path(path).absolute()) for path in sys.path))
+
+
+def dashboard_line(url: str | None) -> str:
+    """Where to look on, and how to get in."""
+    if not url:
+        return "Ray cluster without a dashboard"
+    return f"Ray dashboard http://{url}  (it asks for a token: {_where_the_token_is()})"
+
+
+def require_a_token() -> None:
+    """Whoever may reach the cluster may run code as this user: so it always asks for a token."""
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    # Else Ray has read the variable already, and would start a server that asks and a client that does not answer;
+    # left alone it turns tokens on by itself.
+    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        return
+    path = TOKEN_FILE.expanduser()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Ray would make the file readable by all users of the machine.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise UserError(
+            f"{path}: {error.strerror}: the token that guards the Ray dashboard cannot be kept there; set "
+            "RAY_AUTH_TOKEN to a secret of your own."
+        ) from error
+
+
+def _where_the_token_is() -> str:
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return "the value of RAY_AUTH_TOKEN"
+    return f"cat {os.environ.get('RAY_AUTH_TOKEN_PATH') or TOKEN_FILE}"

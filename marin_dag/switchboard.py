@@ -1,0 +1,113 @@
+"""Switchboard: an actor between the driver and the steps: figures one way, the wish to stop the other.
+
+Its calls are kept out of the dashboard's list of tasks, where they would bury the steps.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+from marin_dag.task import Progress
+
+NEWS_SECONDS = 0.5
+MEETING_POLL_SECONDS = 0.1
+
+
+class News(NamedTuple):
+    """What steps have said since the driver last asked; all by key."""
+
+    started: list[str]
+    progress: dict[str, Progress]
+    published: list[str]
+
+
+class Switchboard:
+    """Lives on the driver's own node: no other machine's death takes it away."""
+
+    def __init__(self) -> None:
+        self._news = News([], {}, [])
+        self._stopped: set[str | None] = set()
+        self._coordinators: dict[str, str] = {}
+        self._returned: dict[str, set[int]] = {}
+
+    def started(self, key: str) -> None:
+        """Takes the key of a step that has begun."""
+        self._news.started.append(key)
+
+    def report(self, key: str, progress: Progress) -> None:
+        """Takes a figure."""
+        self._news.progress[key] = progress
+
+    def published(self, key: str) -> None:
+        """Takes the key of a milestone."""
+        self._news.published.append(key)
+
+    def stop(self, key: str | None) -> None:
+        """Asks one step to stop, or all of them."""
+        self._stopped.add(key)
+
+    def is_stopped(self, key: str) -> bool:
+        """Whether that step is to stop."""
+        return None in self._stopped or key in self._stopped
+
+    def take_news(self) -> News:
+        """What came in since the last call."""
+        news, self._news = self._news, News([], {}, [])
+        return news
+
+    def announce(self, attempt: str, coordinator: str) -> None:
+        """Takes the address at which host 0 of an attempt awaits the others."""
+        self._coordinators[attempt] = coordinator
+
+    def coordinator(self, attempt: str) -> str | None:
+        """That address; None as long as host 0 has not begun."""
+        return self._coordinators.get(attempt)
+
+    def has_returned(self, attempt: str, host_index: int) -> int:
+        """Takes that a host's function has returned; answers how many have."""
+        hosts = self._returned.setdefault(attempt, set())
+        hosts.add(host_index)
+        return len(hosts)
+
+
+def start_switchboard() -> Any:
+    """A handle to a new one."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor: Any = ray.remote(Switchboard)
+    return actor.options(num_cpus=0, enable_task_events=False, scheduling_strategy=here).remote()
+
+
+class SwitchboardChannel:
+    """A step's end of the switchboard; asks and tells at most every NEWS_SECONDS, since a step may do so each batch."""
+
+    def __init__(self, key: str, switchboard: Any) -> None:
+        self._key = key
+        self._switchboard = switchboard
+        self._last_report = 0.0
+        self._last_question = 0.0
+        self._is_stopped = False
+
+    def started(self, key: str) -> None:
+        """Says that the step has begun."""
+        self._switchboard.started.remote(key)
+
+    def report(self, key: str, progress: Progress) -> None:
+        """See Channel."""
+        if time.monotonic() - self._last_report >= NEWS_SECONDS or progress.done == progress.total:
+            self._last_report = time.monotonic()
+            self._switchboard.report.remote(key, progress)
+
+    def published(self, key: str) -> None:
+        """See Channel."""
+        self._switchboard.published.remote(key)
+
+    def stop_requested(self) -> bool:
+        """See Channel."""
+        import ray
+
+        if not self._is_stopped and time.monotonic() - self._last_question >= NEWS_SECONDS:
+            self._last_question = time.monotonic()
+            self._is_stopped = bool(ray.get(self._switchboard.is_stopped.remote(self._key)))
+        return self._is_stopped

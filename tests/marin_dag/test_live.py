@@ -1,0 +1,164 @@
+"""What a person sees of a run, on a terminal and in a log."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from marin_dag import live
+from marin_dag.live import LineDisplay, Pace, TableDisplay, bar, display_for, duration, figures_of
+from marin_dag.task import Progress
+
+
+class Screen:
+    """Both streams of a display, as text."""
+
+    def __init__(self, *, is_terminal: bool = False) -> None:
+        self._streams = io.StringIO(), io.StringIO()
+        options = {"width": 100, "force_terminal": is_terminal, "highlight": False, "color_system": None}
+        self.out, self.errors = (Console(file=stream, **options) for stream in self._streams)  # type: ignore[arg-type]
+
+    @property
+    def said(self) -> str:
+        return self._streams[0].getvalue()
+
+    @property
+    def complained(self) -> str:
+        return self._streams[1].getvalue()
+
+    def table(self, display: TableDisplay) -> str:
+        with self.out.capture() as capture:
+            self.out.print(display.table())
+        return capture.get()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_log_has_one_line_an_event_with_a_count_of_what_is_done():
+    screen = Screen()
+    display = LineDisplay(screen.out, screen.errors)
+    display.begin(["web", "count"])
+    display.event("web", "started", "")
+    display.event("web", "done", "")
+    display.event("count", "done", "by another run")
+    lines = [line.split("  ", 1)[1] for line in screen.said.splitlines()]
+    assert lines == ["web  started", "web  done (1/2)", "count  done (2/2):  by another run"]
+    assert screen.complained == ""
+
+
+def test_a_failure_and_what_follows_from_it_go_to_standard_error():
+    screen = Screen()
+    display = LineDisplay(screen.out, screen.errors)
+    display.begin(["web"])
+    display.event("web", "started", "")
+    display.event("web", "failed", "ValueError: [bold]torn[/bold]")
+    display.complain("0 of 1 steps are done, 1 failed")
+    assert "failed" not in screen.said
+    assert screen.complained.splitlines()[0].endswith("web  failed:  ValueError: [bold]torn[/bold]")
+    assert screen.complained.splitlines()[1] == "0 of 1 steps are done, 1 failed"
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(clock: list[float]):
+    screen = Screen()
+    display = LineDisplay(screen.out, screen.errors)
+    for second in range(0, 40, 2):
+        clock[0] = 1000.0 + second
+        display.progress("phoenix", Progress(second, 100, "steps", {"loss": 2.5}))
+    assert [line.split("  ", 1)[1] for line in screen.said.splitlines()] == [
+        "phoenix  running:  16/100 steps  loss 2.5  84 s left",
+        "phoenix  running:  32/100 steps  loss 2.5  68 s left",
+    ]
+
+
+def test_the_table_tells_running_from_queued_from_waiting(clock: list[float]):
+    screen = Screen()
+    display = TableDisplay(screen.out, screen.errors)
+    display.begin(["web", "phoenix", "starling", "export"])
+    display.event("web", "started", "")
+    display.progress("web", Progress(5, 10, "files", {}))
+    display.event("phoenix", "queued", "waits for v4-2048")
+    clock[0] += 40
+    shown = screen.table(display)
+    assert "web      running  40 s  ██████████░░░░░░░░░░  5/10 files" in shown
+    assert "phoenix  queued   waits for v4-2048" in shown
+    assert "0/4 done, 1 running, 1 queued, 2 waiting" in shown
+    display.event("phoenix", "started", "")
+    assert "0/4 done, 2 running, 2 waiting" in screen.table(display)
+
+
+def test_the_table_keeps_what_ended_last_and_counts_the_rest(clock: list[float]):
+    screen = Screen()
+    display = TableDisplay(screen.out, screen.errors)
+    names = [f"step{number}" for number in range(20)]
+    display.begin(names)
+    for name in names:
+        display.event(name, "started", "")
+        clock[0] += 2
+        display.event(
+            name, "failed" if name == "step19" else "done", "ValueError: torn\nmore" if name == "step19" else ""
+        )
+    shown = screen.table(display)
+    assert "step7 " not in shown
+    assert "step8   done    2 s" in shown
+    assert "step19  failed  ValueError: torn" in shown
+    assert "more" not in shown
+    assert "19/20 done, 0 running, 0 waiting" in shown
+
+
+def test_a_step_that_is_tried_again_waits_and_says_why():
+    screen = Screen()
+    display = TableDisplay(screen.out, screen.errors)
+    display.begin(["web"])
+    display.event("web", "started", "")
+    display.event("web", "retrying", "in 2 s after ConnectionResetError: reset")
+    assert "web: retrying: in 2 s after ConnectionResetError: reset" in screen.said
+    assert "0/1 done, 0 running, 1 waiting" in screen.table(display)
+
+
+def test_the_table_leaves_its_last_state_on_the_screen():
+    screen = Screen(is_terminal=True)
+    display = TableDisplay(screen.out, screen.errors)
+    with display:
+        display.begin(["web"])
+        display.event("web", "started", "")
+        display.event("web", "done", "")
+    assert "1/1 done, 0 running, 0 waiting" in screen.said
+
+
+def test_the_display_suits_the_stream():
+    assert isinstance(display_for(stream_is_terminal=True), TableDisplay)
+    assert isinstance(display_for(stream_is_terminal=False), LineDisplay)
+
+
+def test_time_left_follows_the_pace_since_the_step_began_to_tell():
+    pace = Pace()
+    assert pace.seconds_left(Progress(100, 200, "steps", {}), now=10.0) is None
+    assert pace.seconds_left(Progress(110, 200, "steps", {}), now=15.0) == 45.0
+    # An attempt that begins again from less begins a new pace.
+    assert pace.seconds_left(Progress(50, 200, "steps", {}), now=20.0) is None
+    assert pace.seconds_left(Progress(60, 200, "steps", {}), now=21.0) == 14.0
+
+
+def test_figures_carry_their_units():
+    progress = Progress(120, 600, "steps", {"tokens_per_second": 12_300.4, "loss": 2.34567, "data_epoch": 1.0})
+    assert figures_of(progress, 40.0) == "120/600 steps  12,300 tokens/s  loss 2.346  data epoch 1  40 s left"
+    assert figures_of(Progress(600, 600, "steps", {}), 0.0) == "600/600 steps"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (12_600, "3.5 h")]
+)
+def test_a_duration_is_told_in_a_unit_that_reads_well(seconds: float, text: str):
+    assert duration(seconds) == text
+
+
+def test_a_bar_is_never_wider_than_itself():
+    assert bar(Progress(0, 10, "", {}), 4) == "░░░░"
+    assert bar(Progress(5, 10, "", {}), 4) == "██░░"
+    assert bar(Progress(20, 10, "", {}), 4) == "████"
+    assert bar(Progress(0, 0, "", {}), 4) == "████"
