@@ -80,10 +80,15 @@ def closure_of(function: Any, *values: object) -> Closure:
 
 def closure_now(function: Any, *values: object) -> Closure:
     """As `closure_of`, and as the source stands now."""
+    notice_edits()
+    return closure_of(function, *values)
+
+
+def notice_edits() -> None:
+    """Makes this process read its sources again where a file has changed since it asked."""
     if any(not sources.is_current() for sources in _every_sources.values()):
         _every_sources.clear()
         _closure_of.cache_clear()
-    return closure_of(function, *values)
 
 
 def value_types(value: object) -> Iterator[tuple[type, Aspect]]:

@@ -129,7 +129,7 @@ class Workbench:
         return {str(path.relative_to(self.prefix)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
     def _recipe(self) -> ModuleType:
-        code._sources.cache_clear()  # a process reads each source once; here the file changes under it
+        code.notice_edits()  # a process reads each source once; here the file changes under it
         spec = importlib.util.spec_from_file_location(MODULE, self.file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
