@@ -174,6 +174,7 @@ _every_sources: dict[tuple[Path, str], Sources] = {}
 """By root and package of the function; what one step has read, the next need not read again."""
 
 
+@cache
 def qualified_name(item: Any) -> str:
     """Module and name of a class or function, the same whether a pipeline is run as a script or imported."""
     return f"{module_name(item)}.{item.__qualname__}"

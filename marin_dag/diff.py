@@ -160,13 +160,13 @@ def shown(node: Any) -> str:
     """A canonical value as a person would write it."""
     match node:
         case ["model" | "dataclass" | "namedtuple", str(name), *fields]:
-            return f"{name}({', '.join(f'{key}={shown(item)}' for key, item in fields)})"
+            return f"{name.rpartition('.')[2]}({', '.join(f'{key}={shown(item)}' for key, item in fields)})"
         case ["dict", *items]:
             return "{" + ", ".join(f"{shown(key)}: {shown(item)}" for key, item in items) + "}"
         case ["list" | "set", *items]:
             return "[" + ", ".join(shown(item) for item in items) + "]"
         case ["enum", str(name), value]:
-            return f"{name}.{value}"
+            return f"{name.rpartition('.')[2]}.{value}"
         case ["input", str(digest), None, str()]:
             return digest[:8]
         case ["input", str(digest), milestone, str()]:

@@ -6,21 +6,23 @@ import decimal
 import hashlib
 import json
 import math
+from collections.abc import Iterable
 from enum import Enum, Flag
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel
 
-from marin_dag.code import CodeIdentity, code_of, module_name
+from marin_dag.code import CodeIdentity, code_of, module_name, qualified_name
 from marin_dag.errors import UserError
 from marin_dag.fields import identity_fields, once_fields
-from marin_dag.inputs import Input
+from marin_dag.inputs import Input, inputs_in
 
 if TYPE_CHECKING:
     from marin_dag.step import Step
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""Counts changes of how a document or a fingerprint is made, each of which moves every digest; see migrations.py."""
 
 
 class NotCanonicalError(UserError, TypeError):
@@ -67,40 +69,39 @@ def sha256(document: Any) -> str:
 def canonical(value: object, path: str) -> Any:
     """`value` as JSON data; containers carry a tag, so that no two kinds of value coincide.
 
-    1, 1.0, True and "1" differ, and so do 0.0 and -0.0. A tuple is a list, an aware time its instant, a numpy scalar
-    its Python value. `path` names the value in errors.
+    1, 1.0, True and "1" differ, and so do 0.0 and -0.0, and Decimal("1.5") and Decimal("1.50"), which print
+    differently. A tuple is a list, an aware time its instant, a numpy scalar its Python value. Classes count by module
+    and name. `path` names the value in errors.
     """
+    if type(value) in (type(None), bool, int, str):
+        return value
     match value:
-        case Enum():  # before str and int: a StrEnum is not its text
-            return ["enum", type(value).__qualname__, value.value if isinstance(value, Flag) else value.name]
-        case None | bool():
+        case float() if type(value) is float:
+            if not math.isfinite(value):
+                raise NotCanonicalError(path, value, "write None for 'not set'")
             return value
-        case int():
-            return int(value)
-        case str():
-            return str(value)
-        case float() if math.isfinite(value):
-            return float(value)
-        case float():
-            raise NotCanonicalError(path, value, "write None for 'not set'")
-        case bytes():
-            return ["bytes", value.hex()]
-        case PurePath():
-            return ["path", value.as_posix()]
+        case Enum():  # before what it may be as well: a StrEnum is not its text
+            return ["enum", qualified_name(type(value)), value.value if isinstance(value, Flag) else value.name]
         case Input():
             return ["input", value.digest, value.milestone, value.subpath]
         case BaseModel():
-            return _fields("model", value, path, is_frozen=bool(value.model_config.get("frozen")))
-        case dict():
-            items = ([canonical(key, f"{path} key"), canonical(item, f"{path}.{key}")] for key, item in value.items())
-            return ["dict", *sorted(items, key=lambda item: json.dumps(item[0]))]
-        case set() | frozenset():
-            return ["set", *sorted((canonical(item, f"{path} item") for item in value), key=json.dumps)]
+            extra = value.__pydantic_extra__ or {}
+            _refuse_inputs(extra.values(), path, "declare the field, so that the graph has the edge")
+            return _fields("model", value, path, extra, is_frozen=bool(value.model_config.get("frozen")))
         case tuple() if hasattr(value, "_fields"):
             items = ([name, canonical(getattr(value, name), f"{path}.{name}")] for name in value._fields)
-            return ["namedtuple", type(value).__qualname__, *items]
-        case list() | tuple():
+            return ["namedtuple", qualified_name(type(value)), *items]
+        case list() | tuple() if type(value) in (list, tuple):
             return ["list", *(canonical(item, f"{path}[{index}]") for index, item in enumerate(value))]
+        case dict() if type(value) is dict:
+            _refuse_inputs(value, f"{path} key", "make it a value of the mapping")
+            items = ([canonical(key, f"{path} key"), canonical(item, f"{path}.{key}")] for key, item in value.items())
+            return ["dict", *sorted(items, key=lambda item: json.dumps(item[0]))]
+        case set() | frozenset() if type(value) in (set, frozenset):
+            _refuse_inputs(value, f"{path} item", "use a tuple")
+            return ["set", *sorted((canonical(item, f"{path} item") for item in value), key=json.dumps)]
+        case bytes() if type(value) is bytes:
+            return ["bytes", value.hex()]
     return _canonical_of_rarer(value, path)
 
 
@@ -115,25 +116,39 @@ def _canonical_of_rarer(value: object, path: str) -> Any:
         case datetime.timedelta():
             return ["timedelta", value.days, value.seconds, value.microseconds]
         case decimal.Decimal() if value.is_finite():
-            return ["decimal", str(value.normalize())]
+            sign, digits, exponent = value.as_tuple()  # `str` and `normalize` depend on the context, and may round
+            return ["decimal", sign, "".join(map(str, digits)), exponent]
+        case PurePath():
+            return ["path", value.as_posix()]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         frozen = value.__dataclass_params__.frozen  # type: ignore[attr-defined]
-        return _fields("dataclass", value, path, is_frozen=frozen)
+        return _fields("dataclass", value, path, {}, is_frozen=frozen)
     # By name, since importing numpy to ask would cost every plan a tenth of a second.
     if type(value).__module__ == "numpy" and hasattr(value, "item") and getattr(value, "shape", None) == ():
         plain = value.item()
         if type(plain) in (bool, int, float, str, bytes):
             return canonical(plain, path)
+    for plain_type in (str, int, float, bytes, dict, list, tuple, set, frozenset):
+        if isinstance(value, plain_type):
+            name = plain_type.__name__
+            raise NotCanonicalError(path, value, f"it may be more than the {name} it derives from; use {name}(...)")
     cure = "use a number, str, Enum, frozen dataclass or frozen model, or type the field Runtime[...]"
     raise NotCanonicalError(path, value, cure)
 
 
-def _fields(tag: str, value: object, path: str, *, is_frozen: bool) -> list[Any]:
+def _fields(tag: str, value: object, path: str, extra: dict[str, Any], *, is_frozen: bool) -> list[Any]:
     owner: Any = type(value)
     if not is_frozen:
         raise NotCanonicalError(path, value, f"declare {owner.__qualname__} with frozen=True")
-    named = ([name, canonical(getattr(value, name), f"{path}.{name}")] for name in identity_fields(owner))
-    return [tag, owner.__qualname__, *named]
+    named = [[name, canonical(getattr(value, name), f"{path}.{name}")] for name in identity_fields(owner)]
+    named += [[name, canonical(extra[name], f"{path}.{name}")] for name in sorted(extra)]
+    return [tag, qualified_name(owner), *named]
+
+
+def _refuse_inputs(values: Iterable[Any], path: str, cure: str) -> None:
+    """Refuses a step where the graph does not look for one, so that it would be waited for by nobody."""
+    for _, item in inputs_in(list(values)):
+        raise NotCanonicalError(path, item, cure)
 
 
 def _continues_unchanged(step: "Step[Any]", predecessor: "Step[Any]") -> bool:

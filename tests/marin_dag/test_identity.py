@@ -1,46 +1,43 @@
 """Identity: equal values, equal digests; whatever differs, differs; execution stays out."""
 
+import copy
 import dataclasses
 import datetime
 import decimal
-import enum
 import json
+import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from marin_dag.identity import NotCanonicalError, canonical, digest_of_document, sha256
 from marin_dag.resources import Gpu, Tpu
-from marin_dag.step import Input, Once, Runtime, Step, StepContext, StopAt, step
+from marin_dag.step import Input, Once, Step, StepContext, StopAt, step
+from tests.marin_dag.golden import (
+    FILE,
+    Access,
+    Color,
+    Constant,
+    Level,
+    Linear,
+    Open,
+    Shape,
+    golden_digests,
+    shipped_fingerprints,
+)
 from tests.marin_dag.toy import CountConfig, TextConfig, TrainConfig, count, text, train
 
 UTC = datetime.UTC
-
-
-class Color(enum.StrEnum):
-    RED = "red"
-
-
-class Level(enum.IntEnum):
-    ONE = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Constant:
-    value: float
-    workers: Runtime[int] = 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Linear:
-    value: float
+VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 
 
 @dataclasses.dataclass
@@ -48,74 +45,69 @@ class Thawed:
     value: float
 
 
-class Inner(BaseModel, frozen=True, extra="forbid"):
-    schedule: Constant | Linear
-
-
-class Outer(BaseModel, frozen=True, extra="forbid"):
-    phases: tuple[Inner, ...]
-    z_loss: float | None = None
-
-
 class Mutable(BaseModel):
     value: int
 
 
-GOLDEN = {
-    "scalars": [None, True, 1, 1.0, "1", -0.0, 1e-4, b"\x00\xff"],
-    "containers": [(1, 2), {"b": 1, "a": {2, 1}}, frozenset(), {}],
-    "times": [
-        datetime.datetime(2026, 1, 2, 3, tzinfo=UTC),
-        datetime.date(2026, 1, 2),
-        datetime.timedelta(days=1, seconds=2),
-    ],
-    "rare": [PurePosixPath("a/b"), decimal.Decimal("1.50"), Color.RED, Level.ONE, np.float32(0.5), np.int64(3)],
-    "models": [Outer(phases=(Inner(schedule=Constant(1e-3)), Inner(schedule=Linear(1.0))), z_loss=1e-4)],
-}
-GOLDEN_FILE = Path(__file__).with_name("golden_digests.json")
+def interpreters() -> dict[str, str]:
+    """This Python, and every other supported one on the path that has what the engine's identity needs."""
+    found = {"this": sys.executable}
+    for version in VERSIONS:
+        path = shutil.which(f"python{version}")
+        if path is not None and subprocess.run([path, "-c", "import pydantic"], capture_output=True).returncode == 0:
+            found[version] = path
+    return found
 
 
-def golden_digests() -> dict[str, str]:
-    return {name: sha256(canonical(value, name)) for name, value in GOLDEN.items()}
+def golden_in(python: str, seed: str, folder: Path) -> Any:
+    """Golden digests as another process finds them, started elsewhere."""
+    root = Path(__file__).parents[2]
+    paths = [str(root), *(sys.path if python == sys.executable else ())]
+    found = subprocess.run(
+        [python, "-m", "tests.marin_dag.golden", "--all"],
+        env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(paths), "PATH": os.environ["PATH"]},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)
 
 
 def test_golden_digests_hold() -> None:
-    cure = "digests moved, so that every output would be made again; if that is meant, rewrite golden_digests.json"
-    assert golden_digests() == json.loads(GOLDEN_FILE.read_text()), cure
+    cure = "digests moved, so that every output would be made again; if that is meant, see tests/marin_dag/golden.py"
+    assert golden_digests() == json.loads(FILE.read_text()), cure
 
 
-@pytest.mark.parametrize("seed", ["0", "1", "4711"])
-def test_golden_digests_hold_in_a_process_with_another_hash_seed(seed: str) -> None:
-    program = (
-        "import json; from tests.marin_dag import test_identity; print(json.dumps(test_identity.golden_digests()))"
-    )
-    paths = [str(Path(__file__).parents[2]), *sys.path]
-    found = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(paths)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(found.stdout) == json.loads(GOLDEN_FILE.read_text())
+@pytest.mark.parametrize(
+    ("python", "seed"),
+    [(sys.executable, "0"), *((path, "4711") for path in interpreters().values())],
+)
+def test_digests_are_the_same_in_every_process_launch_folder_hash_seed_and_python(
+    python: str, seed: str, tmp_path: Path
+) -> None:
+    assert golden_in(python, seed, tmp_path) == {**json.loads(FILE.read_text()), "shipped": shipped_fingerprints()}
 
 
 LEAVES = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-3, 3),
-    st.sampled_from([0.0, 1.0, 2.5, 1e300]),
-    st.sampled_from(["", "1", "a", "None", "\u00e9", "\ud800"]),
+    st.sampled_from([0.0, -0.0, 1.0, 2.5, 1e300]),
+    st.sampled_from(["", "1", "a", "None", "1.0", "True", "list", "\u00e9", "e\u0301", "\ud800"]),
     st.binary(max_size=1),
-    st.sampled_from([Color.RED, Level.ONE, PurePosixPath("a"), datetime.date(2026, 1, 1)]),
-    st.sampled_from([Constant(1.0), Constant(2.0), Linear(1.0)]),
+    st.sampled_from([Color.RED, Level.ONE, Access.READ, PurePosixPath("a"), datetime.date(2026, 1, 1)]),
+    st.sampled_from([decimal.Decimal("1"), decimal.Decimal("1.0"), datetime.timedelta(days=1)]),
+    st.sampled_from([Constant(1.0), Constant(2.0), Linear(1.0), Shape(1, 2), Open(known=1)]),
 )
+KEYS = st.sampled_from(["a", "b", "c", "1", 1, 2.0, None, Color.RED])
 VALUES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
-        st.dictionaries(st.sampled_from(["a", "b", "c"]), inner, max_size=3),
-        st.frozensets(st.integers(-2, 2), max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=3),
+        st.frozensets(st.sampled_from([-1, 0, 1, 2.5, "1", "a", None, Color.RED]), max_size=3),
     ),
     max_leaves=8,
 )
@@ -125,17 +117,78 @@ def typed(value: Any) -> Any:
     """An independent notion of sameness: the type of each leaf beside it, mappings and sets without order."""
     if isinstance(value, dict):
         return ("dict", frozenset((typed(key), typed(item)) for key, item in value.items()))
-    if isinstance(value, list):
+    if isinstance(value, (Shape, Open)):
+        return (
+            type(value).__name__,
+            tuple((name, typed(item)) for name, item in sorted(dict(of_fields(value)).items())),
+        )
+    if isinstance(value, (list, tuple)):
         return ("list", tuple(typed(item) for item in value))
     if isinstance(value, frozenset):
         return ("set", frozenset(typed(item) for item in value))
-    return (type(value).__name__, value)
+    return (type(value).__name__, repr(value))
+
+
+def of_fields(value: Any) -> Any:
+    return value._asdict() if isinstance(value, Shape) else value.model_dump()
+
+
+NEIGHBOURS: tuple[Callable[[Any], Any], ...] = (
+    lambda value: [value],
+    lambda value: (value,),
+    lambda value: {"a": value},
+    lambda value: ["list", value],
+    lambda value: str(value),
+    lambda value: repr(value),
+    lambda value: {value: value} if isinstance(value, (int, str)) else value,
+    lambda value: int(value) if isinstance(value, (bool, float)) and abs(value) < 10 else value,
+    lambda value: float(value) if isinstance(value, int) else value,
+    lambda value: bool(value) if isinstance(value, int) else value,
+    lambda value: -value if isinstance(value, float) else value,
+    lambda value: list(reversed(value)) if isinstance(value, list) else value,
+    lambda value: dict(reversed(value.items())) if isinstance(value, dict) else value,
+    lambda value: sorted(value, key=repr) if isinstance(value, frozenset) else value,
+    lambda value: dict(zip(value, list(value.values())[::-1], strict=True)) if isinstance(value, dict) else value,
+    lambda value: [*value[:-2], [*value[-2:]]] if isinstance(value, list) else value,
+    lambda value: ["".join(value)] if isinstance(value, list) and all(type(i) is str for i in value) else value,
+    lambda value: list(value) if isinstance(value, (tuple, str)) else value,
+    lambda value: canonical(value, "x"),
+    copy.deepcopy,
+)
+
+
+@st.composite
+def near_misses(draw: st.DrawFn) -> tuple[Any, Any]:
+    """A value, and the same with one step taken somewhere inside it, which may lead nowhere."""
+    value = draw(VALUES)
+    step = draw(st.sampled_from(NEIGHBOURS))
+
+    def stepped(inner: Any) -> Any:
+        if isinstance(inner, list) and inner and draw(st.booleans()):
+            index = draw(st.integers(0, len(inner) - 1))
+            return [*inner[:index], stepped(inner[index]), *inner[index + 1 :]]
+        if isinstance(inner, dict) and inner and draw(st.booleans()):
+            key = draw(st.sampled_from(list(inner)))
+            return {**inner, key: stepped(inner[key])}
+        return step(inner)
+
+    return value, stepped(value)
+
+
+def digest(value: Any) -> str:
+    return sha256(canonical(value, "value"))
+
+
+@settings(max_examples=400)
+@given(near_misses())
+def test_digests_are_equal_if_and_only_if_values_are(pair: tuple[Any, Any]) -> None:
+    one, other = pair
+    assert (digest(one) == digest(other)) == (typed(one) == typed(other))
 
 
 @given(VALUES, VALUES)
-def test_digests_are_equal_if_and_only_if_values_are(one: Any, other: Any) -> None:
-    same = typed(one) == typed(other)
-    assert (sha256(canonical(one, "one")) == sha256(canonical(other, "other"))) == same
+def test_digests_of_unrelated_values_are_equal_if_and_only_if_the_values_are(one: Any, other: Any) -> None:
+    assert (digest(one) == digest(other)) == (typed(one) == typed(other))
 
 
 @given(VALUES)
