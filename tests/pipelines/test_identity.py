@@ -1,0 +1,141 @@
+"""Placement stays out of identity: every shipped pipeline, built for two places, has the same digests."""
+
+import argparse
+import dataclasses
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from marin_dag.fields import RuntimeField, markers
+from marin_dag.graph import Graph
+from marin_dag.inputs import Input
+from marin_dag.plan import make_plan
+from marin_dag.resources import Cpu, Gpu, Resources, Tpu
+from marin_dag.store import open_store
+from pipelines import scales, tootsie
+
+ROOT = Path(__file__).parents[2]
+PIPELINES = ("laptop", "8b", "corpus")
+PROGRAM = """
+import json, sys
+from tests.pipelines.test_identity import arguments, digests_of
+print(json.dumps(digests_of(arguments(sys.argv[1], sys.argv[2]))))
+"""
+
+
+def write_corpus(folder: Path) -> str:
+    folder.mkdir(parents=True)
+    for name in ("web", "code"):
+        with gzip.GzipFile(folder / f"{name}.jsonl.gz", "w", mtime=0) as file:
+            file.write(json.dumps({"text": f"a {name} page"}).encode())
+    return str(folder)
+
+
+def arguments(pipeline: str, corpus: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    tootsie.add_arguments(parser)
+    argv = {"laptop": [], "8b": ["--scale", "8b"], "corpus": ["--corpus", corpus]}
+    return parser.parse_args(argv[pipeline])
+
+
+def digests_of(parsed: argparse.Namespace) -> dict[str, str]:
+    return {step.name: step.key for step in Graph(tootsie.build(parsed)).steps}
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_another_prefix_gives_the_same_digests(pipeline: str, tmp_path: Path) -> None:
+    parsed = arguments(pipeline, write_corpus(tmp_path / "corpus"))
+    plans = [make_plan(Graph(tootsie.build(parsed)), open_store(str(tmp_path / name))) for name in ("a", "b")]
+    one, other = ({planned.name: planned.step.key for planned in plan.steps} for plan in plans)
+    assert one == other == digests_of(parsed)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_another_machine_checkout_and_environment_give_the_same_digests(pipeline: str, tmp_path: Path) -> None:
+    for package in ("marin_dag", "steps", "runtime", "pipelines", "tests"):
+        shutil.copytree(ROOT / package, tmp_path / "elsewhere" / package, ignore=shutil.ignore_patterns("__pycache__"))
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM, pipeline, write_corpus(tmp_path / "far" / "away")],
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join([str(tmp_path / "elsewhere"), *sys.path]),
+            "PYTHONHASHSEED": "4711",
+            "HOME": str(tmp_path),
+            "HOSTNAME": "tpu-worker-7",
+            "CLOUDSDK_COMPUTE_REGION": "europe-west4",
+            "GOOGLE_CLOUD_PROJECT": "another-project",
+            "TPU_ACCELERATOR_TYPE": "v5litepod-256",
+            "CUDA_VISIBLE_DEVICES": "3",
+            "JAX_PLATFORMS": "tpu",
+            "RAY_ADDRESS": "ray://elsewhere:10001",
+            "LANG": "tr_TR.UTF-8",
+            "TZ": "Asia/Kathmandu",
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == digests_of(arguments(pipeline, write_corpus(tmp_path / "corpus")))
+
+
+@pytest.mark.parametrize("resources", [Gpu("H200", 8), Tpu("v5litepod-256", num_slices=2), Cpu(64)])
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_another_accelerator_gives_the_same_digests(
+    pipeline: str, resources: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = arguments(pipeline, write_corpus(tmp_path / "corpus"))
+    before = digests_of(parsed)
+    fields = ("kestrel_resources", "main_resources", "branch_resources")
+    for name, scale in list(tootsie.SCALES.items()):
+        moved = dataclasses.replace(scale, **dict.fromkeys(fields, resources))
+        monkeypatch.setitem(tootsie.SCALES, name, moved)
+    graph = Graph(tootsie.build(parsed))
+    assert {step.name: step.key for step in graph.steps} == before
+    assert any(step.resources == resources for step in graph.steps)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_other_worker_counts_and_all_else_that_is_execution_give_the_same_digests(
+    pipeline: str, tmp_path: Path
+) -> None:
+    graph = Graph(tootsie.build(arguments(pipeline, write_corpus(tmp_path / "corpus"))))
+    twisted: list[str] = []
+    for step in graph.steps:
+        moved = step.with_config(with_other_execution(step.config, twisted))
+        assert moved.digest == step.digest, step.name
+    assert {"shards_in_flight", "files_in_flight", "windows_per_batch", "checkpoint_every_steps"} <= set(twisted)
+
+
+def with_other_execution(value: Any, twisted: list[str]) -> Any:
+    """`value` with every field that is execution set to something else, however deep it lies."""
+    if isinstance(value, dict):
+        return {key: with_other_execution(item, twisted) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(with_other_execution(item, twisted) for item in value)
+    is_dataclass = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    if isinstance(value, Input) or not (isinstance(value, BaseModel) or is_dataclass):
+        return value
+    new = {}
+    for name, marks in markers(type(value)).items():
+        if any(isinstance(mark, RuntimeField) for mark in marks):
+            twisted.append(name)
+            new[name] = ["no value", "that a field would take"]
+        else:
+            new[name] = with_other_execution(getattr(value, name), twisted)
+    return value.model_copy(update=new) if isinstance(value, BaseModel) else dataclasses.replace(value, **new)
+
+
+def test_every_pipeline_that_is_shipped_is_looked_at() -> None:
+    recipes = {path.stem for path in (ROOT / "pipelines").glob("*.py") if "__main__" in path.read_text()}
+    assert recipes == {"tootsie"}
+    assert set(scales.__dict__) & {"LAPTOP", "EIGHT_B"} == {"LAPTOP", "EIGHT_B"}
+    assert set(tootsie.SCALES) <= set(PIPELINES)
