@@ -4,22 +4,28 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import functools
+import json
 import logging
 import os
 import uuid
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import Any
 
 import aiohttp.client_exceptions
 import fsspec.asyn
 import google.auth.exceptions
+import google_crc32c
 import requests.exceptions
-from gcsfs.core import GCSFileSystem
-from gcsfs.retry import HttpError
+from gcsfs.retry import ChecksumError, HttpError
 
-from marin_dag.store import Entry, Store, StoreError, checked
+from marin_dag.gcs_requests import CheckedFileSystem, DownloadError
+from marin_dag.redact import redact
+from marin_dag.store import Entry, ExplainedFile, Store, StoreError, checked
+from marin_dag.transient import TRANSIENT_CODES
 
 FIRST_CONTACT_TIMEOUT_SECONDS = 20.0
+PAGE_SIZE = 1000
 CREATOR = "creator"
 UNREACHABLE = (
     requests.exceptions.RequestException,
@@ -27,66 +33,76 @@ UNREACHABLE = (
     fsspec.asyn.FSTimeoutError,
     asyncio.TimeoutError,
     ConnectionError,
+    DownloadError,
+    ChecksumError,
 )
 
 
 class GcsStore(Store):
-    """`gs://bucket/folder`, through the plain gcsfs class: its successor asks for the kind of bucket by gRPC."""
+    """`gs://bucket/folder`."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix.rstrip("/")
         self._root = self.prefix.removeprefix("gs://")
-        self._bucket = self._root.split("/")[0]
+        self._bucket, _, folder = self._root.partition("/")
+        self._folder = f"{folder}/" if folder else ""
         self._in_contact = False
         # gcsfs logs a traceback for each error that it also raises; the raised one is explained here.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
         emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-        self._fs = GCSFileSystem(token="anon" if emulator else None, use_listings_cache=False)
+        self._fs = CheckedFileSystem(token="anon" if emulator else None, use_listings_cache=False)
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
+        beginning = f"{self._folder}{checked(folder)}/{starting_with}"
         with self._explained(folder):
-            found = self._fs.find(self._path(folder), prefix=starting_with, detail=True)
-        beginning = self._path(folder) + "/" + starting_with
+            items = fsspec.asyn.sync(self._fs.loop, _all_pages, self._fs, self._bucket, beginning)
+        skip = len(self._folder)
         return sorted(
-            Entry(path[len(self._root) + 1 :], int(info["size"]), _seconds(info["updated"]))
-            for path, info in found.items()
-            if path.startswith(beginning) and not path.endswith("/")
+            Entry(item["name"][skip:], int(item["size"]), _seconds(item["updated"]))
+            for item in items
+            if not item["name"].endswith("/")  # what some tools leave to stand for a folder
         )
 
     def read(self, path: str) -> bytes:
         with self._explained(path):
-            return self._fs.cat_file(self._path(path))
+            media = f"{self._fs._location}/download/storage/v1/b/{{}}/o/{{}}"
+            _, contents = self._fs.call("GET", media, self._bucket, self._key(path), alt="media")
+            return bytes(contents)
 
     def create(self, path: str, data: bytes) -> bool:
-        # gcsfs sends a request again when the reply was lost; the second then meets the object of the first. The
-        # random creator tells this call's own object from another's, even where both hold the same bytes.
+        # A request is sent again when its reply was lost; the second then meets the object of the first. The random
+        # creator tells this call's own object from another's, even where both hold the same bytes.
         creator = uuid.uuid4().hex
         with self._explained(path):
             try:
-                self._fs.pipe_file(self._path(path), data, mode="create", metadata={CREATOR: creator})
+                self._upload(path, data, {CREATOR: creator}, if_generation_match="0")
             except FileExistsError:
-                metadata = self._fs.info(self._path(path)).get("metadata") or {}
-                return metadata.get(CREATOR) == creator
+                try:
+                    return (self._info(path).get("metadata") or {}).get(CREATOR) == creator
+                except FileNotFoundError:  # somebody's, deleted since; not made by this call as far as it knows
+                    return False
         return True
 
     def write(self, path: str, data: bytes) -> None:
         with self._explained(path):
-            self._fs.pipe_file(self._path(path), data)
+            self._upload(path, data, {}, if_generation_match=None)
 
     def delete(self, path: str) -> None:
         with self._explained(path), contextlib.suppress(FileNotFoundError):
-            self._fs.rm_file(self._path(path))
+            self._fs.call("DELETE", "b/{}/o/{}", self._bucket, self._key(path))
 
     def exists(self, path: str) -> bool:
         with self._explained(path):
             try:
-                return bool(self._fs.info(self._path(path))["type"] == "file")
+                self._info(path)
             except FileNotFoundError:
                 return False
+            return True
 
-    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
         with self._explained(path):
-            return self._fs.open(self._path(path), mode)
+            file = self._fs.open(self._path(path), mode)
+        return ExplainedFile(file, functools.partial(self._explained, path))
 
     def copy(self, source: str, target: str) -> None:
         with self._explained(target):
@@ -94,8 +110,33 @@ class GcsStore(Store):
 
     def settle(self, path: str) -> tuple[int, str]:
         with self._explained(path):
-            info = self._fs.info(self._path(path))
+            info = self._info(path)
         return int(info["size"]), base64.b64decode(info["crc32c"]).hex()
+
+    def _upload(self, path: str, data: bytes, metadata: dict[str, str], *, if_generation_match: str | None) -> None:
+        """In one request, which carries the checksum: the store keeps all of the bytes, unchanged, or none."""
+        checksum = base64.b64encode(google_crc32c.Checksum(data).digest()).decode()
+        resource = json.dumps({"name": self._key(path), "crc32c": checksum, "metadata": metadata}).encode()
+        boundary = uuid.uuid4().hex.encode()
+        lines = [b"--" + boundary, b"Content-Type: application/json; charset=UTF-8", b"", resource]
+        lines += [b"--" + boundary, b"Content-Type: application/octet-stream", b"", data, b"--" + boundary + b"--"]
+        self._fs.call(
+            "POST",
+            f"{self._fs._location}/upload/storage/v1/b/{self._bucket}/o",
+            uploadType="multipart",
+            headers={"Content-Type": f"multipart/related; boundary={boundary.decode()}"},
+            data=b"\r\n".join(lines),
+            ifGenerationMatch=if_generation_match,
+        )
+
+    def _info(self, path: str) -> Any:
+        _, contents = self._fs.call(
+            "GET", "b/{}/o/{}", self._bucket, self._key(path), fields="name,size,crc32c,metadata"
+        )
+        return json.loads(contents)
+
+    def _key(self, path: str) -> str:
+        return f"{self._folder}{checked(path)}"
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{checked(path)}"
@@ -114,21 +155,27 @@ class GcsStore(Store):
                 is_transient=True,
             ) from error
         except google.auth.exceptions.GoogleAuthError as error:
-            raise StoreError(f"{url}: {_first_line(error)}; {LOG_IN}.") from error
+            raise StoreError(f"{url}: {_first_line(error)}; {LOG_IN}.", is_transient=error.retryable) from error
         except HttpError as error:
             raise StoreError(
                 f"{url}: Cloud Storage answered {error.code} ({_first_line(error)}); "
                 + (LOG_IN if error.code in (401, 403) else "run the same command again, nothing finished is lost")
                 + ".",
-                is_transient=str(error.code) in {"408", "429", "500", "502", "503", "504"},
+                is_transient=str(error.code) in {str(code) for code in TRANSIENT_CODES},
             ) from error
+        except json.JSONDecodeError as error:
+            raise StoreError(f"{url}: half an answer came ({_first_line(error)}).", is_transient=True) from error
+        except ValueError as error:
+            if not str(error).startswith("Bad Request"):  # gcsfs's own word for some answers of 400
+                raise
+            raise StoreError(f"{url}: Cloud Storage refused the request ({_first_line(error)}).") from error
         except OSError as error:
             if str(error).startswith("Forbidden"):
-                raise StoreError(f"{url}: {' '.join(str(error).split())}; {LOG_IN}.") from error
+                raise StoreError(f"{url}: {redact(' '.join(str(error).split()))}; {LOG_IN}.") from error
             raise
 
     def _make_contact(self) -> None:
-        """The first request, with a limit of its own: gcsfs would retry a dead network for half a minute and more."""
+        """The first request, with a limit of its own: a dead network should show sooner than a lost connection."""
 
         async def first_page() -> Any:
             return await self._fs._call("GET", "b/{}/o", self._bucket, maxResults="1", json_out=True)
@@ -143,15 +190,33 @@ class GcsStore(Store):
         self._in_contact = True
 
 
+async def _all_pages(filesystem: CheckedFileSystem, bucket: str, beginning: str) -> list[dict[str, str]]:
+    items: list[dict[str, str]] = []
+    token: str | None = None
+    while True:
+        page = await filesystem._call(
+            "GET",
+            "b/{}/o",
+            bucket,
+            prefix=beginning,
+            maxResults=str(PAGE_SIZE),
+            fields="items(name,size,updated),nextPageToken",
+            pageToken=token,
+            json_out=True,
+        )
+        items += page.get("items", [])
+        token = page.get("nextPageToken")
+        if not token:
+            return items
+
+
 LOG_IN = "log in with `gcloud auth application-default login`, or ask for the role Storage Object User on the bucket"
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
+    lines = redact(str(error)).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _seconds(updated: Any) -> float:
-    if isinstance(updated, datetime.datetime):
-        return updated.timestamp()
-    return datetime.datetime.fromisoformat(str(updated).replace("Z", "+00:00")).timestamp()
+def _seconds(updated: str) -> float:
+    return datetime.datetime.fromisoformat(updated.replace("Z", "+00:00")).timestamp()

@@ -1,17 +1,20 @@
-"""Store: everything a pipeline keeps, below one prefix; a local folder and `gs://` behave alike.
+"""Store: everything a pipeline keeps, below one prefix; a local folder, `gs://` and `s3://` behave alike.
 
 The one strong need is `create`: of all who try to create a path, exactly one succeeds, and nobody ever reads half of
-it. On a local disk that is an exclusive hard link, on Cloud Storage `ifGenerationMatch=0`. fsspec's generic
-`mode="create"` looks like it and is not: it asks whether the path exists, then writes.
+it. On a local disk that is an exclusive hard link, on Cloud Storage `ifGenerationMatch=0`, on S3
+`If-None-Match: *`. fsspec's generic `mode="create"` looks like it and is not: it asks whether the path exists, then
+writes.
 """
 
 import contextlib
 import errno
+import importlib.util
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any, NamedTuple
 
 import google_crc32c
@@ -47,6 +50,45 @@ class Entry(NamedTuple):
     updated: float
 
 
+class ExplainedFile:
+    """A file of a store in the cloud: its errors are the store's, each with its cure."""
+
+    def __init__(self, file: IO[bytes], explained: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self._file = file
+        self._explained = explained
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to `size` bytes; all that are left for -1."""
+        with self._explained():
+            return self._file.read(size)
+
+    def write(self, data: bytes) -> int:
+        """Takes all of `data`; some of it may be sent later, by `close` at the latest."""
+        with self._explained():
+            return self._file.write(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """As a file has it."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """As a file has it."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        """A file that was written exists from now on."""
+        with self._explained():
+            self._file.close()
+
+    def __enter__(self) -> "ExplainedFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class Store(ABC):
     """Paths are relative to `prefix`, with forward slashes. Missing objects raise FileNotFoundError."""
 
@@ -76,7 +118,7 @@ class Store(ABC):
     def exists(self, path: str) -> bool: ...
 
     @abstractmethod
-    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+    def open(self, path: str, mode: str = "rb") -> IO[bytes] | ExplainedFile:
         """A file of a step's output, for reading ("rb") or writing ("wb"); not atomic, so never for a record."""
 
     @abstractmethod
@@ -103,10 +145,16 @@ class Store(ABC):
 
 
 def open_store(prefix: str) -> Store:
-    """The store at `prefix`: a folder or `gs://bucket/folder`. Touches nothing: a dry run must not write a byte."""
+    """The store at `prefix`: a folder, `gs://bucket/folder` or `s3://bucket/folder`. Touches nothing: a dry run must
+    not write a byte."""
     scheme, separator, rest = prefix.partition("://")
     if not prefix:
-        raise StoreError("--prefix is empty; name a folder or gs://bucket/folder.")
+        raise StoreError("--prefix is empty; name a folder, gs://bucket/folder or s3://bucket/folder.")
+    if separator and "@" in rest.partition("/")[0]:
+        raise StoreError(
+            f"--prefix {scheme}://***@{rest.partition('@')[2]}: credentials in a prefix end in every log; give them "
+            "the way the cloud's own tools take them."
+        )
     if not separator:
         # Not only absolute: array libraries refuse a path with `..` in it.
         return LocalStore(os.path.normpath(Path(prefix).expanduser().absolute()))
@@ -114,9 +162,17 @@ def open_store(prefix: str) -> Store:
         from marin_dag.gcs_store import GcsStore  # gcsfs takes a second to import; a local plan never needs it
 
         return GcsStore(prefix)
+    if scheme == "s3" and rest.strip("/"):
+        if importlib.util.find_spec("s3fs") is None:
+            raise StoreError(f"--prefix {prefix}: s3:// needs the package s3fs; install the extra: marin-dag[s3].")
+        from marin_dag.s3_store import S3Store
+
+        return S3Store(prefix)
     if scheme == "file":
         return LocalStore(rest)
-    raise StoreError(f"--prefix {prefix}: no such kind of store; use a folder or gs://bucket/folder.")
+    raise StoreError(
+        f"--prefix {prefix}: no such kind of store; use a folder, gs://bucket/folder or s3://bucket/folder."
+    )
 
 
 def checked(path: str) -> str:

@@ -1,6 +1,8 @@
 """Transient errors: those that may be gone when the same thing is tried again a little later."""
 
+import dataclasses
 import errno
+import random
 import time
 import urllib.error
 from collections.abc import Callable
@@ -30,8 +32,14 @@ TRANSIENT_NAMES = frozenset(
         "requests.exceptions.ConnectionError",
         "requests.exceptions.Timeout",
         "requests.exceptions.ChunkedEncodingError",
+        "requests.exceptions.ProxyError",
         "aiohttp.client_exceptions.ClientConnectionError",
         "aiohttp.client_exceptions.ClientPayloadError",
+        "botocore.exceptions.ConnectionError",
+        "botocore.exceptions.HTTPClientError",
+        "botocore.exceptions.IncompleteReadError",
+        "botocore.exceptions.ResponseStreamingError",
+        "urllib3.exceptions.ProtocolError",
         "fsspec.exceptions.FSTimeoutError",
         "ray.exceptions.ActorDiedError",
         "ray.exceptions.ActorUnavailableError",
@@ -81,5 +89,50 @@ def _is_transient_itself(error: BaseException) -> bool:
         return True
     if any(f"{base.__module__}.{base.__qualname__}" in TRANSIENT_NAMES for base in type(error).__mro__):
         return True
+    answer = getattr(error, "response", None)
+    if isinstance(answer, dict):  # botocore's
+        return answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in TRANSIENT_CODES
     code = getattr(error, "code", None) or getattr(error, "status", None)
     return str(code).isdigit() and int(str(code)) in TRANSIENT_CODES
+
+
+@dataclasses.dataclass(frozen=True)
+class Backoff:
+    """How a request is tried again: after growing pauses, each drawn from the upper half of its range so that clients
+    that failed together do not come back together.
+
+    Attributes:
+        first_seconds: the longest first pause; it doubles.
+        longest_seconds: no pause is longer, whatever the server asks for.
+        num_pauses: how often.
+    """
+
+    first_seconds: float = 0.25
+    longest_seconds: float = 15.0
+    num_pauses: int = 5
+
+    def pauses(self) -> "Pauses":
+        """Those of one request."""
+        return Pauses(self)
+
+
+class Pauses:
+    """The pauses of one request so far."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self._num_taken = 0
+
+    def after(self, error: BaseException, asked: float | None = None) -> float | None:
+        """How long to wait after `error`, or None: it will not pass, or it was waited for long enough.
+
+        Args:
+            error: what the last try raised.
+            asked: the pause in seconds that the server asks for.
+        """
+        if self._num_taken == self._backoff.num_pauses or not is_transient(error):
+            return None
+        pause = self._backoff.first_seconds * 2**self._num_taken
+        self._num_taken += 1
+        drawn = min(pause, self._backoff.longest_seconds) * random.uniform(0.5, 1.0)
+        return drawn if asked is None else min(max(drawn, asked), self._backoff.longest_seconds)

@@ -19,6 +19,7 @@ from hypothesis import settings
 
 from marin_dag.ray_cluster import require_a_token
 from tests.gcs_server.control import GcsServerProcess
+from tests.s3_server.server import S3Server
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
@@ -88,3 +89,19 @@ def ray_cluster(gcs_bucket: str) -> Iterator[None]:
         yield
         ray.shutdown()
         os.environ.pop("RAY_AUTH_MODE", None)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """A fake S3 in this process, which the environment leads to."""
+    with S3Server() as server, pytest.MonkeyPatch.context() as environment:
+        for name, value in server.environment().items():
+            environment.setenv(name, value)
+        server.make_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3_bucket(s3_server: S3Server) -> str:
+    """A bucket on it."""
+    return BUCKET

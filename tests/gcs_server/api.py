@@ -204,7 +204,6 @@ class Api:
         }
         if written < size:
             return _json({**answer, "rewriteToken": token})
-        del self._rewrites[token]
         return _json({**answer, "resource": self._copied(request, (bucket, name), (to_bucket, to_name)).resource})
 
     def _move(self, request: Request, bucket: str, name: str, to_name: str) -> Answer:

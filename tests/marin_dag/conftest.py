@@ -22,9 +22,15 @@ def prefix(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"gs://{request.getfixturevalue('gcs_bucket')}/{uuid.uuid4().hex}"
 
 
-@pytest.fixture
-def store(prefix: str) -> Store:
-    return open_store(prefix)
+@pytest.fixture(params=["local", "gcs", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store of each kind there is."""
+    match request.param:
+        case "local":
+            return open_store(str(tmp_path / "runs"))
+        case "gcs":
+            return open_store(f"gs://{request.getfixturevalue('gcs_bucket')}/{uuid.uuid4().hex}")
+    return open_store(f"s3://{request.getfixturevalue('s3_bucket')}/{uuid.uuid4().hex}")
 
 
 @pytest.fixture(params=["in_process", "ray"])

@@ -1,0 +1,104 @@
+"""A fake S3: moto behind a door that lets one request in at a time and can make things go wrong.
+
+One at a time, because moto looks whether an object exists and then stores it: two creates of one path could both win.
+"""
+
+import http.client
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any
+
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from tests.gcs_server.faults import Faults
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+class _Handler(WSGIRequestHandler):
+    def log(self, kind: str, message: str, *arguments: Any) -> None:  # a test's output is for its failures
+        pass
+
+
+class S3Server:
+    """moto in a thread of this process; a context."""
+
+    def __init__(self) -> None:
+        from moto.server import DomainDispatcherApplication, create_backend_app
+
+        self.faults = Faults()
+        self.requests: list[str] = []
+        self.ignores_if_none_match = False
+        self._application: Application = DomainDispatcherApplication(create_backend_app)
+        self._lock = threading.Lock()
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._server = make_server("127.0.0.1", 0, self._answer, threaded=True, request_handler=_Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="fake s3", daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def environment(self) -> dict[str, str]:
+        """What leads s3fs and AWS's own tools to this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test-secret-0123456789",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def make_bucket(self, name: str) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._server.server_port)
+        connection.request(
+            "PUT", f"/{name}", headers={"Authorization": "AWS4-HMAC-SHA256 Credential=test/x/us-east-1/s3"}
+        )
+        status = connection.getresponse().status
+        connection.close()
+        assert status == 200, status
+
+    def __enter__(self) -> "S3Server":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}?{environ.get('QUERY_STRING', '')}"
+        fault = self.faults.strike(request)
+        self.requests.append(request)
+        if self.ignores_if_none_match:
+            environ.pop("HTTP_IF_NONE_MATCH", None)
+        if fault is not None and fault.kind == "reset":
+            return _cut(environ, start_response)
+        if fault is not None and fault.kind == "status":
+            start_response(f"{fault.status} Injected", [("Content-Type", "application/xml")])
+            code = {403: "AccessDenied", 409: "ConditionalRequestConflict", 429: "SlowDown", 503: "SlowDown"}
+            if environ["REQUEST_METHOD"] == "HEAD":
+                return []
+            return [f"<Error><Code>{code.get(fault.status, 'InternalError')}</Code></Error>".encode()]
+        if fault is not None and fault.kind == "slow":
+            time.sleep(fault.seconds)
+        with self._lock:
+            body = b"".join(self._application(environ, start_response))
+        if fault is not None and fault.kind == "lost_reply":
+            return _cut(environ, start_response)
+        if fault is not None and fault.kind == "truncated":
+            return [body[: len(body) // 2]]
+        return [body]
+
+
+def _cut(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    start_response("200 OK", [])  # goes nowhere
+    return []
