@@ -7,6 +7,7 @@ record would leave a gap between the two. What was entered before the seal is ca
 next epoch begins.
 """
 
+import contextlib
 from typing import NamedTuple
 
 from marin_dag.records import Record, Records, decide
@@ -63,19 +64,20 @@ class Epoch:
 
 
 def seal(store: Store, digest: str, number: int) -> None:
-    """Ends an epoch, and carries out what was entered before: afterwards it commits nothing."""
+    """Ends an epoch: nothing that is not entered by now will ever be committed in it."""
     while True:
         state = states(store.list(LEASES, f"{digest}/{number:08d}.")).get(digest)
         if state is not None and state.is_sealed:
-            break
-        index = 0 if state is None else state.num_slots
-        if decide(store, epoch_path(digest, number, slot(index)), b"") == b"":
-            break
-    carry_out(store, digest, number)
+            return
+        path = epoch_path(digest, number, slot(0 if state is None else state.num_slots))
+        # An entry came in between, or entry and seal did and the entry is tidied: look again.
+        with contextlib.suppress(FileNotFoundError):
+            if decide(store, path, b"") == b"":
+                return
 
 
 def carry_out(store: Store, digest: str, number: int) -> None:
-    """Creates the records that were entered in an epoch which is sealed; those that exist stay as they are."""
+    """Creates the records that were entered in a sealed epoch and may not exist yet; before the next one begins."""
     records = Records(store)
     for entry in store.list(LEASES, f"{digest}/{number:08d}."):
         if _is_slot(entry) and entry.size_in_bytes:

@@ -86,10 +86,14 @@ class Lease:
         else:
             self._renewed = begun
 
-    def release(self) -> None:
-        """Ends the epoch and lets the next one in at once; what was lost is somebody else's to end."""
+    def release(self, *, has_committed: bool = False) -> None:
+        """Ends the epoch and lets the next one in at once; what was lost is somebody else's to end.
+
+        Args:
+            has_committed: the attempt is known to have carried out all that it entered.
+        """
         if not self.is_lost:
-            self._leases.release(self.digest, self.epoch)
+            self._leases.release(self.digest, self.epoch, has_committed=has_committed)
 
 
 class Leases:
@@ -114,6 +118,7 @@ class Leases:
             if held is not None:
                 return held
             seal(self.store, digest, state.number)
+            carry_out(self.store, digest, state.number)
         elif state is not None and state.has_entries:
             carry_out(self.store, digest, state.number)  # whoever sealed it was killed over it
         epoch = 1 if state is None else state.number + 1
@@ -150,10 +155,12 @@ class Leases:
         """The newest epoch of a lease, or None if nobody ever held it."""
         return states(self.store.list(LEASES, f"{digest}/")).get(digest)
 
-    def release(self, digest: str, epoch: int) -> None:
+    def release(self, digest: str, epoch: int, *, has_committed: bool) -> None:
         """Seals the epoch, and tidies what only its holder needed. Seals stay: a zombie of any age meets its own."""
         self._held = [lease for lease in self._held if (lease.digest, lease.epoch) != (digest, epoch)]
         seal(self.store, digest, epoch)
+        if not has_committed:
+            carry_out(self.store, digest, epoch)
         for entry in self.store.list(LEASES, f"{digest}/"):
             if not is_seal(entry) and parts(entry.path)[1] <= epoch:
                 self.store.delete(entry.path)

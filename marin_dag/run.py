@@ -261,7 +261,7 @@ class Run:
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may meet its successor's claim at its commit, before the next heartbeat does.
         lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
-        self._release(node)
+        self._release(node, has_committed=outcome.status == "done")
         if outcome.status == "done":
             self._take_done(node, outcome)
         elif lost and not self._is_stopping:
@@ -396,11 +396,11 @@ class Run:
     def _unfinished(self) -> list[Node]:
         return [node for node in self._nodes.values() if node.state != "done"]
 
-    def _release(self, node: Node) -> None:
+    def _release(self, node: Node, *, has_committed: bool = False) -> None:
         if node.lease is not None:
             lease, node.lease = node.lease, None
             with contextlib.suppress(StoreError):  # it goes stale by itself
-                lease.release()
+                lease.release(has_committed=has_committed)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -1,0 +1,324 @@
+"""Interleavings: every order of the store operations of a few actors, each of whom may be killed between any two.
+
+An actor is an ordinary function that is given a store. It is run from its beginning for each step that it takes: what
+its operations answered so far is replayed, and at the next one it is suspended. So the state of the whole is the store
+and each actor's history of answers; two orders that lead to one state are followed once.
+Actors must be deterministic given the answers: clocks, names and pauses are the caller's to replace.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import IO, Any, NamedTuple
+
+import google_crc32c
+
+from marin_dag.store import Entry, Store, StoreError
+
+Content = frozenset[tuple[str, bytes]]
+Actor = Callable[[Store], Any]
+WRITES = frozenset({"create", "write", "delete"})
+
+
+class Operation(NamedTuple):
+    """One request to the store; `choose` asks nothing of it, and may be answered either way."""
+
+    name: str
+    path: str
+    data: Any = None
+
+
+class Answer(NamedTuple):
+    """What an operation gave back, or raised."""
+
+    value: Any = None
+    error: str = ""
+
+
+class End(NamedTuple):
+    """An actor is through: what it returned, or the error that it did not expect."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+class Suspended(BaseException):
+    """Raised where an actor's history ends; no handler of an error takes it for one."""
+
+
+class ReplayedStore(Store):
+    """Answers from a history, then suspends."""
+
+    def __init__(self, history: tuple[Answer, ...]) -> None:
+        self.prefix = "memory://runs"
+        self.pending: Operation | None = None
+        self.mark: tuple[int, str] = (0, "")
+        """The number of answers at the last `forget`, and what the actor still knew of them."""
+        self._history = history
+        self._num_answers = 0
+
+    def forget(self, known: str) -> None:
+        """What the actor does from here on follows from `known` alone, not from what was answered before."""
+        if self.pending is None:
+            self.mark = (self._num_answers, known)
+
+    def ask(self, name: str, path: str, data: Any = None) -> Any:
+        """One operation."""
+        if self.pending is not None:  # an actor's `finally` goes on after it was suspended
+            raise Suspended
+        if self._num_answers == len(self._history):
+            self.pending = Operation(name, path, data)
+            raise Suspended
+        answer = self._history[self._num_answers]
+        self._num_answers += 1
+        if answer.error == "missing":
+            raise FileNotFoundError(path)
+        if answer.error:
+            raise StoreError(f"{path}: {answer.error}", is_transient=True)
+        return answer.value
+
+    def choose(self, what: str) -> bool:
+        """Yes or no: both are followed."""
+        return bool(self.ask("choose", what))
+
+    def list(self, folder: str, starting_with: str = "") -> list[Entry]:
+        return [Entry(path, size, 0.0) for path, size in self.ask("list", f"{folder}/{starting_with}")]
+
+    def read(self, path: str) -> bytes:
+        return bytes(self.ask("read", path))
+
+    def create(self, path: str, data: bytes) -> bool:
+        return bool(self.ask("create", path, data))
+
+    def write(self, path: str, data: bytes) -> None:
+        self.ask("write", path, data)
+
+    def delete(self, path: str) -> None:
+        self.ask("delete", path)
+
+    def exists(self, path: str) -> bool:
+        return bool(self.ask("exists", path))
+
+    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+        if mode == "rb":
+            return io.BytesIO(self.read(path))
+        return _Written(self, path)
+
+    def copy(self, source: str, target: str) -> None:
+        self.write(target, self.read(source))
+
+    def settle(self, path: str) -> tuple[int, str]:
+        return described(self.read(path))
+
+
+class _Written(io.BytesIO):
+    def __init__(self, store: Store, path: str) -> None:
+        super().__init__()
+        self._store, self._path = store, path
+
+    def close(self) -> None:
+        if not self.closed:
+            self._store.write(self._path, self.getvalue())
+        super().close()
+
+
+class MemoryStore(ReplayedStore):
+    """Answers at once: for a run that nobody disturbs."""
+
+    def __init__(self, content: Content) -> None:
+        super().__init__(())
+        self.content = content
+
+    def ask(self, name: str, path: str, data: Any = None) -> Any:
+        if name == "choose":
+            return True
+        self.content, answer = apply(self.content, Operation(name, path, data))
+        if answer.error:
+            raise FileNotFoundError(path)
+        return answer.value
+
+
+def described(data: bytes) -> tuple[int, str]:
+    """Size and CRC32C, as `Store.settle` gives them."""
+    return len(data), google_crc32c.Checksum(data).digest().hex()
+
+
+def apply(content: Content, operation: Operation) -> tuple[Content, Answer]:
+    """What the operation does to a store that keeps its promises."""
+    name, path, data = operation
+    files = dict(content)
+    if name == "list":
+        return content, Answer(tuple(sorted((p, len(d)) for p, d in files.items() if p.startswith(path))))
+    if name == "read":
+        return content, Answer(files[path]) if path in files else Answer(error="missing")
+    if name == "exists":
+        return content, Answer(path in files)
+    if name == "create" and path in files:
+        return content, Answer(False)
+    if name == "delete":
+        files.pop(path, None)
+    else:
+        files[path] = data
+    return frozenset(files.items()), Answer(True)
+
+
+class Place(NamedTuple):
+    """Where an actor is: one history of answers that leads there, and what it does next."""
+
+    history: tuple[Answer, ...]
+    following: Operation | End
+
+
+class State(NamedTuple):
+    """`places` holds, for each actor, the number of its place; None: killed."""
+
+    content: int
+    places: tuple[int | None, ...]
+    num_faults: int
+
+
+class Violation(AssertionError):  # noqa: N818 -- reads better in the report of a test
+    """An order of operations that breaks a promise, as a list of what each actor did."""
+
+
+class Search:
+    """Depth first over all states.
+
+    Args:
+        actors: by name.
+        num_faults: how many operations may fail: not done, or done and the reply lost.
+        with_kills: whether each actor may be killed before each of its operations.
+        is_private: operations that no other actor can see the effect of; nothing is to be gained from their order.
+        content: of the store in the beginning.
+        on_content: looks at each content of the store that is ever reached.
+        on_change: looks at each change: the actor, the operation, the content before and after.
+        on_end: looks at each end: the content and what each actor returned (None: killed).
+    """
+
+    def __init__(
+        self,
+        actors: Mapping[str, Actor],
+        *,
+        num_faults: int = 0,
+        with_kills: bool = True,
+        is_private: Callable[[str, Operation], bool] = lambda actor, operation: False,
+        content: Mapping[str, bytes] | None = None,
+        on_content: Callable[[Content], None] = lambda content: None,
+        on_change: Callable[[str, Operation, Content, Content], None] = lambda actor, operation, before, after: None,
+        on_end: Callable[[Content, dict[str, Any]], None] = lambda content, ends: None,
+        around: Callable[[str, Store, Actor], Any] = lambda name, store, actor: actor(store),
+    ) -> None:
+        self.names = tuple(actors)
+        self.actors = tuple(actors.values())
+        self.num_replays = 0
+        self._with_kills, self._is_private, self._around = with_kills, is_private, around
+        self._on_content, self._on_change, self._on_end = on_content, on_change, on_end
+        self._contents: list[Content] = []
+        self._content_numbers: dict[Content, int] = {}
+        self._places: list[Place] = []
+        self._place_numbers: dict[tuple[int, str, tuple[Answer, ...]], int] = {}
+        self._moves: dict[tuple[int, int, Answer], int] = {}
+        self._parents: dict[State, tuple[State, str] | None] = {}
+        beginning = tuple(self._place(index, ()) for index in range(len(actors)))
+        self._start = State(self._number(frozenset((content or {}).items())), beginning, num_faults)
+
+    def run(self) -> int:
+        """Follows everything; returns the number of states.
+
+        Raises:
+            Violation: with the order of operations that broke a promise.
+        """
+        self._parents[self._start] = None
+        pending = [self._start]
+        while pending:
+            state = pending.pop()
+            try:
+                for following, what in self._followers(state):
+                    if following not in self._parents:
+                        self._parents[following] = (state, what)
+                        pending.append(following)
+            except AssertionError as error:
+                raise Violation("\n".join([str(error), *self._path_to(state)])) from error
+        return len(self._parents)
+
+    def _followers(self, state: State) -> Iterator[tuple[State, str]]:
+        content = self._contents[state.content]
+        operations = {i: self._places[place].following for i, place in enumerate(state.places) if place is not None}
+        for index, operation in operations.items():
+            if isinstance(operation, End) and operation.error is not None:
+                raise AssertionError(f"{self.names[index]} ended with {operation.error!r}")
+        running = {index: item for index, item in operations.items() if isinstance(item, Operation)}
+        if not running:
+            ends = {self.names[i]: item.value for i, item in operations.items() if isinstance(item, End)}
+            self._on_end(content, {name: ends.get(name) for name in self.names})
+            return
+        private = [index for index, item in running.items() if self._is_private(self.names[index], item)]
+        for index in private[:1] or running:
+            name, operation = self.names[index], running[index]
+            if self._with_kills:
+                yield self._moved(state, index, None), f"{name} is killed before {_shown(operation)}"
+            if operation.name == "choose":
+                for value in (False, True):
+                    yield self._answered(state, index, content, Answer(value)), f"{name} {operation.path}: {value}"
+                continue
+            after, answer = apply(content, operation)
+            if after != content:
+                try:
+                    self._on_change(name, operation, content, after)
+                except AssertionError as error:
+                    raise AssertionError(f"{error}\n  by {name}: {_shown(operation)}") from error
+            yield self._answered(state, index, after, answer), f"{name} {_shown(operation)}"
+            if state.num_faults:
+                left = state._replace(num_faults=state.num_faults - 1)
+                failed = Answer(error="503")
+                yield self._answered(left, index, content, failed), f"{name} {_shown(operation)}: 503"
+                if operation.name in WRITES and after != content:
+                    yield self._answered(left, index, after, failed), f"{name} {_shown(operation)}: reply lost"
+
+    def _answered(self, state: State, index: int, content: Content, answer: Answer) -> State:
+        before = state.places[index]
+        assert before is not None
+        place = self._moves.get((index, before, answer))
+        if place is None:
+            place = self._place(index, (*self._places[before].history, answer))
+            self._moves[index, before, answer] = place
+        return self._moved(state._replace(content=self._number(content)), index, place)
+
+    def _place(self, index: int, history: tuple[Answer, ...]) -> int:
+        following, (num_forgotten, known) = self._replayed(index, history)
+        key = (index, known, history[num_forgotten:])
+        number = self._place_numbers.setdefault(key, len(self._places))
+        if number == len(self._places):
+            self._places.append(Place(history, following))
+        return number
+
+    @staticmethod
+    def _moved(state: State, index: int, place: int | None) -> State:
+        return state._replace(places=(*state.places[:index], place, *state.places[index + 1 :]))
+
+    def _number(self, content: Content) -> int:
+        number = self._content_numbers.setdefault(content, len(self._contents))
+        if number == len(self._contents):
+            self._contents.append(content)
+            self._on_content(content)
+        return number
+
+    def _replayed(self, index: int, history: tuple[Answer, ...]) -> tuple[Operation | End, tuple[int, str]]:
+        self.num_replays += 1
+        store = ReplayedStore(history)
+        try:
+            end = End(self._around(self.names[index], store, self.actors[index]))
+        except (Suspended, Exception) as error:
+            end = End(error=error)
+        return store.pending or end, store.mark
+
+    def _path_to(self, state: State) -> list[str]:
+        steps = []
+        reached = self._parents[state]
+        while reached is not None:
+            steps.append(f"  {reached[1]}")
+            reached = self._parents[reached[0]]
+        return steps[::-1]
+
+
+def _shown(operation: Operation) -> str:
+    return f"{operation.name} {operation.path}"

@@ -1,0 +1,395 @@
+"""The protocol of commits, leases and epochs, in a world where the real drivers and attempts can be interleaved.
+
+Everything of `marin_dag` runs as it is. What is replaced is what it asks of the machine: the store, clocks, pauses,
+random names, the thread that beats, the threads that checksum, and the log file of an attempt, which nobody reads.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from pydantic import BaseModel
+
+from marin_dag import attempt, lease, local_backend, records, run, transient
+from marin_dag.attempt import run_attempt
+from marin_dag.epoch import CLAIM, LEASES, EpochState, parts
+from marin_dag.lease import Held, Holder, Lease, Leases
+from marin_dag.local_backend import LocalBackend, SequentialFanOut
+from marin_dag.provenance import Provenance
+from marin_dag.records import COMMITS, LABELS, Record
+from marin_dag.run import Run
+from marin_dag.step import Step, StepContext, StepStopped, StopAt, step
+from marin_dag.store import Store, StoreError
+from marin_dag.task import KindReference, Task
+from tests.marin_dag.interleavings import Actor, Content, MemoryStore, Operation, Search, described
+
+# A person who has waited for the other driver long enough, or lost to it once, types Ctrl-C twice: else two drivers
+# that take each other for dead go on for ever.
+POLLS_OF_ONE_DRIVER = 1
+ATTEMPTS_OF_ONE_DRIVER = 1
+PROVENANCE = Provenance(git_commit=None, is_dirty=None, argv=(), host="", environment="")
+
+
+class World:
+    """What an actor sees of the machine while it is replayed."""
+
+    def __init__(self, name: str, store: Store) -> None:
+        self.name, self.store = name, store
+        self.num_names = 0
+        self.seconds = 0.0
+        self.num_polls = 0
+        self.num_acquires = 0
+        self.is_watching = False
+        self.leases: list[Leases] = []
+        self.run: Run | None = None
+
+    def new_name(self) -> str:
+        self.num_names += 1
+        return f"{self.name}{self.num_names}"
+
+    def forget(self, *known: object) -> None:
+        """An actor that stands where the same fields have the same values does the same from here on."""
+        facts: list[object] = [known, self.num_names, self.seconds, self.num_polls, self.num_acquires]
+        facts += [(item._seen, [_fields(held) for held in item._held]) for item in self.leases]
+        if self.run is not None:
+            run = self.run
+            facts += [{**vars(node), "step": "", "lease": _fields(node.lease)} for node in run._nodes.values()]
+            facts += [sorted(run._committed), sorted(run.failures), run._is_stopping]
+            facts += [value for name, value in sorted(vars(run._backend).items()) if name != "_listener"]
+        self.store.forget(repr(facts))  # type: ignore[attr-defined]
+
+    def time(self) -> float:
+        return 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += 10.0
+        self.num_polls += 1
+        if self.num_polls > POLLS_OF_ONE_DRIVER:
+            raise KeyboardInterrupt
+
+    def clock(self) -> float:
+        """While a heartbeat is watched: whoever is alive may be taken for dead, and the dead for alive."""
+        if self.is_watching and self.store.choose("is the other one silent for long?"):  # type: ignore[attr-defined]
+            self.seconds += 1000.0
+        return self.seconds
+
+    def beat(self) -> None:
+        for held in [item for leases in self.leases for item in leases._held]:
+            held.beat()
+
+
+current = World("", MemoryStore(frozenset()))
+
+
+class _OneByOne:
+    def __init__(self, num_threads: int) -> None: ...
+    def __enter__(self) -> "_OneByOne":
+        return self
+
+    def __exit__(self, *raised: object) -> None: ...
+    def map(self, function: Any, items: Any) -> list[Any]:
+        return [function(item) for item in items]
+
+
+class _Silent:
+    def begin(self, names: list[str]) -> None: ...
+    def say(self, text: str) -> None: ...
+    def event(self, name: str, what: str, detail: str) -> None: ...
+    def progress(self, name: str, progress: object) -> None: ...
+    def __enter__(self) -> "_Silent":
+        return self
+
+    def __exit__(self, *raised: object) -> None: ...
+
+
+class _Deaf:
+    def report(self, key: str, progress: object) -> None: ...
+    def published(self, key: str) -> None: ...
+    def stop_requested(self) -> bool:
+        return False
+
+
+class _NoLog(_Silent):
+    def __init__(self, *arguments: object) -> None: ...
+
+
+class _WorldLeases(Leases):
+    def __init__(self, store: Store) -> None:
+        super().__init__(store, clock=lambda: current.clock())
+        current.leases.append(self)
+
+    def _start_heartbeats(self) -> None: ...
+
+    def acquire(self, *arguments: Any, **options: Any) -> Lease | Held:
+        current.num_acquires += 1
+        current.forget()
+        if current.run is not None and current.num_names > ATTEMPTS_OF_ONE_DRIVER:
+            raise KeyboardInterrupt
+        return super().acquire(*arguments, **options)
+
+    def _alive(self, digest: str, state: EpochState) -> Held | None:
+        current.is_watching = (digest, state.number) in self._seen
+        try:
+            return super()._alive(digest, state)
+        finally:
+            current.is_watching = False
+
+
+def _fields(lease: Lease | None) -> list[object]:
+    return [] if lease is None else [lease.digest, lease.epoch, lease.is_lost, lease._num_beats, lease._renewed]
+
+
+def in_world(name: str, store: Store, actor: Actor) -> Any:
+    """Runs one actor in a world of its own."""
+    global current
+    current = World(name, store)
+    return actor(store)
+
+
+@contextlib.contextmanager
+def replaced_machine() -> Iterator[None]:
+    """While entered, the modules of the protocol see the current world."""
+    clock = SimpleNamespace(
+        time=lambda: current.time(), monotonic=lambda: current.monotonic(), sleep=lambda s: current.sleep(s)
+    )
+    names = SimpleNamespace(uuid4=lambda: SimpleNamespace(hex=current.new_name()))
+    replacements: list[tuple[Any, str, Any]] = [
+        (attempt, "open_store", lambda prefix: current.store),
+        (attempt, "AttemptLog", _NoLog),
+        (attempt, "now", lambda: ""),
+        (lease, "now", lambda: ""),
+        (lease, "time", clock),
+        (lease, "uuid", names),
+        (
+            lease,
+            "this_process",
+            lambda name: Holder(name=name, host=f"machine of {current.name}", pid=1, process="", since=""),
+        ),
+        (local_backend, "time", clock),
+        (records, "ThreadPoolExecutor", _OneByOne),
+        (run, "Leases", _WorldLeases),
+        (run, "collect_provenance", lambda store: PROVENANCE),
+        (run, "new_attempt", lambda: current.new_name()),
+        (run, "time", clock),
+        (transient, "PAUSES_SECONDS", (0.0,)),
+    ]
+    with contextlib.ExitStack() as stack:
+        for module, name, value in replacements:
+            stack.enter_context(mock.patch.object(module, name, value))
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+class Nothing(BaseModel, frozen=True, extra="forbid"):
+    pass
+
+
+class Leg(BaseModel, frozen=True, extra="forbid"):
+    until_step: StopAt[int]
+
+
+class Made(BaseModel, frozen=True, extra="forbid"):
+    number: int
+
+
+def put(context: StepContext, file: str, text: str) -> None:
+    store = current.store
+    with store.open(f"{store.relative(context.output_path)}/{file}", "wb") as stream:
+        stream.write(text.encode())
+
+
+@step()
+def plain(config: Nothing, context: StepContext) -> Made:
+    """One file; the heart beats before it is written, and who is told to stop does so."""
+    current.forget(context.attempt, context.lease_epoch)
+    current.beat()
+    current.forget(context.attempt, context.lease_epoch)
+    if context.stop_requested():
+        raise StepStopped("asked to")
+    put(context, "file", "what every attempt writes")
+    return Made(number=1)
+
+
+@step()
+def quiet(config: Nothing, context: StepContext) -> Made:
+    """One file, and no heartbeat."""
+    current.forget(context.attempt, context.lease_epoch)
+    put(context, "file", "what every attempt writes")
+    return Made(number=1)
+
+
+@step()
+def legs(config: Leg, context: StepContext) -> Made:
+    """A trajectory of two milestones."""
+    current.forget(context.attempt, context.lease_epoch)
+    done = context.milestones()
+    for at in range(max(done, default=0) + 1, config.until_step + 1):
+        put(context, f"{at}/file", f"state at {at}")
+        context.publish(at, str(at), Made(number=at))
+    return Made(number=config.until_step)
+
+
+QUIET = quiet("quiet", Nothing())
+PLAIN = plain("plain", Nothing())
+TWO_LEGS = legs("legs", Leg(until_step=2))
+
+
+def driver_of(*steps: Step[Any]) -> Actor:
+    """A driver with its attempts in its own process."""
+
+    def drive(store: Store) -> int:
+        run = Run(steps, store, LocalBackend(), _Silent(), command="", back_off_seconds=1.0)  # type: ignore[arg-type]
+        current.run = run
+        try:
+            return run.run()
+        except StoreError:  # before anything began: one message to the user
+            return 1
+
+    return drive
+
+
+def attempt_of(item: Step[Any], epoch: int) -> str:
+    """One attempt, as a worker makes it; how it ended."""
+    kind = KindReference.to(item.kind)
+    name = f"{current.name}-{epoch}"
+    task = Task(
+        prefix="memory://runs",
+        name=item.name,
+        kind=kind,
+        digest=item.digest,
+        milestone=item.until,
+        identity=item.identity,
+        config=item.config,
+        resources=item.resources,
+        attempt=name,
+        lease_epoch=epoch,
+        provenance=PROVENANCE,
+    )
+    return run_attempt(task, _Deaf(), SequentialFanOut(), capture_prints=False).status
+
+
+def holder_of(item: Step[Any]) -> Actor:
+    """Acquires, makes one attempt, releases: the part of a driver where drivers meet, for larger searches."""
+
+    def hold(store: Store) -> str:
+        leases = _WorldLeases(store)
+        try:
+            got = leases.acquire(item.digest, item.name, lambda: None)
+            if isinstance(got, Held):
+                got = leases.acquire(item.digest, item.name, lambda: None)
+            if isinstance(got, Held):
+                return "waits"
+            current.forget(got.epoch)
+            status = attempt_of(item, got.epoch)
+            current.forget(got.epoch, status)
+            got.release(has_committed=status == "done")
+        except StoreError:
+            return "stumbles"
+        return status
+
+    return hold
+
+
+def claimed(item: Step[Any]) -> dict[str, bytes]:
+    """A store in which somebody has claimed the first epoch of `item`."""
+    holder = Holder(name=item.name, host="machine of D", pid=1, process="", since="")
+    return {f"{LEASES}/{item.digest}/00000001.{CLAIM}": holder.model_dump_json().encode()}
+
+
+def worker_of(item: Step[Any]) -> Actor:
+    """The attempt of the first epoch, on a machine of its own, which nobody can stop."""
+    return lambda store: attempt_of(item, 1)
+
+
+def giver_of(item: Step[Any]) -> Actor:
+    """The driver of that attempt: it takes it for dead, lets go of its lease, and begins again."""
+
+    def give(store: Store) -> str:
+        with contextlib.suppress(StoreError):  # as a driver does: a lease goes stale by itself
+            _WorldLeases(store).release(item.digest, 1, has_committed=False)
+        current.forget("given up")
+        return str(holder_of(item)(store))
+
+    return give
+
+
+def looks_private(actor: str, operation: Operation) -> bool:
+    """An attempt's own files: before its record is there nobody else looks at them."""
+    return operation.name == "choose" or operation.path.startswith("outputs/") or operation.path.startswith("failures/")
+
+
+def check_outputs(content: Content) -> None:
+    """What a reader may see at any time: complete outputs, each found by its name."""
+    files = dict(content)
+    for path, data in files.items():
+        if not path.startswith(f"{COMMITS}/"):
+            continue
+        record = Record.model_validate_json(data)
+        assert path == f"{COMMITS}/{record.key}.json", f"{path} holds the record of {record.key}"
+        assert f"{LABELS}/{record.name}/{record.key}" in files, f"{path}: no label leads to it"
+        assert record.manifest, f"{path}: without files"
+        for entry in record.manifest:
+            there = files.get(f"{record.output_path}/{entry.path}")
+            assert there is not None, f"{path}: its file {entry.path} is not there"
+            assert described(there) == (entry.size_in_bytes, entry.crc32c), f"{path}: its file {entry.path} is torn"
+
+
+def check_change(actor: str, operation: Operation, before: Content, after: Content) -> None:
+    """Records are created once, never changed, never deleted; and none of an older epoch once a newer has begun."""
+    path = operation.path
+    old, new = dict(before).get(path), dict(after).get(path)
+    if not path.startswith(f"{COMMITS}/"):
+        return
+    assert old is None, f"{path} was there and is {'deleted' if new is None else 'replaced'}"
+    assert new is not None
+    record = Record.model_validate_json(new)
+    of_lease = f"{LEASES}/{record.digest}/"
+    newest = max((parts(name)[1] for name, _ in before if name.startswith(of_lease)), default=0)
+    mine = record.provenance.lease_epoch
+    assert newest <= mine, f"a zombie of epoch {mine} publishes {path} in epoch {newest}"
+
+
+class EndCheck:
+    """After any end, one driver that nobody disturbs completes everything, and nothing was cleaned by hand."""
+
+    def __init__(self, *steps: Step[Any]) -> None:
+        self._steps = steps
+        self._seen: set[Content] = set()
+
+    def __call__(self, content: Content, ends: dict[str, Any]) -> None:
+        wanted = {f"{COMMITS}/{item.key}.json" for item in self._steps}
+        if 0 in ends.values():
+            assert wanted <= dict(content).keys(), "a driver said that all is done, and it is not"
+        if content in self._seen:
+            return
+        self._seen.add(content)
+        store = MemoryStore(content)
+        code = in_world("survivor", store, driver_of(*self._steps))
+        assert code == 0, "the next run does not complete"
+        check_outputs(store.content)
+        assert wanted <= dict(store.content).keys()
+        before = dict(content)
+        changed = [path for path, data in store.content if path.startswith(COMMITS) and before.get(path, data) != data]
+        assert not changed, f"the next run changed {changed}"
+
+
+def search(actors: Mapping[str, Actor], *steps: Step[Any], **options: Any) -> Search:
+    """All interleavings of `actors`, held to every promise."""
+    return Search(
+        actors,
+        is_private=options.pop("is_private", looks_private),
+        on_content=check_outputs,
+        on_change=check_change,
+        on_end=EndCheck(*steps),
+        around=in_world,
+        **options,
+    )
