@@ -30,7 +30,7 @@ from marin_dag.transient import is_transient, patiently
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
-QUEUED_SECONDS = 5.0
+QUEUED_SECONDS = 10.0
 """A step that has not begun so long after it was handed over is told to wait for its resources."""
 ATTEMPTS_WITHOUT_PROGRESS = 3
 # With the longest pause, about ten minutes without a store before a step is given up.

@@ -43,10 +43,11 @@ def wait_for_executions(folder: Path, number: int, process: subprocess.Popen[str
     wait_for(lambda: sum(executions(folder / "marks").values()) >= number, process)
 
 
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    """Waits until it is true; `process` must live meanwhile."""
     deadline = time.monotonic() + 120
     while not condition():
-        assert process.poll() is None, process.communicate()[0]
+        assert process is None or process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
