@@ -44,7 +44,7 @@ def join_cluster() -> str:
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": python_path()}}
     try:
         context = ray.init(**options)
-    except (ConnectionError, RuntimeError) as error:
+    except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
         raise UserError(unreachable(os.environ["RAY_ADDRESS"], first_line(error))) from error
     return dashboard_line(context.dashboard_url)
 
