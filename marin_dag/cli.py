@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from marin_dag.commands import accept, bump, drop, fork, ls, why
+from marin_dag.commands import accept, attach, bump, drop, fork, ls, stop, why
 from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, Build, Command, Session, program
 from marin_dag.errors import UserError
@@ -24,6 +24,8 @@ COMMANDS = {
         bump.COMMAND,
         ls.COMMAND,
         drop.COMMAND,
+        attach.COMMAND,
+        stop.COMMAND,
     )
 }
 DEFAULT = Command("(none)", "", "run what is not done", plan_and_run)
@@ -103,6 +105,7 @@ def _parser(name: str, add_arguments: Callable[[argparse.ArgumentParser], None] 
     parser.add_argument("--force", action="append", default=[], metavar="STEP", help="run STEP although it is done")
     parser.add_argument("--prefix", default="runs", metavar="DIR|gs://...", help="where outputs are (default: runs)")
     parser.add_argument("--backend", choices=("ray", "local"), default="ray", help="local: in this process")
+    parser.add_argument("--detach", action="store_true", help="hand the run to the cluster of RAY_ADDRESS and leave")
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error was raised")
     for command in COMMANDS.values():
         if command.add_arguments is not None:

@@ -4,6 +4,7 @@ import datetime
 import getpass
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import socket
@@ -15,6 +16,9 @@ from pydantic import BaseModel
 
 from marin_dag.redact import redact
 from marin_dag.store import Store
+
+DETACHED_FROM = "MARIN_DAG_DETACHED_FROM"
+"""Environment variable of a detached driver, whose copy of the project has no repository: the `git_state` it left."""
 
 
 class Environment(BaseModel, frozen=True, extra="forbid"):
@@ -54,15 +58,21 @@ def user_name() -> str:
 def collect_provenance(store: Store) -> Provenance:
     """What is true of this driver for all the steps it runs. Writes the environment if the store has not got it."""
     folder = Path(sys.argv[0]).absolute().parent if sys.argv and sys.argv[0] else Path.cwd()
-    commit = _git(folder, "rev-parse", "HEAD")
-    changes = None if commit is None else _git(folder, "status", "--porcelain")
+    commit, is_dirty = json.loads(os.environ[DETACHED_FROM]) if DETACHED_FROM in os.environ else git_state(folder)
     return Provenance(
         git_commit=commit,
-        is_dirty=None if changes is None else bool(changes),
+        is_dirty=is_dirty,
         argv=tuple(redact(argument) for argument in sys.argv),
         host=socket.gethostname(),
         environment=_keep_environment(store),
     )
+
+
+def git_state(folder: Path) -> tuple[str | None, bool | None]:
+    """The commit, and whether anything differs from it; None where there is no repository."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = None if commit is None else _git(folder, "status", "--porcelain")
+    return commit, None if changes is None else bool(changes)
 
 
 def installed_packages() -> dict[str, str]:

@@ -5,6 +5,7 @@ One of its own is for this run alone: it listens on this machine only, asks for 
 
 import os
 import secrets
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from marin_dag.errors import UserError
 
 TOKEN_FILE = Path("~/.ray/auth_token")
 NUM_CPUS_LEAST = 2
+FIRST_CONTACT_SECONDS = 10.0
 OBJECT_STORE_IN_BYTES = 128 * 2**20
 QUIET = {
     # Steps that ask for no accelerator see none, today and after Ray changes its default.
@@ -32,6 +34,8 @@ def is_connected() -> bool:
 
 def join_cluster() -> str:
     """Joins the cluster of RAY_ADDRESS; returns where its dashboard is, for the user."""
+    refuse_unreachable(os.environ["RAY_ADDRESS"])
+    use_the_token()
     import ray
 
     options = dict(OPTIONS)
@@ -40,11 +44,8 @@ def join_cluster() -> str:
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": python_path()}}
     try:
         context = ray.init(**options)
-    except (ConnectionError, RuntimeError) as error:
-        raise UserError(
-            f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: {str(error).strip().splitlines()[0]} Check that the cluster is "
-            "up (`ray status`) and that RAY_AUTH_TOKEN or ~/.ray/auth_token holds its token."
-        ) from error
+    except (ConnectionError, RuntimeError, ray.exceptions.RayError) as error:
+        raise UserError(unreachable(os.environ["RAY_ADDRESS"], first_line(error))) from error
     return dashboard_line(context.dashboard_url)
 
 
@@ -100,6 +101,37 @@ def require_a_token() -> None:
             f"{path}: {error.strerror}: the token that guards the Ray dashboard cannot be kept there; set "
             "RAY_AUTH_TOKEN to a secret of your own."
         ) from error
+
+
+def refuse_unreachable(address: str) -> None:
+    """Ray itself knocks for minutes, and then fills the screen."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdigit():
+        return  # "auto", or a folder: Ray finds out at once
+    try:
+        socket.create_connection((host, int(port)), FIRST_CONTACT_SECONDS).close()
+    except OSError as error:
+        raise UserError(unreachable(address, str(error))) from error
+
+
+def unreachable(address: str, why: str) -> str:
+    """What to tell the user of a cluster that cannot be joined."""
+    return (
+        f"RAY_ADDRESS={address}: {why}. Check that the cluster is up (`ray status`) and that RAY_AUTH_TOKEN or "
+        "~/.ray/auth_token holds its token; unset RAY_ADDRESS to run on this machine."
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without what it goes on to say."""
+    return (str(error).strip() or type(error).__qualname__).splitlines()[0].rstrip(".")
+
+
+def use_the_token() -> None:
+    """Before Ray is imported: a client that has a token shows it."""
+    known = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if "ray" not in sys.modules and (known or TOKEN_FILE.expanduser().exists()):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _where_the_token_is() -> str:

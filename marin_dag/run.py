@@ -3,12 +3,10 @@
 import contextlib
 import dataclasses
 import hashlib
-import signal
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import ValidationError
 
@@ -17,8 +15,10 @@ from marin_dag.backend import Backend
 from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input, replace_inputs
+from marin_dag.interrupts import heard
 from marin_dag.lease import Held, Lease, Leases
-from marin_dag.live import Display
+from marin_dag.live import ENDINGS, Display
+from marin_dag.obituary import headline, obituary, summary
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Failure, Records, attempt_path, first_lines, make_manifest, new_attempt
 from marin_dag.resources import Cpu
@@ -30,7 +30,7 @@ from marin_dag.transient import is_transient, patiently
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
-QUEUED_SECONDS = 5.0
+QUEUED_SECONDS = 10.0
 """A step that has not begun so long after it was handed over is told to wait for its resources."""
 ATTEMPTS_WITHOUT_PROGRESS = 3
 # With the longest pause, about ten minutes without a store before a step is given up.
@@ -117,10 +117,11 @@ class Run:
         largest = max(
             (n.step.resources.num_cpus for n in self._unfinished() if isinstance(n.step.resources, Cpu)), default=1
         )
-        with self._signals(), self._display:
+        with heard(self._on_signal) as listen_again, self._display:
             self._display.begin([node.step.name for node in self._unfinished()])
             try:
                 greeting = self._backend.start(self, largest)
+                listen_again()
                 if greeting:
                     self._display.say(greeting)
                 self._loop()
@@ -312,7 +313,7 @@ class Run:
             self._keep(failure)
             delay = self._back_off_seconds * 2 ** (node.num_without_progress - 1)
             node.state, node.not_before = "waiting", time.monotonic() + delay
-            self._display.event(node.step.name, "retrying", f"in {delay:g} s after {_headline(failure)}")
+            self._display.event(node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}")
             return
         if failure.is_transient and node.num_without_progress >= ATTEMPTS_WITHOUT_PROGRESS:
             text = f"{failure.error}\ncrash loop: {node.num_without_progress} attempts in a row got no further"
@@ -334,7 +335,7 @@ class Run:
     def _fail(self, node: Node, failure: Failure) -> None:
         node.state = "failed"
         self.failures[node.step.key] = failure
-        self._display.event(node.step.name, "failed", _headline(failure))
+        self._display.event(node.step.name, "failed", headline(failure))
         self._keep(failure)
 
     def _keep(self, failure: Failure) -> None:
@@ -402,22 +403,8 @@ class Run:
             with contextlib.suppress(StoreError):  # it goes stale by itself
                 lease.release(has_committed=has_committed)
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """First Ctrl-C (or SIGTERM): running steps save and leave. Second: they are cancelled."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        previous: dict[signal.Signals, Any] = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous[number] = signal.signal(number, self._on_signal)
-        try:
-            yield
-        finally:
-            for restored, handler in previous.items():
-                signal.signal(restored, handler)
-
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """First Ctrl-C (or SIGTERM): running steps save and leave. Second: they are cancelled."""
         self._num_interrupts += 1
         if self._num_interrupts > 1:
             raise KeyboardInterrupt
@@ -433,30 +420,16 @@ class Run:
         self._leases.close()
 
     def _conclude(self) -> int:
-        count = {state: sum(n.state == state for n in self._nodes.values()) for state in ("done", "failed", "blocked")}
-        num_stopped = sum(node.state == "stopped" for node in self._nodes.values())
-        left = len(self._nodes) - sum(count.values()) - num_stopped
         for key, failure in self.failures.items():
-            self._display.complain(_obituary(self._nodes[key], failure, self._store))
-        if count["done"] == len(self._nodes):
+            node = self._nodes[key]
+            self._display.complain(obituary(node.step.name, node.num_attempts, failure, self._store))
+        states = [node.state for node in self._nodes.values()]
+        if all(state == "done" for state in states):
             return 0
-        parts = {"failed": count["failed"], "blocked": count["blocked"], "stopped": num_stopped, "not run": left}
-        said = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
-        self._display.complain(f"{count['done']} of {len(self._nodes)} steps are done, {said}")
+        count = {state: states.count(state) for state in get_args(State) if state in ENDINGS}
+        self._display.complain(summary(len(states), count))
         self._display.complain(f"to go on:  {self._command}")
         return 1
-
-
-def _obituary(node: Node, failure: Failure, store: Store) -> str:
-    again = f" ({node.num_attempts} attempts)" if node.num_attempts > 1 else ""
-    lines = [f"\n{node.step.name} failed{again}: {failure.error_type}: {failure.error}"]
-    if store.exists(failure.log_path):  # not if the attempt never began
-        lines.append(f"  log:  {store.url(failure.log_path)}")
-    return "\n".join(lines)
-
-
-def _headline(failure: Failure) -> str:
-    return f"{failure.error_type}: {failure.error.splitlines()[0]}"
 
 
 def _input_keys(step: Step[Any]) -> list[str]:

@@ -4,6 +4,7 @@ import shutil
 import sys
 from typing import Any
 
+from marin_dag.commands.detach import detach
 from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Session
 from marin_dag.explain import explain
 from marin_dag.plan import Plan, Verdict
@@ -23,7 +24,7 @@ def plan_and_run(session: Session) -> int:
         print(f"nothing to do: {done} steps, all done")
         _print_results(session, plan)
         return NOTHING_WOULD_RUN
-    return _carry_out(session, plan)
+    return detach(session) if session.parsed.detach else _carry_out(session, plan)
 
 
 def show_plan(session: Session, plan: Plan) -> int:

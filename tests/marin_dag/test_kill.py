@@ -43,10 +43,11 @@ def wait_for_executions(folder: Path, number: int, process: subprocess.Popen[str
     wait_for(lambda: sum(executions(folder / "marks").values()) >= number, process)
 
 
-def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
+    """Waits until it is true; `process` must live meanwhile."""
     deadline = time.monotonic() + 120
     while not condition():
-        assert process.poll() is None, process.communicate()[0]
+        assert process is None or process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -130,12 +131,13 @@ def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(quick_folder: P
     assert committed_bytes(quick_folder / "runs") == expected
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_in(
-    tmp_path: Path, expected: dict[str, object]
+    tmp_path: Path, expected: dict[str, object], number: int
 ):
     process = driver(tmp_path, "ray", 0.3)
     wait_for_executions(tmp_path, 6, process)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     code, output = finish(process)
     assert code == 1, output
     assert "Ray dashboard http://127.0.0.1:" in output

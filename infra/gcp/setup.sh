@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Makes, once, what a project needs besides machines: bucket, account, image. Running it again changes nothing.
+#   PROJECT=... BUCKET=... REGION=europe-west4 infra/gcp/setup.sh
+set -euo pipefail
+: "${PROJECT:?the Google Cloud project}" "${BUCKET:?the name of the bucket, without gs://}" "${REGION:?such as europe-west4}"
+
+here=$(cd "$(dirname "$0")" && pwd)
+account=marin-dag@$PROJECT.iam.gserviceaccount.com
+image=$REGION-docker.pkg.dev/$PROJECT/marin-dag/runtime:latest
+
+gcloud services enable --project "$PROJECT" \
+  compute.googleapis.com tpu.googleapis.com storage.googleapis.com artifactregistry.googleapis.com \
+  cloudbuild.googleapis.com cloudresourcemanager.googleapis.com iam.googleapis.com
+
+# The machines' account: starts machines and slices, pulls the image, reads and writes one bucket, and nothing else.
+gcloud iam service-accounts describe "$account" --project "$PROJECT" >/dev/null 2>&1 ||
+  gcloud iam service-accounts create marin-dag --project "$PROJECT"
+for role in roles/compute.admin roles/tpu.admin roles/iam.serviceAccountUser roles/artifactregistry.reader; do
+  gcloud projects add-iam-policy-binding "$PROJECT" \
+    --member "serviceAccount:$account" --role "$role" --condition None --quiet >/dev/null
+done
+
+# In the slices' region: a byte that crosses regions costs more than it costs to store for a year.
+gcloud storage buckets describe "gs://$BUCKET" >/dev/null 2>&1 ||
+  gcloud storage buckets create "gs://$BUCKET" --project "$PROJECT" --location "$REGION" \
+    --uniform-bucket-level-access --public-access-prevention --soft-delete-duration 7d
+gcloud storage buckets update "gs://$BUCKET" --lifecycle-file "$here/lifecycle.json"
+gcloud storage buckets add-iam-policy-binding "gs://$BUCKET" \
+  --member "serviceAccount:$account" --role roles/storage.objectUser >/dev/null
+
+gcloud artifacts repositories describe marin-dag --project "$PROJECT" --location "$REGION" >/dev/null 2>&1 ||
+  gcloud artifacts repositories create marin-dag --project "$PROJECT" --location "$REGION" --repository-format docker
+gcloud builds submit "$here/../.." --project "$PROJECT" --config "$here/build.yaml" --substitutions "_IMAGE=$image"

@@ -1,0 +1,123 @@
+"""Detached runs: the driver as a job of the Ray cluster, which goes on when the terminal is gone.
+
+The job gets a copy of the project's folder, without what git ignores: an edit made meanwhile does not reach it.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from marin_dag.errors import UserError
+from marin_dag.provenance import DETACHED_FROM, git_state
+from marin_dag.ray_cluster import first_line, refuse_unreachable, unreachable, use_the_token
+
+DRAIN_SECONDS = 3600
+"""How long running steps may take to save their work before Ray kills the driver."""
+POLL_SECONDS = 0.5
+ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+NOT_SENT = (".git", ".venv")
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One detached run."""
+
+    name: str
+    status: str
+    message: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, well or not."""
+        return self.status in ENDED
+
+
+class DetachedRuns:
+    """The detached runs of one pipeline under one prefix, on the cluster of RAY_ADDRESS."""
+
+    def __init__(self, pipeline: str, prefix: str) -> None:
+        address = os.environ.get("RAY_ADDRESS")
+        if not address:
+            raise UserError(
+                "a detached run needs a cluster that outlives this terminal: set RAY_ADDRESS to one, or start one on "
+                "this machine: `RAY_AUTH_MODE=token ray start --head`, then `export RAY_ADDRESS=auto`."
+            )
+        refuse_unreachable(address)
+        use_the_token()
+        from ray.exceptions import RayError
+        from ray.job_submission import JobSubmissionClient
+
+        self._of = {"pipeline": pipeline, "prefix": prefix}
+        try:
+            self._client: Any = JobSubmissionClient()
+        except (ConnectionError, RuntimeError, ValueError, RayError) as error:
+            raise UserError(unreachable(address, first_line(error))) from error
+
+    def submit(self, command: Sequence[str], folder: Path) -> str:
+        """Starts `command`, whose first word is python, in a copy of `folder`; returns the job's name."""
+        python, *words = command
+        name = f"{self._of['pipeline']}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+        submitted: str = self._client.submit_job(
+            # Its own standard error too, so that the log shows what went wrong where it did.
+            entrypoint=f"exec {shlex.join([self._python(python), '-u', *words])}",
+            submission_id=name,
+            metadata=self._of,
+            runtime_env={
+                "working_dir": str(folder),
+                "excludes": list(NOT_SENT),
+                "env_vars": {
+                    "RAY_JOB_STOP_WAIT_TIME_S": str(DRAIN_SECONDS),
+                    DETACHED_FROM: json.dumps(git_state(folder)),
+                },
+            },
+        )
+        return submitted
+
+    def _python(self, python: str) -> str:
+        """This very interpreter, if the driver will run on this machine; elsewhere what the cluster calls python."""
+        host = self._client.get_address().rpartition("://")[2].rpartition(":")[0]
+        own = {"127.0.0.1", "localhost", socket.gethostname()}
+        with contextlib.suppress(OSError):  # a machine that does not know its own name
+            own.add(socket.gethostbyname(socket.gethostname()))
+        is_tunnel = os.environ["RAY_ADDRESS"].startswith("http")
+        return sys.executable if host in own and not is_tunnel else python
+
+    def newest(self, name: str | None = None) -> Job:
+        """The job of that name, else the one that runs, else the one that ended last."""
+        found = [job for job in self._client.list_jobs() if job.submission_id is not None]
+        if name is None:
+            found = [job for job in found if (job.metadata or {}) == self._of]
+        else:
+            found = [job for job in found if job.submission_id == name]
+        if not found:
+            what = f"no detached run called {name!r}" if name else f"no detached run of {self._of['pipeline']}"
+            others = sorted(job.submission_id for job in self._client.list_jobs() if job.submission_id)
+            listed = f"; there are {', '.join(others)}" if others else ""
+            raise UserError(f"{what} with --prefix {self._of['prefix']} on this cluster{listed}.")
+        newest = max(found, key=lambda job: (job.status.value not in ENDED, job.start_time or 0))
+        return Job(newest.submission_id, newest.status.value, newest.message or "")
+
+    def follow(self, name: str) -> Job:
+        """Prints what the job says until it has ended."""
+        asyncio.run(self._print_log(name))
+        while not (job := self.newest(name)).has_ended:
+            time.sleep(POLL_SECONDS)
+        return job
+
+    async def _print_log(self, name: str) -> None:
+        async for text in self._client.tail_job_logs(name):
+            print(text, end="", flush=True)
+
+    def stop(self, name: str) -> None:
+        """Asks the driver to let running steps save their work, as one Ctrl-C does."""
+        self._client.stop_job(name)

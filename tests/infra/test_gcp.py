@@ -1,0 +1,115 @@
+"""The cluster definitions for Google Cloud, as far as they can be checked without it: by Ray's schema and loaders."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from marin_dag.resources import Tpu
+from marin_dag.slices import slice_shape
+from pipelines.scales import SCALES
+
+ROOT = Path(__file__).parents[2]
+DEFINITIONS = sorted((ROOT / "infra/gcp").glob("v*.yaml"))
+DIFFERING = {"cluster_name", "max_workers", "region", "availability_zone", "image", "tpu"}
+
+
+def read(path: Path) -> dict[str, Any]:
+    definition: dict[str, Any] = yaml.safe_load(path.read_text())
+    return definition
+
+
+@pytest.fixture(params=DEFINITIONS, ids=lambda path: path.stem)
+def definition(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return read(request.param)
+
+
+def test_there_is_a_definition_for_each_slice_of_the_recipe_but_the_branches_and_one_for_trials():
+    slices = {read(path)["available_node_types"]["tpu"]["node_config"]["acceleratorType"] for path in DEFINITIONS}
+    assert slices == {"v4-2048", "v5litepod-256", "v6e-8"}
+    wanted = (SCALES["8b"].kestrel_resources, SCALES["8b"].main_resources)
+    assert {resources.slice for resources in wanted if isinstance(resources, Tpu)} < slices
+
+
+def test_ray_accepts_the_definition_and_knows_its_slices(definition: dict[str, Any]):
+    # In a process of its own: what Ray's loaders import warns of old Pythons and of itself.
+    script = """
+import json, sys
+from ray.autoscaler._private.util import prepare_config, validate_config
+from ray.autoscaler._private.gcp.config import get_node_type
+definition = json.load(sys.stdin)
+prepared = prepare_config(definition)  # as `ray up` does: with its defaults, then by its schema
+validate_config(prepared)
+assert not any(prepared[key] for key in prepared if key.endswith("setup_commands")), prepared
+print(json.dumps({name: get_node_type(kind["node_config"]).name for name, kind in
+                  prepared["available_node_types"].items()}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], input=json.dumps(definition), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"head": "COMPUTE", "cpu": "COMPUTE", "tpu": "TPU"}
+
+
+def test_a_machine_of_a_slice_declares_the_chips_that_it_has(definition: dict[str, Any]):
+    from ray._private.accelerators.tpu import TPUAcceleratorManager, get_chips_per_host
+
+    tpu = definition["available_node_types"]["tpu"]
+    shape = slice_shape(tpu["node_config"]["acceleratorType"])
+    assert tpu["resources"]["TPU"] == shape.chips_per_host == get_chips_per_host(shape.topology, shape.generation)
+    assert TPUAcceleratorManager.is_valid_tpu_accelerator_topology(shape.generation, shape.topology)
+    assert tpu["min_workers"] == tpu["max_workers"] <= definition["max_workers"]
+
+
+def test_every_machine_asks_for_the_token_and_the_dashboard_listens_on_the_head_alone(definition: dict[str, Any]):
+    assert definition["file_mounts"] == {"~/.ray/auth_token": "~/.ray/auth_token"}
+    (head,) = [command for command in definition["head_start_ray_commands"] if "ray start" in command]
+    (worker,) = [command for command in definition["worker_start_ray_commands"] if "ray start" in command]
+    assert all(command.startswith("RAY_AUTH_MODE=token ") for command in (head, worker))
+    assert "--dashboard-host=127.0.0.1" in head
+
+
+def test_machines_act_as_the_account_that_setup_makes(definition: dict[str, Any]):
+    setup = (ROOT / "infra/gcp/setup.sh").read_text()
+    assert "account=marin-dag@$PROJECT.iam.gserviceaccount.com" in setup
+    kinds = definition["available_node_types"]
+    accounts = [kinds[name]["node_config"]["serviceAccounts"][0]["email"] for name in ("head", "cpu")]
+    accounts.append(kinds["tpu"]["node_config"]["serviceAccount"]["email"])
+    assert set(accounts) == {"marin-dag@PROJECT.iam.gserviceaccount.com"}
+    assert definition["docker"]["image"].endswith("-docker.pkg.dev/PROJECT/marin-dag/runtime:latest")
+    assert "-docker.pkg.dev/$PROJECT/marin-dag/runtime:latest" in setup
+
+
+def leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    else:
+        yield path, value
+
+
+def test_the_definitions_differ_in_nothing_but_their_slices_and_where_these_are():
+    kept = [{path: value for path, value in leaves(read(path)) if not DIFFERING & set(path)} for path in DEFINITIONS]
+    assert kept[0] == kept[1] == kept[2]
+    assert len(kept[0]) > 20
+
+
+def test_what_the_bucket_forgets_is_only_what_can_be_made_again():
+    rules = json.loads((ROOT / "infra/gcp/lifecycle.json").read_text())["rule"]
+    deleted = [rule["condition"] for rule in rules if rule["action"]["type"] == "Delete"]
+    assert [condition["matchesPrefix"] for condition in deleted] == [["runs/work/"], ["runs/leases/"]]
+    assert all(condition["age"] >= 30 for condition in deleted)
+
+
+@pytest.mark.parametrize(
+    "script", ["infra/gcp/setup.sh", "infra/slurm/ray.sbatch", "tests/infra/run_slurm.sh", "tests/infra/srun"]
+)
+def test_shellcheck_has_nothing_to_say(script: str):
+    shellcheck = Path(sys.executable).parent / "shellcheck"
+    done = subprocess.run([shellcheck, "--severity=warning", ROOT / script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

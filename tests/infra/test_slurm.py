@@ -1,0 +1,101 @@
+"""The Slurm job script, run with stand-ins for srun and scontrol: two Ray nodes of one machine, and a real driver.
+
+run_slurm.sh runs the same script under a real Slurm controller.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.marin_dag.cluster_steps import notes
+from tests.marin_dag.test_kill import finish, wait_for
+
+ROOT = Path(__file__).parents[2]
+Job = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """Starts the script as Slurm would, with a command of this project."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in ("srun", "scontrol"):
+        shutil.copy(ROOT / "tests/infra" / name, commands / name)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str, **variables: str) -> subprocess.Popen[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SLURM_"))}
+        path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), kept["PATH"]])
+        environment = kept | {
+            "PATH": path,
+            "PYTHONPATH": str(ROOT),
+            "SLURM_JOB_ID": str(os.getpid()),
+            "SLURM_JOB_NODELIST": "two nodes",
+            "SLURM_CPUS_ON_NODE": "2",
+            "SRUN_NODES": str(tmp_path / "nodes"),
+            "TMPDIR": "/tmp",  # the path of Ray's sockets must be short
+            **variables,
+        }
+        started.append(
+            subprocess.Popen(
+                ["bash", str(ROOT / "infra/slurm/ray.sbatch"), *command],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def walks(folder: Path) -> list[str]:
+    return ["python", "tests/marin_dag/cluster_steps.py", str(folder / "runs"), str(folder / "marks"), "main", "spread"]
+
+
+def test_the_job_starts_ray_on_all_nodes_runs_the_driver_and_takes_everything_away(job: Job, tmp_path: Path):
+    code, output = finish(job(*walks(tmp_path)))
+    assert code == 0, output
+    assert "main  done" in output
+    assert len({node for _, node, _ in notes(tmp_path / "marks")}) <= 2
+    head = os.uname().nodename
+    assert (tmp_path / "nodes").read_text().split() == [head, head, "second"]  # its address, its Ray, the other's
+    assert not list(Path("/tmp").glob(f"ray-{os.getpid()}-*"))
+    assert not (tmp_path / "nodes.requeued").exists()
+
+
+def test_ahead_of_the_time_limit_steps_save_and_the_job_is_queued_again(job: Job, tmp_path: Path):
+    process = job(*walks(tmp_path)[:-1], GATE="3")
+    wait_for(lambda: notes(tmp_path / "marks", "main-gate"), process)
+    process.send_signal(signal.SIGUSR2)  # as `--signal=B:USR2@600` does
+    code, output = finish(process)
+    assert code == 1
+    assert "main  stopped:  its work so far is kept" in output
+    assert "stopped by the time limit; queued again" in output
+    assert (tmp_path / "nodes.requeued").read_text().strip() == str(os.getpid())
+    (tmp_path / "marks" / "open").touch()
+    code, output = finish(job(*walks(tmp_path)))
+    assert code == 0, output
+    assert [what for what, _, _ in notes(tmp_path / "marks") if what.startswith("main-from")] == [
+        "main-from-0",
+        "main-from-3",
+    ]
+
+
+def test_a_job_without_a_command_says_how_it_is_called(job: Job):
+    code, output = finish(job())
+    assert code == 2
+    assert "name the command to run, such as: sbatch" in output

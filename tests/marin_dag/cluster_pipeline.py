@@ -1,0 +1,23 @@
+"""A pipeline with a command line for tests of detached runs: python cluster_pipeline.py [COMMAND] --marks DIR."""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from typing import Any
+
+from marin_dag.cli import main
+from marin_dag.step import Step
+from tests.marin_dag.cluster_steps import graph
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--marks", required=True)
+    parser.add_argument("--gate", type=int, default=-1)
+
+
+def build(arguments: Namespace) -> list[Step[Any]]:
+    steps = graph(arguments.marks, arguments.gate)
+    return [steps["main"], steps["branch"]]
+
+
+if __name__ == "__main__":
+    sys.exit(main(build, add_arguments=add_arguments, name="walks"))

@@ -1,0 +1,141 @@
+"""A detached run: it outlives its terminal, is followed from another, drained, and guarded by a token."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marin_dag.records import Record, Records
+from marin_dag.store import open_store
+from tests.marin_dag.cluster_steps import notes
+from tests.marin_dag.test_kill import wait_for
+from tests.ray_nodes import ROOT, RayNodes
+
+SCRIPT = "tests/marin_dag/cluster_pipeline.py"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayNodes]:
+    """A head and one node, not the drivers' own: what they start stays when they go."""
+    with RayNodes({"num_cpus": 4}) as cluster:
+        yield cluster
+
+
+class Terminal:
+    """Starts commands of the pipeline, as one person in one folder would."""
+
+    def __init__(self, cluster: RayNodes, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self.marks = folder / "marks"
+        self._options = ["--prefix", str(folder / "runs"), "--marks", str(self.marks)]
+
+    def start(self, *words: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-u", SCRIPT, *words, *self._options],
+            cwd=ROOT,
+            env=self._cluster.environment | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __call__(self, *words: str, **variables: str) -> tuple[int, str, str]:
+        process = self.start(*words, **variables)
+        output, errors = process.communicate(timeout=240)
+        return process.returncode, output, errors
+
+    def records(self) -> list[Record]:
+        records = Records(open_store(str(self._folder / "runs")))
+        return [records.get(key) for key in records.committed_keys()]
+
+
+@pytest.fixture
+def terminal(cluster: RayNodes, tmp_path: Path) -> Terminal:
+    return Terminal(cluster, tmp_path)
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    assert process.stdout is not None
+    said = ""
+    for line in process.stdout:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"{text!r} was never said:\n{said}")
+
+
+def test_a_detached_run_goes_on_when_all_its_terminals_are_killed(terminal: Terminal):
+    code, output, errors = terminal("--detach", "--gate", "3")
+    assert code == 0, errors
+    assert "this terminal may be closed" in output
+    assert f"follow it  python {SCRIPT} attach --gate 3 --prefix" in output
+    attached = terminal.start("attach", "--gate", "3")
+    read_until(attached, "main  started")
+    os.killpg(attached.pid, signal.SIGKILL)
+    attached.communicate()
+    wait_for(lambda: notes(terminal.marks, "main-gate"))
+    (terminal.marks / "open").touch()
+    code, output, errors = terminal("attach")
+    assert code == 0, output + errors
+    assert "main  started" in output  # from the beginning, for whoever comes later
+    assert "branch  done" in output
+    assert "succeeded" in output
+    assert {"step": 8, "value": 31} in [record.result for record in terminal.records()]
+    assert {record.provenance.git_commit for record in terminal.records()} == {
+        subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
+    }
+    assert terminal("--detach")[1].startswith("nothing to do: ")
+
+
+def test_stop_drains_a_detached_run_and_the_next_one_goes_on(terminal: Terminal):
+    assert terminal("--detach", "--gate", "3")[0] == 0
+    wait_for(lambda: notes(terminal.marks, "main-gate"))
+    code, output, errors = terminal("stop")
+    assert code == 0, errors
+    assert "asked to stop; running steps save their work" in output
+    assert "stopping: running steps save their work" in output
+    assert "main  stopped:  its work so far is kept" in output
+    assert "0 of 2 steps are done, 1 stopped, 1 not run" in output
+    code, _, errors = terminal("stop")
+    assert code == 1
+    assert "has ended already: stopped" in errors
+    (terminal.marks / "open").touch()
+    assert terminal("--detach", "--gate", "3")[0] == 0
+    code, output, errors = terminal("attach")
+    assert code == 0, output + errors
+    assert [what for what, _, _ in notes(terminal.marks)] == [
+        *("main-from-0", "main-gate", "main-from-3", "main-gate"),
+        "branch-from-5",
+    ]
+
+
+def test_leaving_an_attached_run_says_how_to_come_back(terminal: Terminal):
+    assert terminal("--detach", "--gate", "3")[0] == 0
+    attached = terminal.start("attach")
+    read_until(attached, "main  started")
+    attached.send_signal(signal.SIGINT)
+    output, _ = attached.communicate()
+    assert attached.returncode == 130
+    assert "goes on without this terminal" in output
+    assert f"stop it    python {SCRIPT} stop --prefix" in output
+    (terminal.marks / "open").touch()
+    assert terminal("attach")[0] == 0
+
+
+def test_without_a_cluster_a_token_or_a_run_it_says_what_is_missing(terminal: Terminal):
+    code, _, errors = terminal("--detach", RAY_ADDRESS="")
+    assert code == 1
+    assert "a detached run needs a cluster that outlives this terminal: set RAY_ADDRESS" in errors
+    code, _, errors = terminal("--detach", RAY_AUTH_TOKEN="0123456789abcdef" * 2)
+    assert code == 1
+    assert "RAY_AUTH_TOKEN or ~/.ray/auth_token holds its token" in errors
+    assert "Traceback" not in errors
+    code, _, errors = terminal("attach")
+    assert code == 1
+    assert "no detached run of walks with --prefix" in errors

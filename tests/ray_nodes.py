@@ -1,0 +1,101 @@
+"""A Ray cluster of several nodes on one machine, in a process of its own, whose nodes a test may kill and add.
+
+As a script it reads one JSON command a line and answers with one JSON line: python ray_nodes.py.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TOKEN = "only-for-tests-of-clusters-" + "0123456789abcdef"
+# A dead node is noticed after two seconds instead of half a minute; a slow one is still waited for.
+HEALTH = {"period_ms": 200, "initial_delay_ms": 0, "failure_threshold": 10, "timeout_ms": 20_000}
+
+
+class RayNodes:
+    """A context: a head without cores, and `nodes` with what each declares; all gone when it is left."""
+
+    def __init__(self, *nodes: dict[str, Any], **environment: str) -> None:
+        self._nodes = nodes
+        self._own = environment
+        self.ids: list[str] = []
+        self.address = ""
+        self.dashboard = ""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the nodes, and of a driver that is to join them."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XLA_"))}
+        kept |= {f"RAY_health_check_{name}": str(value) for name, value in HEALTH.items()}
+        kept |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "JAX_PLATFORMS": "cpu"}
+        kept |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1", "RAY_USAGE_STATS_ENABLED": "0", **self._own}
+        return kept | ({"RAY_ADDRESS": self.address} if self.address else {})
+
+    def __enter__(self) -> "RayNodes":
+        command = [sys.executable, "-m", "tests.ray_nodes"]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started = self._ask(start=True)
+        self.address, self.dashboard = started["address"], started["dashboard"]
+        for node in self._nodes:
+            self.add(node)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    def add(self, node: dict[str, Any]) -> str:
+        """Starts a node; its id."""
+        self.ids.append(self._ask(add=node)["id"])
+        return self.ids[-1]
+
+    def kill(self, node_id: str) -> None:
+        """Kills all processes of a node, -9."""
+        self._ask(kill=node_id)
+        self.ids.remove(node_id)
+
+    def _ask(self, **command: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise RuntimeError("the process that holds the cluster has died")
+
+
+def _serve() -> None:
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    nodes = {}
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "start" in command:
+            head = cluster.add_node(num_cpus=0, include_dashboard=True, dashboard_port=0)
+            answer = {"address": cluster.address, "dashboard": f"http://{head.webui_url}"}
+        elif "add" in command:
+            node = cluster.add_node(**command["add"])
+            nodes[node.node_id] = node
+            answer = {"id": node.node_id}
+        else:
+            cluster.remove_node(nodes.pop(command["kill"]), allow_graceful=False)
+            answer = {}
+        print(json.dumps(answer), flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    _serve()
