@@ -29,6 +29,7 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     """One corpus and its way to documents."""
 
     name: str
+    """A label: of its steps, and on the page."""
     role: str
     """What it stands for in a mixture (`pipelines.roles`)."""
     description: str
@@ -44,6 +45,16 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     decontamination: Literal["drop", "report"] = "drop"
     num_tokens: float | None = None
     """The publisher's own count, where there is one."""
+    key: str = ""
+    """What mixtures and evaluations call it, which is part of their identity; the name, if not given. A source whose
+    name is a user's choice has a key of its own, so that another name changes nothing."""
+    origin: str = ""
+    """What messages call its only file, if a person knows it under another name."""
+
+    @property
+    def identity(self) -> str:
+        """`key`, or the name."""
+        return self.key or self.name
 
 
 # What no text should look like, whatever it is about.
@@ -72,7 +83,7 @@ def documents_of(source: Source, items: Step[EvaluationItemsResult]) -> Step[Dec
     """download -> extract -> filter -> dedup -> decontaminate; what a source does not ask for is no step."""
     fetched = download(f"download/{source.name}", DownloadConfig(fetch=source.fetch))
     documents: Step[Any] = extract(
-        f"extract/{source.name}", ExtractConfig(download=fetched, source=source.name, formats=source.formats)
+        f"extract/{source.name}", ExtractConfig(download=fetched, formats=source.formats, origin=source.origin)
     )
     if source.rules:
         documents = filter_documents(f"filter/{source.name}", FilterConfig(documents=documents, rules=source.rules))
