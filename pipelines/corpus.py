@@ -8,7 +8,7 @@ from marin_dag.step import Step
 from pipelines.mixtures import Weights
 from pipelines.roles import role_of_file, weights_by_source
 from pipelines.scales import Scale
-from pipelines.source import Source, documents_of
+from pipelines.source import Source, clean_documents
 from pipelines.sources import (
     LLAMA3_TOKENIZER,
     corpus_sources,
@@ -63,7 +63,7 @@ def corpus_of(folder: str, scale: Scale) -> Corpus:
 def eight_b_corpus(scale: Scale) -> Corpus:
     """The real data sets, by the names that the recipe gives them, under the Llama-3 tokenizer."""
     items = evaluation_items_step()
-    documents = {source.name: documents_of(source, items) for source in eight_b_sources().values()}
+    documents = clean_documents(eight_b_sources().values(), items)
     tokenizer = input_tokenizer("tokenizer", InputTokenizerConfig(tokenizer=LLAMA3_TOKENIZER))
     return Corpus(tokenizer, items, documents, _tokenized(documents, tokenizer, scale, {}), dict)
 
@@ -71,7 +71,7 @@ def eight_b_corpus(scale: Scale) -> Corpus:
 def _trained_corpus(sources: Mapping[str, Source], scale: Scale) -> Corpus:
     """A corpus under a tokenizer trained on it."""
     items = evaluation_items_step()
-    documents = {source.identity: documents_of(source, items) for source in sources.values()}
+    documents = clean_documents(sources.values(), items)
     labels = {source.identity: source.name for source in sources.values() if source.identity != source.name}
     tokenizer = train_tokenizer(
         "tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=scale.model.vocab_size)

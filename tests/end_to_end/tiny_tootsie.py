@@ -19,7 +19,7 @@ from marin_dag.step import Step
 from pipelines.corpus import Corpus
 from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP, Boundaries
-from pipelines.source import DEGENERATE, Source, documents_of
+from pipelines.source import DEGENERATE, Source, clean_documents
 from pipelines.tootsie import RESULTS, tootsie
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LlamaConfig
@@ -96,7 +96,7 @@ def corpus_of(folder: str) -> Corpus:
         )
         for name in SOURCES
     ]
-    documents = {source.name: documents_of(source, items) for source in sources}
+    documents = clean_documents(sources, items)
     tokenizer = train_tokenizer(
         "tokenizer",
         TrainTokenizerConfig(documents=documents, vocab_size=TINY.model.vocab_size, bytes_per_source=20_000),

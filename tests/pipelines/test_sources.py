@@ -7,10 +7,13 @@ import pytest
 
 from pipelines import mixtures
 from pipelines.corpus import corpus_of, laptop_corpus
-from pipelines.roles import ROLES, role_of_file
+from pipelines.roles import PRIORITY, ROLES, role_of_file
 from pipelines.scales import LAPTOP
+from pipelines.source import clean_documents
 from pipelines.sources import corpus_sources, documents_of, eight_b_sources, evaluation_items_step, laptop_sources
 from pipelines.tootsie import phases, tootsie
+from runtime.text.minhash import MinHash
+from steps.dedup import dedup
 from steps.download import Wheel
 
 COMPONENTS = {name for value in vars(mixtures).values() if isinstance(value, dict) for name in value if name.islower()}
@@ -55,6 +58,25 @@ def test_a_published_corpus_is_used_as_it_is_and_only_checked():
 def test_compiled_packages_are_the_same_file_on_every_machine():
     wheels = [source.fetch for source in laptop_sources().values() if isinstance(source.fetch, Wheel)]
     assert [wheel.name for wheel in wheels if wheel.platform_tags] == ["scikit-learn"]
+
+
+def test_a_text_of_two_sources_stays_with_the_one_that_teaches_and_never_with_the_web():
+    documents = clean_documents(laptop_sources().values(), evaluation_items_step())
+    deduplicated = {name: next(i.step for f, i in step.inputs if f == "documents") for name, step in documents.items()}
+    before = {name: [item.step.name for item in step.config.against] for name, step in deduplicated.items()}
+    assert before["textbook"] == []
+    assert before["papers"] == ["dedup/textbook", "dedup/encyclopedia"]
+    assert len(before["web"]) == 6
+    assert sorted(ROLES) == sorted(PRIORITY)
+
+
+def test_sources_whose_signatures_are_made_differently_are_refused_by_the_plan():
+    documents = clean_documents(laptop_sources().values(), evaluation_items_step())
+    web = next(item.step for field, item in documents["web"].inputs if field == "documents")
+    assert dedup.check is not None
+    dedup.check(web.config)
+    with pytest.raises(ValueError, match=r"minhash differs from that of dedup/textbook, which it is compared with"):
+        dedup.check(web.config.model_copy(update={"minhash": MinHash(num_bands=20)}))
 
 
 def own_file(folder, name, text="x"):

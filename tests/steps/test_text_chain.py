@@ -136,6 +136,45 @@ def test_rules_that_drop_everything_are_an_error(run_alone, corpus):
         run_alone(filter_documents, FilterConfig(documents=documents, rules=(Length(min_words=999),)), "filter")
 
 
+def deduplicated(run_alone, folder, name, texts, **changes):
+    corpus = write_corpus(folder / name, texts)
+    downloaded = run_alone(download, DownloadConfig(fetch=files_in(corpus, "*.jsonl.gz")), f"download/{name}")
+    documents = run_alone(extract, ExtractConfig(download=downloaded, formats=(JsonLines(),)), f"extract/{name}")
+    return run_alone(dedup, DedupConfig(documents=documents, **changes), f"dedup/{name}")
+
+
+WEB = [STORY, TEXTS[4], STORY.upper().replace(",", ";"), "A page that stands nowhere else."]
+
+
+def test_a_text_of_two_sources_stays_with_the_first_and_the_second_says_where_it_is(run_alone, tmp_path):
+    book = deduplicated(run_alone, tmp_path, "book", [STORY, STORY, "A chapter on bread, and on nothing else at all."])
+    web = deduplicated(run_alone, tmp_path, "web", WEB, against=(book,))
+    assert texts_of(book) == [STORY, "A chapter on bread, and on nothing else at all."]
+    assert texts_of(web) == [TEXTS[4], "A page that stands nowhere else."]
+    assert web.result.dropped == {
+        "exact duplicate of another source": 1, "near duplicate of another source": 1,
+    }  # fmt: skip
+    third = deduplicated(run_alone, tmp_path, "third", [TEXTS[4], STORY, "And a third."], against=(book, web))
+    assert texts_of(third) == ["And a third."]
+    clusters = lines_of(third, third.result.clusters)
+    assert [len(cluster["exact"]) for cluster in clusters] == [1, 1]
+
+
+def test_the_documents_that_stay_do_not_depend_on_how_many_tasks_compare_them(run_alone, tmp_path):
+    texts = [*WEB, *TEXTS]
+    one = deduplicated(run_alone, tmp_path, "one", texts)
+    many = deduplicated(run_alone, tmp_path, "many", texts, keys_per_task=1)
+    assert texts_of(one) == texts_of(many)
+    assert lines_of(one, one.result.clusters) == lines_of(many, many.result.clusters)
+    assert len(list((tmp_path / "outputs/dedup/many/pairs").iterdir())) == 15
+
+
+def test_a_source_of_which_nothing_is_new_is_an_error(run_alone, tmp_path):
+    book = deduplicated(run_alone, tmp_path, "book", [STORY])
+    with pytest.raises(UserError, match=r"exact duplicate of another source: 1\)\. Everything in it stands in"):
+        deduplicated(run_alone, tmp_path, "web", [STORY], against=(book,))
+
+
 def test_files_of_one_name_in_two_folders_keep_their_documents_apart(run_alone, tmp_path):
     for folder in ("train", "test"):
         (tmp_path / "hub" / folder).mkdir(parents=True)
