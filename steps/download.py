@@ -33,7 +33,7 @@ class InstalledPython(BaseModel, frozen=True, extra="forbid"):
 
     python_version: str
     inventory_sha256: Sha256
-    """Over names and sizes of its modules."""
+    """Over the names and the contents of its modules."""
 
 
 class Url(BaseModel, frozen=True, extra="forbid"):
