@@ -6,9 +6,11 @@ TORCH = torch==2.13.0
 .PHONY: tootsie test benchmarks lock format clean
 
 tootsie: .venv/ready
+	@echo "running the flagship at laptop scale: about 6 minutes on two cores the first time, seconds when all is done"
 	.venv/bin/python pipelines/tootsie.py
 
 test: .venv/test-ready
+	@echo "running ruff, mypy and pytest: about 8 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
@@ -18,12 +20,14 @@ test: .venv/test-ready
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run: make PYTHON=python3.12 tootsie")'
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@echo "installing $$(grep -c == requirements.lock) packages into .venv: about 2 minutes, and silent until it is done"
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	.venv/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "marin_dag.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
 	touch $@
 
 # torch is outside the lock: it is a reference to compare with, and its CPU build has a hash of its own.
 .venv/test-ready: .venv/ready requirements-test.lock
+	@echo "installing what the tests need, torch among it: about 3 minutes, and silent until it is done"
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-test.lock
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	touch $@

@@ -65,10 +65,11 @@ def ours(num_steps: int, *, deep: bool) -> float:
     from marin_dag.run import Run
     from marin_dag.store import open_store
 
+    unseen = Console(file=io.StringIO())
     steps = Graph(chain(num_steps) if deep else layered_graph(1, num_steps)).steps
     with tempfile.TemporaryDirectory() as prefix:
         store = open_store(prefix)
-        run = Run(steps, store, RayBackend(), LineDisplay(Console(file=io.StringIO())), command="")
+        run = Run(steps, store, RayBackend(), LineDisplay(unseen, unseen), command="")
         began = time.perf_counter()
         code = run.run()
         elapsed = time.perf_counter() - began

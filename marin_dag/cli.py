@@ -6,13 +6,22 @@ A command is a module of `marin_dag.commands` whose `COMMAND` is listed here.
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
 from marin_dag.commands import accept, attach, bump, drop, fork, ls, stop, why
 from marin_dag.commands.run import plan_and_run
-from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, Build, Command, Session, program
+from marin_dag.commands.session import (
+    FAILED,
+    INTERRUPTED,
+    NOTHING_WOULD_RUN,
+    Build,
+    Command,
+    Finished,
+    Session,
+    program,
+)
 from marin_dag.errors import UserError
 
 COMMANDS = {
@@ -41,6 +50,7 @@ def main(
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
     name: str,
     results: Mapping[str, str] | None = None,
+    summary: Callable[[Finished], Iterable[str]] | None = None,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -51,6 +61,7 @@ def main(
         name: of the pipeline; its forks are kept under it.
         results: the steps whose outputs a person wants to see in the end, each with the file or folder of it to show
             ("" for all of it); by default the steps that nothing else needs.
+        summary: the lines that a run ends with, before the results; of what its steps returned.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -60,7 +71,7 @@ def main(
     try:
         command.check(parsed.names)
         flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
-        return command.run(Session(parsed, arguments, build, name, results or {}, flags))
+        return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary))
     except BrokenPipeError:  # `| head` has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- the interpreter flushes it at exit
         return NOTHING_WOULD_RUN

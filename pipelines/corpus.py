@@ -8,7 +8,7 @@ from marin_dag.step import Step
 from pipelines.mixtures import Weights
 from pipelines.roles import role_of_file, weights_by_source
 from pipelines.scales import Scale
-from pipelines.source import Source, documents_of
+from pipelines.source import Source, clean_documents
 from pipelines.sources import (
     LLAMA3_TOKENIZER,
     corpus_sources,
@@ -29,11 +29,15 @@ class Corpus:
     tokenizer: Step
     evaluation_items: Step
     documents: Mapping[str, Step]
-    """Source -> its clean documents."""
+    """Key of a source -> its clean documents."""
     caches: Mapping[str, Step]
-    """Source -> its token cache."""
+    """Key of a source -> its token cache."""
     weights: Callable[[Weights], Weights]
-    """The recipe's weights in the names of these sources."""
+    """The recipe's weights by the keys of these sources."""
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Key of a source -> what the report calls it, where that is something else."""
+    is_own: bool = False
+    """Whether it is a user's own, and not one that the recipe names."""
 
     def mixture(self, weights: Weights, *later: tuple[int, Weights]) -> dict[str, Any]:
         """The fields of a phase that say what it reads; `later` are changes, each from its absolute step.
@@ -53,34 +57,37 @@ def laptop_corpus(scale: Scale) -> Corpus:
 
 def corpus_of(folder: str, scale: Scale) -> Corpus:
     """A user's own `*.jsonl.gz`, each file a source whose role its name tells."""
-    return _trained_corpus(corpus_sources(folder, role_of_file), scale)
+    return dataclasses.replace(_trained_corpus(corpus_sources(folder, role_of_file), scale), is_own=True)
 
 
 def eight_b_corpus(scale: Scale) -> Corpus:
     """The real data sets, by the names that the recipe gives them, under the Llama-3 tokenizer."""
     items = evaluation_items_step()
-    documents = {source.name: documents_of(source, items) for source in eight_b_sources().values()}
+    documents = clean_documents(eight_b_sources().values(), items)
     tokenizer = input_tokenizer("tokenizer", InputTokenizerConfig(tokenizer=LLAMA3_TOKENIZER))
-    return Corpus(tokenizer, items, documents, _tokenized(documents, tokenizer, scale), dict)
+    return Corpus(tokenizer, items, documents, _tokenized(documents, tokenizer, scale, {}), dict)
 
 
 def _trained_corpus(sources: Mapping[str, Source], scale: Scale) -> Corpus:
     """A corpus under a tokenizer trained on it."""
     items = evaluation_items_step()
-    documents = {source.name: documents_of(source, items) for source in sources.values()}
+    documents = clean_documents(sources.values(), items)
+    labels = {source.identity: source.name for source in sources.values() if source.identity != source.name}
     tokenizer = train_tokenizer(
         "tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=scale.model.vocab_size)
     )
-    sizes = {source.name: (source.role, source.size_in_bytes) for source in sources.values()}
-    caches = _tokenized(documents, tokenizer, scale)
-    return Corpus(tokenizer, items, documents, caches, lambda weights: weights_by_source(weights, sizes))
+    sizes = {source.identity: (source.role, source.size_in_bytes) for source in sources.values()}
+    caches = _tokenized(documents, tokenizer, scale, labels)
+    return Corpus(tokenizer, items, documents, caches, lambda weights: weights_by_source(weights, sizes), labels)
 
 
-def _tokenized(documents: Mapping[str, Step], tokenizer: Step, scale: Scale) -> dict[str, Step]:
+def _tokenized(
+    documents: Mapping[str, Step], tokenizer: Step, scale: Scale, labels: Mapping[str, str]
+) -> dict[str, Step]:
     return {
-        name: tokenize(
-            f"tokenize/{name}",
+        key: tokenize(
+            f"tokenize/{labels.get(key, key)}",
             TokenizeConfig(documents=cleaned, tokenizer=tokenizer, validation_share=scale.validation_share),
         )
-        for name, cleaned in documents.items()
+        for key, cleaned in documents.items()
     }

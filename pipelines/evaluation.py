@@ -73,22 +73,22 @@ def reported(
     exports: Mapping[str, Step],
     scores: Mapping[str, Step],
 ) -> Step:
-    """One page over all of it."""
+    """One page over all of it. A branch that repeats another phase with other settings, and is none of the recipe's
+    own, may be among `branches`: see `ReportConfig.forks`."""
     phases = {**main_line, **branches}
+    title, introduction = _opening(scale, corpus)
     shown = [*evaluations.values(), *exports.values(), *scores.values()]
     return report(
         "report",
         ReportConfig(
-            title=f"Tootsie ({scale.name})",
-            introduction=(
-                "Every phase and side branch of the Tootsie 8B recipe: what it read, how it was trained, what it "
-                "changed, and what came of it."
-            ),
+            title=title,
+            introduction=introduction,
             main_line=tuple(main_line),
             phases=phases,
             parents=parents_of(phases),
             mixtures={name: phase.config.mixture for name, phase in phases.items()},
-            recipe=recipe_of(phases),
+            recipe=recipe_of(phases, corpus.labels),
+            labels=dict(corpus.labels),
             evaluations=dict(evaluations),
             exports=dict(exports),
             scores=dict(scores),
@@ -96,6 +96,20 @@ def reported(
             caches=dict(corpus.caches),
             graph=with_report(graph_of(shown), "report", shown),
         ),
+    )
+
+
+def _opening(scale: Scale, corpus: Corpus) -> tuple[str, str]:
+    """Title and first words, which say what the run was trained on where that is not the recipe's."""
+    told = "what it read, how it was trained, what it changed, and what came of it."
+    if not corpus.is_own:
+        return f"Tootsie ({scale.name})", f"Every phase and side branch of the Tootsie 8B recipe: {told}"
+    names = sorted(corpus.labels.get(key, key) for key in corpus.documents)
+    sources = f"{len(names)} sources" if len(names) > 1 else "one source"
+    return (
+        f"Tootsie on an own corpus ({scale.name})",
+        f"Every phase and side branch of the Tootsie 8B recipe, over {sources} of its own ({', '.join(names)}): {told} "
+        "Each source takes the part of the recipe's mixture that the first word of its name tells.",
     )
 
 

@@ -98,7 +98,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
 
 def _documents_of(source: Source) -> Step:
     fetched = download(f"download/{source.name}", DownloadConfig(fetch=source.fetch))
-    config = ExtractConfig(download=fetched, source=source.name, formats=source.formats)
+    config = ExtractConfig(download=fetched, formats=source.formats)
     return extract(f"extract/{source.name}", config)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from marin_dag.step import Step
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import described
 from runtime.training.timeline import changes
 from steps.report import GraphNode, RecipeChange
@@ -40,8 +41,14 @@ def parents_of(phases: Mapping[str, Step]) -> dict[str, str]:
     return {name: start.step.name for name, start in starts.items() if start is not None}
 
 
-def recipe_of(phases: Mapping[str, Step]) -> dict[str, tuple[RecipeChange, ...]]:
-    """What each phase sets otherwise than the one it starts from; a first phase says all that it sets."""
+def recipe_of(
+    phases: Mapping[str, Step], labels: Mapping[str, str] | None = None
+) -> dict[str, tuple[RecipeChange, ...]]:
+    """What each phase sets otherwise than the one it starts from; a first phase says all that it sets.
+
+    `labels` are what to call sources whose key is not what a person calls them.
+    """
+    labels = labels or {}
     parents = parents_of(phases)
     found = {}
     for name, phase in phases.items():
@@ -52,7 +59,24 @@ def recipe_of(phases: Mapping[str, Step]) -> dict[str, tuple[RecipeChange, ...]]
             fields = ("global_batch_size", "learning_rate", "weight_decay", "rope", "average", "z_loss", "mixture")
             pairs = [(field, None, getattr(phase.config, field)) for field in fields]
         found[name] = tuple(
-            RecipeChange(field=field, before="" if name not in parents else described(before), after=described(after))
+            RecipeChange(
+                field=field,
+                before="" if name not in parents else described(_labelled(before, labels)),
+                after=described(_labelled(after, labels)),
+            )
             for field, before, after in pairs
         )
     return found
+
+
+def _labelled(value: object, labels: Mapping[str, str]) -> object:
+    if not isinstance(value, MixtureSchedule):
+        return value
+    return MixtureSchedule(
+        tuple(
+            MixtureSegment(
+                segment.start_step, {labels.get(key, key): weight for key, weight in segment.weights.items()}
+            )
+            for segment in value.segments
+        )
+    )

@@ -39,6 +39,9 @@ COMPONENT_ROLES = {
 
 ROLES = tuple(sorted(set(COMPONENT_ROLES.values())))
 
+PRIORITY = ("textbook", "encyclopedia", "papers", "math", "questions", "code", "web")
+"""Whose copy of a text stays, where two sources have it: what people wrote to teach first, the web last."""
+
 # The first word of a file's name that gives a role away, for a user's own folder.
 ROLE_WORDS = {role: role for role in ROLES} | {
     "c4": "web",

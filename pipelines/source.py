@@ -1,10 +1,12 @@
 """Source: one corpus, what it stands for, and its way from where it lies to clean documents."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
 from marin_dag.step import Step
+from pipelines.roles import PRIORITY
 from runtime.text.extraction.formats import Format
 from runtime.text.filter_rules import (
     CodeLayout,
@@ -18,7 +20,7 @@ from runtime.text.filter_rules import (
 )
 from runtime.text.minhash import MinHash
 from steps.decontaminate import DecontaminateConfig, DecontaminateResult, decontaminate
-from steps.dedup import DedupConfig, dedup
+from steps.dedup import DedupConfig, DedupResult, dedup
 from steps.download import DownloadConfig, Fetch, download
 from steps.evaluation_items import EvaluationItemsResult
 from steps.extract import ExtractConfig, extract
@@ -29,6 +31,7 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     """One corpus and its way to documents."""
 
     name: str
+    """A label: of its steps, and on the page."""
     role: str
     """What it stands for in a mixture (`pipelines.roles`)."""
     description: str
@@ -44,6 +47,16 @@ class Source(BaseModel, frozen=True, extra="forbid"):
     decontamination: Literal["drop", "report"] = "drop"
     num_tokens: float | None = None
     """The publisher's own count, where there is one."""
+    key: str = ""
+    """What mixtures and evaluations call it, which is part of their identity; the name, if not given. A source whose
+    name is a user's choice has a key of its own, so that another name changes nothing."""
+    origin: str = ""
+    """What messages call its only file, if a person knows it under another name."""
+
+    @property
+    def identity(self) -> str:
+        """`key`, or the name."""
+        return self.key or self.name
 
 
 # What no text should look like, whatever it is about.
@@ -68,17 +81,36 @@ HOWTO_RULES: tuple[Rule, ...] = (*DEGENERATE, Length(min_words=25, max_words=100
 TESTS = ("*/tests/*", "*/test_*.py", "*/conftest.py")
 
 
-def documents_of(source: Source, items: Step[EvaluationItemsResult]) -> Step[DecontaminateResult]:
-    """download -> extract -> filter -> dedup -> decontaminate; what a source does not ask for is no step."""
+def documents_of(
+    source: Source, items: Step[EvaluationItemsResult], against: Sequence[Step[DedupResult]] = ()
+) -> Step[DecontaminateResult]:
+    """download -> extract -> filter -> dedup -> decontaminate; what a source does not ask for is no step.
+
+    `against` are the deduplicated sources whose copy of a text stays before this one's.
+    """
     fetched = download(f"download/{source.name}", DownloadConfig(fetch=source.fetch))
     documents: Step[Any] = extract(
-        f"extract/{source.name}", ExtractConfig(download=fetched, source=source.name, formats=source.formats)
+        f"extract/{source.name}", ExtractConfig(download=fetched, formats=source.formats, origin=source.origin)
     )
     if source.rules:
         documents = filter_documents(f"filter/{source.name}", FilterConfig(documents=documents, rules=source.rules))
     if source.minhash is not None:
-        documents = dedup(f"dedup/{source.name}", DedupConfig(documents=documents, minhash=source.minhash))
+        documents = dedup(
+            f"dedup/{source.name}", DedupConfig(documents=documents, against=tuple(against), minhash=source.minhash)
+        )
     return decontaminate(
         f"decontaminate/{source.name}",
         DecontaminateConfig(documents=documents, evaluation_items=items, action=source.decontamination),
     )
+
+
+def clean_documents(sources: Iterable[Source], items: Step[EvaluationItemsResult]) -> dict[str, Step]:
+    """Key of each source -> its clean documents. A text that two of them have stays with the one of higher priority."""
+    sources = list(sources)
+    found: dict[str, Step] = {}
+    earlier: list[Step] = []
+    for source in sorted(sources, key=lambda source: (PRIORITY.index(source.role), source.identity)):
+        found[source.identity] = documents_of(source, items, earlier)
+        if source.minhash is not None:
+            earlier.append(next(item.step for field, item in found[source.identity].inputs if field == "documents"))
+    return {source.identity: found[source.identity] for source in sources}

@@ -1,6 +1,7 @@
 """Sources: the corpora of each scale, what they are, why they are here and under which licence."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 from marin_dag.step import Step
 from pipelines.source import (
@@ -175,21 +176,49 @@ def corpus_sources(folder: str, role_of_file: Callable[[str], str]) -> dict[str,
     found = files_in(folder, "*.jsonl.gz", "*.jsonl", "*.jsonl.zst")
     sources = []
     for file in found.files:
-        stem = file.name.rsplit("/", 1)[-1].split(".jsonl")[0]
+        stem, _, packing = file.name.partition(".jsonl")
+        name, role = _label(folder, file.name, stem), role_of_file(stem)
+        # What a user calls a file is no part of any identity: its content is, and the role that its name tells.
+        content = file.model_copy(update={"name": f"documents.jsonl{packing}", "path": file.name})
         sources.append(
             Source(
-                name=stem,
-                role=role_of_file(stem),
+                name=name,
+                key=f"{role}_{file.sha256[:8]}",
+                origin=file.name,
+                role=role,
                 description=f"own corpus, {file.name}",
                 licence="the user's",
-                fetch=found.model_copy(update={"files": (file,)}),
-                formats=(JsonLines(),),
+                fetch=found.model_copy(update={"files": (content,)}),
+                formats=(JsonLines(unique_ids=True),),
                 rules=(*DEGENERATE, Length(min_words=5)),
                 minhash=MinHash(),
                 size_in_bytes=file.size_in_bytes,
             )
         )
+    _refuse_one_content_twice(folder, sources)
     return _by_name(*sources)
+
+
+def _label(folder: str, file: str, stem: str) -> str:
+    """A file's name as the label of a step; what a label cannot hold becomes a hyphen."""
+    label = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-.")
+    if not label or not label[0].isalnum():
+        raise ValueError(
+            f"{folder}/{file}: its name gives no label for a source; begin it with a letter or a digit of ASCII, such "
+            f"as web_{label.lstrip('_') or 'notes'}.jsonl.gz."
+        )
+    return label
+
+
+def _refuse_one_content_twice(folder: str, sources: Sequence[Source]) -> None:
+    first: dict[str, Source] = {}
+    for source in sources:
+        other = first.setdefault(source.identity.rsplit("_", 1)[-1], source)
+        if other is not source:
+            raise ValueError(
+                f"{folder}: {other.origin} and {source.origin} have the same content; its documents would be read "
+                "twice as often as the mixture says. Take one of them away."
+            )
 
 
 # Revisions are those that the public recipe names (marin-community/marin: experiments/pretraining_datasets.py,
@@ -378,6 +407,8 @@ def _published(
 def _by_name(*sources: Source) -> dict[str, Source]:
     found = {source.name: source for source in sources}
     if len(found) != len(sources):
-        names = sorted(source.name for source in sources)
-        raise ValueError(f"two sources have one name: {names}; rename one of the files.")
+        taken = [source.name for source in sources]
+        twice = sorted({name for name in taken if taken.count(name) > 1})
+        files = sorted(source.origin or source.name for source in sources if source.name in twice)
+        raise ValueError(f"two sources have one name, {', '.join(twice)}: {', '.join(files)}; rename one of them.")
     return found

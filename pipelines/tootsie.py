@@ -17,6 +17,7 @@ from marin_dag.step import Step
 from pipelines import mixtures
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.evaluation import evaluated, exported, reported, scored
+from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
@@ -183,4 +184,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(build, add_arguments=add_arguments, name="tootsie", results=RESULTS))
+    sys.exit(main(build, add_arguments=add_arguments, name="tootsie", results=RESULTS, summary=headline))

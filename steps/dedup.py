@@ -1,10 +1,10 @@
-"""Dedup: documents in, one of each cluster of exact or near duplicates out."""
+"""Dedup: documents in, those out that no earlier source and no earlier document of this one says already."""
 
 import functools
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.text.minhash import MinHash
@@ -15,23 +15,35 @@ if TYPE_CHECKING:
     from runtime.text.drops import DropLedger
 
 CLUSTERS_FILE = "clusters.jsonl"
+KEPT_FOLDER = "kept"
 EXACT, NEAR = "exact duplicate", "near duplicate"
+ELSEWHERE = " of another source"
+"""Added to either reason, where an earlier source has what is dropped here."""
 
 
 class DedupConfig(BaseModel, frozen=True, extra="forbid"):
     documents: Input[DocumentsResult]
+    against: tuple[Input["DedupResult"], ...] = ()
+    """Sources that come before this one, first to last: what they keep is dropped here."""
     minhash: MinHash = MinHash()
     shards_in_flight: Runtime[int] = 64
+    keys_per_task: int = Field(default=16_000_000, ge=1)
+    """A document has a key for each band and one for its text; so many are compared by one task, at 64 bytes each."""
 
 
 class DedupResult(DocumentsResult, frozen=True, extra="forbid"):
     clusters: str
-    """JSON lines `{kept, exact, near}` of document ids, in order of the document that stays."""
+    """JSON lines `{kept, exact, near}` of document ids, in order of the document that stays; `kept` is of another
+    source, where that has it."""
     num_clusters: int
+    signatures: tuple[str, ...]
+    """Folders of the signatures of the documents that came in, one a shard; relative to the step's output."""
+    kept: tuple[str, ...]
+    """For each of them, which of its documents stay."""
 
 
 class SignatureShard(BaseModel, frozen=True, extra="forbid"):
-    ids: tuple[str, ...]
+    num_documents: int
 
 
 class _Drops(BaseModel, frozen=True, extra="forbid"):
@@ -41,70 +53,120 @@ class _Drops(BaseModel, frozen=True, extra="forbid"):
     rows: dict[int, tuple[str, str]]
 
 
-@step(policy="tracked", packages=("numpy", "pyarrow"))
-def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
-    """Signatures shard by shard, clusters over all of them, then the shards without what the clusters drop.
+def _check(config: DedupConfig) -> None:
+    for earlier in config.against:
+        if earlier.has_step and earlier.step.config.minhash != config.minhash:
+            raise ValueError(
+                f"minhash differs from that of {earlier.name}, which it is compared with; signatures can be compared "
+                "only if they are made alike. Give both the same."
+            )
 
-    The clusters are found in one process, which holds 480 bytes a document.
+
+@step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
+def dedup(config: DedupConfig, context: StepContext) -> DedupResult:
+    """Signatures shard by shard, pairs of equals band by band, clusters over the pairs, then the shards that stay.
+
+    A task holds a key for each document and band that it compares, and the signatures of those that share one with
+    another; the step itself holds the pairs.
     """
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
     sign = functools.partial(_sign_shard, config.minhash)
     signed = context.map(sign, paths, in_flight=config.shards_in_flight, name="signatures")
-    drops, num_clusters = _clusters(config, context, paths, [shard.ids for shard in signed])
+    folders = tuple(f"signatures/{index:05d}" for index in range(len(paths)))
+    earlier = _earlier(config)
+    own = [(f"{context.output_path}/{folder}", None) for folder in folders]
+    bands = config.minhash.num_bands + 1  # and the texts themselves
+    num_keys = bands * (sum(shard.num_documents for shard in signed) + sum(count for *_, count in earlier))
+    num_tasks = min(bands, max(1, -(-num_keys // config.keys_per_task)))
+    files = [*((folder, kept) for folder, kept, _ in earlier), *own]
+    compare = functools.partial(_compare_bands, config.minhash, files)
+    parts = [list(range(number, bands, num_tasks)) for number in range(num_tasks)]
+    context.map(compare, parts, in_flight=config.shards_in_flight, name="pairs")
+    pairs = [f"{context.output_path}/pairs/{number:05d}" for number in range(num_tasks)]
+    drops, num_clusters, kept = _clusters(context, paths, files, len(earlier), pairs)
     shards = context.map(_keep_shard, drops, in_flight=config.shards_in_flight)
-    fields = documents_fields(context, shards, emptied="That cannot come from duplicates: the input was empty.")
-    return DedupResult(**fields, clusters=CLUSTERS_FILE, num_clusters=num_clusters)
+    emptied = "Everything in it stands in the sources before it; leave the source out."
+    return DedupResult(
+        **documents_fields(context, shards, emptied=emptied),
+        clusters=CLUSTERS_FILE,
+        num_clusters=num_clusters,
+        signatures=folders,
+        kept=kept,
+    )
+
+
+def _earlier(config: DedupConfig) -> list[tuple[str, str, int]]:
+    """Folder, file of the rows that stay, and about the number of documents, of each shard of the sources before."""
+    return [
+        (source.join(folder), source.join(kept), source.result.num_documents // len(source.result.kept))
+        for source in config.against
+        for folder, kept in zip(source.result.signatures, source.result.kept, strict=True)
+    ]
 
 
 def _sign_shard(parameters: MinHash, shard: str, path: str) -> SignatureShard:
-    import fsspec
-    import numpy as np
-
-    from runtime.text.dedup import signatures
     from runtime.text.documents import read_batches
+    from runtime.text.signature_files import SignatureWriter
 
-    ids: list[str] = []
-    parts = [signatures([], parameters)]
+    writer = SignatureWriter(parameters)
     for batch in read_batches(shard):
-        ids += [document.id for document in batch]
-        parts.append(signatures([document.text for document in batch], parameters))
-    for field in ("exact", "minhash"):
-        with fsspec.open(f"{path}/{field}.npy", "wb", auto_mkdir=True) as file:
-            np.save(file, np.concatenate([getattr(part, field) for part in parts]))
-    return SignatureShard(ids=tuple(ids))
+        writer.add([document.id for document in batch], [document.text for document in batch])
+    return SignatureShard(num_documents=writer.write(path))
+
+
+def _compare_bands(
+    parameters: MinHash, files: "list[tuple[str, str | None]]", bands: list[int], path: str
+) -> dict[str, int]:
+    from runtime.text.signature_files import NO_PAIRS, SignatureFile, exact_pairs, near_pairs, write_pairs
+
+    signatures = [SignatureFile(folder, kept) for folder, kept in files]
+    near = near_pairs(signatures, [band for band in bands if band < parameters.num_bands], parameters)
+    exact = exact_pairs(signatures) if parameters.num_bands in bands else NO_PAIRS
+    write_pairs(f"{path}/near.npy", near)
+    write_pairs(f"{path}/exact.npy", exact)
+    return {"near": len(near), "exact": len(exact)}
 
 
 def _clusters(
-    config: DedupConfig, context: StepContext, paths: list[str], ids_by_shard: list[tuple[str, ...]]
-) -> tuple[list[_Drops], int]:
+    context: StepContext,
+    paths: list[str],
+    files: "list[tuple[str, str | None]]",
+    num_earlier: int,
+    pairs: list[str],
+) -> tuple[list[_Drops], int, tuple[str, ...]]:
     import json
 
     import fsspec
     import numpy as np
 
     from runtime.text.dedup import clusters
+    from runtime.text.signature_files import SignatureFile, ids_of, read_pairs, starts_of
 
-    def load(field: str) -> "np.ndarray":
-        arrays = []
-        for index in range(len(paths)):
-            with fsspec.open(f"{context.output_path}/signatures/{index:05d}/{field}.npy", "rb") as file:
-                arrays.append(np.load(file))
-        return np.concatenate(arrays)
-
-    found = clusters(load("exact"), load("minhash"), config.minhash)
-    places = [(shard, row, id_) for shard, ids in enumerate(ids_by_shard) for row, id_ in enumerate(ids)]
+    signatures = [SignatureFile(folder, kept) for folder, kept in files]
+    starts = starts_of(signatures)
+    first_own = int(starts[num_earlier])
+    exact_found, near_found = (read_pairs([f"{folder}/{name}.npy" for folder in pairs]) for name in ("exact", "near"))
+    found = clusters(exact_found, near_found, first_own=first_own)
+    named = sorted({member for cluster in found for member in (cluster.kept, *cluster.exact, *cluster.near)})
+    ids = ids_of(signatures, np.array(named, np.int64))
     rows: list[dict[int, tuple[str, str]]] = [{} for _ in paths]
     with fsspec.open(f"{context.output_path}/{CLUSTERS_FILE}", "wb", auto_mkdir=True) as file:
         for cluster in found:
-            kept = places[cluster.kept][2]
+            where = ELSEWHERE if cluster.kept < first_own else ""
             for reason, members in ((EXACT, cluster.exact), (NEAR, cluster.near)):
                 for member in members:
-                    shard, row, _ = places[member]
-                    rows[shard][row] = (reason, kept)
-            exact, near = ([places[member][2] for member in members] for members in (cluster.exact, cluster.near))
-            line = {"kept": kept, "exact": exact, "near": near}
+                    shard = int(np.searchsorted(starts, member, side="right")) - 1
+                    rows[shard - num_earlier][member - int(starts[shard])] = (reason + where, ids[cluster.kept])
+            exact, near = ([ids[member] for member in members] for members in (cluster.exact, cluster.near))
+            line = {"kept": ids[cluster.kept], "exact": exact, "near": near}
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-    return [_Drops(shard=path, rows=shard_rows) for path, shard_rows in zip(paths, rows, strict=True)], len(found)
+    kept = tuple(f"{KEPT_FOLDER}/{index:05d}.npy" for index in range(len(paths)))
+    for name, dropped, signature_file in zip(kept, rows, signatures[num_earlier:], strict=True):
+        stays = np.ones(len(signature_file), bool)
+        stays[list(dropped)] = False
+        with fsspec.open(f"{context.output_path}/{name}", "wb", auto_mkdir=True) as file:
+            np.save(file, stays)
+    return [_Drops(shard=path, rows=shard_rows) for path, shard_rows in zip(paths, rows, strict=True)], len(found), kept
 
 
 def _keep_shard(drops: _Drops, path: str) -> DocumentsShard:

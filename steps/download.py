@@ -2,13 +2,17 @@
 
 import functools
 import tempfile
+import urllib.parse
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, Field
 
 from marin_dag.cost import Cost
 from marin_dag.step import Runtime, StepContext, step
+
+if TYPE_CHECKING:
+    from runtime.text.fetch.copy import Copied
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -29,7 +33,7 @@ class InstalledPython(BaseModel, frozen=True, extra="forbid"):
 
     python_version: str
     inventory_sha256: Sha256
-    """Over names and sizes of its modules."""
+    """Over the names and the contents of its modules."""
 
 
 class Url(BaseModel, frozen=True, extra="forbid"):
@@ -44,7 +48,9 @@ class ContentFile(BaseModel, frozen=True, extra="forbid"):
     """A file and what is in it; changed content is another identity."""
 
     name: str
-    """Relative to the folder."""
+    """What documents' ids call it; its ending says how it is packed."""
+    path: Runtime[str] = ""
+    """Where it lies, relative to the folder, if not under its name."""
     sha256: Sha256
     size_in_bytes: int
 
@@ -88,6 +94,8 @@ Fetch = Wheel | InstalledPython | Url | Files | HuggingFaceDataset | UrlIndex
 class DownloadedFile(BaseModel, frozen=True, extra="forbid"):
     path: str
     """Relative to the step's output."""
+    name: str
+    """As the publisher has it, with the folders: two of them may hold files of one name."""
     sha256: str
     size_in_bytes: int
 
@@ -175,7 +183,7 @@ def _url(fetch: Url, context: StepContext) -> DownloadedFile:
     copied = fetch_url(
         fetch.url, f"{context.output_path}/{relative}", parts_path=f"{context.work_path}/parts", sha256=fetch.sha256
     )
-    return DownloadedFile(path=relative, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
+    return DownloadedFile(path=relative, name=fetch.file_name, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
 
 
 def _indexed_files(fetch: UrlIndex, context: StepContext, *, in_flight: int) -> list[DownloadedFile]:
@@ -197,14 +205,16 @@ def _indexed_file(parts_path: str, url: str, path: str) -> DownloadedFile:
 
     name = url.rsplit("/", 1)[-1]
     copied = fetch_url(url, f"{path}/{name}", parts_path=parts_path, sha256=None)
-    return _in_shard(path, name, copied.sha256, copied.size_in_bytes)
+    return _in_shard(path, urllib.parse.urlsplit(url).path.lstrip("/"), copied)
 
 
 def _stored(source: str, relative: str, context: StepContext, *, sha256: str | None) -> DownloadedFile:
     from runtime.text.fetch.copy import copy_verified
 
     copied = copy_verified(source, f"{context.output_path}/{relative}", sha256=sha256, cure="Run the command again.")
-    return DownloadedFile(path=relative, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
+    return DownloadedFile(
+        path=relative, name=relative.rsplit("/", 1)[-1], sha256=copied.sha256, size_in_bytes=copied.size_in_bytes
+    )
 
 
 def _own_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
@@ -212,8 +222,8 @@ def _own_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
 
     name = file.name.rsplit("/", 1)[-1]
     cure = "The file changed after the plan was made; run the same command again to plan with what it is now."
-    copied = copy_verified(f"{folder}/{file.name}", f"{path}/{name}", sha256=file.sha256, cure=cure)
-    return _in_shard(path, name, copied.sha256, copied.size_in_bytes)
+    copied = copy_verified(f"{folder}/{file.path or file.name}", f"{path}/{name}", sha256=file.sha256, cure=cure)
+    return _in_shard(path, file.name, copied)
 
 
 def _hub_files(fetch: HuggingFaceDataset, context: StepContext, *, in_flight: int) -> list[DownloadedFile]:
@@ -233,9 +243,10 @@ def _hub_file(parts_path: str, file: tuple[str, int, str | None, str], path: str
     copied = fetch_url(
         hub_file.url, f"{path}/{name}", parts_path=parts_path, sha256=hub_file.sha256, headers=request_headers()
     )
-    return _in_shard(path, name, copied.sha256, copied.size_in_bytes)
+    return _in_shard(path, hub_file.name, copied)
 
 
-def _in_shard(path: str, name: str, sha256: str, size_in_bytes: int) -> DownloadedFile:
-    """A file in a shard's own folder, `{output}/files/{index}`."""
-    return DownloadedFile(path=f"files/{path.rsplit('/', 1)[-1]}/{name}", sha256=sha256, size_in_bytes=size_in_bytes)
+def _in_shard(path: str, name: str, copied: "Copied") -> DownloadedFile:
+    """A file in a shard's own folder, `{output}/files/{index}`, without the folders it has at the publisher's."""
+    relative = f"files/{path.rsplit('/', 1)[-1]}/{name.rsplit('/', 1)[-1]}"
+    return DownloadedFile(path=relative, name=name, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)

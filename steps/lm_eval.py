@@ -51,7 +51,8 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     from runtime.interop.huggingface import read_model
 
     export, items = config.export.result, config.items.result
-    model = read_model(config.export.join(export.folder))
+    # Not widened: on one device an 8B model in float32 is all the memory there is.
+    model = read_model(config.export.join(export.folder), as_stored=True)
 
     def make_harness() -> "LlamaHarness":
         from runtime.evaluation.harness import LlamaHarness

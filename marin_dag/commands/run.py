@@ -2,10 +2,11 @@
 
 import shutil
 import sys
+import time
 from typing import Any
 
 from marin_dag.commands.detach import detach
-from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Session
+from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Finished, Session
 from marin_dag.explain import explain
 from marin_dag.plan import Plan, Verdict
 from marin_dag.records import Records
@@ -77,11 +78,13 @@ def _carry_out(session: Session, plan: Plan) -> int:
     forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
     backend = _backend(session.parsed.backend)
     run = Run(steps, session.store, backend, display, command=session.line(), force=forced)
+    started = time.monotonic()
     code = run.run()
+    seconds = time.monotonic() - started
     if run.was_interrupted:
         return INTERRUPTED
     if code == 0 and not plan.blocked:
-        _print_results(session, plan)
+        _print_results(session, plan, seconds)
         return code
     for planned in plan.blocked:
         print(explain(plan, planned.name, session.store))
@@ -98,7 +101,10 @@ def _backend(name: str) -> Any:
     return RayBackend()
 
 
-def _print_results(session: Session, plan: Plan) -> None:
+def _print_results(session: Session, plan: Plan, seconds: float | None = None) -> None:
+    if session.summary is not None:
+        for line in session.summary(Finished(plan, session.store, seconds)):
+            print(f"  {line}")
     records = Records(session.store)
     for step in plan.graph.steps:
         is_last = plan.graph.descendants(step.name) == {step.name}

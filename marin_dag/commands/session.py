@@ -4,7 +4,7 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +12,36 @@ from marin_dag.errors import UserError
 from marin_dag.forks import Forks
 from marin_dag.graph import Graph, Selection, parse_assignment
 from marin_dag.plan import Plan, make_plan
+from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import Store, open_store
 
 NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN, INTERRUPTED = 0, 1, 2, 130
 
 Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
+
+
+class Finished:
+    """A run that has ended well, or had nothing to do: what its steps returned."""
+
+    def __init__(self, plan: Plan, store: Store, seconds: float | None) -> None:
+        self._plan = plan
+        self._records = Records(store)
+        self.seconds = seconds
+        """How long it took; None if nothing had to run."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """Names of the steps of this call, inputs first."""
+        return tuple(planned.name for planned in self._plan.steps if planned.is_selected)
+
+    def result(self, name: str) -> Any:
+        """What the step returned, or None if it is no step of this call."""
+        if name not in self.steps:
+            return None
+        step = self._plan[name].step
+        record = self._records.find(step.key)
+        return None if record is None else step.kind.result_type.model_validate(record.result)
 
 
 class Session:
@@ -31,6 +55,7 @@ class Session:
         name: str,
         results: Mapping[str, str],
         flags: frozenset[str],
+        summary: Callable[[Finished], Iterable[str]] | None = None,
     ) -> None:
         self.parsed = parsed
         self.arguments = tuple(arguments)
@@ -41,6 +66,8 @@ class Session:
         self.forks = Forks(self.store, name)
         self._build = build
         self._flags = flags
+        self.summary = summary
+        """Lines to end a run with."""
 
     @property
     def step(self) -> str:

@@ -48,7 +48,7 @@ class SpecialTokens(NamedTuple):
 
 
 class ImportedModel(NamedTuple):
-    """What a folder holds, as our own types; parameters are float32 whatever was stored."""
+    """What a folder holds, as our own types."""
 
     params: Llama
     config: LlamaConfig
@@ -133,8 +133,14 @@ def write_tokenizer(
     return ("tokenizer.json", "tokenizer_config.json")
 
 
-def read_model(folder: str) -> ImportedModel:
-    """Reads a folder that this module or `transformers` wrote; every tensor must be known and present."""
+def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
+    """Reads a folder that this module or `transformers` wrote; every tensor must be known and present.
+
+    Args:
+        folder: Local, or anything that fsspec opens.
+        as_stored: Keep the dtype that was stored, half of the memory for a bfloat16 model; by default parameters are
+            float32, as training has them. A model computes the same from both: it casts each layer when it uses it.
+    """
     config_file = f"{folder}/config.json"
     document = _read_json(config_file)
     config, rope = from_config_json(document, config_file)
@@ -145,7 +151,8 @@ def read_model(folder: str) -> ImportedModel:
     with fsspec.open(f"{folder}/tokenizer.json", "rb") as file:
         tokenizer = Tokenizer.from_str(file.read().decode())
     special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
-    return ImportedModel(_params(_tensors(folder), config, folder), config, rope, special_tokens, tokenizer)
+    params = _params(_tensors(folder), config, folder, as_stored=as_stored)
+    return ImportedModel(params, config, rope, special_tokens, tokenizer)
 
 
 def state_dict(params: Llama) -> Iterator[tuple[str, np.ndarray]]:
@@ -233,7 +240,7 @@ def _tensors(folder: str) -> dict[str, np.ndarray]:
     return tensors
 
 
-def _params(tensors: dict[str, np.ndarray], config: LlamaConfig, folder: str) -> Llama:
+def _params(tensors: dict[str, np.ndarray], config: LlamaConfig, folder: str, *, as_stored: bool) -> Llama:
     heads, kv_heads = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
     hidden, intermediate = config.hidden_size, config.intermediate_size
     shapes = {
@@ -254,7 +261,7 @@ def _params(tensors: dict[str, np.ndarray], config: LlamaConfig, folder: str) ->
         value = tensors.pop(name)
         if value.shape != shape:
             raise InteropError(f"{folder}: {name} has shape {value.shape}, config.json says {shape}.")
-        return value.astype(np.float32).T
+        return value.T if as_stored else value.astype(np.float32).T
 
     stacked: dict[str, Any] = {}
     for field, name in LAYER_NAMES.items():

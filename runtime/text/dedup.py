@@ -6,6 +6,9 @@ Candidates come from bands: two documents of similarity s meet in at least one o
 probability 1 - (1 - s**r)**b (Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, section 3.4); FineWeb uses
 b=14, r=8 on 5-grams (arXiv:2406.17557, appendix E.1). There a shared band alone is a duplicate; here the whole
 signature must agree too, which takes the chance out of what is dropped.
+
+Documents of several sources are numbered through, those that come first in the lower numbers: the lowest stays. Bands
+are compared apart from each other, so that no process needs the signatures of all documents.
 """
 
 import hashlib
@@ -30,7 +33,7 @@ class Signatures(NamedTuple):
 
 
 class Cluster(NamedTuple):
-    """Documents that say the same; indices into all documents, ascending."""
+    """Documents that say the same, ascending; only those that are dropped for the one that stays."""
 
     kept: int
     exact: tuple[int, ...]
@@ -72,22 +75,75 @@ def minhash(texts: Sequence[str], parameters: MinHash) -> np.ndarray:
     return result
 
 
-def clusters(exact: np.ndarray, minhashes: np.ndarray, parameters: MinHash) -> list[Cluster]:
-    """The clusters of two or more documents, by the index of the document that stays."""
-    num_documents = len(exact)
-    first_with_text = _first_with_same_key(exact)
-    parents = first_with_text.copy()
-    unique = np.flatnonzero(first_with_text == np.arange(num_documents))
-    for left, right in _similar_pairs(minhashes, unique, parameters).tolist():
+def band_keys(minhashes: np.ndarray, parameters: MinHash) -> np.ndarray:
+    """uint64[bands, documents]: equal where all hashes of a band are."""
+    keys = np.zeros((parameters.num_bands, len(minhashes)), np.uint64)
+    for band, key in enumerate(keys):
+        for column in range(band * parameters.rows_per_band, (band + 1) * parameters.rows_per_band):
+            key[:] = mix(key ^ minhashes[:, column].astype(np.uint64) + np.uint64(column))
+    return keys
+
+
+def text_keys(exact: np.ndarray) -> np.ndarray:
+    """uint64[documents]: the first 8 bytes of the SHA-256, enough to set copies side by side."""
+    return np.ascontiguousarray(exact).view("<u8")[:: exact.itemsize // 8]
+
+
+def copies(exact: np.ndarray) -> np.ndarray:
+    """int64[pairs, 2]: each document that is not the first of its text, with that first one before it."""
+    _, first, inverse = np.unique(exact, return_index=True, return_inverse=True)
+    originals = first[inverse.reshape(-1)] if len(exact) else np.empty(0, np.int64)
+    others = np.flatnonzero(originals != np.arange(len(exact)))
+    return np.stack([originals[others], others], axis=1).astype(np.int64)
+
+
+def band_mates(keys: np.ndarray, texts: np.ndarray) -> np.ndarray:
+    """int64[pairs, 2] of documents of different texts that share a key of one band, lower number first.
+
+    In a bucket each text is compared with the first of the bucket and with the one before it, not with all: a bucket of
+    a thousand versions would make half a million pairs that say the same.
+    """
+    if not len(keys):
+        return np.empty((0, 2), np.int64)
+    order = np.lexsort((texts, keys))
+    keys, texts = keys[order], texts[order]
+    is_copy = np.concatenate([[False], (keys[1:] == keys[:-1]) & (texts[1:] == texts[:-1])])
+    order, keys = order[~is_copy], keys[~is_copy]
+    same = keys[1:] == keys[:-1]
+    begins = np.concatenate([[True], ~same])
+    first_of_bucket = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+    before = np.stack([order[:-1][same], order[1:][same]], axis=1)
+    first = np.stack([first_of_bucket[1:][same], order[1:][same]], axis=1)
+    return np.unique(np.sort(np.concatenate([before, first]).astype(np.int64), axis=1), axis=0)
+
+
+def agreeing(pairs: np.ndarray, documents: np.ndarray, minhashes: np.ndarray, parameters: MinHash) -> np.ndarray:
+    """Those of the pairs whose signatures agree enough; `minhashes` are those of `documents`, which ascend."""
+    places = np.searchsorted(documents, pairs)
+    agreement = [np.mean(minhashes[block[:, 0]] == minhashes[block[:, 1]], axis=1) for block in _blocks(places, 65_536)]
+    return pairs[np.concatenate([np.empty(0), *agreement]) >= parameters.min_similarity]
+
+
+def clusters(exact: np.ndarray, near: np.ndarray, *, first_own: int = 0) -> list[Cluster]:
+    """The clusters of pairs, by the number of the document that stays; documents below `first_own` are not dropped.
+
+    Args:
+        exact: int64[pairs, 2], each copy with the first document of its text, which has the lower number.
+        near: int64[pairs, 2] of documents that are nearly equal.
+        first_own: Number of the first document that may be dropped; those before it are of other sources.
+    """
+    parents: dict[int, int] = {}
+    first_with_text: dict[int, int] = dict(exact[:, ::-1].tolist())
+    for left, right in np.concatenate([exact, near]).tolist():
         _join(parents, left, right)
     members: dict[int, tuple[list[int], list[int]]] = {}
-    for index in range(num_documents):
+    for index in sorted(parents):
         root = _root(parents, index)
-        if root != index:
+        if root != index and index >= first_own:
             # Exact only if the very text that stays: a copy of a near duplicate is a near duplicate.
             exact_members, near_members = members.setdefault(root, ([], []))
-            (exact_members if first_with_text[index] == root else near_members).append(index)
-    return [Cluster(kept, tuple(same), tuple(near)) for kept, (same, near) in sorted(members.items())]
+            (exact_members if first_with_text.get(index) == root else near_members).append(index)
+    return [Cluster(kept, tuple(same), tuple(rest)) for kept, (same, rest) in sorted(members.items())]
 
 
 def _whole_text_keys(batch: TextBatch, documents: np.ndarray) -> np.ndarray:
@@ -100,48 +156,20 @@ def _hash_functions(count: int) -> tuple[np.ndarray, np.ndarray]:
     return values[:count] | np.uint64(1), values[count:]
 
 
-def _first_with_same_key(keys: np.ndarray) -> np.ndarray:
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    return first[inverse.reshape(-1)]
-
-
-def _similar_pairs(minhashes: np.ndarray, candidates: np.ndarray, parameters: MinHash) -> np.ndarray:
-    """int64[pairs, 2] of documents that share a band and agree in enough of the signature.
-
-    In a bucket each document is compared with the first of the bucket and with the one before it, not with
-    all: a bucket of a thousand copies would make half a million pairs that say the same.
-    """
-    found = [np.empty((0, 2), np.int64)]
-    rows = minhashes[candidates]
-    for band in range(parameters.num_bands):
-        key = np.zeros(len(rows), np.uint64)
-        for column in range(band * parameters.rows_per_band, (band + 1) * parameters.rows_per_band):
-            key = mix(key ^ rows[:, column].astype(np.uint64) + np.uint64(column))
-        order = np.argsort(key, kind="stable")
-        same = key[order][1:] == key[order][:-1]
-        begins = np.concatenate([[True], ~same]) if len(order) else np.empty(0, bool)
-        first_of_bucket = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
-        found.append(np.stack([order[:-1][same], order[1:][same]], axis=1))
-        found.append(np.stack([first_of_bucket[1:][same], order[1:][same]], axis=1))
-    pairs = np.unique(np.concatenate(found), axis=0)
-    agreement = np.concatenate(
-        [np.empty(0)] + [np.mean(rows[block[:, 0]] == rows[block[:, 1]], axis=1) for block in _blocks(pairs, 65_536)]
-    )
-    return candidates[pairs[agreement >= parameters.min_similarity]]
-
-
 def _blocks(values: np.ndarray, size: int) -> Iterable[np.ndarray]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-def _root(parents: np.ndarray, index: int) -> int:
+def _root(parents: dict[int, int], index: int) -> int:
     while parents[index] != index:
         parents[index] = parents[parents[index]]
-        index = int(parents[index])
+        index = parents[index]
     return index
 
 
-def _join(parents: np.ndarray, left: int, right: int) -> None:
-    """The lower index becomes the root, so that the first document of a cluster is the one that stays."""
+def _join(parents: dict[int, int], left: int, right: int) -> None:
+    """The lower number becomes the root, so that the first document of a cluster is the one that stays."""
+    parents.setdefault(left, left)
+    parents.setdefault(right, right)
     low, high = sorted((_root(parents, left), _root(parents, right)))
     parents[high] = low

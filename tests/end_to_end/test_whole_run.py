@@ -1,6 +1,7 @@
 """The whole graph in the local backend: what runs, what does not, and what is in the records."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ def test_the_whole_run_makes_each_output_once_and_shows_where_the_results_are(re
         "tokenize", "train_phase", "ema_eval", "hf_export", "lm_eval", "report",
     }  # fmt: skip
     assert reference.ended.errors == ""
+    assert re.search(r"deeper_starling: \d\.\d{3} bits per byte .* after [\d,]+ tokens", reference.ended.output)
+    assert re.search(r"lm-eval: mean accuracy 0\.\d{3} over 2 tasks; guessing gives 0\.250", reference.ended.output)
     for name, shown in RESULTS.items():
         path = reference.prefix / record_of(reference.prefix, graph.step(name)).output_path / shown
         assert path.exists()

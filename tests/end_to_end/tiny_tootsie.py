@@ -17,9 +17,10 @@ from marin_dag.cli import main
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
 from pipelines.corpus import Corpus
+from pipelines.headline import headline
 from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP, Boundaries
-from pipelines.source import DEGENERATE, Source, documents_of
+from pipelines.source import DEGENERATE, Source, clean_documents
 from pipelines.tootsie import RESULTS, tootsie
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LlamaConfig
@@ -96,7 +97,7 @@ def corpus_of(folder: str) -> Corpus:
         )
         for name in SOURCES
     ]
-    documents = {source.name: documents_of(source, items) for source in sources}
+    documents = clean_documents(sources, items)
     tokenizer = train_tokenizer(
         "tokenizer",
         TrainTokenizerConfig(documents=documents, vocab_size=TINY.model.vocab_size, bytes_per_source=20_000),
@@ -136,4 +137,4 @@ def slow_down(seconds: float) -> None:
 if __name__ == "__main__":
     if "SECONDS_PER_UPDATE" in os.environ:
         slow_down(float(os.environ["SECONDS_PER_UPDATE"]))
-    sys.exit(main(build, add_arguments=add_arguments, name="tiny", results=RESULTS))
+    sys.exit(main(build, add_arguments=add_arguments, name="tiny", results=RESULTS, summary=headline))

@@ -63,6 +63,24 @@ def test_the_second_run_does_nothing_and_says_so(run: Toy) -> None:
     assert run("--dry-run")[0] == 0
 
 
+def test_a_run_ends_with_the_lines_of_its_summary_which_sees_what_the_steps_returned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def summary(finished: Any) -> list[str]:
+        seen.append((finished.seconds, {name: finished.result(name) for name in finished.steps}))
+        return [f"made {len(finished.steps)}", f"not there: {finished.result('no such step')}"]
+
+    for number in (0, 1):
+        arguments = ["--prefix", str(tmp_path), "--backend", "local"]
+        assert main(toy.build, name="toy", argv=arguments, summary=summary) == 0
+        seconds, results = seen[number]
+        assert f"  made {len(results)}\n  not there: None\n" in capsys.readouterr().out
+        assert None not in results.values()
+        assert (seconds is None) == (number == 1), "the second has nothing to do"
+
+
 def test_one_changed_field_reruns_its_step_and_what_follows_and_nothing_else(run: Toy) -> None:
     run()
     assert stale(run.verdicts("--set", "ocelot.z_loss=3")) == {"ocelot", "phoenix"}

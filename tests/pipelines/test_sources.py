@@ -1,12 +1,19 @@
 """Pins down: every component of the recipe has its data set, and sources say what they are."""
 
 import gzip
+import json
 
 import pytest
 
 from pipelines import mixtures
-from pipelines.roles import ROLES, role_of_file
+from pipelines.corpus import corpus_of, laptop_corpus
+from pipelines.roles import PRIORITY, ROLES, role_of_file
+from pipelines.scales import LAPTOP
+from pipelines.source import clean_documents
 from pipelines.sources import corpus_sources, documents_of, eight_b_sources, evaluation_items_step, laptop_sources
+from pipelines.tootsie import phases, tootsie
+from runtime.text.minhash import MinHash
+from steps.dedup import dedup
 from steps.download import Wheel
 
 COMPONENTS = {name for value in vars(mixtures).values() if isinstance(value, dict) for name in value if name.islower()}
@@ -53,15 +60,84 @@ def test_compiled_packages_are_the_same_file_on_every_machine():
     assert [wheel.name for wheel in wheels if wheel.platform_tags] == ["scikit-learn"]
 
 
+def test_a_text_of_two_sources_stays_with_the_one_that_teaches_and_never_with_the_web():
+    documents = clean_documents(laptop_sources().values(), evaluation_items_step())
+    deduplicated = {name: next(i.step for f, i in step.inputs if f == "documents") for name, step in documents.items()}
+    before = {name: [item.step.name for item in step.config.against] for name, step in deduplicated.items()}
+    assert before["textbook"] == []
+    assert before["papers"] == ["dedup/textbook", "dedup/encyclopedia"]
+    assert len(before["web"]) == 6
+    assert sorted(ROLES) == sorted(PRIORITY)
+
+
+def test_sources_whose_signatures_are_made_differently_are_refused_by_the_plan():
+    documents = clean_documents(laptop_sources().values(), evaluation_items_step())
+    web = next(item.step for field, item in documents["web"].inputs if field == "documents")
+    assert dedup.check is not None
+    dedup.check(web.config)
+    with pytest.raises(ValueError, match=r"minhash differs from that of dedup/textbook, which it is compared with"):
+        dedup.check(web.config.model_copy(update={"minhash": MinHash(num_bands=20)}))
+
+
+def own_file(folder, name, text="x"):
+    folder.mkdir(exist_ok=True)
+    line = json.dumps({"text": text}).encode() + b"\n"
+    (folder / name).write_bytes(gzip.compress(line, mtime=0) if name.endswith(".gz") else line)
+
+
 def test_own_files_become_sources_in_the_role_of_their_name(tmp_path):
     for name in ("wiki_de.jsonl.gz", "notes.jsonl.gz"):
-        (tmp_path / name).write_bytes(gzip.compress(b'{"text": "x"}\n'))
+        own_file(tmp_path, name, text=name)
     found = corpus_sources(str(tmp_path), role_of_file)
     assert {name: source.role for name, source in found.items()} == {"wiki_de": "encyclopedia", "notes": "web"}
 
 
-def test_two_own_files_of_one_name_are_refused(tmp_path):
+def test_another_name_of_the_same_role_changes_no_identity_from_download_to_training(tmp_path):
+    for folder, name in (("one", "notes.jsonl.gz"), ("two", "my diary (2024).jsonl.gz")):
+        own_file(tmp_path / folder, name)
+        own_file(tmp_path / folder, "code_mine.jsonl.gz", text="y")
+    graphs = []
+    for folder in ("one", "two"):
+        corpus = corpus_of(str(tmp_path / folder), LAPTOP)
+        graphs.append((corpus, phases(LAPTOP, corpus)))
+    (one, main_line), (two, renamed) = graphs
+    assert sorted(one.labels.values()) == ["code_mine", "notes"]
+    assert sorted(two.labels.values()) == ["code_mine", "my-diary-2024"]
+    assert {step.digest for step in one.caches.values()} == {step.digest for step in two.caches.values()}
+    assert {name: step.digest for name, step in main_line.items()} == {
+        name: step.digest for name, step in renamed.items()
+    }
+    assert {step.name for step in two.caches.values()} == {"tokenize/code_mine", "tokenize/my-diary-2024"}
+
+
+def test_the_page_of_an_own_corpus_says_so_and_calls_the_sources_by_their_files(tmp_path):
+    own_file(tmp_path, "notes.jsonl.gz")
+    own_file(tmp_path, "papers_mine.jsonl.gz", text="y")
+    (report,) = tootsie(LAPTOP, corpus_of(str(tmp_path), LAPTOP))
+    assert report.config.title == "Tootsie on an own corpus (laptop)"
+    assert "over 2 sources of its own (notes, papers_mine)" in report.config.introduction
+    mixture = {change.field: change.after for change in report.config.recipe["jellyfish"]}["mixture"]
+    assert "notes" in mixture and "papers_mine" in mixture and "web_" not in mixture
+    (laptop,) = tootsie(LAPTOP, laptop_corpus(LAPTOP))
+    assert laptop.config.title == "Tootsie (laptop)"
+
+
+def test_two_own_files_of_one_name_are_refused_with_both_files(tmp_path):
     for name in ("notes.jsonl.gz", "notes.jsonl"):
-        (tmp_path / name).write_bytes(gzip.compress(b'{"text": "x"}\n'))
-    with pytest.raises(ValueError, match="two sources have one name"):
+        own_file(tmp_path, name, text=name)
+    with pytest.raises(ValueError, match=r"two sources have one name, notes: notes\.jsonl, notes\.jsonl\.gz; rename"):
+        corpus_sources(str(tmp_path), role_of_file)
+
+
+def test_two_own_files_of_one_content_are_refused_with_both_files(tmp_path):
+    own_file(tmp_path, "notes.jsonl.gz")
+    own_file(tmp_path, "code.jsonl.gz")
+    with pytest.raises(ValueError, match=r"code\.jsonl\.gz and notes\.jsonl\.gz have the same content; .* Take one"):
+        corpus_sources(str(tmp_path), role_of_file)
+
+
+@pytest.mark.parametrize("name", ["__.jsonl.gz", "文書.jsonl.gz", ".jsonl.gz"])
+def test_a_file_whose_name_gives_no_label_is_named_with_the_cure(tmp_path, name):
+    own_file(tmp_path, name)
+    with pytest.raises(ValueError, match=r"its name gives no label for a source; begin it with a letter or a digit"):
         corpus_sources(str(tmp_path), role_of_file)

@@ -13,6 +13,7 @@ from marin_dag.inputs import Input
 from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.documents import read_documents
 from runtime.text.extraction.formats import JsonLines
+from runtime.text.extraction.records import UnreadableFileError
 from runtime.text.fetch.errors import ChecksumError
 from runtime.text.filter_rules import Length
 from steps.decontaminate import DecontaminateConfig, decontaminate
@@ -67,7 +68,7 @@ def items(tmp_path):
 
 def extracted(run_alone, folder, **changes):
     downloaded = run_alone(download, DownloadConfig(fetch=files_in(folder, "*.jsonl.gz")), "download")
-    config = ExtractConfig(download=downloaded, source="stories", formats=(JsonLines(),), **changes)
+    config = ExtractConfig(download=downloaded, formats=(JsonLines(),), **changes)
     return run_alone(extract, config, "extract")
 
 
@@ -96,7 +97,11 @@ def test_what_each_step_drops_is_counted_and_what_is_left_is_clean(run_alone, co
     assert filter_sample["reason"] == "too few words"
     assert filter_sample["detail"] == "1, at least 5"
     cluster = json.loads((tmp_path / "outputs/dedup/clusters.jsonl").read_text())
-    assert cluster == {"kept": "stories/stories.jsonl.gz#0", "exact": ["stories/stories.jsonl.gz#1"], "near": []}
+    assert cluster == {
+        "kept": f"{'d' * 12}/stories.jsonl.gz#0",
+        "exact": [f"{'d' * 12}/stories.jsonl.gz#1"],
+        "near": [],
+    }
     (hit,) = lines_of(clean, clean.result.hits)
     assert (hit["task"], hit["item"], hit["field"]) == ("toy", 0, "question")
     assert TEXTS[3].encode()[hit["start"] : hit["end"]].decode() == hit["excerpt"]
@@ -131,9 +136,102 @@ def test_rules_that_drop_everything_are_an_error(run_alone, corpus):
         run_alone(filter_documents, FilterConfig(documents=documents, rules=(Length(min_words=999),)), "filter")
 
 
+def deduplicated(run_alone, folder, name, texts, **changes):
+    corpus = write_corpus(folder / name, texts)
+    downloaded = run_alone(download, DownloadConfig(fetch=files_in(corpus, "*.jsonl.gz")), f"download/{name}")
+    documents = run_alone(extract, ExtractConfig(download=downloaded, formats=(JsonLines(),)), f"extract/{name}")
+    return run_alone(dedup, DedupConfig(documents=documents, **changes), f"dedup/{name}")
+
+
+WEB = [STORY, TEXTS[4], STORY.upper().replace(",", ";"), "A page that stands nowhere else."]
+
+
+def test_a_text_of_two_sources_stays_with_the_first_and_the_second_says_where_it_is(run_alone, tmp_path):
+    book = deduplicated(run_alone, tmp_path, "book", [STORY, STORY, "A chapter on bread, and on nothing else at all."])
+    web = deduplicated(run_alone, tmp_path, "web", WEB, against=(book,))
+    assert texts_of(book) == [STORY, "A chapter on bread, and on nothing else at all."]
+    assert texts_of(web) == [TEXTS[4], "A page that stands nowhere else."]
+    assert web.result.dropped == {
+        "exact duplicate of another source": 1, "near duplicate of another source": 1,
+    }  # fmt: skip
+    third = deduplicated(run_alone, tmp_path, "third", [TEXTS[4], STORY, "And a third."], against=(book, web))
+    assert texts_of(third) == ["And a third."]
+    clusters = lines_of(third, third.result.clusters)
+    assert [len(cluster["exact"]) for cluster in clusters] == [1, 1]
+
+
+def test_the_documents_that_stay_do_not_depend_on_how_many_tasks_compare_them(run_alone, tmp_path):
+    texts = [*WEB, *TEXTS]
+    one = deduplicated(run_alone, tmp_path, "one", texts)
+    many = deduplicated(run_alone, tmp_path, "many", texts, keys_per_task=1)
+    assert texts_of(one) == texts_of(many)
+    assert lines_of(one, one.result.clusters) == lines_of(many, many.result.clusters)
+    assert len(list((tmp_path / "outputs/dedup/many/pairs").iterdir())) == 15
+
+
+def test_a_source_of_which_nothing_is_new_is_an_error(run_alone, tmp_path):
+    book = deduplicated(run_alone, tmp_path, "book", [STORY])
+    with pytest.raises(UserError, match=r"exact duplicate of another source: 1\)\. Everything in it stands in"):
+        deduplicated(run_alone, tmp_path, "web", [STORY], against=(book,))
+
+
+def test_files_of_one_name_in_two_folders_keep_their_documents_apart(run_alone, tmp_path):
+    for folder in ("train", "test"):
+        (tmp_path / "hub" / folder).mkdir(parents=True)
+        write_corpus(tmp_path / "hub" / folder, [f"{STORY} ({folder})"], name="part-0.jsonl.gz")
+    fetch = files_in(str(tmp_path / "hub"), "*/part-0.jsonl.gz")
+    downloaded = run_alone(download, DownloadConfig(fetch=fetch), "download")
+    documents = run_alone(extract, ExtractConfig(download=downloaded, formats=(JsonLines(),)), "extract")
+    ids = [document.id for document in read_documents(map(documents.join, documents.result.shards))]
+    assert ids == [f"{'d' * 12}/{folder}/part-0.jsonl.gz#0" for folder in ("test", "train")]
+
+
+def test_what_a_file_is_called_where_it_lies_is_not_in_what_is_made_of_it(run_alone, tmp_path):
+    made = []
+    for name in ("notes.jsonl.gz", "other.jsonl.gz"):
+        folder = write_corpus(tmp_path / name.split(".")[0], name=name)
+        found = files_in(folder, "*.jsonl.gz")
+        file = found.files[0].model_copy(update={"name": "documents.jsonl.gz", "path": name})
+        fetch = found.model_copy(update={"files": (file,)})
+        downloaded = run_alone(download, DownloadConfig(fetch=fetch), f"download-{name}")
+        config = ExtractConfig(download=downloaded, formats=(JsonLines(),), origin=name)
+        made.append((downloaded, run_alone(extract, config, f"extract-{name}")))
+    (download_of_one, one), (download_of_other, other) = made
+    assert download_of_one.result == download_of_other.result
+    assert one.result == other.result
+    for shard in one.result.shards:
+        assert Path(one.join(shard)).read_bytes() == Path(other.join(shard)).read_bytes()
+
+
+def test_two_lines_of_one_id_are_named_with_both_lines_and_the_cure(run_alone, tmp_path):
+    lines = [{"id": "a", "text": STORY}, {"text": STORY}, {"id": "b", "text": STORY}, {"id": "a", "text": "other"}]
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus/notes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    fetch = files_in(str(tmp_path / "corpus"), "*.jsonl")
+    downloaded = run_alone(download, DownloadConfig(fetch=fetch), "download")
+    config = ExtractConfig(download=downloaded, formats=(JsonLines(unique_ids=True),), origin="my notes.jsonl")
+    with pytest.raises(
+        UnreadableFileError, match=r"^my notes\.jsonl: line 4 has the id 'a' of line 1; .*leave 'id' out"
+    ):
+        run_alone(extract, config, "extract")
+    published = config.model_copy(update={"formats": (JsonLines(),)})
+    assert run_alone(extract, published, "extract-published").result.num_documents == 4
+
+
+def test_lines_that_cannot_be_read_are_a_warning_with_their_counts(run_alone, tmp_path, caplog):
+    (tmp_path / "corpus").mkdir()
+    lines = [json.dumps({"text": f"{STORY} {number}"}).encode() for number in range(400)]
+    lines += [b'{"text": "na\xefve"}', b"not json", b"[1]"]
+    (tmp_path / "corpus/notes.jsonl.gz").write_bytes(gzip.compress(b"\n".join(lines)))
+    found = extracted(run_alone, str(tmp_path / "corpus"))
+    assert found.result.num_documents == 400
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert record.getMessage() == "left out: not UTF-8: 1, not a JSON object: 2; samples are in dropped.jsonl"
+
+
 def test_a_download_without_a_matching_file_is_an_error(run_alone, corpus):
     downloaded = run_alone(download, DownloadConfig(fetch=files_in(corpus, "*.jsonl.gz")), "download")
-    config = ExtractConfig(download=downloaded, source="s", formats=(JsonLines(members=("*.json",)),))
+    config = ExtractConfig(download=downloaded, formats=(JsonLines(members=("*.json",)),))
     with pytest.raises(UserError, match=r"empty source: nothing in \['stories.jsonl.gz'\] matches \['\*.json'\]"):
         run_alone(extract, config, "extract")
 
@@ -143,13 +241,13 @@ def test_a_few_documents_that_are_not_utf8_are_counted_and_many_are_an_error(run
     path = folder / "stories.jsonl.gz"
     lines = gzip.decompress(path.read_bytes()) + b'{"id": "bad", "text": "na\xefve"}\n'
     path.write_bytes(gzip.compress(lines, mtime=0))
-    with pytest.raises(UserError, match=r"16\.7% of the documents cannot be read \({'not UTF-8': 1}\).*max_unreadable"):
+    with pytest.raises(UserError, match=r"16\.7% of the documents cannot be read \(not UTF-8: 1\).*max_unreadable"):
         extracted(run_alone, str(folder))
     shutil.rmtree(tmp_path / "outputs")
     documents = extracted(run_alone, str(folder), max_unreadable_share=0.2)
     assert documents.result.dropped == {"not UTF-8": 1}
     (sample,) = lines_of(documents, documents.result.dropped_samples)
-    assert sample["id"] == "stories/stories.jsonl.gz#line 6"
+    assert sample["id"] == f"{'d' * 12}/stories.jsonl.gz#line 6"
     assert "0xef" in sample["detail"]
 
 

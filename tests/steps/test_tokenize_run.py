@@ -36,7 +36,7 @@ def test_documents_become_committed_caches_on_every_store(prefix):
         [documents, tokenizer, caches],
         open_store(prefix),
         LocalBackend(),
-        LineDisplay(Console(file=shown)),
+        LineDisplay(Console(file=shown), Console(file=shown)),
         command="test",
     ).run()
     assert code == 0, shown.getvalue()

@@ -27,6 +27,8 @@ class Unit(NamedTuple):
 
     file: str
     """Path of the downloaded file."""
+    name: str
+    """What ids call the file; "" for an archive whose members need no telling from another's."""
     format_index: int
     members: tuple[str, ...]
     """Empty for a file that is no archive."""
@@ -46,9 +48,12 @@ def list_members(path: str) -> list[Member]:
         return sorted(members)
 
 
-def units(path: str, formats: Sequence[Format], *, unit_bytes: int) -> list[Unit]:
-    """Cuts what the formats cover into units of about `unit_bytes`, by the archive's own table of contents."""
-    members = list_members(path)
+def units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: int) -> list[Unit]:
+    """Cuts what the formats cover into units of about `unit_bytes`, by the archive's own table of contents.
+
+    Of a plain file it is `name`, as its publisher has it, that a format covers or not.
+    """
+    members = [member if is_archive(path) else member._replace(name=name) for member in list_members(path)]
     found = []
     for index, format_ in enumerate(formats):
         group: list[str] = []
@@ -59,10 +64,10 @@ def units(path: str, formats: Sequence[Format], *, unit_bytes: int) -> list[Unit
             group.append(member.name)
             group_bytes += member.size_in_bytes
             if group_bytes >= unit_bytes:
-                found.append(Unit(path, index, tuple(group)))
+                found.append(Unit(path, name, index, tuple(group)))
                 group, group_bytes = [], 0
         if group:
-            found.append(Unit(path, index, tuple(group)))
+            found.append(Unit(path, name, index, tuple(group)))
     return found if is_archive(path) else [unit._replace(members=()) for unit in found]
 
 
@@ -74,15 +79,15 @@ def covers(format_: Format, name: str) -> bool:
 
 
 def open_members(unit: Unit) -> Iterator[tuple[str, IO[bytes]]]:
-    """Name and stream of each member of a unit, one at a time."""
+    """Name and stream of each member of a unit, one at a time; names tell the files of a source apart."""
     if not unit.members:
         with fsspec.open(unit.file, "rb") as file:
-            yield unit.file.rsplit("/", 1)[-1], file
+            yield unit.name, file
         return
     with _open_zip(unit.file) as archive:
         for name in unit.members:
             with archive.open(name) as file:
-                yield name, file
+                yield f"{unit.name}/{name}" if unit.name else name, file
 
 
 def read_member(file: IO[bytes], archive: str, name: str) -> bytes:

@@ -25,11 +25,24 @@ from runtime.text.extraction.formats import (
 EMPTY = "empty"
 
 
-def extract(unit: Unit, formats: Sequence[Format], source: str, ledger: DropLedger) -> Iterator[Document]:
-    """Documents of a unit, in the order of its members; ids are `source/member#anchor`."""
+def extract(
+    unit: Unit, formats: Sequence[Format], source: str, ledger: DropLedger, *, origin: str = ""
+) -> Iterator[Document]:
+    """Documents of a unit, in the order of its members; ids are `source/member#anchor`.
+
+    Args:
+        unit: What to read.
+        formats: Those of the source.
+        source: Begins every id.
+        ledger: Takes what cannot be read.
+        origin: What a message calls the file, if not by its name in the ids.
+
+    Raises:
+        UnreadableFileError: a file is not what its name says, or gives two documents one id where none may be.
+    """
     format_ = formats[unit.format_index]
     for name, file in open_members(unit):
-        for found in _read(format_, file, unit.file, name):
+        for found in _read(format_, file, unit.file, name, origin or name):
             identifier = f"{source}/{name}#{found.anchor}" if found.anchor else f"{source}/{name}"
             match found:
                 case Unreadable():
@@ -40,14 +53,20 @@ def extract(unit: Unit, formats: Sequence[Format], source: str, ledger: DropLedg
                     yield Document(identifier, found.text, source, found.metadata)
 
 
-def _read(format_: Format, file: IO[bytes], archive: str, name: str) -> Extracted:
+def _read(format_: Format, file: IO[bytes], archive: str, name: str, shown: str) -> Extracted:
     match format_:
         case JsonLines():
-            return records.read_json_lines(file, name, text_field=format_.text_field, id_field=format_.id_field)
+            return records.read_json_lines(
+                file,
+                shown,
+                text_field=format_.text_field,
+                id_field=format_.id_field,
+                unique_ids=format_.unique_ids,
+            )
         case ParquetTable():
-            return records.read_parquet(file, name, text_field=format_.text_field, id_field=format_.id_field)
+            return records.read_parquet(file, shown, text_field=format_.text_field, id_field=format_.id_field)
         case ChatTable():
-            return records.read_chats(file, name, messages_field=format_.messages_field, id_field=format_.id_field)
+            return records.read_chats(file, shown, messages_field=format_.messages_field, id_field=format_.id_field)
     data = read_member(file, archive, name)
     match format_:
         case ServiceModels():

@@ -76,6 +76,8 @@ class JsonLines:
     text_field: str = "text"
     id_field: str | None = "id"
     """None, or absent from a row: the file's name and the line number."""
+    unique_ids: bool = False
+    """Whether two rows of one id are an error. Published corpora have such rows, which dedup is there to judge."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,11 +1,14 @@
 """Files of records: JSON lines (plain, gzip, zstd) and Parquet tables; read as streams, whatever their size."""
 
 import gzip
+import hashlib
 import json
 import zlib
+from array import array
 from collections.abc import Iterator
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,7 +23,12 @@ class UnreadableFileError(ValueError):
     """A file as a whole that is not what its name or its format says."""
 
 
-def read_json_lines(file: IO[bytes], name: str, *, text_field: str, id_field: str | None) -> Extracted:
+def read_json_lines(
+    file: IO[bytes], name: str, *, text_field: str, id_field: str | None, unique_ids: bool = False
+) -> Extracted:
+    """One document a line. With `unique_ids` the file is read to its end first, holding 16 bytes a document."""
+    if unique_ids and id_field is not None:
+        _refuse_one_id_twice(file, name, id_field)
     for number, line in enumerate(_lines(file, name), start=1):
         if not line.strip():
             continue
@@ -38,6 +46,45 @@ def read_json_lines(file: IO[bytes], name: str, *, text_field: str, id_field: st
             yield Unreadable(anchor, NOT_JSON, f"a {type(row).__name__}", text[:EXCERPT_CHARACTERS])
             continue
         yield _from_row(row, anchor, text_field, id_field)
+
+
+def _refuse_one_id_twice(file: IO[bytes], name: str, id_field: str) -> None:
+    keys, numbers = array("Q"), array("Q")
+    for number, identifier in _ids(file, name, id_field):
+        keys.append(_key(identifier))
+        numbers.append(number)
+    order = np.argsort(np.frombuffer(keys, np.uint64), kind="stable")
+    ordered = np.frombuffer(keys, np.uint64)[order]
+    suspects = set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    if not suspects:
+        file.seek(0)
+        return
+    # Now by the ids themselves: two of them may have one hash.
+    first: dict[str, int] = {}
+    file.seek(0)
+    for number, identifier in _ids(file, name, id_field):
+        if _key(identifier) in suspects and first.setdefault(identifier, number) != number:
+            raise UnreadableFileError(
+                f"{name}: line {number} has the {id_field} {identifier!r} of line {first[identifier]}; documents of "
+                f"one file have ids of their own. Change one of them, or leave {id_field!r} out of the lines: their "
+                "numbers then stand in."
+            )
+    file.seek(0)
+
+
+def _ids(file: IO[bytes], name: str, id_field: str) -> Iterator[tuple[int, str]]:
+    """Number of the line and id, of the lines that have one."""
+    for number, line in enumerate(_lines(file, name), start=1):
+        try:
+            row = json.loads(line.decode("utf-8-sig"))
+        except ValueError:  # counted as unreadable when it is its turn
+            continue
+        if isinstance(row, dict) and row.get(id_field) is not None:
+            yield number, str(row[id_field])
+
+
+def _key(identifier: str) -> int:
+    return int.from_bytes(hashlib.blake2b(identifier.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
 
 
 def read_parquet(file: IO[bytes], name: str, *, text_field: str, id_field: str | None) -> Extracted:

@@ -19,7 +19,10 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class Inventory(NamedTuple):
-    """Which standard library this is, found without reading it: names and sizes are enough to see a patched one."""
+    """Which standard library this is, by what is in its modules: a patched one may have the sizes of the original.
+
+    Reading them takes a tenth of a second of each plan (575 modules, 11 MB).
+    """
 
     python_version: str
     sha256: str
@@ -28,7 +31,7 @@ class Inventory(NamedTuple):
 def inventory() -> Inventory:
     digest = hashlib.sha256()
     for name, path in _modules():
-        digest.update(f"{name}\0{path.stat().st_size}\n".encode())
+        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return Inventory(f"{platform.python_implementation()} {platform.python_version()}", digest.hexdigest())
 
 

@@ -236,3 +236,27 @@ def test_one_config_field_scores_in_bfloat16_close_to_float32():
     assert all(isinstance(score, Score) for score in rough)
     np.testing.assert_allclose([s.log_likelihood for s in rough], [s.log_likelihood for s in exact], atol=0.5)
     assert exact != rough
+
+
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+def test_an_export_in_bfloat16_scores_the_same_whether_or_not_it_is_widened(tmp_path, compute_dtype):
+    special = SpecialTokens(eos_token_id=0, bos_token_id=None)
+    write_model(str(tmp_path), model(), CONFIG, LLAMA3_ROPE, special, dtype="bfloat16")
+    tokenizer_file(tmp_path / "tokenizer.json")
+    stored, widened = (read_model(str(tmp_path), as_stored=as_stored) for as_stored in (True, False))
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(stored.params)} == {"bfloat16"}
+    assert {leaf.dtype.name for leaf in jax.tree.leaves(widened.params)} == {"float32"}
+    rng = np.random.default_rng(0)
+    sequences = [
+        Scored(tuple(rng.integers(0, 320, length).tolist()), tuple(rng.integers(0, 320, 5).tolist()))
+        for length in (9, 60, 200)
+    ]
+    dtype = np.dtype(jnp.dtype(compute_dtype))
+    scores = [
+        Scorer(read.params, read.config, read.rope, compute_dtype=dtype, tokens_per_batch=512).score(sequences)
+        for read in (stored, widened)
+    ]
+    for ours, wide in zip(*scores, strict=True):
+        assert ours.log_likelihood == pytest.approx(wide.log_likelihood, abs=1e-4)
+        assert ours.is_greedy == wide.is_greedy
+    assert min(score.log_likelihood for score in scores[0]) < -10, "or agreement would be cheap"

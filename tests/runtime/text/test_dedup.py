@@ -1,7 +1,9 @@
 """Pins down: copies and near copies form one cluster whose first document stays; different texts stay apart."""
 
 import random
+import uuid
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from runtime.text.dedup import clusters, minhash, signatures
 from runtime.text.minhash import MinHash
+from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, near_pairs
 
 PARAMETERS = MinHash()
 
@@ -29,8 +32,25 @@ def edited(seed, edits):
     return " ".join(changed)
 
 
+def written(texts, parameters=PARAMETERS, name="shard", kept=None):
+    """A shard of signatures, in memory."""
+    writer = SignatureWriter(parameters)
+    writer.add([f"{name}/{number}" for number in range(len(texts))], texts)
+    folder = f"memory://signatures/{uuid.uuid4()}"
+    writer.write(folder)
+    if kept is not None:
+        with fsspec.open(f"{folder}/kept.npy", "wb") as file:
+            np.save(file, np.array(kept, bool))
+    return SignatureFile(folder, None if kept is None else f"{folder}/kept.npy")
+
+
 def found(texts, parameters=PARAMETERS):
-    return clusters(*signatures(texts, parameters), parameters)
+    return clusters_of([written(texts, parameters)], parameters)
+
+
+def clusters_of(files, parameters=PARAMETERS, first_own=0, tasks=1):
+    near = [near_pairs(files, range(part, parameters.num_bands, tasks), parameters) for part in range(tasks)]
+    return clusters(exact_pairs(files), np.unique(np.concatenate(near), axis=0), first_own=first_own)
 
 
 def test_an_exact_copy_is_dropped_for_the_first():
@@ -51,6 +71,36 @@ def test_a_copy_of_a_near_copy_belongs_to_the_same_cluster():
 
 def test_texts_shorter_than_an_ngram_equal_only_themselves():
     assert found(["one two", "one two", "one three", "", "", "ONE TWO"]) == [(0, (1,), (5,)), (3, (4,), ())]
+
+
+VERSIONS = [text(1), edited(1, 3), text(2), text(1), edited(2, 2), "", "", text(3), edited(1, 3), edited(2, 5)]
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5, 14])
+def test_clusters_do_not_depend_on_how_many_tasks_share_the_bands(tasks):
+    assert clusters_of([written(VERSIONS)], tasks=tasks) == found(VERSIONS) != []
+
+
+@pytest.mark.parametrize("cut", range(1, len(VERSIONS)))
+def test_clusters_do_not_depend_on_how_the_documents_are_cut_into_shards(cut):
+    assert clusters_of([written(VERSIONS[:cut]), written(VERSIONS[cut:])]) == found(VERSIONS)
+
+
+def test_what_an_earlier_source_has_is_dropped_and_nothing_of_the_earlier_source():
+    earlier = written([text(1), text(1), text(2), text(4)], kept=[True, False, True, True])
+    own = written([text(5), edited(1, 3), text(2), text(5), text(6)])
+    # Numbers: the three that the earlier source kept, then the own ones from 3 on.
+    assert clusters_of([earlier, own], first_own=3) == [(0, (), (4,)), (1, (5,), ()), (3, (6,), ())]
+
+
+def test_two_earlier_documents_that_an_own_one_joins_both_stay():
+    earlier = written([text(1), edited(1, 3)])
+    assert clusters_of([earlier, written([text(1)])], first_own=2) == [(0, (2,), ())]
+
+
+def test_what_an_earlier_source_dropped_drops_nothing():
+    earlier = written([text(1), text(2)], kept=[False, True])
+    assert clusters_of([earlier, written([text(1)])], first_own=1) == []
 
 
 def test_no_documents_are_no_clusters():

@@ -41,7 +41,8 @@ SERVICE = {
 
 def read(path, *formats):
     ledger = DropLedger(5)
-    found = units(str(path), formats, unit_bytes=100)
+    name = "" if path.suffix == ".zip" else path.name
+    found = units(str(path), name, formats, unit_bytes=100)
     return {doc.id: doc.text for unit in found for doc in extract(unit, formats, "toys", ledger)}, ledger
 
 
@@ -197,5 +198,5 @@ def test_a_file_that_is_cut_short_is_an_error(tmp_path, name):
 
 def test_units_cut_an_archive_by_its_table_of_contents(tmp_path):
     path = archive_of(tmp_path, {f"{index}.py": b"x" * 60 for index in range(5)} | {"skip/a.py": b"x"})
-    found = units(str(path), (PythonSource(exclude=("skip/*",)),), unit_bytes=100)
+    found = units(str(path), "", (PythonSource(exclude=("skip/*",)),), unit_bytes=100)
     assert [unit.members for unit in found] == [("0.py", "1.py"), ("2.py", "3.py"), ("4.py",)]

@@ -1,5 +1,6 @@
 """Pins down: the standard library becomes the same archive each time, and another interpreter is refused."""
 
+import sysconfig
 import zipfile
 
 import pytest
@@ -21,3 +22,13 @@ def test_the_archive_is_the_same_each_time_and_holds_the_topics(tmp_path):
 def test_another_interpreter_than_the_planned_one_is_refused(tmp_path):
     with pytest.raises(ChecksumError, match=r"planned? was made with CPython 2\.7|made with CPython 2\.7"):
         pack_standard_library(inventory()._replace(python_version="CPython 2.7"), tmp_path / "library.zip")
+
+
+def test_a_module_patched_without_another_size_is_another_library(tmp_path, monkeypatch):
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json/decoder.py").write_text("limit = 1\n")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    before = inventory()
+    assert inventory() == before
+    (tmp_path / "json/decoder.py").write_text("limit = 2\n")
+    assert inventory().sha256 != before.sha256
