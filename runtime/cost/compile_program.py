@@ -59,6 +59,7 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
 def compiled_program(request: Request, mesh: Mesh) -> Any:
     """The compiled step."""
     kernels = {"attention_kernel": request.attention_kernel, "loss_kernel": request.loss_kernel}
+    program: Any
     if request.step == "eval":
         program = eval_program(request.model, mesh, **kernels, compute_dtype=request.compute_dtype)
     else:
@@ -67,7 +68,7 @@ def compiled_program(request: Request, mesh: Mesh) -> Any:
             mesh,
             **kernels,
             compute_dtype=request.compute_dtype,
-            remat=request.remat,  # type: ignore[arg-type] -- checked by the program
+            remat=request.remat,
             num_microbatches=request.num_microbatches,
             reduce_dtype=request.reduce_dtype,
             donate=True,

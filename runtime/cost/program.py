@@ -166,13 +166,12 @@ class _Program:
         arrays = list(_arrays(instruction.type_))
         if instruction.operation.endswith("-start") and kind != "all-reduce":
             arrays = [max(arrays, key=lambda array: array[2])]  # operand and result side by side
-        dtype, shape, largest = max(arrays, key=lambda array: array[2])
+        dtype, shape, _ = max(arrays, key=lambda array: array[2])
         members = self._members(instruction)
-        size = sum(bytes_ for _, _, bytes_ in arrays) * (len(members) if kind == "reduce-scatter" else 1)
-        axes = ("replica",) if kind in BETWEEN_SLICES else self._axes(members)
-        return Collective(
-            kind, dtype, shape, size, axes, max(len(members), 2 if kind in BETWEEN_SLICES else 1), times, is_hidden
-        )
+        if kind in BETWEEN_SLICES:
+            return Collective(kind, dtype, shape, max(size for _, _, size in arrays), ("replica",), 2, times, is_hidden)
+        size = sum(size for _, _, size in arrays) * (len(members) if kind == "reduce-scatter" else 1)
+        return Collective(kind, dtype, shape, size, self._axes(members), len(members), times, is_hidden)
 
     def _members(self, instruction: _Instruction) -> list[int]:
         """Devices of the first group."""

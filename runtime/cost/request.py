@@ -23,7 +23,7 @@ class Request:
     compute_dtype: str
     attention_kernel: str
     loss_kernel: str
-    remat: str = "full"
+    remat: Literal["none", "dots", "full"] = "full"
     num_microbatches: int = 1
     reduce_dtype: str = "float32"
 

@@ -14,8 +14,8 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-# Of a dimension that is not scattered, on TPU: whole tiles of 8 x 128, or the compiler replaces the reduce-scatter by an
-# all-reduce of everything. A vocabulary of 128,256 is padded to 129,024.
+# Of a dimension that is not scattered, on TPU: whole tiles of 8 x 128, or the compiler replaces the reduce-scatter by
+# an all-reduce of everything. A vocabulary of 128,256 is padded to 129,024.
 WHOLE_TILES = 1024
 
 # (dimension, mesh axis) in the order of scattering, major axis first; axes of size 1 are left out.

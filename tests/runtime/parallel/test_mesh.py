@@ -78,7 +78,7 @@ def test_on_a_tpu_the_data_axes_are_those_of_the_torus_and_a_replica_is_a_slice(
 
 def test_two_cores_a_chip_and_a_replica_that_is_no_slice_are_refused() -> None:
     cores = [dataclasses.replace(chip, core_on_chip=core) for chip in chips(1, (2, 2, 1)) for core in range(2)]
-    with pytest.raises(ValueError, match="8 devices share 4 chips: .* Run v4 with megacore"):
+    with pytest.raises(ValueError, match=r"8 devices share 4 chips: .* Run v4 with megacore"):
         _on_the_torus(cores, MeshShape(data=8))
     with pytest.raises(ValueError, match=r"the devices are 1 slices of 2x2x2 chips; .* MeshShape\(replica=1, data=8\)"):
         _on_the_torus(chips(1, (2, 2, 2)), MeshShape(replica=2, data=4))
