@@ -26,8 +26,9 @@ def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:
         case "tpu":
             return KernelChoice(
                 attention="splash",
-                loss="pallas_tpu",
-                reason="both keep scores and logits in vector memory; splash keeps documents apart by segment ids",
+                loss="chunked_wide",
+                reason="attention: scores stay in vector memory, documents are kept apart by segment ids; loss: three "
+                "products with the head where pallas_tpu, which needs less memory, takes five",
             )
         case "cpu" | "gpu":
             is_short = sequence_length <= SHORT_SEQUENCE

@@ -46,6 +46,7 @@ def reference(
 KERNELS: dict[str, Callable[[Hidden, Head, Labels, PerToken, Scalar], tuple[Scalar, PerToken, PerToken]]] = {
     "reference": reference,
     "chunked": cross_entropy_chunked.chunked,
+    "chunked_wide": cross_entropy_chunked.chunked_wide,
     "pallas_tpu": cross_entropy_tpu.fused,
 }
 

@@ -12,19 +12,21 @@ from jax import lax
 from jaxtyping import Array, Float, Float32, Int32
 
 LOGITS_PER_BLOCK = 1 << 21  # of a block, 8 MiB; smaller blocks leave the second core of a CPU idle
+# On an accelerator each block reads the whole head three times and its gradient twice: 7 GB at a vocabulary of 128,256,
+# which 2,048 tokens (1 GiB of logits) pay for and 16 do not.
+LOGITS_PER_WIDE_BLOCK = 1 << 28
 
 PerToken = Float32[Array, "tokens"]
 Scalar = Float32[Array, ""]
 Result = tuple[Scalar, PerToken, PerToken]
 
 
-def block_tokens(num_tokens: int, vocab_size: int) -> int:
-    """Tokens of a block: as many as `LOGITS_PER_BLOCK` allows, in equal blocks of a multiple of 8."""
-    num_blocks = max(1, -(-num_tokens * vocab_size // LOGITS_PER_BLOCK))
+def block_tokens(num_tokens: int, vocab_size: int, logits_per_block: int) -> int:
+    """Tokens of a block: as many as `logits_per_block` allows, in equal blocks of a multiple of 8."""
+    num_blocks = max(1, -(-num_tokens * vocab_size // logits_per_block))
     return -(-num_tokens // (8 * num_blocks)) * 8
 
 
-@jax.custom_vjp
 def chunked(
     hidden: Float[Array, "tokens hidden_size"],
     head: Float[Array, "hidden_size vocab_size"],
@@ -33,7 +35,23 @@ def chunked(
     z_loss: Scalar,
 ) -> Result:
     """Objective, loss and log-normaliser; `cross_entropy.reference` is the definition."""
-    blocks, num_tokens = _in_blocks(head.shape[1], hidden, labels, weights)
+    return _chunked(LOGITS_PER_BLOCK, hidden, head, labels, weights, z_loss)
+
+
+def chunked_wide(
+    hidden: Float[Array, "tokens hidden_size"],
+    head: Float[Array, "hidden_size vocab_size"],
+    labels: Int32[Array, "tokens"],
+    weights: PerToken,
+    z_loss: Scalar,
+) -> Result:
+    """The same in blocks for an accelerator's memory."""
+    return _chunked(LOGITS_PER_WIDE_BLOCK, hidden, head, labels, weights, z_loss)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _chunked(logits_per_block: int, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Result:
+    blocks, num_tokens = _in_blocks(logits_per_block, head.shape[1], hidden, labels, weights)
 
     def block(carry: None, part: tuple[Array, ...]) -> tuple[None, tuple[Array, Array]]:
         return carry, _logits_and_loss(part[0], head, part[1])[1:]
@@ -43,8 +61,10 @@ def chunked(
     return _objective(loss, log_normalizer, weights, z_loss), loss, log_normalizer
 
 
-def _forward(hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> tuple[Result, tuple]:
-    blocks, num_tokens = _in_blocks(head.shape[1], hidden, labels, weights)
+def _forward(
+    logits_per_block: int, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array
+) -> tuple[Result, tuple]:
+    blocks, num_tokens = _in_blocks(logits_per_block, head.shape[1], hidden, labels, weights)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def block(head_gradient: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array, Array]]:
@@ -64,19 +84,19 @@ def _forward(hidden: Array, head: Array, labels: Array, weights: Array, z_loss: 
     return result, (hidden_gradient, head_gradient.astype(head.dtype))
 
 
-def _backward(gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
+def _backward(logits_per_block: int, gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
     scale = cotangents[0]  # the per-token outputs are without gradient: linear_cross_entropy says so and enforces it
     scaled = ((scale * gradient.astype(jnp.float32)).astype(gradient.dtype) for gradient in gradients)
     return *scaled, None, None, None
 
 
-chunked.defvjp(_forward, _backward)
+_chunked.defvjp(_forward, _backward)
 
 
-def _in_blocks(vocab_size: int, *arrays: Array) -> tuple[tuple[Array, ...], int]:
+def _in_blocks(logits_per_block: int, vocab_size: int, *arrays: Array) -> tuple[tuple[Array, ...], int]:
     """Each array as [blocks, block, ...], padded with zeros: a padded token has weight 0."""
     num_tokens = arrays[0].shape[0]
-    size = block_tokens(num_tokens, vocab_size)
+    size = block_tokens(num_tokens, vocab_size, logits_per_block)
     padding = -num_tokens % size
     padded = (jnp.pad(array, [(0, padding)] + [(0, 0)] * (array.ndim - 1)) for array in arrays)
     return tuple(array.reshape(-1, size, *array.shape[1:]) for array in padded), num_tokens

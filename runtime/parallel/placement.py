@@ -1,7 +1,7 @@
-"""Where each parameter lives: split along its hidden_size dimension over the data axis, copied over the others.
+"""Where each parameter lives: split along its hidden_size dimension over the data axes, copied over the others.
 
 One rule for all tensors. Every tensor of a Llama but the QK-norms has a dimension of size hidden_size, so a mesh fits
-if and only if its data axis divides hidden_size.
+if and only if the product of its data axes divides hidden_size.
 """
 
 import dataclasses
@@ -14,10 +14,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama, LlamaLayers
 from runtime.parallel.collectives import gather, splits
+from runtime.parallel.mesh import DATA_AXES, data_size
 
 PartT = TypeVar("PartT")
 
-_FIRST, _SECOND = PartitionSpec("data"), PartitionSpec(None, "data")
+_FIRST, _SECOND = PartitionSpec(DATA_AXES), PartitionSpec(None, DATA_AXES)
 _LAYERS = {
     "input_layernorm": _FIRST,
     "q_proj": _FIRST,
@@ -35,10 +36,10 @@ _LAYERS = {
 
 def check_placement(config: LlamaConfig, mesh: Mesh) -> None:
     """Raises where the mesh cannot hold the model."""
-    if config.hidden_size % mesh.shape["data"]:
+    if config.hidden_size % data_size(mesh):
         raise ValueError(
-            f"LlamaConfig.hidden_size is {config.hidden_size}, which the data axis of {mesh.shape['data']} devices "
-            "does not divide; choose a data axis that does, and put the other devices on the replica axis."
+            f"LlamaConfig.hidden_size is {config.hidden_size}, which the data axes of {data_size(mesh)} devices "
+            "do not divide; choose data axes that do, and put the other devices on the replica axis."
         )
 
 
@@ -65,7 +66,7 @@ def shardings(specs: PartT, mesh: Mesh) -> PartT:
 class Sharded:
     """The `Gather` of a model whose parameters are placed by `parameter_specs`, inside `jax.shard_map`.
 
-    Gradients come back split as the parameters are and summed over the data axis; the replica axis is left to the
+    Gradients come back split as the parameters are and summed over the data axes; the replica axis is left to the
     caller, who sums once a step and not once a micro-batch.
     """
 
@@ -80,8 +81,8 @@ class Sharded:
 
         def gather_one(spec: PartitionSpec, shard: jax.Array) -> jax.Array:
             split = splits(spec, sizes)
-            is_split = any(axis == "data" for _, axis in split)
-            sum_axes = () if is_split or sizes["data"] == 1 else ("data",)
+            split_axes = {axis for _, axis in split}
+            sum_axes = tuple(axis for axis in DATA_AXES if sizes[axis] > 1 and axis not in split_axes)
             return gather(shard, split, sum_axes, self.compute_dtype, self.reduce_dtype)
 
         return jax.tree.map(gather_one, specs, part, is_leaf=_is_spec)

@@ -44,18 +44,27 @@ def initial_state(config: LlamaConfig, seed: int, mesh: Mesh, *, with_average: b
     check_placement(config, mesh)
 
     def make() -> TrainState:
-        root = jax.random.key(seed, impl="threefry2x32")
-        params = Llama.init(config, key=jax.random.fold_in(root, INITIALIZATION))
-        return TrainState(
-            params=params,
-            mu=jax.tree.map(jnp.zeros_like, params),
-            nu=jax.tree.map(jnp.zeros_like, params),
-            average=jax.tree.map(jnp.copy, params) if with_average else None,
-            count=jnp.zeros((), jnp.int32),
-            key=jax.random.key_data(root),
-        )
+        return _first_state(config, seed, with_average=with_average)
 
     return jax.jit(make, out_shardings=shardings(state_specs(config, with_average=with_average), mesh))()
+
+
+def abstract_state(config: LlamaConfig, *, with_average: bool) -> TrainState:
+    """The state's tree with shapes and dtypes only; nothing is made."""
+    return jax.eval_shape(lambda: _first_state(config, 0, with_average=with_average))
+
+
+def _first_state(config: LlamaConfig, seed: int, *, with_average: bool) -> TrainState:
+    root = jax.random.key(seed, impl="threefry2x32")
+    params = Llama.init(config, key=jax.random.fold_in(root, INITIALIZATION))
+    return TrainState(
+        params=params,
+        mu=jax.tree.map(jnp.zeros_like, params),
+        nu=jax.tree.map(jnp.zeros_like, params),
+        average=jax.tree.map(jnp.copy, params) if with_average else None,
+        count=jnp.zeros((), jnp.int32),
+        key=jax.random.key_data(root),
+    )
 
 
 def start_average(state: TrainState) -> TrainState:

@@ -6,7 +6,7 @@ plain values, so that a plan can use it without JAX.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from runtime.data.mixing.policies import MixingPolicy
@@ -146,6 +146,63 @@ def refuse_unacknowledged_changes(name: str, before: PhaseSettings, after: Phase
         + "\n".join(lines)
         + f"\nIf it is meant, write acknowledge=({fields},) in the phase; if not, mend the value."
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Leg:
+    """One phase and where it stands in its run; tokens are exact, Python integers having no width."""
+
+    name: str
+    parent: str | None
+    settings: PhaseSettings
+    begin_step: int
+    """Finished updates when it begins."""
+    begin_tokens: int
+    """Tokens that its run has drawn by then."""
+
+    @property
+    def steps(self) -> int:
+        return self.settings.until_step - self.begin_step
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.settings.global_batch_size * self.settings.sequence_length
+
+    @property
+    def end_tokens(self) -> int:
+        return self.tokens_at(self.settings.until_step)
+
+    def tokens_at(self, step: int) -> int:
+        """Tokens that the run has drawn after `step` finished updates, for a step of this leg."""
+        return self.begin_tokens + (step - self.begin_step) * self.tokens_per_step
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """Learning rate of its first and of its last update."""
+        return self.settings.learning_rate(self.begin_step), self.settings.learning_rate(self.settings.until_step - 1)
+
+
+def legs_of(phases: Mapping[str, PhaseSettings], starts: Mapping[str, tuple[str, int]]) -> dict[str, Leg]:
+    """Every phase with its place in its run; `starts` gives, for those that continue one, the phase and its step.
+
+    Raises:
+        ValueError: a phase starts from one that is not in `phases`.
+    """
+    found: dict[str, Leg] = {}
+
+    def leg(name: str) -> Leg:
+        if name in found:
+            return found[name]
+        if name not in phases:
+            raise ValueError(f"phase {name!r} is not in the timeline; it has {', '.join(phases)}.")
+        if name in starts:
+            parent, step = starts[name]
+            found[name] = Leg(name, parent, phases[name], step, leg(parent).tokens_at(step))
+        else:
+            found[name] = Leg(name, None, phases[name], 0, 0)
+        return found[name]
+
+    return {name: leg(name) for name in phases}
 
 
 def consumed_tokens(chain: Sequence[PhaseSettings], step: int) -> int:

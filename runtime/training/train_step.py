@@ -23,7 +23,8 @@ from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import averaged
 from runtime.parallel.collectives import splits
-from runtime.parallel.mesh import BATCH_AXES, platform
+from runtime.parallel.compiler_options import compiler_options
+from runtime.parallel.mesh import BATCH_AXES, DATA_AXES, data_size, num_batch_parts, platform
 from runtime.parallel.placement import Sharded, check_placement, parameter_specs
 from runtime.training.state import TrainState, state_specs
 
@@ -92,13 +93,17 @@ def build_train_step(
     the state passed in is used up. `num_microbatches` splits each device's share of the batch and sums gradients;
     it changes rounding only.
     """
-    check_placement(config, mesh)
-    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    _check_remat(remat)
-    if num_microbatches < 1:
-        raise ValueError(f"num_microbatches is {num_microbatches}; it must be at least 1.")
-    computation = _computation(config, mesh, attention_kernel, np.dtype(compute_dtype), remat, np.dtype(reduce_dtype))
-    program = _train_program(config, mesh, computation, loss_kernel, num_microbatches, donate)
+    program = train_program(
+        config,
+        mesh,
+        attention_kernel=attention_kernel,
+        loss_kernel=loss_kernel,
+        compute_dtype=compute_dtype,
+        remat=remat,
+        num_microbatches=num_microbatches,
+        reduce_dtype=reduce_dtype,
+        donate=donate,
+    )
     frequencies = inverse_frequencies(rope, config.head_dim)
 
     def step(
@@ -120,11 +125,9 @@ def build_eval_step(
     compute_dtype: jax.typing.DTypeLike,
 ) -> EvalStep:
     """`step(params, tokens, segment_ids) -> TokenLosses`, with parameters placed as the train step leaves them."""
-    check_placement(config, mesh)
-    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    dtype = np.dtype(compute_dtype)
-    computation = _computation(config, mesh, attention_kernel, dtype, "none", np.dtype(np.float32))
-    program = _eval_program(config, mesh, computation, loss_kernel)
+    program = eval_program(
+        config, mesh, attention_kernel=attention_kernel, loss_kernel=loss_kernel, compute_dtype=compute_dtype
+    )
     frequencies = inverse_frequencies(rope, config.head_dim)
 
     def step(params: Llama, tokens: Tokens, segment_ids: Tokens) -> TokenLosses:
@@ -132,6 +135,47 @@ def build_eval_step(
         return program(params, tokens, segment_ids, frequencies)
 
     return step
+
+
+def train_program(
+    config: LlamaConfig,
+    mesh: Mesh,
+    *,
+    attention_kernel: str,
+    loss_kernel: str,
+    compute_dtype: jax.typing.DTypeLike,
+    remat: Remat,
+    num_microbatches: int,
+    reduce_dtype: jax.typing.DTypeLike,
+    donate: bool,
+) -> Callable:
+    """The program of `build_train_step`, not yet compiled: for machines that are not there, too.
+
+    Its arguments: state, tokens, segment ids, the hyperparameters as one float32 array, and the rotary frequencies.
+    """
+    check_placement(config, mesh)
+    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    _check_remat(remat)
+    if num_microbatches < 1:
+        raise ValueError(f"num_microbatches is {num_microbatches}; it must be at least 1.")
+    computation = _computation(config, mesh, attention_kernel, np.dtype(compute_dtype), remat, np.dtype(reduce_dtype))
+    return _train_program(config, mesh, computation, loss_kernel, num_microbatches, donate)
+
+
+def eval_program(
+    config: LlamaConfig,
+    mesh: Mesh,
+    *,
+    attention_kernel: str,
+    loss_kernel: str,
+    compute_dtype: jax.typing.DTypeLike,
+) -> Callable:
+    """The program of `build_eval_step`. Its arguments: parameters, tokens, segment ids, rotary frequencies."""
+    check_placement(config, mesh)
+    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    dtype = np.dtype(compute_dtype)
+    computation = _computation(config, mesh, attention_kernel, dtype, "none", np.dtype(np.float32))
+    return _eval_program(config, mesh, computation, loss_kernel)
 
 
 def next_tokens(
@@ -219,7 +263,7 @@ def _train_program(
         )
         return mapped(state, tokens, segment_ids, packed, frequencies)
 
-    return jax.jit(program, donate_argnums=(0,) if donate else ())
+    return jax.jit(program, donate_argnums=(0,) if donate else (), compiler_options=compiler_options(mesh))
 
 
 @functools.cache
@@ -239,7 +283,7 @@ def _eval_program(config: LlamaConfig, mesh: Mesh, computation: Computation, los
         out_specs=batch_spec,
         check_vma=False,
     )
-    return jax.jit(mapped)
+    return jax.jit(mapped, compiler_options=compiler_options(mesh))
 
 
 def _cross_entropy(
@@ -290,7 +334,7 @@ def _all_rows(axes: tuple[str, ...], rows: Array) -> Array:
 
 
 def _global_norm(tree: Llama, *, config: LlamaConfig, mesh: Mesh) -> Array:
-    """Euclidean norm over all parameters, each counted once, whether split over the data axis or copied along it."""
+    """Euclidean norm over all parameters, each counted once, whether split over the data axes or copied along them."""
     sizes = dict(mesh.shape)
     specs = jax.tree.leaves(parameter_specs(config), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
     split, copied = jnp.zeros(()), jnp.zeros(())
@@ -300,7 +344,7 @@ def _global_norm(tree: Llama, *, config: LlamaConfig, mesh: Mesh) -> Array:
             split += square
         else:
             copied += square
-    return jnp.sqrt(_sum_over(("data",) if mesh.shape["data"] > 1 else (), split) + copied)
+    return jnp.sqrt(_sum_over(tuple(axis for axis in DATA_AXES if sizes[axis] > 1), split) + copied)
 
 
 def _sum_over(axes: tuple[str, ...], value: Array) -> Array:
@@ -310,7 +354,7 @@ def _sum_over(axes: tuple[str, ...], value: Array) -> Array:
 def _computation(
     config: LlamaConfig, mesh: Mesh, attention_kernel: str, dtype: np.dtype, remat: Remat, reduce_dtype: np.dtype
 ) -> Computation:
-    if mesh.shape["data"] == 1:
+    if data_size(mesh) == 1:
         return Computation(attention_kernel, dtype, remat, Whole(dtype))
     sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, reduce_dtype)
     return Computation(attention_kernel, dtype, remat, sharded, regather=True)
@@ -323,11 +367,11 @@ def _check_remat(remat: str) -> None:
 
 def _check_batch(tokens: Tokens, config: LlamaConfig, mesh: Mesh, num_microbatches: int) -> None:
     batch, sequence = tokens.shape
-    parts = mesh.shape["replica"] * mesh.shape["data"] * num_microbatches
+    parts = num_batch_parts(mesh) * num_microbatches
     if batch % parts:
         raise ValueError(
             f"tokens: a global batch of {batch} sequences does not divide into {parts} equal parts "
-            f"(replica {mesh.shape['replica']} x data {mesh.shape['data']} x micro-batches {num_microbatches})."
+            f"(replica {mesh.shape['replica']} x data {data_size(mesh)} x micro-batches {num_microbatches})."
         )
     if sequence > config.max_position_embeddings:
         raise ValueError(

@@ -24,7 +24,11 @@ def test_long_sequences_do_not_hold_all_scores() -> None:
         ("splash", "chunked", "attention_kernel is 'splash', a Mosaic TPU kernel, .* platform 'cpu'"),
         ("reference", "pallas_tpu", "loss_kernel is 'pallas_tpu', a Mosaic TPU kernel, .* platform 'cpu'"),
         ("flash", "chunked", "attention_kernel is 'flash'; it must be one of chunked, reference, splash"),
-        ("reference", "liger", "loss_kernel is 'liger'; it must be one of chunked, pallas_tpu, reference"),
+        (
+            "reference",
+            "liger",
+            "loss_kernel is 'liger'; it must be one of chunked, chunked_wide, pallas_tpu, reference",
+        ),
     ],
 )
 def test_a_kernel_that_cannot_run_here_is_an_error_with_the_reason(

@@ -11,7 +11,7 @@ import pytest
 
 from runtime.kernels import cross_entropy, cross_entropy_chunked, cross_entropy_tpu
 
-KERNELS = ("reference", "chunked", "pallas_tpu")
+KERNELS = ("reference", "chunked", "chunked_wide", "pallas_tpu")
 Z_LOSS = 0.02
 
 
@@ -49,7 +49,8 @@ def exact(*arrays: jax.Array | np.ndarray) -> Exact:
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = functools.partial(cross_entropy_tpu.fused, interpret=True)
     monkeypatch.setitem(cross_entropy.KERNELS, "pallas_tpu", fused)
-    monkeypatch.setattr(cross_entropy_chunked, "LOGITS_PER_BLOCK", 1 << 14)  # several blocks, the last one padded
+    for name in ("LOGITS_PER_BLOCK", "LOGITS_PER_WIDE_BLOCK"):  # several blocks, the last one padded
+        monkeypatch.setattr(cross_entropy_chunked, name, 1 << 14)
 
 
 def run(kernel: str) -> Callable:

@@ -29,10 +29,11 @@ CONFIG = LlamaConfig(
     use_qk_norm=True,
 )
 FSDP = MeshShape(data=8)
-VARIANTS = {  # mesh, rematerialisation, micro-batches
-    "fsdp": (FSDP, "none", 1),
-    "hsdp": (MeshShape(replica=2, data=4), "full", 2),
-    "replicas": (MeshShape(replica=8), "dots", 1),
+VARIANTS = {  # mesh, sizes of its data axes, rematerialisation, micro-batches
+    "fsdp": (FSDP, (8, 1, 1), "none", 1),
+    "fsdp_on_a_torus": (FSDP, (2, 2, 2), "full", 1),
+    "hsdp": (MeshShape(replica=2, data=4), (2, 2, 1), "full", 2),
+    "replicas": (MeshShape(replica=8), (1, 1, 1), "dots", 1),
 }
 # A large eps, so that an update is proportional to the gradient and shows an error in it.
 HYPERPARAMETERS = Hyperparameters(1e-2, 0.1, 0.9, 0.95, eps=1.0, max_norm=0.5, z_loss=1e-3, average_decay=0.9)
@@ -79,8 +80,8 @@ def difference(got: np.ndarray, expected: np.ndarray) -> float:
 def main() -> None:
     expected = run(make_mesh(MeshShape(), jax.devices()[:1]), "none", 1)
     report = {"one": {"metrics": expected[0]}}
-    for name, (shape, remat, num_microbatches) in VARIANTS.items():
-        metrics, state, begin, losses = run(make_mesh(shape), remat, num_microbatches)
+    for name, (shape, torus, remat, num_microbatches) in VARIANTS.items():
+        metrics, state, begin, losses = run(make_mesh(shape, torus=torus), remat, num_microbatches)
         report[name] = {
             "metrics": metrics,
             "begins_equal": all(map(np.array_equal, begin, expected[2])),
@@ -93,7 +94,7 @@ def main() -> None:
 
 def collectives() -> list[str]:
     """Operation and dtype of each collective over more than one element in the bfloat16 step on eight devices."""
-    mesh = make_mesh(FSDP)
+    mesh = make_mesh(FSDP, torus=(2, 2, 2))
     state = initial_state(CONFIG, 0, mesh, with_average=False)
     step = build_train_step(
         CONFIG,

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-VARIANTS = ("fsdp", "hsdp", "replicas")
+VARIANTS = ("fsdp", "fsdp_on_a_torus", "hsdp", "replicas")
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,16 @@
 """A mesh that cannot be is refused with the numbers and the cure."""
 
+import dataclasses
+import itertools
+import random
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
 from runtime.model.config import LlamaConfig
-from runtime.parallel.mesh import AXES, MeshShape, make_mesh, platform
+from runtime.parallel.mesh import AXES, MeshShape, _on_the_torus, data_size, make_mesh, num_batch_parts, platform
 from runtime.parallel.placement import check_placement
 
 CONFIG = LlamaConfig(
@@ -21,7 +25,7 @@ CONFIG = LlamaConfig(
 )
 
 
-def test_one_device_is_a_mesh_with_all_four_axes() -> None:
+def test_one_device_is_a_mesh_with_all_axes() -> None:
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     assert mesh.axis_names == AXES
     assert platform(mesh) == "cpu"
@@ -43,6 +47,46 @@ def test_a_shape_that_does_not_fit_is_refused(shape: MeshShape, error: type[Exce
 
 
 def test_a_data_axis_that_does_not_divide_the_hidden_size_is_refused() -> None:
-    mesh = Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 8, 1, 1), AXES)
-    with pytest.raises(ValueError, match="hidden_size is 12, which the data axis of 8 devices does not divide"):
+    mesh = Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 8, 1, 1, 1, 1), AXES)
+    with pytest.raises(ValueError, match="hidden_size is 12, which the data axes of 8 devices do not divide"):
         check_placement(CONFIG, mesh)
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """What a mesh reads of a TPU device."""
+
+    slice_index: int
+    coords: tuple[int, int, int]
+    core_on_chip: int = 0
+    platform: str = "tpu"
+
+
+def chips(num_slices: int, sizes: tuple[int, int, int]) -> list[Chip]:
+    places = itertools.product(range(num_slices), *map(range, sizes))
+    found = [Chip(index, (x, y, z)) for index, x, y, z in places]
+    random.Random(0).shuffle(found)  # the runtime lists them by host, not by place
+    return found
+
+
+def test_on_a_tpu_the_data_axes_are_those_of_the_torus_and_a_replica_is_a_slice() -> None:
+    placed, torus = _on_the_torus(chips(2, (4, 2, 3)), MeshShape(replica=2, data=24))
+    assert torus == (4, 2, 3)
+    for place, chip in np.ndenumerate(np.array(placed).reshape(2, *torus)):
+        assert place == (chip.slice_index, *chip.coords)
+
+
+def test_two_cores_a_chip_and_a_replica_that_is_no_slice_are_refused() -> None:
+    cores = [dataclasses.replace(chip, core_on_chip=core) for chip in chips(1, (2, 2, 1)) for core in range(2)]
+    with pytest.raises(ValueError, match=r"8 devices share 4 chips: .* Run v4 with megacore"):
+        _on_the_torus(cores, MeshShape(data=8))
+    with pytest.raises(ValueError, match=r"the devices are 1 slices of 2x2x2 chips; .* MeshShape\(replica=1, data=8\)"):
+        _on_the_torus(chips(1, (2, 2, 2)), MeshShape(replica=2, data=4))
+
+
+def test_the_data_axes_can_be_chosen_where_the_machine_has_none_of_its_own() -> None:
+    mesh = make_mesh(MeshShape(replica=2, data=4), jax.devices()[:8], torus=(2, 2, 1))
+    assert dict(mesh.shape) == {"replica": 2, "data_x": 2, "data_y": 2, "data_z": 1, "model": 1, "context": 1}
+    assert (data_size(mesh), num_batch_parts(mesh)) == (4, 8)
+    with pytest.raises(ValueError, match=r"torus \(2, 1, 1\) holds 2 devices and MeshShape.data is 4"):
+        make_mesh(MeshShape(replica=2, data=4), jax.devices()[:8], torus=(2, 1, 1))

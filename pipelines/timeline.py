@@ -1,0 +1,181 @@
+"""The timeline of a recipe in words: every phase and branch, what each changes, and the jumps that are meant.
+
+Read off the steps of the graph, so that `--set`, forks and another scale show what they would run. No JAX, no NumPy.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from marin_dag.step import Step
+from runtime.data.mixture import MixtureSchedule
+from runtime.optim.schedule import WsdS
+from runtime.report.recipe import described, rate, shares
+from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learning_rate_jump, legs_of
+
+HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
+
+
+def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
+    """The training phases among the steps of a graph, each after the one it starts from."""
+    found: dict[str, Step] = {}
+
+    def add(step: Step) -> None:
+        if step.name in found:
+            return
+        if step.predecessor is not None:
+            add(step.predecessor.step)
+        found[step.name] = step
+
+    for step in steps:
+        if step.kind.continues is not None:
+            add(step)
+    return found
+
+
+def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
+    """Where each phase stands in its run."""
+    starts = {}
+    for name, phase in phases.items():
+        start = phase.predecessor
+        if start is not None:
+            starts[name] = (
+                start.step.name,
+                start.step.config.until_step if start.milestone is None else start.milestone,
+            )
+    return legs_of({name: phase.config for name, phase in phases.items()}, starts)
+
+
+def main_line_of(legs: Mapping[str, Leg]) -> list[str]:
+    """The phases that lead to the phase with the most tokens: the run itself, without its branches."""
+    last: str | None = max(legs, key=lambda name: legs[name].end_tokens)
+    line: list[str] = []
+    while last is not None:
+        line.append(last)
+        last = legs[last].parent
+    return line[::-1]
+
+
+def render(phases: Mapping[str, Step]) -> str:
+    """A table of all phases, then each phase in full: what it says, what it changes, what it acknowledges."""
+    legs = legs_in(phases)
+    main_line = main_line_of(legs)
+    order = [*main_line, *(name for name in legs if name not in main_line)]
+    rows = [_row(legs[name], is_branch=name not in main_line) for name in order]
+    parts = [_aligned([HEADINGS, *rows]), ""]
+    for name in order:
+        leg = legs[name]
+        before = None if leg.parent is None else legs[leg.parent]
+        parts += [*_in_full(leg, before, phases), ""]
+    last = legs[main_line[-1]]
+    branch_tokens = sum(leg.tokens_per_step * leg.steps for name, leg in legs.items() if name not in main_line)
+    parts.append(
+        f"{len(main_line)} phases: {last.settings.until_step:,} steps, {last.end_tokens:,} tokens. "
+        f"{len(legs) - len(main_line)} branches: {branch_tokens:,} tokens more."
+    )
+    return "\n".join(parts)
+
+
+def trillions(tokens: int) -> str:
+    """Tokens as people say them."""
+    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if tokens >= size:
+            return f"{tokens / size:.3f}{unit}"
+    return str(tokens)
+
+
+def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
+    settings = leg.settings
+    first, last = leg.rates
+    return (
+        f"{'  ' if is_branch else ''}{leg.name}",
+        f"{settings.until_step:,}",
+        f"{leg.steps:,}",
+        f"{leg.end_tokens:,}",
+        trillions(leg.end_tokens),
+        f"{settings.global_batch_size:,}",
+        rate(first) if first == last else f"{rate(first)} → {rate(last)}",
+        rate(settings.weight_decay),
+        "–" if settings.average is None else f"{settings.average.decay:g}",
+        rate(settings.z_loss) if settings.z_loss else "–",
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns side by side: the first to the left, numbers to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if column in (0, 6) else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[str]:
+    settings, phase = leg.settings, phases[leg.name]
+    origin = "from scratch" if before is None else f"from {before.name} at {leg.begin_step:,}"
+    lines = [f"{leg.name}  {origin}, on {phase.resources}"]
+    lines.append(
+        f"  tokens         {leg.begin_tokens:,} + {leg.steps:,} x {settings.global_batch_size:,} x "
+        f"{settings.sequence_length:,} = {leg.end_tokens:,}"
+    )
+    first, last = leg.rates
+    lines.append(f"  learning rate  {rate(first)} at its first update, {rate(last)} at its last")
+    lines += _cycles(leg)
+    if before is None:
+        lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
+        shown = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm", "average", "z_loss", "rope")
+        lines += [f"  = {field:<17} {described(getattr(settings, field))}" for field in shown]
+        lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture)]
+        return lines
+    # A phase may leave in the middle of the one before, and meets its rate there.
+    left = phases[before.name].config.model_copy(update={"until_step": leg.begin_step})
+    for change in changes(left, settings):
+        lines += _change(leg, left, change)
+    if (
+        left.compute_dtype != phase.config.compute_dtype
+    ):  # rounding only, so no change of the run in the timeline's sense
+        lines.append(f"  ~ {'compute_dtype':<17} {left.compute_dtype}  ->  {phase.config.compute_dtype}")
+    if not any(line.startswith("  ~") for line in lines):
+        lines.append("  = everything as in the phase before")
+    return lines
+
+
+def _cycles(leg: Leg) -> list[str]:
+    schedule = leg.settings.learning_rate
+    if not isinstance(schedule, WsdS):
+        return []
+    lines = []
+    for index, cycles in enumerate(schedule.cycles):
+        later = schedule.cycles[index + 1].start_step if index + 1 < len(schedule.cycles) else leg.settings.until_step
+        end = min(later, leg.settings.until_step)
+        whole = max(end - cycles.start_step, 0) // cycles.cycle_steps
+        lines.append(
+            f"  cycles         from step {cycles.start_step:,}: {whole} of {cycles.cycle_steps:,} steps, the last "
+            f"{cycles.decay_steps:,} of each decaying to {rate(schedule.end_value)}"
+        )
+    return lines
+
+
+def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
+    if change.field == "mixture":
+        return [f"  ~ {'mixture':<17} {line}" for line in _mixture(leg.settings.mixture)]
+    line = f"  ~ {change.field:<17} {described(change.before)}  ->  {described(change.after)}"
+    if not change.is_abrupt:
+        return [line]
+    jump = ""
+    if change.field == "learning_rate":
+        old, new = learning_rate_jump(before, leg.settings) or (0.0, 0.0)
+        jump = f" from {rate(old)} to {rate(new)}"
+    return [line, f"    acknowledged: a jump{jump} at step {leg.begin_step:,}"]
+
+
+def _mixture(mixture: MixtureSchedule) -> list[str]:
+    lines = []
+    for segment in mixture.segments:
+        words = shares(segment.shares()).split(", ")
+        begin = f"from step {segment.start_step:,}: " if len(mixture.segments) > 1 else ""
+        lines += [begin + ", ".join(words[:6])]
+        lines += [" " * len(begin) + ", ".join(words[at : at + 6]) for at in range(6, len(words), 6)]
+    return lines

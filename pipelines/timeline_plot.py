@@ -1,0 +1,84 @@
+"""The timeline as a picture: each phase's settings at the steps where something happens, in the report's own figure."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from marin_dag.errors import UserError
+from marin_dag.step import Step
+from pipelines.timeline import legs_in, main_line_of, render
+from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
+from runtime.report.contents import Curve, MixtureSpan, Phase
+from runtime.report.timeline_page import page, svg
+from runtime.training.timeline import Leg
+
+POINTS_OF_A_CURVE = 200
+"""Steps of each segment that is not straight."""
+
+
+def draw(path: str, title: str, phases: Mapping[str, Step]) -> None:
+    """Writes the timeline to `path`, a page (.html) or a drawing (.svg)."""
+    legs = legs_in(phases)
+    main_line = main_line_of(legs)
+    order = [*main_line, *(name for name in legs if name not in main_line)]
+    drawn = [_phase(legs[name], is_main=name in main_line) for name in order]
+    match Path(path).suffix:
+        case ".html":
+            text = page(title, drawn, render(phases))
+        case ".svg":
+            text = svg(title, drawn)
+        case suffix:
+            raise UserError(f"--plot {path}: {suffix or 'no ending'} is no kind of picture; end it in .html or .svg.")
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def _phase(leg: Leg, *, is_main: bool) -> Phase:
+    settings = leg.settings
+    # A row is a finished update, whose rate is that of the step before it.
+    steps = np.array(sorted(set(_steps_to_show(leg))), dtype=np.int64) + 1
+    curve = Curve(
+        step=steps,
+        consumed_tokens=np.array([leg.tokens_at(int(step)) for step in steps], dtype=np.int64),
+        loss=np.zeros(len(steps)),
+        learning_rate=np.array([settings.learning_rate(int(step) - 1) for step in steps]),
+        global_batch_size=np.full(len(steps), settings.global_batch_size),
+    )
+    return Phase(
+        name=leg.name,
+        parent=leg.parent,
+        is_main=is_main,
+        step=settings.until_step,
+        start_tokens=leg.begin_tokens,
+        consumed_tokens=leg.end_tokens,
+        final_loss=0.0,
+        has_average=settings.average is not None,
+        curve=curve,
+        mixture=tuple(MixtureSpan(span.start_step, span.shares()) for span in settings.mixture.segments),
+    )
+
+
+def _steps_to_show(leg: Leg) -> Iterator[int]:
+    """Finished updates before each drawn one: both ends, each corner of the schedule, and points along its bends."""
+    first, last = leg.begin_step, leg.settings.until_step - 1
+    yield from (first, last)
+    for begin, end in _segments(leg):
+        low, high = max(begin, first), min(end, last)
+        if low <= high:
+            yield from (int(step) for step in np.linspace(low, high, min(POINTS_OF_A_CURVE, high - low + 1)))
+
+
+def _segments(leg: Leg) -> Iterator[tuple[int, int]]:
+    schedule = leg.settings.learning_rate
+    match schedule:
+        case Linear() | Cosine():
+            yield schedule.start_step, schedule.start_step + schedule.decay_steps
+        case Rewarm():
+            yield schedule.start_step, schedule.start_step + schedule.warmup_steps
+        case WsdS():
+            yield 0, schedule.warmup_steps
+            ends = [*(cycles.start_step for cycles in schedule.cycles[1:]), leg.settings.until_step]
+            for cycles, end in zip(schedule.cycles, ends, strict=True):
+                for begin in range(cycles.start_step, end, cycles.cycle_steps):
+                    yield begin, begin
+                    yield begin + cycles.cycle_steps - cycles.decay_steps, begin + cycles.cycle_steps - 1

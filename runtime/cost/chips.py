@@ -1,0 +1,91 @@
+"""TPU generations and slices: what a chip can do, and the torus that a public slice name stands for.
+
+Peaks and bandwidths are the published ones (cloud.google.com/tpu/docs, one direction of one link for the wires).
+`hbm_in_bytes` is what the compiler allows a program: it was read from its own message for a program far too large.
+"""
+
+import dataclasses
+import math
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """One kind of chip."""
+
+    name: str
+    """As topologies are called: "v4" in "v4:2x2x1"."""
+    peak_flops: float
+    """bfloat16 products, FLOPs a second."""
+    hbm_in_bytes: int
+    hbm_bytes_per_second: float
+    link_bytes_per_second: float
+    """One direction of one wire between neighbours; an axis of a torus has two wires a chip."""
+    dcn_bytes_per_second: float
+    """A chip's share of its host's network, between slices."""
+    cores_in_the_name: int
+    """What the number in a slice's name counts, a chip: 2 cores (v4, v5p) or 1."""
+    dimensions: int
+    chip_config_name: str | None = None
+    """For the topology: v4 is used as megacore, one device a chip."""
+
+
+GENERATIONS = {
+    generation.name: generation
+    for generation in (
+        Generation("v4", 275e12, int(30.75 * GIB), 1.228e12, 45e9, 6.25e9, 2, 3, "megacore"),
+        Generation("v5e", 197e12, int(15.75 * GIB), 0.819e12, 45e9, 3.125e9, 1, 2),
+        Generation("v5p", 459e12, int(95.73 * GIB), 2.765e12, 90e9, 6.25e9, 2, 3),
+        Generation("v6e", 918e12, int(31.24 * GIB), 1.64e12, 90e9, 12.5e9, 1, 2),
+    )
+}
+_PREFIXES = {"v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": "v6e"}
+_SIZES_3D = {
+    4: (2, 2, 1), 8: (2, 2, 2), 16: (2, 2, 4), 32: (2, 4, 4), 64: (4, 4, 4), 128: (4, 4, 8), 256: (4, 8, 8),
+    512: (8, 8, 8), 1024: (8, 8, 16), 2048: (8, 16, 16), 4096: (16, 16, 16),
+}  # fmt: skip
+_SIZES_2D = {1: (1, 1), 4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8), 128: (8, 16), 256: (16, 16)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """Chips that share one torus."""
+
+    generation: Generation
+    sizes: tuple[int, ...]
+
+    @property
+    def num_chips(self) -> int:
+        return math.prod(self.sizes)
+
+    @property
+    def topology(self) -> str:
+        """The compiler's name for it."""
+        return f"{self.generation.name}:{'x'.join(map(str, self.sizes))}"
+
+    def axis_bytes_per_second(self, axis: int) -> float:
+        """What a chip can send along one axis: both directions where the axis closes to a ring, else one."""
+        size = self.sizes[axis]
+        closes = size == 16 if self.generation.dimensions == 2 else min(self.sizes) >= 4 and size % 4 == 0
+        return self.generation.link_bytes_per_second * (2 if closes else 1)
+
+
+def slice_of(name: str) -> Slice:
+    """The slice that a public name such as "v4-2048" or "v5litepod-256" stands for.
+
+    Raises:
+        ValueError: an unknown generation, or a size that is not sold as one torus.
+    """
+    prefix, _, number = name.rpartition("-")
+    if prefix not in _PREFIXES or not number.isdigit():
+        raise ValueError(
+            f"TPU slice {name!r}: the generation is none of {', '.join(_PREFIXES)}; write it as 'v4-2048'."
+        )
+    generation = GENERATIONS[_PREFIXES[prefix]]
+    sizes = _SIZES_3D if generation.dimensions == 3 else _SIZES_2D
+    num_chips = int(number) // generation.cores_in_the_name
+    if num_chips not in sizes or int(number) % generation.cores_in_the_name:
+        known = ", ".join(f"{prefix}-{chips * generation.cores_in_the_name}" for chips in sizes)
+        raise ValueError(f"TPU slice {name!r} is no torus that this project knows; it knows {known}.")
+    return Slice(generation, sizes[num_chips])

@@ -1,0 +1,97 @@
+"""Run by `compiler` in a process of its own: compiles one step for a slice that is not there, and prints what came out.
+
+`python -m runtime.cost.compile_program REQUEST` prints one line of JSON. libtpu reads its environment when it is
+loaded, so `compiler.ENVIRONMENT` must be set before.
+"""
+
+import importlib.metadata
+import resource
+import sys
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from runtime.cost.chips import slice_of
+from runtime.cost.program import collectives
+from runtime.cost.request import Compiled, Request
+from runtime.parallel.mesh import BATCH_AXES, MeshShape, make_mesh
+from runtime.parallel.placement import shardings
+from runtime.training.state import TrainState, abstract_state, state_specs
+from runtime.training.train_step import Hyperparameters, eval_program, train_program
+
+PACKAGES = ("jax", "jaxlib", "libtpu")
+
+
+def mesh_of(request: Request) -> Mesh:
+    """The mesh of the real slices, with the compiler's devices in their places."""
+    one = slice_of(request.slice)
+    options: dict[str, Any] = {}
+    if one.generation.chip_config_name is not None:
+        options["chip_config_name"] = one.generation.chip_config_name
+    if request.num_slices > 1:
+        options["num_slices"] = request.num_slices
+    description = topologies.get_topology_desc(one.topology, platform="tpu", **options)
+    return make_mesh(MeshShape(replica=request.num_slices, data=one.num_chips), description.devices)
+
+
+def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
+    """Shapes, dtypes and places of what the program takes."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    shape = request.global_batch_size, request.sequence_length
+    tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, PartitionSpec(BATCH_AXES)))
+    frequencies = jax.ShapeDtypeStruct((request.model.head_dim // 2,), np.float32, sharding=everywhere)
+    specs = state_specs(request.model, with_average=request.with_average)
+    state: TrainState = jax.tree.map(
+        lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
+        abstract_state(request.model, with_average=request.with_average),
+        shardings(specs, mesh),
+    )
+    if request.step == "eval":
+        return state.params, tokens, tokens, frequencies
+    told = jax.ShapeDtypeStruct((len(Hyperparameters._fields),), np.float32, sharding=everywhere)
+    return state, tokens, tokens, told, frequencies
+
+
+def compiled_program(request: Request, mesh: Mesh) -> Any:
+    """The compiled step."""
+    kernels = {"attention_kernel": request.attention_kernel, "loss_kernel": request.loss_kernel}
+    program: Any
+    if request.step == "eval":
+        program = eval_program(request.model, mesh, **kernels, compute_dtype=request.compute_dtype)
+    else:
+        program = train_program(
+            request.model,
+            mesh,
+            **kernels,
+            compute_dtype=request.compute_dtype,
+            remat=request.remat,
+            num_microbatches=request.num_microbatches,
+            reduce_dtype=request.reduce_dtype,
+            donate=True,
+        )
+    return program.lower(*arguments_of(request, mesh)).compile()
+
+
+def compile_(request: Request) -> Compiled:
+    """Compiles, and reads what the compiler says of memory and what its schedule does with the collectives."""
+    mesh = mesh_of(request)
+    begin = time.monotonic()
+    program = compiled_program(request, mesh)
+    seconds = time.monotonic() - begin
+    memory = program.memory_analysis()
+    return Compiled(
+        peak_memory_in_bytes=memory.peak_memory_in_bytes,
+        argument_size_in_bytes=memory.argument_size_in_bytes,
+        collectives=tuple(collectives(program.as_text(), dict(mesh.shape))),
+        compile_seconds=round(seconds, 1),
+        host_memory_in_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        versions={name: importlib.metadata.version(name) for name in PACKAGES},
+    )
+
+
+if __name__ == "__main__":
+    print(compile_(Request.from_json(sys.argv[1])).to_json())

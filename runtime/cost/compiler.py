@@ -1,0 +1,102 @@
+"""Compiling for TPUs that are not there: each program once, in a process of its own, the outcome kept on this machine.
+
+What is kept is found again by everything that determines the program: the request, the versions of jax and libtpu, and
+the source of the modules that make the step. It lies in `$MARIN_DAG_CACHE`, or `~/.cache/marin-dag`, never in a prefix.
+"""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
+
+ENVIRONMENT = {
+    "JAX_PLATFORMS": "cpu",  # the TPU is described, not there
+    "TPU_SKIP_MDS_QUERY": "1",  # no metadata server to ask
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    # Any process that has loaded libtpu holds a lock file; a compiler needs no chip to itself.
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+PACKAGES = ("jax", "jaxlib", "libtpu")
+SOURCES = ("kernels", "model", "optim", "parallel", "training/train_step.py", "training/state.py", "cost")
+_TOO_LARGE = re.compile(r"E100[01]: (CompileTime(?:Hbm|ScopedVmem)Oom: [^\n]*)")
+
+
+class NoCompilerError(RuntimeError):
+    """libtpu is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "compiling for TPUs needs the package libtpu (590 MB, works without a TPU): "
+            "pip install 'marin-dag[tpu-compile]', or run without --compile."
+        )
+
+
+def outcome_of(request: Request) -> tuple[Outcome, bool]:
+    """What compiling gives, and whether it was known already.
+
+    Raises:
+        NoCompilerError: libtpu is not installed.
+        RuntimeError: the compiler failed for another reason than memory; its last lines are in the message.
+    """
+    kept = cache_folder() / f"{key_of(request)}.json"
+    if kept.exists():
+        fields = json.loads(kept.read_text())
+        return (DoesNotFit(**fields) if "message" in fields else Compiled.from_json(json.dumps(fields))), True
+    found = _compile(request)
+    text = json.dumps(dataclasses.asdict(found)) if isinstance(found, DoesNotFit) else found.to_json()
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    partial = kept.with_suffix(f".{os.getpid()}")
+    partial.write_text(text)
+    partial.replace(kept)
+    return found, False
+
+
+def cache_folder() -> Path:
+    """Where outcomes are kept."""
+    return Path(os.environ.get("MARIN_DAG_CACHE") or Path.home() / ".cache" / "marin-dag") / "compiled"
+
+
+def key_of(request: Request) -> str:
+    """Name of the outcome: a hash over all that determines the program."""
+    digest = hashlib.sha256(request.to_json().encode())
+    for name in PACKAGES:
+        try:
+            digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
+        except importlib.metadata.PackageNotFoundError:
+            raise NoCompilerError from None
+    for path in _source_files():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]
+
+
+def _source_files() -> Iterator[Path]:
+    runtime = Path(__file__).resolve().parents[1]
+    for name in SOURCES:
+        place = runtime / name
+        yield from [place] if place.is_file() else sorted(place.glob("*.py"))
+
+
+def _compile(request: Request) -> Outcome:
+    root = Path(__file__).resolve().parents[2]
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime.cost.compile_program", request.to_json()],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(root)},
+    )
+    if finished.returncode == 0:
+        return Compiled.from_json(finished.stdout.splitlines()[-1])
+    if (refused := _TOO_LARGE.search(finished.stderr)) is not None:
+        return DoesNotFit(refused[1])
+    last = "\n".join(finished.stderr.strip().splitlines()[-15:])
+    raise RuntimeError(f"compiling the {request.step} step for {request.num_slices} x {request.slice} failed:\n{last}")

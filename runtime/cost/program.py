@@ -1,0 +1,224 @@
+"""The collectives of a compiled TPU program, read off its scheduled text: bytes, axis, and whether work hides them.
+
+A collective is hidden where the schedule has work between its start and its end: the compiler's fusions that carry one
+along with a product (v5e, v6e), and pairs of `-start` and `-done` with a product or a kernel between them. All others
+hold the chip up. Loop bodies are counted as often as they run.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4}
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+BETWEEN_SLICES = ("send", "recv")
+
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((.*)$")
+_SHAPE = re.compile(r"\b([a-z]+[0-9]+|pred)\[([0-9,]*)\]")
+_CALLED = re.compile(r"calls=%([\w.\-]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One collective operation of the program."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the whole array, on either side, whichever is larger."""
+    array_bytes: int
+    axes: tuple[str, ...]
+    num_devices: int
+    """That take part in one group."""
+    times: int
+    """How often it runs in one step."""
+    is_hidden: bool
+
+    @property
+    def wire_bytes(self) -> int:
+        """What each device sends in all, by the ring algorithm."""
+        share = (self.num_devices - 1) / self.num_devices
+        passes = {"all-reduce": 2.0}.get(self.kind, 1.0)
+        if self.kind in ("collective-permute", *BETWEEN_SLICES):
+            share = 1.0
+        return round(self.array_bytes * share * passes) * self.times
+
+
+@dataclasses.dataclass(frozen=True)
+class _Instruction:
+    name: str
+    type_: str
+    operation: str
+    rest: str
+
+
+def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
+    """Every collective of the scheduled program `text`, whose devices are numbered along `axis_sizes` in order."""
+    return list(_Program(text, axis_sizes).walk())
+
+
+class _Program:
+    def __init__(self, text: str, axis_sizes: Mapping[str, int]) -> None:
+        self._axis_sizes = dict(axis_sizes)
+        self._computations: dict[str, list[_Instruction]] = {}
+        self._entry = ""
+        if "is_scheduled=true" not in text.partition("\n")[0]:
+            raise ValueError("the program is not scheduled; pass the text of a compiled TPU program.")
+        self._read(text)
+
+    def _read(self, text: str) -> None:
+        name = ""
+        for line in text.splitlines():
+            if (begin := _COMPUTATION.match(line)) is not None:
+                name = begin[1]
+                self._computations[name] = []
+                if line.startswith("ENTRY"):
+                    self._entry = name
+            elif name and (found := _INSTRUCTION.match(line)) is not None:
+                self._computations[name].append(_Instruction(*found.groups()))
+
+    def walk(self) -> Iterator[Collective]:
+        yield from self._walk(self._entry, 1)
+
+    def _walk(self, name: str, times: int) -> Iterator[Collective]:
+        instructions = self._computations[name]
+        for index, instruction in enumerate(instructions):
+            match instruction.operation:
+                case "while":
+                    condition, body = (self._named(instruction, word) for word in ("condition", "body"))
+                    yield from self._walk(body, times * self._trips(condition))
+                case "call":
+                    yield from self._walk(self._named(instruction, "to_apply"), times)
+                case "conditional":
+                    raise ValueError(f"{instruction.name}: a conditional in the step; its branches cannot be counted.")
+                case "fusion":
+                    yield from self._in_fusion(instruction, instructions[index + 1 :], times)
+                case operation if operation in KINDS or operation in BETWEEN_SLICES:
+                    yield self._collective(instruction, times, is_hidden=False)
+                case operation if operation.removesuffix("-start") in KINDS:
+                    following = instructions[index + 1 :]
+                    yield self._collective(
+                        instruction, times, is_hidden=self._has_work_before_the_end(instruction, following)
+                    )
+
+    def _in_fusion(self, fusion: _Instruction, following: Sequence[_Instruction], times: int) -> Iterator[Collective]:
+        called = self._named(fusion, "calls")
+        inner = self._computations[called]
+        if called.startswith("async_collective_fusion") or any("AsyncCollectiveDone" in item.rest for item in inner):
+            return  # its start was counted
+        is_started = any("AsyncCollectiveStart" in item.rest for item in inner)
+        for item in inner:
+            if item.operation in KINDS:
+                yield self._collective(item, times, is_hidden=is_started and self._is_carried(item, following))
+
+    def _is_carried(self, started: _Instruction, following: Sequence[_Instruction]) -> bool:
+        """Whether some fusion with a product in it carries the collective of the same channel on."""
+        channel = _channel(started)
+        for fusion in following:
+            if fusion.operation != "fusion":
+                continue
+            inner = self._computations[self._named(fusion, "calls")]
+            same = any(item.operation in KINDS and _channel(item) == channel for item in inner)
+            if same and not any("AsyncCollectiveDone" in item.rest for item in inner):
+                return self._is_work(fusion)
+        return False
+
+    def _has_work_before_the_end(self, start: _Instruction, following: Sequence[_Instruction]) -> bool:
+        for instruction in following:
+            if instruction.operation.endswith("-done") and f"%{start.name})" in instruction.rest.replace(",", ")"):
+                return False
+            if self._is_work(instruction):
+                return True
+        return False
+
+    def _is_work(self, instruction: _Instruction) -> bool:
+        if instruction.operation in ("convolution", "dot", "while"):
+            return True
+        if instruction.operation == "custom-call":
+            return "tpu_custom_call" in instruction.rest
+        called = _CALLED.search(instruction.rest) if instruction.operation == "fusion" else None
+        return called is not None and any(self._is_work(inner) for inner in self._computations[called[1]])
+
+    def _named(self, instruction: _Instruction, word: str) -> str:
+        found = re.search(rf"\b{word}=%([\w.\-]+)", instruction.rest)
+        if found is None:
+            raise ValueError(f"{instruction.name}: no {word}= in {instruction.rest[:200]!r}")
+        return found[1]
+
+    def _trips(self, condition: str) -> int:
+        """`i < n` with i from 0: what a scan compiles to."""
+        constants = {}
+        for instruction in self._computations[condition]:
+            if instruction.operation == "constant" and instruction.rest.split(")")[0].isdigit():
+                constants[instruction.name] = int(instruction.rest.split(")")[0])
+        last = self._computations[condition][-1]
+        bound = re.search(r"%([\w.\-]+)\), direction=LT", last.rest)
+        if last.operation != "compare" or bound is None or bound[1] not in constants:
+            raise ValueError(
+                f"{condition}: not the condition of a scan ({last.rest[:120]!r}); loops cannot be counted."
+            )
+        return constants[bound[1]]
+
+    def _collective(self, instruction: _Instruction, times: int, *, is_hidden: bool) -> Collective:
+        kind = instruction.operation.removesuffix("-start")
+        arrays = list(_arrays(instruction.type_))
+        if instruction.operation.endswith("-start") and kind != "all-reduce":
+            arrays = [max(arrays, key=lambda array: array[2])]  # operand and result side by side
+        dtype, shape, _ = max(arrays, key=lambda array: array[2])
+        members = self._members(instruction)
+        if kind in BETWEEN_SLICES:
+            return Collective(kind, dtype, shape, max(size for _, _, size in arrays), ("replica",), 2, times, is_hidden)
+        size = sum(size for _, _, size in arrays) * (len(members) if kind == "reduce-scatter" else 1)
+        return Collective(kind, dtype, shape, size, self._axes(members), len(members), times, is_hidden)
+
+    def _members(self, instruction: _Instruction) -> list[int]:
+        """Devices of the first group."""
+        rest = instruction.rest
+        if (pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", rest)) is not None:
+            return [int(pairs[1]), int(pairs[2])]
+        if (listed := re.search(r"replica_groups=\{\{([\d,]+)\}", rest)) is not None:
+            return [int(number) for number in listed[1].split(",")]
+        if (iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest)) is not None:
+            groups, sizes = _numbers(iota[1]), _numbers(iota[2])
+            order = _numbers(iota[3]) if iota[3] else list(range(len(sizes)))
+            return _iota(sizes, order)[: groups[-1]]
+        return list(range(math.prod(self._axis_sizes.values())))
+
+    def _axes(self, members: list[int]) -> tuple[str, ...]:
+        places = [_unravel(member, list(self._axis_sizes.values())) for member in members]
+        return tuple(axis for index, axis in enumerate(self._axis_sizes) if len({place[index] for place in places}) > 1)
+
+
+def _channel(instruction: _Instruction) -> str | None:
+    found = re.search(r"channel_id=(\d+)", instruction.rest)
+    return None if found is None else found[1]
+
+
+def _arrays(type_: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    for dtype, numbers in _SHAPE.findall(type_):
+        shape = tuple(_numbers(numbers))
+        yield dtype, shape, math.prod(shape) * ITEM_BYTES[dtype]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
+
+
+def _unravel(index: int, sizes: list[int]) -> list[int]:
+    place = []
+    for size in reversed(sizes):
+        index, position = divmod(index, size)
+        place.append(position)
+    return place[::-1]
+
+
+def _iota(sizes: list[int], order: list[int]) -> list[int]:
+    """Numbers 0.. of an array of `sizes`, transposed to `order`, in row-major order."""
+    strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
+    moved = [(sizes[axis], strides[axis]) for axis in order]
+    found = [0]
+    for size, stride in moved:
+        found = [base + position * stride for base in found for position in range(size)]
+    return found

@@ -1,0 +1,71 @@
+"""What is compiled, and what came of it: plain values, written as JSON between the processes and in the cache."""
+
+import dataclasses
+import json
+from typing import Any, Literal
+
+from runtime.cost.program import Collective
+from runtime.model.config import LlamaConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """One program on one kind of slice: everything that determines what the compiler sees."""
+
+    step: Literal["train", "eval"]
+    slice: str
+    """Public name, such as "v4-2048"."""
+    num_slices: int
+    model: LlamaConfig
+    sequence_length: int
+    global_batch_size: int
+    with_average: bool
+    compute_dtype: str
+    attention_kernel: str
+    loss_kernel: str
+    remat: Literal["none", "dots", "full"] = "full"
+    num_microbatches: int = 1
+    reduce_dtype: str = "float32"
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Request":
+        fields = json.loads(text)
+        return cls(**{**fields, "model": LlamaConfig(**fields["model"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compiler said. Sizes are of one chip, collectives of one chip and one step."""
+
+    peak_memory_in_bytes: int
+    argument_size_in_bytes: int
+    """The state (or the parameters) and the batch."""
+    collectives: tuple[Collective, ...]
+    compile_seconds: float
+    host_memory_in_bytes: int
+    versions: dict[str, str]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Compiled":
+        fields: dict[str, Any] = json.loads(text)
+        found = (
+            Collective(**{**item, "shape": tuple(item["shape"]), "axes": tuple(item["axes"])})
+            for item in fields["collectives"]
+        )
+        return cls(**{**fields, "collectives": tuple(found)})
+
+
+@dataclasses.dataclass(frozen=True)
+class DoesNotFit:
+    """The compiler refused: more memory than a chip has, or more vector memory than a kernel may take."""
+
+    message: str
+
+
+Outcome = Compiled | DoesNotFit

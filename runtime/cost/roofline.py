@@ -1,0 +1,124 @@
+"""Roofline: the least time that one step can take on a slice, from counts and published peaks. Nothing is measured.
+
+    step = max(products / peak, weights through memory / bandwidth) + optimiser's state through memory + exposed wires
+
+Products count what the program does: with full rematerialisation each layer's forward pass twice. Attention counts the
+blocks below the diagonal. Hidden collectives cost nothing; exposed ones run one after the other, each at the bandwidth
+of the torus axis it goes along. Activations through memory are left out, and so are launch and host times.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from runtime.cost.chips import slice_of
+from runtime.cost.program import Collective
+from runtime.cost.request import Compiled, Request
+from runtime.model.config import LlamaConfig
+
+REACHED_SHARE = 0.7
+"""Of the roofline's speed, to plan days with. Public dense runs of 16B to 52B on v4 and v5e report 56 to 67 % of peak,
+all of attention counted; 0.7 of these rooflines lies below that range."""
+
+LOSS_PRODUCTS = {"chunked": 3, "chunked_wide": 3, "reference": 3, "pallas_tpu": 5}
+
+
+@dataclasses.dataclass(frozen=True)
+class Flops:
+    """Of one step over the global batch."""
+
+    causal: int
+    """The model's, attention counted below the diagonal: what MFU should be computed with."""
+    full: int
+    """The same with the whole square of attention, as most public tables count."""
+    executed: int
+    """What the program computes, recomputation included."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """Seconds of one step, and what follows from them."""
+
+    products_seconds: float
+    weights_seconds: float
+    optimizer_seconds: float
+    exposed_seconds: float
+    hidden_seconds: float
+    tokens: int
+
+    @property
+    def step_seconds(self) -> float:
+        return max(self.products_seconds, self.weights_seconds) + self.optimizer_seconds + self.exposed_seconds
+
+    @property
+    def exposed_share(self) -> float:
+        """Of the step's time, spent on collectives that nothing hides."""
+        return self.exposed_seconds / self.step_seconds
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.step_seconds
+
+
+def flops_of(request: Request) -> Flops:
+    """Of the request's step."""
+    model, sequence = request.model, request.sequence_length
+    tokens = request.global_batch_size * sequence
+    attention = 2 * model.num_hidden_layers * model.num_attention_heads * model.head_dim * sequence
+    head = 2 * model.vocab_size * model.hidden_size
+    layers = 2 * (model.num_parameters - _embeddings(model))
+    if request.step == "eval":
+        forward = tokens * (layers + head + attention)
+        return Flops(causal=forward, full=forward + tokens * attention, executed=forward)
+    causal = tokens * model.flops_per_token(sequence)
+    again = 1 if request.remat == "full" else 0
+    executed = tokens * (
+        layers * (3 + again)
+        # The kernel's backward pass takes five products where its forward pass takes two.
+        + attention * (1 + again + 2.5)
+        + head * LOSS_PRODUCTS[request.loss_kernel]
+    )
+    return Flops(causal=causal, full=causal + 3 * tokens * attention, executed=int(executed))
+
+
+def roofline_of(request: Request, compiled: Compiled) -> Roofline:
+    """The least time of the compiled step on its slices."""
+    one = slice_of(request.slice)
+    chip = one.generation
+    num_chips = one.num_chips * request.num_slices
+    parameters = request.model.num_parameters
+    is_training = request.step == "train"
+    # In bfloat16: written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
+    passes = (2 * 2 + 2 * 3 + 4 * 2) if is_training else 2 * 2
+    trees = 4 if request.with_average else 3
+    state = 4 * parameters / one.num_chips * (2 * trees + 1) if is_training else 0
+    exposed, hidden = (
+        sum(seconds_of(item, request) for item in compiled.collectives if item.is_hidden is is_hidden)
+        for is_hidden in (False, True)
+    )
+    return Roofline(
+        products_seconds=flops_of(request).executed / (num_chips * chip.peak_flops),
+        weights_seconds=passes * parameters * request.num_microbatches / chip.hbm_bytes_per_second,
+        optimizer_seconds=state / chip.hbm_bytes_per_second,
+        exposed_seconds=exposed,
+        hidden_seconds=hidden,
+        tokens=request.global_batch_size * request.sequence_length,
+    )
+
+
+def seconds_of(item: Collective, request: Request) -> float:
+    """A collective alone on its wires; one over several axes is counted on the slowest of them."""
+    one = slice_of(request.slice)
+    speeds = [one.generation.dcn_bytes_per_second] if "replica" in item.axes else []
+    for index, axis in enumerate(("data_x", "data_y", "data_z")):
+        if axis in item.axes:
+            speeds.append(one.axis_bytes_per_second(index))
+    return item.wire_bytes / min(speeds) if speeds else 0.0
+
+
+def wire_bytes(items: Iterable[Collective]) -> int:
+    """Bytes that a chip sends for these."""
+    return sum(item.wire_bytes for item in items)
+
+
+def _embeddings(model: LlamaConfig) -> int:
+    return model.vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)

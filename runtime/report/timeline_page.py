@@ -1,0 +1,69 @@
+"""The timeline of a recipe as a drawing, before anything has run: the report's own figure, on a page or alone."""
+
+import functools
+from collections.abc import Sequence
+
+from runtime.report.contents import Phase, Report
+from runtime.report.markup import Markup, element
+from runtime.report.page import WIDE, figure
+from runtime.report.plots import drawing
+from runtime.report.run_plots import mixture_stretches, source_style, sources_in_order, timeline
+from runtime.report.scales import tokens_label
+from runtime.report.theme import SCRIPT, STYLE, content_security_policy
+
+CAPTION = (
+    "What the recipe says; nothing here was measured. Blue is the main line, orange the branches: each begins at the "
+    "tokens at which it leaves and is not part of the axis' total."
+)
+
+
+def page(title: str, phases: Sequence[Phase], words: str) -> str:
+    """A page that holds the drawing, the sources by colour, and `words` (the timeline as text) below them."""
+    report = _report(title, phases)
+    body = element(
+        "main",
+        element("header", element("h1", title), element("p", _summary(report), class_="lead")),
+        figure(functools.partial(timeline, report), CAPTION),
+        element("ul", *_keys(report), class_="keys"),
+        element("div", element("pre", words), class_="scroll", tabindex="0"),
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=content_security_policy()),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("style", Markup(STYLE)),
+    )
+    made = element("html", head, element("body", body, element("script", Markup(SCRIPT))), lang="en")
+    return f"<!doctype html>\n{made}\n"
+
+
+def svg(title: str, phases: Sequence[Phase]) -> str:
+    """The drawing alone, as a file of its own with its colours inside."""
+    report = _report(title, phases)
+    drawn = timeline(report, WIDE)
+    style = element("style", Markup(STYLE + "svg{background:var(--page);font-family:system-ui,sans-serif}"))
+    opening, rest = drawn.split(">", 1)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{opening} xmlns="http://www.w3.org/2000/svg">{style}{rest}\n'
+
+
+def _report(title: str, phases: Sequence[Phase]) -> Report:
+    return Report(title, "", tuple(phases), (), (), (), (), (), ())
+
+
+def _summary(report: Report) -> str:
+    last = report.main_line[-1]
+    branches = len(report.branches)
+    return (
+        f"{len(report.main_line)} phases, {last.step:,} updates, {tokens_label(last.consumed_tokens)} tokens, "
+        f"and {branches} side branch{'' if branches == 1 else 'es'}."
+    )
+
+
+def _keys(report: Report) -> list[Markup]:
+    keys = []
+    for index, source in enumerate(sources_in_order(mixture_stretches(report.main_line))):
+        swatch = drawing(14, 14, "", element("rect", x=1, y=1, width=12, height=12, rx=2, style=source_style(index)))
+        keys.append(element("li", swatch, source))
+    return keys
