@@ -15,12 +15,15 @@ from marin_dag.inputs import Input
 from marin_dag.resources import Cpu
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.mixing.loss_drop import LossDrop
+from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
+from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult, train_phase
@@ -58,6 +61,10 @@ class Trajectory:
 
     def metrics(self, step: int) -> MetricsTable:
         return MetricsTable.from_parquet(self.files(step)["metrics.parquet"])
+
+    def source_losses(self, step: int) -> list[SourceLosses]:
+        table = SourceLossesTable.from_parquet(self.files(step)["source_losses.parquet"])
+        return [table[index] for index in range(len(table))]
 
     def events(self) -> list[dict[str, Any]]:
         return read_events(f"{self.folder}/work/events/attempt-{self.attempts}.jsonl")
@@ -120,11 +127,20 @@ def use_devices(monkeypatch: pytest.MonkeyPatch) -> UseDevices:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Input[TokenizeResult]:
-    folder = tmp_path_factory.mktemp("tokenize")
+    return cache_of(tmp_path_factory.mktemp("tokenize"), "web", last_id=8)
+
+
+@pytest.fixture(scope="module")
+def other_cache(tmp_path_factory: pytest.TempPathFactory) -> Input[TokenizeResult]:
+    """Harder text: four times as many ids."""
+    return cache_of(tmp_path_factory.mktemp("tokenize"), "code", last_id=MODEL.vocab_size)
+
+
+def cache_of(folder: Path, name: str, last_id: int) -> Input[TokenizeResult]:
     ids = TokenFormat(vocab_size=MODEL.vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
     rng = np.random.default_rng(0)
     with TokenCacheWriter(str(folder / "train"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
-        writer.add([rng.integers(1, 8, 21) for _ in range(100)], num_bytes=2100)
+        writer.add([rng.integers(1, last_id, 21) for _ in range(100)], num_bytes=2100)
     result = TokenizeResult(
         train="train",
         validation="validation",
@@ -137,7 +153,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Input[TokenizeResult]:
         vocab_size=MODEL.vocab_size,
         eos_token_id=0,
     )
-    return Input(None, name="tokenize/web", digest="d" * 64, path=str(folder), result=result)
+    return Input(None, name=f"tokenize/{name}", digest=name[0] * 64, path=str(folder), result=result)
 
 
 @pytest.fixture
@@ -222,7 +238,7 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     assert len(metrics) == 11
     assert [metrics[row] for row in range(8)] == [first.metrics(8)[row] for row in range(8)]
     position = checkpoint.read_metadata(f"{second.at(11).path}/checkpoint")["data_position"]
-    assert position["consumed"] == {"d" * 64: 8 * 4 + 3 * 8}
+    assert position["consumed"] == {"w" * 64: 8 * 4 + 3 * 8}
     third = Trajectory(tmp_path / "third", "a" * 64)
     left = third.run(until(phase, 12, start=second.at(11)))
     assert not left.has_average
@@ -234,7 +250,7 @@ def test_a_phase_can_take_less_and_begin_the_data_anew(tmp_path, phase, restore,
     first.run(phase)
     second.run(until(phase, 10, start=first.at(8), restore=restore))
     metadata = checkpoint.read_metadata(f"{second.at(10).path}/checkpoint")
-    assert (metadata["step"], metadata["data_position"]["consumed"]) == (10, {"d" * 64: 8})
+    assert (metadata["step"], metadata["data_position"]["consumed"]) == (10, {"w" * 64: 8})
     saved, _ = checkpoint.load(
         f"{second.at(10).path}/checkpoint", {"count": jax.ShapeDtypeStruct((), np.int32)}, partial=True
     )
@@ -315,3 +331,67 @@ def test_a_plan_refuses_a_mixture_that_names_a_source_without_a_cache(phase):
     mixture = MixtureSchedule.constant({"web": 1.0, "wbe": 1.0})
     with pytest.raises(ValueError, match=r"mixture: 'wbe' has a weight but no token cache; add the source or leave"):
         train_phase.check(phase.model_copy(update={"mixture": mixture}))
+
+
+@pytest.fixture
+def mixed(phase: TrainPhaseConfig, other_cache: Input[TokenizeResult]) -> TrainPhaseConfig:
+    """Two sources under the paper's policy, each batch from both."""
+    changes = {"caches": {**phase.caches, "code": other_cache}, "mixing": OdmPaper(alpha=0.9), "until_step": 30}
+    mixture = MixtureSchedule.constant({"web": 3.0, "code": 1.0})
+    return phase.model_copy(update=changes | {"mixture": mixture, "global_batch_size": 8})
+
+
+def draws(trajectory: Trajectory, step: int) -> list[tuple[int, str, int]]:
+    return [(row.step, row.source, row.num_sequences) for row in trajectory.source_losses(step)]
+
+
+def test_losses_by_source_sum_to_the_loss_of_the_batch(tmp_path, mixed):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    trajectory.run(until(mixed, 8))
+    metrics, losses = trajectory.metrics(8), trajectory.source_losses(8)
+    for index in range(8):
+        found = [row for row in losses if row.step == index + 1]
+        assert [row.source for row in found] == ["code", "web"]
+        assert sum(row.num_sequences for row in found) == 8
+        assert sum(row.num_targets for row in found) == metrics[index].num_targets
+        mean = sum(row.loss_sum for row in found) / metrics[index].num_targets
+        assert mean == pytest.approx(metrics[index].loss, rel=1e-5)
+
+
+def test_under_a_learned_mixture_a_stopped_phase_ends_with_the_bytes_of_one_that_was_not(tmp_path, mixed):
+    whole, stopped = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "stopped", "e" * 64)
+    whole.run(mixed)
+    for asked in (5, 9):
+        with pytest.raises(StepStopped):
+            stopped.run(mixed, stop_after=asked)
+    stopped.run(mixed)
+    assert stopped.files(30) == whole.files(30)
+    assert len({row.share for row in whole.source_losses(30)}) > 10
+
+
+def test_the_number_of_devices_does_not_change_a_draw(tmp_path, mixed, use_devices):
+    drawn = []
+    for count in (8, 4, 1):
+        use_devices(count)
+        trajectory = Trajectory(tmp_path / str(count), "e" * 64)
+        trajectory.run(mixed)
+        drawn.append(draws(trajectory, 30))
+    assert drawn[0] == drawn[1] == drawn[2]
+
+
+def test_a_replay_draws_what_the_log_says_and_not_what_its_own_losses_would(tmp_path, mixed, use_devices):
+    original, replayed = Trajectory(tmp_path / "one", "e" * 64), Trajectory(tmp_path / "two", "f" * 64)
+    original.run(mixed)
+    use_devices(4)
+    other = until(mixed, 30, replay=original.at(30), learning_rate=Linear(1e-4, 1e-5, 0, 20), mixing=LossDrop())
+    replayed.run(other)
+    assert draws(replayed, 30) == draws(original, 30)
+    assert replayed.metrics(30)[29].loss != original.metrics(30)[29].loss
+
+
+def test_another_mixing_policy_is_a_jump_that_must_be_meant(mixed):
+    start = train_phase("first", mixed).as_input()
+    changed = mixed.model_copy(update={"start": start, "until_step": 40, "mixing": LossDrop()})
+    with pytest.raises(ValueError, match=r"mixing changes from OdmPaper\(.*\) to LossDrop\("):
+        train_phase.check(changed)
+    train_phase.check(changed.model_copy(update={"acknowledge": ("mixing",)}))

@@ -105,10 +105,40 @@ def test_flipping_an_input_bit_flips_each_output_bit_half_of_the_time():
     assert share_of_bit_pairs_that_mix(affine_feistel) < 0.5
 
 
+@pytest.mark.parametrize("bits", [11, 33, 50])
+def test_flipping_any_bit_of_index_or_key_flips_half_of_the_place_at_any_size(bits):
+    """Odd numbers of bits split unevenly; 2**50 is more than the 10**15 sequences of any run."""
+    numbers = np.random.default_rng(2)
+    size = 1 << bits
+    indices, keys = numbers.integers(0, size, 2_000), numbers.integers(0, 1 << 63, 2_000).astype(np.uint64)
+    sizes = np.full(2_000, size)
+    before = permuted(indices, sizes=sizes, keys=keys)
+    shares = []
+    for bit in range(bits):
+        after = permuted(indices ^ (1 << bit), sizes=sizes, keys=keys)
+        shares += [np.count_nonzero((before ^ after) >> out & 1) / 2_000 for out in range(bits)]
+    for bit in range(64):
+        after = permuted(indices, sizes=sizes, keys=keys ^ np.uint64(1 << bit))
+        shares += [np.count_nonzero((before ^ after) >> out & 1) / 2_000 for out in range(bits)]
+    # The standard error of each is 0.011; a place never comes back, which at 11 bits adds 0.0002.
+    assert max(abs(share - 0.5) for share in shares) < 5.5 * 0.0112
+
+
 def test_the_first_indices_fall_as_evenly_as_random_ones_and_not_more():
     assert 239 < mean_prefix_chi_square(ours) < 271
     assert not 239 < mean_prefix_chi_square(linear_congruence) < 271
     assert not 239 < mean_prefix_chi_square(affine_feistel) < 271
+
+
+def test_of_a_size_between_powers_of_two_a_prefix_falls_as_evenly_as_random():
+    """Places outside are walked on: what falls inside must not be uneven for it."""
+    size = SIZE // 2 + 1_234
+    values = []
+    for key in range(32):
+        found = places(np.arange(4_096), size, key_of("between", key))
+        counts = np.bincount(found * 256 // size, minlength=256)
+        values.append(((counts - 16) ** 2 / 16).sum())
+    assert 239 < np.mean(values) < 271
 
 
 def test_neighbours_are_not_a_fixed_step_apart():

@@ -17,6 +17,8 @@ import numpy as np
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import Loader
+from runtime.data.mixing.fixed import Static
+from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
@@ -30,6 +32,7 @@ from runtime.training.train_step import Hyperparameters, StepMetrics
 SEQUENCE_LENGTH = 8
 GLOBAL_BATCH_SIZE = 4
 VOCAB_SIZE = 32
+STATIC = Static()
 
 
 class SmallState(eqx.Module):
@@ -94,7 +97,7 @@ def train_step(
     return new, StepMetrics(*map(placed, figures))
 
 
-def small_loader(folder: Path) -> Loader:
+def small_loader(folder: Path, policy: Policy = STATIC) -> Loader:
     names = ("web", "code")
     for index, name in enumerate(names):
         if not (folder / name / "cache.json").exists():
@@ -104,7 +107,8 @@ def small_loader(folder: Path) -> Loader:
                 writer.add([rng.integers(1, VOCAB_SIZE, 13) for _ in range(40)], num_bytes=520)
     caches = {name: TokenCache.open(str(folder / name)) for name in names}
     mixture = MixtureSchedule.constant({"web": 2.0, "code": 1.0})
-    return Loader(caches, {name: f"digest of {name}" for name in names}, mixture, SEQUENCE_LENGTH, 0)
+    identities = {name: f"digest of {name}" for name in names}
+    return Loader(caches, identities, mixture, SEQUENCE_LENGTH, 0, policy=policy)
 
 
 def settings(until_step: int, *, average_decay: float | None = 0.75) -> TrainSettings:
@@ -137,6 +141,7 @@ def run(
     average_decay: float | None = 0.75,
     step_function: Callable = train_step,
     control: Control | None = None,
+    policy: Policy = STATIC,
 ) -> RunState | None:
     """One attempt: resumes from the newest state of its own, else starts from scratch; None if nothing was to do."""
     (folder / "records").mkdir(parents=True, exist_ok=True)
@@ -162,7 +167,7 @@ def run(
             begin,
             settings=settings(until_step, average_decay=average_decay),
             train_step=step_function,
-            loader=small_loader(folder / "caches"),
+            loader=small_loader(folder / "caches", policy),
             saving=SavingPlan(
                 temporary=temporary,
                 checkpoint_every_steps=checkpoint_every_steps,
@@ -226,8 +231,9 @@ def run_and_die_before_write(folder: Path, write: int) -> None:
     run(folder, lease_epoch=1)
 
 
-def run_and_die_at_step(folder: Path, step: int) -> None:
-    run(folder, lease_epoch=1, step_function=Countdown(step, die).watch(train_step))
+def run_and_die_at_step(folder: Path, step: int, policy: Policy = STATIC, until_step: int = 12) -> None:
+    dying = Countdown(step, die).watch(train_step)
+    run(folder, until_step, lease_epoch=1, step_function=dying, policy=policy)
 
 
 def count_writes(folder: Path) -> None:

@@ -1,0 +1,78 @@
+"""The table of losses by source: the same bytes however a run was cut, rows in order, and each step found again."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.data.mixing.policy import Seen
+from runtime.data.shares import WHOLE
+from runtime.tracking.source_losses import SourceLosses, SourceLossesError, SourceLossesTable, rows_of_update
+
+NAMES = {"d1": "web", "d2": "code", "d3": "math"}
+
+
+def update(step: int, counts: dict[str, int]) -> list[SourceLosses]:
+    return rows_of_update(
+        step,
+        dict.fromkeys(counts, WHOLE // 4),
+        NAMES,
+        num_sequences=counts,
+        num_targets={identity: 100 * count for identity, count in counts.items()},
+        loss_sum={identity: 0.1 * count for identity, count in counts.items()},
+    )
+
+
+def filled(updates: list[dict[str, int]]) -> SourceLossesTable:
+    table = SourceLossesTable()
+    for step, counts in enumerate(updates, start=1):
+        table.append(update(step, counts))
+    return table
+
+
+UPDATES = st.lists(st.dictionaries(st.sampled_from(sorted(NAMES)), st.integers(0, 2**31 - 1), min_size=1), max_size=12)
+
+
+@given(updates=UPDATES, cut=st.integers(0, 12))
+def test_a_table_carried_through_parquet_in_the_middle_ends_with_the_same_bytes(updates, cut):
+    carried = SourceLossesTable.from_parquet(filled(updates[:cut]).to_parquet())
+    for step, counts in enumerate(updates[cut:], start=min(cut, len(updates)) + 1):
+        carried.append(update(step, counts))
+    whole = filled(updates)
+    assert carried.to_parquet() == whole.to_parquet()
+    assert [carried[index] for index in range(len(carried))] == [whole[index] for index in range(len(whole))]
+    assert carried.last_step == len(updates)
+
+
+def test_rows_are_by_name_with_zeros_for_a_source_that_was_not_drawn():
+    (code, web) = update(1, {"d1": 3, "d2": 0})
+    assert code == SourceLosses(1, "code", "d2", 0.25, 0, 0, 0.0)
+    assert (web.source, web.num_sequences, web.num_targets, web.loss_sum) == ("web", 3, 300, pytest.approx(0.3))
+
+
+def test_a_step_is_found_again_by_identity():
+    table = filled([{"d1": 1}, {"d1": 2, "d3": 5}, {"d2": 4}])
+    assert table.seen(2) == {"d1": Seen(2, 200, 0.2), "d3": Seen(5, 500, 0.5)}
+    assert table.seen(4) == {}
+    assert table.num_sequences_by_source() == {"web": 3, "code": 4, "math": 5}
+
+
+def test_a_step_out_of_order_and_a_foreign_table_are_refused():
+    table = filled([{"d1": 1}])
+    with pytest.raises(SourceLossesError, match="step 3 cannot follow step 1"):
+        table.append(update(3, {"d1": 1}))
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"step": [1]}), buffer)
+    with pytest.raises(SourceLossesError, match=r"columns recorded: \['step'\]; now: "):
+        SourceLossesTable.from_parquet(buffer.getvalue())
+
+
+def test_a_copy_is_not_reached_by_later_rows():
+    table = filled([{"d1": 1}])
+    copy = table.copy()
+    table.append(update(2, {"d1": 1, "d2": 1}))
+    assert (len(copy), copy.last_step, copy.num_sequences_by_source()) == (1, 1, {"web": 1})

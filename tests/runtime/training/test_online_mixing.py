@@ -1,0 +1,215 @@
+"""A run under a policy that learns: cut, killed or on another mesh, it draws what it would have drawn."""
+
+import itertools
+import multiprocessing
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.data.loader import DataPosition
+from runtime.data.mixing.exp3 import Exp3
+from runtime.data.mixing.loss_drop import LossDrop
+from runtime.data.mixing.mixer import MixerState
+from runtime.data.mixing.odm_paper import OdmPaper
+from runtime.data.mixing.odm_released import OdmReleased
+from runtime.data.mixing.policy import Policy
+from runtime.data.shares import WHOLE
+from runtime.tracking.events import read_events
+from runtime.tracking.source_losses import SourceLossesTable
+from runtime.training import checkpoint
+from runtime.training.control import Control
+from runtime.training.loop import PREFETCH_BATCHES, TrainingStopped
+from tests.runtime.training import small_run
+from tests.runtime.training.small_run import committed_bytes
+
+UNTIL_STEP = 40
+POLICIES: dict[str, Policy] = {
+    "odm_paper": OdmPaper(alpha=0.9, warmup_steps=3),
+    "odm_released": OdmReleased(alpha=0.5, warmup_steps=3, lag_steps=2),
+    "exp3": Exp3(lag_steps=1),
+    "loss_drop": LossDrop(warmup_steps=10, window_updates=8, lag_steps=3),
+}
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["jax", "equinox", "tensorstore", "pyarrow.parquet", "runtime.training.loop"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folders = {}
+    for name, policy in POLICIES.items():
+        folders[name] = tmp_path_factory.mktemp(name)
+        small_run.run(folders[name], UNTIL_STEP, lease_epoch=1, policy=policy)
+    return folders
+
+
+def table_of(folder: Path, step: int = UNTIL_STEP) -> SourceLossesTable:
+    return SourceLossesTable.from_parquet((small_run.records(folder)[step] / "source_losses.parquet").read_bytes())
+
+
+def rows(table: SourceLossesTable) -> list:
+    return [table[index] for index in range(len(table))]
+
+
+@settings(max_examples=25)
+@given(
+    name=st.sampled_from(sorted(POLICIES)),
+    cuts=st.sets(st.integers(1, UNTIL_STEP - 1), min_size=1, max_size=4),
+    every=st.integers(5, UNTIL_STEP),
+)
+def test_a_run_cut_anywhere_draws_and_ends_as_the_uncut_one(tmp_path_factory, undisturbed, name, cuts, every):
+    """25 runs in up to five legs each: a hundred cuts at random steps."""
+    folder = tmp_path_factory.mktemp("cut")
+    for epoch, until_step in enumerate([*sorted(cuts), UNTIL_STEP], start=1):
+        small_run.run(folder, until_step, lease_epoch=epoch, checkpoint_every_steps=every, policy=POLICIES[name])
+    ends = [
+        {key: value for key, value in committed_bytes(where).items() if key.startswith(f"{UNTIL_STEP}/")}
+        for where in (folder, undisturbed[name])
+    ]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize(("name", "step"), list(zip(sorted(POLICIES) * 2, (1, 9, 17, 26, 5, 22, 31, 39), strict=True)))
+def test_killed_at_a_random_step_the_next_run_commits_the_same_bytes(tmp_path, undisturbed, name, step):
+    child = FORKSERVER.Process(target=small_run.run_and_die_at_step, args=(tmp_path, step, POLICIES[name], UNTIL_STEP))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    small_run.run(tmp_path, UNTIL_STEP, lease_epoch=2, policy=POLICIES[name])
+    assert committed_bytes(tmp_path) == committed_bytes(undisturbed[name])
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_the_policy_moves_the_shares_and_the_table_tells_every_draw(undisturbed, name):
+    logged = rows(table_of(undisturbed[name]))
+    assert [row.source for row in logged] == ["code", "web"] * UNTIL_STEP
+    for step, of_step in itertools.groupby(logged, key=lambda row: row.step):
+        found = list(of_step)
+        assert sum(row.num_sequences for row in found) == small_run.GLOBAL_BATCH_SIZE, step
+        assert sum(row.share for row in found) == pytest.approx(1.0)
+        assert all((row.num_targets == 0) == (row.num_sequences == 0) for row in found)
+    assert len({row.share for row in logged}) > 4
+    position = checkpoint.read_metadata(f"{small_run.records(undisturbed[name])[UNTIL_STEP]}/checkpoint")[
+        "data_position"
+    ]
+    drawn = {"digest of code": 0, "digest of web": 0}
+    for row in logged:
+        drawn[row.identity] += row.num_sequences
+    assert position["consumed"] == {identity: count for identity, count in drawn.items() if count}
+    assert [step for step, _ in position["mixer"]["awaiting"]] == list(
+        range(UNTIL_STEP - POLICIES[name].lag_steps, UNTIL_STEP)
+    )
+
+
+def test_a_replay_of_the_log_draws_the_same_rows_whatever_the_losses_are(undisturbed):
+    table = table_of(undisturbed["odm_paper"])
+    learned = small_run.small_loader(undisturbed["odm_paper"] / "caches", POLICIES["odm_paper"])
+    replaying = small_run.small_loader(undisturbed["odm_paper"] / "caches")
+    replaying = type(replaying)(
+        dict(zip(replaying.sources, replaying._caches, strict=True)),
+        {name: f"digest of {name}" for name in replaying.sources},
+        replaying._mixture,
+        small_run.SEQUENCE_LENGTH,
+        0,
+        replay=lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()},
+    )
+    first = second = DataPosition()
+    for step in range(UNTIL_STEP):
+        batch, first = learned.batch(first, step, 4, feedback=lambda earlier: table.seen(earlier + 1))
+        again, second = replaying.batch(second, step, 4)
+        assert all(np.array_equal(one, two) for one, two in zip(batch, again, strict=True))
+    assert first.consumed == second.consumed
+    with pytest.raises(ValueError, match=r"replay: the log has 0 sequences for the update after step 40, .* takes 4"):
+        replaying.batch(second, UNTIL_STEP, 4)
+
+
+def test_hosts_that_read_their_rows_of_a_learned_batch_read_it_together(undisturbed):
+    table = table_of(undisturbed["loss_drop"])
+    loader = small_run.small_loader(undisturbed["loss_drop"] / "caches", POLICIES["loss_drop"])
+
+    def drawn(num_hosts: int) -> list[np.ndarray]:
+        position, tokens = DataPosition(), []
+        for step in range(UNTIL_STEP):
+            parts = [
+                loader.batch(
+                    position, step, 8, rows=slice(8 // num_hosts * host, 8 // num_hosts * (host + 1)),
+                    feedback=lambda earlier: table.seen(earlier + 1),
+                )
+                for host in range(num_hosts)
+            ]  # fmt: skip
+            position = parts[0][1]
+            assert all(after == position for _, after in parts)
+            tokens.append(np.concatenate([batch.tokens for batch, _ in parts]))
+        return tokens
+
+    assert all(map(np.array_equal, drawn(8), drawn(4)))
+
+
+def test_batches_are_read_ahead_of_the_losses_that_they_need(tmp_path):
+    """With the default lag the thread that reads never waits for the loop: its batches depend on older losses."""
+    policy = OdmPaper(alpha=0.9)
+    small_run.run(tmp_path, 2, lease_epoch=1, policy=policy)
+    table = table_of(tmp_path, 2)
+    position = DataPosition()
+    loader = small_run.small_loader(tmp_path / "caches", policy)
+    asked = []
+
+    def feedback(step: int):
+        asked.append(step)
+        return table.seen(1)
+
+    for step in range(20):
+        _, position = loader.batch(position, step, 4, feedback=feedback)
+        assert max(asked, default=step - 8) == step - 8 and step - 8 < step - PREFETCH_BATCHES - 2
+    assert asked == list(range(12))
+
+
+def test_a_stop_lets_go_the_thread_that_waits_for_losses(tmp_path):
+    """With a lag of one the reader waits for each update; it must not keep a run from ending."""
+    for epoch, asked in enumerate((0, 1, 5), start=1):
+        calls = itertools.count()
+        control = Control(lambda calls=calls, asked=asked: next(calls) == asked)
+        with pytest.raises(TrainingStopped):
+            small_run.run(tmp_path, lease_epoch=epoch, control=control, policy=POLICIES["exp3"])
+
+
+def test_another_policy_begins_anew_where_the_old_one_stood(tmp_path, undisturbed):
+    folder = str(small_run.records(undisturbed["exp3"])[UNTIL_STEP])
+    before = DataPosition.from_json(checkpoint.read_metadata(f"{folder}/checkpoint")["data_position"])
+    loader = small_run.small_loader(undisturbed["exp3"] / "caches", OdmPaper(alpha=0.5))
+    _, after = loader.batch(before, UNTIL_STEP, 4)
+    assert (after.mixer.policy["kind"], after.mixer.begin_step) == ("odm_paper", UNTIL_STEP)
+    assert after.mixer.memory == {"rewards": {}} and len(after.mixer.awaiting) == 1
+    static = small_run.small_loader(undisturbed["exp3"] / "caches")
+    _, plain = static.batch(before, UNTIL_STEP, 4)
+    assert plain.mixer is None
+    assert sum(plain.consumed.values()) == sum(before.consumed.values()) + 4
+
+
+def test_a_mixer_s_state_survives_json():
+    state = MixerState({"kind": "exp3"}, 3, {"rewards": {"a": 0.1}}, ((7, {"a": WHOLE}),))
+    assert MixerState.from_json(state.to_json()) == state
+
+
+def test_a_source_at_its_limit_is_never_read_again_and_the_log_says_when(tmp_path):
+    policy = LossDrop(warmup_steps=5, window_updates=8, max_epochs={"code": 0.25})
+    small_run.run(tmp_path, UNTIL_STEP, lease_epoch=1, policy=policy)
+    windows = small_run.small_loader(tmp_path / "caches")._num_sequences["digest of code"]
+    by_step = {row.step: row for row in rows(table_of(tmp_path)) if row.source == "code"}
+    assert sum(row.num_sequences for row in by_step.values()) == windows // 4
+    (event,) = (event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "exhausted")
+    assert event["source"] == "code"
+    assert by_step[event["step"]].num_sequences > 0
+    assert max(by_step) == event["step"]
+
+
+def test_draws_that_do_not_divide_the_batch_are_refused(tmp_path):
+    with pytest.raises(
+        ValueError, match=r"sequences_per_draw is 3, which a global batch of 4 sequences is no multiple"
+    ):
+        small_run.run(tmp_path, lease_epoch=1, policy=OdmPaper(alpha=0.9, sequences_per_draw=3))
+    with pytest.raises(ValueError, match=r"max_epochs\['cod'\]: the mixture has only \['code', 'web'\]"):
+        small_run.run(tmp_path, lease_epoch=1, policy=LossDrop(max_epochs={"cod": 1.0}))
