@@ -16,6 +16,8 @@ from pydantic import BaseModel
 from marin_dag.redact import redact
 from marin_dag.store import Store
 
+LOCK_FILES = ("requirements.lock", "uv.lock", "pylock.toml", "poetry.lock")
+
 
 class Environment(BaseModel, frozen=True, extra="forbid"):
     """Interpreter and every installed package; kept once under its own digest, since most steps share one."""
@@ -30,6 +32,10 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
 
     git_commit: str | None
     is_dirty: bool | None
+    dirty_diff: str | None = None
+    """SHA-256 of `git diff HEAD`; None for a clean tree, or where there is no git."""
+    lock: str | None = None
+    """SHA-256 of the lock file of the environment, where the repository has one."""
     argv: tuple[str, ...]
     host: str
     environment: str
@@ -59,10 +65,27 @@ def collect_provenance(store: Store) -> Provenance:
     return Provenance(
         git_commit=commit,
         is_dirty=None if changes is None else bool(changes),
+        dirty_diff=_sha256(_git(folder, "diff", "HEAD", "--binary")) if changes else None,
+        lock=_lock_of(folder),
         argv=tuple(redact(argument) for argument in sys.argv),
         host=socket.gethostname(),
         environment=_keep_environment(store),
     )
+
+
+def _lock_of(folder: Path) -> str | None:
+    """The digest of the nearest lock file at or above `folder`."""
+    for parent in (folder, *folder.parents):
+        for name in LOCK_FILES:
+            if (parent / name).is_file():
+                return hashlib.sha256((parent / name).read_bytes()).hexdigest()
+        if (parent / ".git").exists():
+            return None
+    return None
+
+
+def _sha256(text: str | None) -> str | None:
+    return None if text is None else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def installed_packages() -> dict[str, str]:
@@ -88,7 +111,9 @@ def _keep_environment(store: Store) -> str:
 def _git(folder: Path, *arguments: str) -> str | None:
     """Git's answer, or None where there is no git or no repository: an installed recipe has neither."""
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, errors="surrogateescape", timeout=20
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
