@@ -9,7 +9,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.reasons import render_changed, render_difference, short_key
 from marin_dag.records import Record, Records
-from marin_dag.sources import SourceDiffs
+from marin_dag.source_archive import SourceDiffs
 from marin_dag.step import Step
 from marin_dag.store import Store
 

@@ -8,7 +8,7 @@ from marin_dag.identity import canonical
 from marin_dag.plan import Plan, PlannedStep, Verdict
 from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, render, short_key
 from marin_dag.records import Records
-from marin_dag.sources import SourceDiffs
+from marin_dag.source_archive import SourceDiffs
 from marin_dag.step import Milestone, Step
 from marin_dag.store import Store
 
