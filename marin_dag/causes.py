@@ -1,5 +1,6 @@
 """Causes: where a difference was made. A changed input is followed up to the step whose field or function changed."""
 
+import dataclasses
 from typing import Any, NamedTuple
 
 from marin_dag.diff import Difference, FieldChanged, InputChanged, differences
@@ -16,10 +17,16 @@ class Cause(NamedTuple):
 
 
 class Identified(NamedTuple):
-    """An identity document, and what the step is called that has it."""
+    """An identity document, and what the steps are called that have it."""
 
     name: str
     document: dict[str, Any]
+    names: frozenset[str] = frozenset()
+
+    def is_same_step_as(self, other: "Identified") -> bool:
+        """Whether a difference is a change of one step, and not the choice of another."""
+        mine, theirs = self.names | {self.name}, other.names | {other.name}
+        return bool(mine & theirs) and self.document["kind"] == other.document["kind"]
 
 
 class _Pair(NamedTuple):
@@ -39,9 +46,11 @@ class Causes:
         self._records = records
         self._known: dict[_Pair, tuple[Cause, ...]] = {}
         self._identified: dict[str, Identified | None] = {}
-        self._by_digest: dict[str, Step[Any]] = {}
+        self._by_digest: dict[str, list[Step[Any]]] = {}
+        self._by_key: dict[str, Step[Any]] = {}
         for step in graph.steps:
-            self._by_digest.setdefault(step.digest, step)
+            self._by_digest.setdefault(step.digest, []).append(step)
+            self._by_key.setdefault(step.key, step)
 
     def of(self, old: dict[str, Any], step: Step[Any]) -> tuple[Cause, ...]:
         """Root causes of `step` not being what `old` documents: its own changes first, then those above it."""
@@ -54,6 +63,12 @@ class Causes:
             self._follow(pair)
         return self._combined(new.name, found)
 
+    def above(self, name: str, difference: InputChanged) -> tuple[Cause, ...]:
+        """Root causes of one changed input of the step called `name`."""
+        for pair in self._above((difference,)):
+            self._follow(pair)
+        return tuple(self._of_input(name, difference))
+
     def _follow(self, first: _Pair) -> None:
         """Without recursion: a chain of ten thousand steps has its cause at the far end."""
         pending = [first]
@@ -62,7 +77,7 @@ class Causes:
             old, new = self._identity(pair.old_key), self._identity(pair.new_key)
             if pair in self._known:
                 pending.pop()
-            elif old is None or new is None or old.document["kind"] != new.document["kind"]:
+            elif old is None or new is None or not new.is_same_step_as(old):
                 self._known[pair] = ()  # another step altogether, or its record is gone
             else:
                 found = differences(old.document, new.document)
@@ -89,19 +104,31 @@ class Causes:
     def _of_input(self, name: str, difference: InputChanged) -> tuple[Cause, ...]:
         old_digest, _, old_milestone = difference.old_key.partition("@")
         new_digest, _, new_milestone = difference.new_key.partition("@")
-        found: list[Cause] = []
-        if old_milestone != new_milestone:
-            found.append(Cause(name, FieldChanged(difference.field, f"step {old_milestone}", f"step {new_milestone}")))
         if old_digest != new_digest:
             followed = self._known[_Pair(difference.old_key, difference.new_key)]
-            found.extend(followed or (Cause(name, difference),))
-        return tuple(found)
+            if not followed:
+                old, new = self._identity(difference.old_key), self._identity(difference.new_key)
+                names = ("" if old is None else old.name, "" if new is None else new.name)
+                named = dataclasses.replace(difference, old_name=names[0], new_name=names[1])
+                return (Cause(name, named),)
+        else:
+            followed = ()
+        if old_milestone == new_milestone:
+            return followed
+        stopping = self._by_key.get(difference.new_key)
+        if stopping is not None and stopping.kind.stop_field is not None:
+            # The input follows wherever that step stops, and the stop was moved.
+            moved = Cause(stopping.name, FieldChanged(stopping.kind.stop_field, old_milestone, new_milestone))
+        else:
+            moved = Cause(name, FieldChanged(difference.field, f"step {old_milestone}", f"step {new_milestone}"))
+        return (moved, *followed)
 
     def _identity(self, key: str) -> Identified | None:
         if key not in self._identified:
-            step = self._by_digest.get(_digest(key))
-            if step is not None:
-                self._identified[key] = Identified(step.name, step.identity)
+            steps = self._by_digest.get(_digest(key))
+            if steps is not None:
+                step = self._by_key.get(key, steps[0])
+                self._identified[key] = Identified(step.name, step.identity, frozenset(other.name for other in steps))
             else:
                 record = self._records.find(key)
                 self._identified[key] = None if record is None else Identified(record.name, record.identity)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from marin_dag.commands import accept, attach, bump, drop, fork, ls, stop, why
+from marin_dag.commands import accept, attach, bump, diff, drop, fork, log, ls, plan, show, stop, why
 from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import (
     FAILED,
@@ -28,7 +28,11 @@ COMMANDS = {
     command.name: command
     for command in (
         fork.COMMAND,
+        plan.COMMAND,
         why.COMMAND,
+        diff.COMMAND,
+        show.COMMAND,
+        log.COMMAND,
         accept.COMMAND,
         bump.COMMAND,
         ls.COMMAND,
@@ -104,6 +108,7 @@ def _parser(name: str, add_arguments: Callable[[argparse.ArgumentParser], None] 
     parser.add_argument("command", nargs="?", choices=COMMANDS, metavar="COMMAND", help=", ".join(COMMANDS))
     parser.add_argument("names", nargs="*", metavar="STEP", help="what COMMAND is about")
     parser.add_argument("--dry-run", action="store_true", help="print the plan; start nothing, write nothing")
+    parser.add_argument("--json", action="store_true", help="(--dry-run, plan, show, ls) print JSON")
     parser.add_argument("--every-step", action="store_true", help="in the plan, a line for each step")
     parser.add_argument(
         "--set", action="append", default=[], metavar="STEP.FIELD=VALUE", help="override a config field"

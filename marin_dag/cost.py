@@ -12,6 +12,8 @@ class Cost:
     chip_hours: float = 0
     bytes_read: float = 0
     bytes_written: float = 0
+    seconds: float = 0
+    """Of work, not of waiting: steps may run side by side. From past attempts; 0 where there are none."""
 
     def __add__(self, other: "Cost") -> "Cost":
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)

@@ -25,6 +25,9 @@ class InputChanged:
     field: str
     old_key: str
     new_key: str
+    old_name: str = ""
+    new_name: str = ""
+    """Of the steps, where it is known that they are two."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,9 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
     if json.dumps(old) == json.dumps(new):  # as texts: 1, 1.0 and True are equal to `==`
         return
     tags = (_tag(old), _tag(new))
-    if tags == ("input", "input"):
+    if tags == ("input", "input") and _input_key(old) == _input_key(new):
+        yield FieldChanged(f"{path} (folder)", repr(old[3]), repr(new[3]))
+    elif tags == ("input", "input"):
         yield InputChanged(path, _input_key(old), _input_key(new))
     elif tags[0] == tags[1] and tags[0] in ("model", "dataclass", "namedtuple") and old[1] == new[1]:
         yield from _mappings(dict(old[2:]), dict(new[2:]), path)
@@ -154,6 +159,12 @@ def _inputs(node: Any, path: str) -> Iterator[tuple[str, str]]:
         case "list":
             for index, item in enumerate(node[1:]):
                 yield from _inputs(item, f"{path}.{index}")
+
+
+def config_fields(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Top-level fields of the config of a document, and their values as a person would write them."""
+    _, _, *fields = document["config"]
+    return ((name, shown(value)) for name, value in fields)
 
 
 def shown(node: Any) -> str:

@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 
-from marin_dag.diff import CodeChanged
+from marin_dag.diff import CodeChanged, shown
 from marin_dag.graph import Graph
+from marin_dag.identity import canonical
 from marin_dag.plan import Plan, PlannedStep, Verdict
-from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, render
+from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, render, short_key
 from marin_dag.records import Records
-from marin_dag.step import Milestone
+from marin_dag.source_archive import SourceDiffs
+from marin_dag.step import Milestone, Step
 from marin_dag.store import Store
+
+MAX_SOURCE_LINES = 40
 
 
 def explain(plan: Plan, name: str, store: Store) -> str:
@@ -19,8 +23,13 @@ def explain(plan: Plan, name: str, store: Store) -> str:
 def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
     step = planned.step
     yield f"{step.name} is {planned.verdict}"
+    if planned.compared is not None:
+        compared = planned.compared
+        others = f", the nearest of {compared.num_compared}" if compared.num_compared > 1 else ""
+        yield f"  compared with what was made under this name {compared.finished} ({short_key(compared.key)}{others})"
+    sources = SourceDiffs(store, plan.graph.steps)
     for reason in planned.reasons:
-        yield from (f"  {line}" for line in _reason(plan.graph, step.name, reason))
+        yield from (f"  {line}" for line in _reason(plan.graph, step.name, reason, sources))
     yield ""
     yield f"  kind      {step.identity['kind']}"
     at = "" if step.until is None else f" at step {step.until:,}"
@@ -29,7 +38,7 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
     code = step.identity["code"]
     yield f"  code      {policy}; {len(code['definitions'])} definitions, fingerprint {code['fingerprint'][:12]}"
     if step.base is not None:
-        changes = ", ".join(f"{field}={value!r}" for field, value in step.changes.items())
+        changes = ", ".join(f"{field}={_value(value)}" for field, value in step.changes.items())
         base = step.base.step.name if isinstance(step.base, Milestone) else step.base.name
         yield f"  derived   {base}.{step.derivation}({changes})"
     for field, item in step.inputs:
@@ -45,19 +54,26 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
             yield f"  made as   {record.name}: the same identity under another name"
 
 
-def _reason(graph: Graph, name: str, reason: Reason) -> Iterator[str]:
+def _value(value: object) -> str:
+    """A changed field as the recipe would write it; a step by its name."""
+    if isinstance(value, Step | Milestone):
+        return value.name if isinstance(value, Step) else f"{value.step.name}@{value.as_input().milestone}"
+    return shown(canonical(value, "changes"))
+
+
+def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> Iterator[str]:
     match reason:
         case Changed(is_here=False):
             for step in reason.steps:
                 yield f"because of {' <- '.join(_path(graph, name, step))}"
             yield f"  {render(reason)}"
-            yield from _definitions(reason.difference)
+            yield from _definitions(reason.difference, sources)
         case Changed():
             yield render(reason)
-            yield from _definitions(reason.difference)
+            yield from _definitions(reason.difference, sources)
         case Drifted():
             yield render(reason)
-            yield from _definitions(reason.difference)
+            yield from _definitions(reason.difference, sources)
             yield f'  accept {name} --because "..." if it makes the same output, bump {name} to make it again'
         case Accepted():
             yield render(reason)
@@ -74,10 +90,14 @@ def _reason(graph: Graph, name: str, reason: Reason) -> Iterator[str]:
             yield render(reason)
 
 
-def _definitions(difference: object) -> Iterator[str]:
+def _definitions(difference: object, sources: SourceDiffs) -> Iterator[str]:
     if isinstance(difference, CodeChanged):
         for what, names in (("~", difference.changed), ("+", difference.added), ("-", difference.removed)):
             yield from (f"    {what} {definition}" for definition in names)
+        lines = list(sources.of(difference))
+        yield from (f"    {line}" for line in lines[:MAX_SOURCE_LINES])
+        if len(lines) > MAX_SOURCE_LINES:
+            yield f"    ... {len(lines) - MAX_SOURCE_LINES} more lines; `diff STEP` shows all"
 
 
 def _path(graph: Graph, start: str, goal: str) -> list[str]:

@@ -10,8 +10,9 @@ from marin_dag.causes import Cause, Causes
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
 from marin_dag.errors import UserError
+from marin_dag.estimate import cost_from, whole_cost, with_seconds
 from marin_dag.graph import Graph, Selection
-from marin_dag.lease import Held, Leases
+from marin_dag.lease import LEASES, Held, Leases
 from marin_dag.reasons import (
     Accepted,
     BlockedBy,
@@ -20,10 +21,12 @@ from marin_dag.reasons import (
     Drifted,
     Failed,
     Forced,
+    KeptParts,
     MilestoneMissing,
     NeverMade,
     NotSelected,
     Reason,
+    Resumes,
     Running,
     SameAs,
 )
@@ -67,6 +70,9 @@ class PlannedStep:
     wanted_milestones: tuple[int, ...]
     """Milestones of its trajectory, short of its own stop, that other steps of the graph read."""
     cost: Cost
+    """Of what is left to do."""
+    saved: Cost
+    """Of what is there already and not done again: an earlier milestone, or the state of an interrupted attempt."""
     compared: Compared | None = None
     """Of a stale step: the output that its reasons speak of."""
 
@@ -125,6 +131,11 @@ class Plan:
         """Sum over the steps that would run."""
         return sum((planned.cost for planned in self.will_run), Cost())
 
+    @property
+    def saved(self) -> Cost:
+        """What the steps that would run need not do again."""
+        return sum((planned.saved for planned in self.will_run), Cost())
+
     def __getitem__(self, name: str) -> PlannedStep:
         self.graph.step(name)
         return next(planned for planned in self.steps if planned.name == name)
@@ -170,6 +181,7 @@ class _Planner:
         self.compared: dict[str, Compared] = {}
         self._siblings: Siblings | None = None
         self._failed_keys: frozenset[str] | None = None
+        self._attempted: frozenset[str] | None = None
         self._running: Mapping[str, Held] | None = None
         self._kept: dict[str, list[int]] = {}
         for key in self.committed:
@@ -180,7 +192,8 @@ class _Planner:
     def plan(self) -> Plan:
         for step in self.graph.steps:
             self.planned[step.name] = self._planned(step)
-        return Plan(self.graph, tuple(self.planned.values()))
+        steps = tuple(self.planned.values())
+        return Plan(self.graph, with_seconds(steps, self.records, self.committed))
 
     def _planned(self, step: Step[Any]) -> PlannedStep:
         is_selected = step.name in self.selected
@@ -198,10 +211,35 @@ class _Planner:
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
         elif not is_selected and verdict is not Verdict.DONE:
             reasons = (NotSelected(), *reasons)
-        cost = _cost(step, reasons) if will_run else Cost()
+        cost, saved, reasons = self._left(step, reasons) if will_run else (Cost(), Cost(), reasons)
         wanted = self.wanted.get(step.name, ())
         compared = self.compared.get(step.name)
-        return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, cost, compared)
+        return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, cost, saved, compared)
+
+    def _left(self, step: Step[Any], reasons: tuple[Reason, ...]) -> tuple[Cost, Cost, tuple[Reason, ...]]:
+        """Cost of what is left to do, of what is not done again, and the reasons with what an attempt left behind."""
+        whole = whole_cost(step)
+        reached = max((reason.milestone for reason in reasons if isinstance(reason, Continues)), default=None)
+        kept = self._work(step.digest)
+        if step.until is not None and step.kind.resumes_at is not None:
+            saved_at = [at for at in step.kind.resumes_at(kept) if (reached or 0) < at <= step.until]
+            if saved_at:
+                reached = max(saved_at)
+                others = tuple(reason for reason in reasons if not isinstance(reason, NeverMade | Continues))
+                reasons = (*others, Resumes(reached, step.until))
+        parts = sum(path.startswith("shards/") for path in kept)
+        if parts:
+            reasons = (*reasons, KeptParts(parts))
+        if reached is None:
+            return whole, Cost(), reasons
+        left = cost_from(step, reached)
+        return left, whole - left, reasons
+
+    def _work(self, digest: str) -> list[str]:
+        """Files that interrupted attempts left for the next, relative to the work folder."""
+        if digest not in self.attempted:
+            return []
+        return [entry.path.removeprefix(f"work/{digest}/") for entry in self.store.list("work", f"{digest}/")]
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
@@ -299,22 +337,17 @@ class _Planner:
         return self._failed_keys
 
     @property
+    def attempted(self) -> frozenset[str]:
+        """Digests that somebody has ever worked on."""
+        if self._attempted is None:
+            self._attempted = frozenset(entry.path.split("/")[1] for entry in self.store.list(LEASES))
+        return self._attempted
+
+    @property
     def running(self) -> Mapping[str, Held]:
         if self._running is None:
             self._running = Leases(self.store).running()
         return self._running
-
-
-def _cost(step: Step[Any], reasons: tuple[Reason, ...]) -> Cost:
-    """What is left to do of a step; a trajectory that is there up to some step costs only the rest."""
-    if step.kind.cost is None:
-        return Cost()
-    whole = step.kind.cost(step.config)
-    reached = [reason.milestone for reason in reasons if isinstance(reason, Continues)]
-    start = step.predecessor.milestone if step.predecessor is not None else None
-    if not reached or step.kind.stop_field is None or (start is not None and reached[0] <= start):
-        return whole
-    return whole - step.kind.cost(step.config.model_copy(update={step.kind.stop_field: reached[0]}))
 
 
 def _wanted_milestones(graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
@@ -19,6 +20,7 @@ from marin_dag.store import Store
 
 DETACHED_FROM = "MARIN_DAG_DETACHED_FROM"
 """Environment variable of a detached driver, whose copy of the project has no repository: the `git_state` it left."""
+LOCK_FILES = ("requirements.lock", "uv.lock", "pylock.toml", "poetry.lock")
 
 
 class Environment(BaseModel, frozen=True, extra="forbid"):
@@ -34,6 +36,10 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
 
     git_commit: str | None
     is_dirty: bool | None
+    dirty_diff: str | None = None
+    """SHA-256 of `git diff HEAD`; None for a clean tree, or where there is no git."""
+    lock: str | None = None
+    """SHA-256 of the lock file of the environment, where the repository has one."""
     argv: tuple[str, ...]
     host: str
     environment: str
@@ -58,21 +64,49 @@ def user_name() -> str:
 def collect_provenance(store: Store) -> Provenance:
     """What is true of this driver for all the steps it runs. Writes the environment if the store has not got it."""
     folder = Path(sys.argv[0]).absolute().parent if sys.argv and sys.argv[0] else Path.cwd()
-    commit, is_dirty = json.loads(os.environ[DETACHED_FROM]) if DETACHED_FROM in os.environ else git_state(folder)
+    git = GitState(*json.loads(os.environ[DETACHED_FROM])) if DETACHED_FROM in os.environ else git_state(folder)
     return Provenance(
-        git_commit=commit,
-        is_dirty=is_dirty,
+        git_commit=git.commit,
+        is_dirty=git.is_dirty,
+        dirty_diff=git.dirty_diff,
+        lock=_lock_of(folder),
         argv=tuple(redact(argument) for argument in sys.argv),
         host=socket.gethostname(),
         environment=_keep_environment(store),
     )
 
 
-def git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """The commit, and whether anything differs from it; None where there is no repository."""
+class GitState(NamedTuple):
+    """Of the repository of the code; all None where there is none. See Provenance."""
+
+    commit: str | None
+    is_dirty: bool | None
+    dirty_diff: str | None
+
+
+def git_state(folder: Path) -> GitState:
+    """The commit, whether anything differs from it, and the digest of what does."""
     commit = _git(folder, "rev-parse", "HEAD")
-    changes = None if commit is None else _git(folder, "status", "--porcelain")
-    return commit, None if changes is None else bool(changes)
+    if commit is None:
+        return GitState(None, None, None)
+    changes = _git(folder, "status", "--porcelain")
+    diff = _sha256(_git(folder, "diff", "HEAD", "--binary")) if changes else None
+    return GitState(commit, None if changes is None else bool(changes), diff)
+
+
+def _lock_of(folder: Path) -> str | None:
+    """The digest of the nearest lock file at or above `folder`."""
+    for parent in (folder, *folder.parents):
+        for name in LOCK_FILES:
+            if (parent / name).is_file():
+                return hashlib.sha256((parent / name).read_bytes()).hexdigest()
+        if (parent / ".git").exists():
+            return None
+    return None
+
+
+def _sha256(text: str | None) -> str | None:
+    return None if text is None else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def installed_packages() -> dict[str, str]:
@@ -98,7 +132,9 @@ def _keep_environment(store: Store) -> str:
 def _git(folder: Path, *arguments: str) -> str | None:
     """Git's answer, or None where there is no git or no repository: an installed recipe has neither."""
     try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, errors="surrogateescape", timeout=20
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -58,6 +58,7 @@ def start_cluster(largest_num_cpus: int) -> str:
         os.environ.setdefault(name, value)
     os.environ["PYTHONPATH"] = python_path()
     context = ray.init(
+        "local",  # a cluster of one's own, whatever else runs on this machine
         # A laptop runs a step that asks for more cores than it has; slower, but it runs.
         num_cpus=max(os.cpu_count() or 1, largest_num_cpus, NUM_CPUS_LEAST),
         include_dashboard=True,

@@ -21,6 +21,21 @@ class Continues:
 
 
 @dataclasses.dataclass(frozen=True)
+class Resumes:
+    """An interrupted attempt left its state at a step."""
+
+    milestone: int
+    until: int
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptParts:
+    """An interrupted attempt left finished shards."""
+
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
 class MilestoneMissing:
     """The trajectory is there and went past this step without keeping it."""
 
@@ -104,6 +119,8 @@ class Forced:
 Reason = (
     NeverMade
     | Continues
+    | Resumes
+    | KeptParts
     | MilestoneMissing
     | Changed
     | Drifted
@@ -124,6 +141,10 @@ def render(reason: Reason) -> str:
             return "never made"
         case Continues():
             return f"goes on from step {reason.milestone:,} to {reason.until:,}"
+        case Resumes():
+            return f"resumes at step {reason.milestone:,}, saved by an interrupted attempt, of {reason.until:,}"
+        case KeptParts():
+            return f"{reason.count:,} finished shards of an interrupted attempt are kept"
         case MilestoneMissing(field=""):
             return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
         case MilestoneMissing():
@@ -164,7 +185,9 @@ def render_difference(difference: Difference) -> str:
         case FieldChanged():
             return f"{difference.field}: {difference.old} -> {difference.new}"
         case InputChanged():
-            old, new = (_short(key) for key in (difference.old_key, difference.new_key))
+            old, new = short_key(difference.old_key), short_key(difference.new_key)
+            if difference.old_name or difference.new_name:
+                old, new = f"{difference.old_name} ({old})".strip(), f"{difference.new_name} ({new})".strip()
             return f"input {difference.field}: {old} -> {new}"
         case DeclarationChanged():
             return f"{difference.what}: {difference.old} -> {difference.new}"
@@ -174,7 +197,8 @@ def render_difference(difference: Difference) -> str:
             return "code " + ("; ".join(said) or "that could not be read")
 
 
-def _short(key: str) -> str:
+def short_key(key: str) -> str:
+    """A record's key for people: eight digits, and the milestone."""
     digest, at, milestone = key.partition("@")
     return f"{digest[:8]}{at}{milestone}"
 

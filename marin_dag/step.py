@@ -3,7 +3,7 @@
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
 
@@ -66,6 +66,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         continues: str | None,
         check: Callable[[ConfigT], None] | None,
         cost: Callable[[ConfigT], Cost] | None,
+        resumes_at: Callable[[Sequence[str]], Iterable[int]] | None,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -76,6 +77,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         self.continues = continues
         self.check = check
         self.cost = cost
+        self.resumes_at = resumes_at
         self.config_type, self.result_type = _types_of(function)
         self.stop_field = stop_field(self.config_type)
         self.__doc__ = function.__doc__
@@ -126,6 +128,7 @@ def step(
     continues: str | None = None,
     check: Callable[[Any], None] | None = None,
     cost: Callable[[Any], Cost] | None = None,
+    resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None,
 ) -> Callable[[Callable[[ConfigT, StepContext], ResultT]], StepKind[ConfigT, ResultT]]:
     """Declare a kind of step.
 
@@ -136,7 +139,9 @@ def step(
         resources: what one step of this kind needs, unless the recipe says otherwise.
         continues: the config field that names the predecessor in a trajectory.
         check: raises ValueError, with a message for the user, for a config that cannot work; called by the plan.
-        cost: estimates what a step takes, from its config alone.
+        cost: estimates what a step takes, from its config alone; of a trajectory, from where its start stops.
+        resumes_at: of a trajectory: the steps that an interrupted attempt can go on from, given the files that it left
+            below `work_path` (relative to it); so that a plan counts only what is left.
     """
 
     def declare(function: Callable[[ConfigT, StepContext], ResultT]) -> StepKind[ConfigT, ResultT]:
@@ -149,6 +154,7 @@ def step(
             continues=continues,
             check=check,
             cost=cost,
+            resumes_at=resumes_at,
         )
 
     return declare

@@ -106,11 +106,14 @@ def _totals(plan: Plan) -> Iterator[str]:
         (cost.tokens, f"{_scaled(cost.tokens)} tokens"),
         (cost.flops, f"{cost.flops:.2e} FLOPs"),
         (cost.chip_hours, f"{cost.chip_hours:,.0f} chip-hours"),
-        (cost.bytes_read, f"{_scaled(cost.bytes_read)}B read"),
-        (cost.bytes_written, f"{_scaled(cost.bytes_written)}B written"),
+        (cost.bytes_read, f"{_bytes(cost.bytes_read)} read"),
+        (cost.bytes_written, f"{_bytes(cost.bytes_written)} written"),
+        (cost.seconds, f"{_time(cost.seconds)} of work, by past attempts"),
     ]
     if any(value for value, _ in parts):
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
+    if plan.saved.tokens:
+        yield f"Not done again: {_scaled(plan.saved.tokens)} tokens of trajectories that go on from where they are."
 
 
 def _opaque(plan: Plan) -> Iterator[str]:
@@ -127,6 +130,18 @@ def _cost(cost: Cost) -> str:
     if cost.tokens:
         return f"{_scaled(cost.tokens)} tok"
     return f"{cost.flops:.1e} FLOPs" if cost.flops else ""
+
+
+def _bytes(value: float) -> str:
+    text = _scaled(value)
+    return f"{text}B" if " " in text else f"{text} B"
+
+
+def _time(seconds: float) -> str:
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _scaled(value: float) -> str:

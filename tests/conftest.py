@@ -85,7 +85,7 @@ def ray_cluster(gcs_bucket: str) -> Iterator[None]:
         environment.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))
         import ray
 
-        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 * 2**20)
+        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 * 2**20)
         yield
         ray.shutdown()
         os.environ.pop("RAY_AUTH_MODE", None)

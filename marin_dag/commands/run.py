@@ -1,5 +1,6 @@
 """(no command): plan, then run what is not done; with --dry-run only the plan."""
 
+import json
 import shutil
 import sys
 import time
@@ -7,8 +8,10 @@ from typing import Any
 
 from marin_dag.commands.detach import detach
 from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Finished, Session
+from marin_dag.errors import UserError
 from marin_dag.explain import explain
 from marin_dag.plan import Plan, Verdict
+from marin_dag.plan_document import plan_document
 from marin_dag.records import Records
 from marin_dag.table import render_plan
 
@@ -16,6 +19,8 @@ from marin_dag.table import render_plan
 def plan_and_run(session: Session) -> int:
     """Runs what the plan says, or prints it."""
     plan = session.plan()
+    if session.parsed.json and not session.parsed.dry_run:
+        raise UserError("--json: a run prints no document; use --dry-run --json, or the command `plan --json`.")
     if session.parsed.dry_run:
         return show_plan(session, plan)
     if plan.drifted or (plan.blocked and not plan.will_run):
@@ -30,6 +35,16 @@ def plan_and_run(session: Session) -> int:
 
 def show_plan(session: Session, plan: Plan) -> int:
     """Prints the plan and how to go on; returns the exit code of a dry run."""
+    if session.parsed.json:
+        document = plan_document(
+            plan,
+            pipeline=session.pipeline,
+            store=session.store,
+            exit_code=exit_code(plan),
+            commands=ways_to_go_on(session, plan),
+        )
+        print(json.dumps(document, indent=1))
+        return exit_code(plan)
     is_terminal = sys.stdout.isatty()
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))

@@ -91,9 +91,13 @@ class Session:
         parsed = self.parsed
         return Selection(tuple(parsed.only), tuple(parsed.until), tuple(parsed.from_), tuple(parsed.force))
 
-    def plan(self) -> Plan:
-        """A verdict for each step."""
-        return make_plan(self.graph(), self.store, self.selection())
+    def plan(self, about: str | None = None) -> Plan:
+        """A verdict for each step; for a command about one step, only for that step and all that it needs."""
+        graph = self.graph()
+        selection = self.selection()
+        if about is not None and selection == Selection():
+            graph = Graph([graph.step(about)])
+        return make_plan(graph, self.store, selection)
 
     def line(self, *words: str, without: Sequence[str] = ()) -> str:
         """A line to paste: the pipeline, then `words`, then the options of this call, but for those named."""

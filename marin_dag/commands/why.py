@@ -5,7 +5,7 @@ from marin_dag.explain import explain
 
 
 def _why(session: Session) -> int:
-    print(explain(session.plan(), session.step, session.store))
+    print(explain(session.plan(session.step), session.step, session.store))
     return NOTHING_WOULD_RUN
 
 

@@ -50,7 +50,7 @@ def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) ->
     assert code == 2
     assert "text/* (4 steps)" in table
     assert "7 steps" not in table and "8 steps: 8 missing. 8 would run." in table
-    assert "Estimated: 60 k tokens." in table
+    assert "Estimated: 30 k tokens, 1.5 kB written." in table
     assert not run.prefix.exists()
 
 
@@ -108,7 +108,8 @@ def test_a_later_stop_goes_on_and_costs_only_the_rest(run: Toy) -> None:
     code, table = run("--dry-run", "--set", "phoenix.until_step=50")
     assert code == 2
     assert "goes on from step 30 to 50" in table
-    assert "Estimated: 20 k tokens." in table
+    assert "Estimated: 20 k tokens, 500 B written." in table
+    assert "Not done again: 10 k tokens" in table
 
 
 def test_an_earlier_stop_says_what_is_nearest(run: Toy) -> None:

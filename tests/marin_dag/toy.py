@@ -57,7 +57,12 @@ def count(config: CountConfig, context: StepContext) -> CountResult:
     return CountResult(count=sum(item.result.count for item in config.texts.values()))
 
 
-@step(continues="start", cost=lambda config: Cost(tokens=1000.0 * config.until_step))
+def _train_cost(config: TrainConfig) -> Cost:
+    begin = 0 if config.start is None else config.start.milestone or 0
+    return Cost(tokens=1000.0 * (config.until_step - begin), bytes_written=500.0)
+
+
+@step(continues="start", cost=_train_cost)
 def train(config: TrainConfig, context: StepContext) -> CountResult:
     return CountResult(count=config.until_step)
 

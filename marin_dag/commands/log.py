@@ -1,0 +1,45 @@
+"""log STEP: the log of the attempt that made it, or of the newest one that tried."""
+
+import sys
+
+from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.compare import find_record
+from marin_dag.errors import UserError
+from marin_dag.records import Record, Records, attempt_path
+from marin_dag.store import Store
+
+
+def _log(session: Session) -> int:
+    graph = session.graph()
+    records = Records(session.store)
+    found = None if session.step in graph else find_record(records, session.step)
+    if found is None:
+        step = graph.step(session.step)
+        found = records.find(step.key)
+        path = _newest_log(session.store, step.name, step.digest) if found is None else _log_of(found)
+    else:
+        path = _log_of(found)
+    try:
+        data = None if path is None else session.store.read(path)
+    except FileNotFoundError:
+        data = None
+    if path is None or data is None:
+        said = f"; {session.store.url(path)} is gone" if path else ""
+        raise UserError(f"log {session.step}: no attempt has left a log here{said}.")
+    print(session.store.url(path), file=sys.stderr)
+    print(data.decode(errors="replace"), end="")
+    return NOTHING_WOULD_RUN
+
+
+def _log_of(record: Record) -> str:
+    return f"{attempt_path(record.name, record.digest, record.attempt)}.log"
+
+
+def _newest_log(store: Store, name: str, digest: str) -> str | None:
+    folder = attempt_path(name, digest, "")
+    entries = store.list(folder.rstrip("/"))
+    logs = [entry for entry in entries if entry.path.endswith(".log") and "/" not in entry.path.removeprefix(folder)]
+    return max(logs, key=lambda entry: (entry.updated, entry.path)).path if logs else None
+
+
+COMMAND = Command("log", "STEP", "the log of the attempt that made it, or of the newest that tried", _log, 1, 1)

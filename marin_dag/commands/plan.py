@@ -1,0 +1,11 @@
+"""plan: the same as --dry-run; --json for other programs."""
+
+from marin_dag.commands.run import show_plan
+from marin_dag.commands.session import Command, Session
+
+
+def _plan(session: Session) -> int:
+    return show_plan(session, session.plan())
+
+
+COMMAND = Command("plan", "[--json]", "what would run, why, and what it costs; the same as --dry-run", _plan)

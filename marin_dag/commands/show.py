@@ -1,0 +1,60 @@
+"""show STEP: what its output was made from, which files it holds, and how it was made; --json prints the record."""
+
+from collections.abc import Iterator
+
+from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.compare import find_record
+from marin_dag.diff import config_fields
+from marin_dag.errors import UserError
+from marin_dag.records import Record, Records
+from marin_dag.store import Store
+
+
+def _show(session: Session) -> int:
+    graph = session.graph()
+    records = Records(session.store)
+    record = None if session.step in graph else find_record(records, session.step)
+    if record is None:
+        step = graph.step(session.step)
+        record = records.find(step.key)
+        if record is None:
+            raise UserError(f"show {step.name}: it is not made ({step.key[:8]}); `why {step.name}` says why.")
+    if session.parsed.json:
+        print(record.model_dump_json(indent=1))
+    else:
+        print("\n".join(_lines(record, session.store)))
+    return NOTHING_WOULD_RUN
+
+
+def _lines(record: Record, store: Store) -> Iterator[str]:
+    made = record.provenance
+    code = record.identity["code"]
+    at = "" if record.milestone is None else f" at step {record.milestone:,}"
+    yield f"{record.name}{at}"
+    yield f"  digest       {record.digest}"
+    yield f"  kind         {record.identity['kind']}"
+    version = "" if code["policy"] == "tracked" else f", version {code['version']!r}"
+    yield f"  code         {code['policy']}{version}; fingerprint {code['fingerprint'][:12]}"
+    yield from (f"  package      {name} {version}" for name, version in code["packages"].items())
+    yield "config"
+    yield from (f"  {field} = {value}" for field, value in config_fields(record.identity))
+    yield "result"
+    result = record.result if isinstance(record.result, dict) else {"": record.result}
+    yield from (f"  {field} = {value!r}" for field, value in result.items())
+    size = sum(file.size_in_bytes for file in record.manifest)
+    yield f"output  {store.url(record.output_path)}"
+    yield from (f"  {file.size_in_bytes:>14,}  {file.crc32c}  {file.path}" for file in record.manifest)
+    yield f"  {size:>14,}  in {len(record.manifest)} files"
+    yield "made"
+    yield f"  started      {made.started}"
+    yield f"  finished     {made.finished}"
+    yield f"  host         {made.host}"
+    yield f"  attempt      {record.attempt}, lease epoch {made.lease_epoch}"
+    changed = "" if not made.is_dirty else f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
+    yield f"  git commit   {made.git_commit or 'none'}{changed}"
+    yield f"  lock file    {made.lock or 'none'}"
+    yield f"  environment  {store.url(made.environment)}"
+    yield f"  command      {' '.join(made.argv)}"
+
+
+COMMAND = Command("show", "STEP", "identity, files and provenance of a finished step; --json: its record", _show, 1, 1)

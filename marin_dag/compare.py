@@ -1,0 +1,87 @@
+"""Compare: two identities side by side: declarations, config, inputs down to what changed in them, and the source."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from marin_dag.causes import Causes
+from marin_dag.diff import CodeChanged, InputChanged, code_difference, differences
+from marin_dag.errors import UserError
+from marin_dag.graph import Graph
+from marin_dag.reasons import render_changed, render_difference, short_key
+from marin_dag.records import Record, Records
+from marin_dag.source_archive import SourceDiffs
+from marin_dag.step import Step
+from marin_dag.store import Store
+
+SHORTEST_PREFIX = 6
+"""Fewer digits of a digest would too often mean two records, or be a step's name."""
+
+
+class Side(NamedTuple):
+    """One identity of a comparison."""
+
+    name: str
+    what: str
+    """Where it comes from: "now", or the record."""
+    key: str
+    document: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.what}, {short_key(self.key)})"
+
+
+def of_step(step: Step[Any]) -> Side:
+    """A step as the code and the config have it now."""
+    return Side(step.name, "now", step.key, step.identity)
+
+
+def of_record(record: Record) -> Side:
+    """What an output was made from."""
+    return Side(record.name, f"made {record.provenance.finished}", record.key, record.identity)
+
+
+def find_record(records: Records, text: str) -> Record | None:
+    """The record whose key begins with `text`, or None where that cannot be meant.
+
+    Raises:
+        UserError: several begin so.
+    """
+    digest = text.partition("@")[0]
+    if len(digest) < SHORTEST_PREFIX or set(digest) - set("0123456789abcdef"):
+        return None
+    found = sorted(key for key in records.committed_keys() if key == text or key.startswith(text))
+    if not found:
+        wanted, _, milestone = text.partition("@")
+        both = (key.partition("@") for key in records.committed_keys())
+        found = sorted(f"{d}@{m}" for d, _, m in both if d.startswith(wanted) and m == milestone and m)
+    if len(found) > 1:
+        listed = ", ".join(short_key(key) for key in found[:6])
+        raise UserError(f"{text}: {len(found)} records begin so ({listed}); write more digits, or the @milestone.")
+    return records.get(found[0]) if found else None
+
+
+def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:
+    """Lines of the comparison."""
+    yield f"- {old}"
+    yield f"+ {new}"
+    found = differences(old.document, new.document)
+    code = code_difference(old.document, new.document)
+    if not found and code is None:
+        yield "no difference"
+        return
+    causes = Causes(graph, Records(store))
+    for difference in found:
+        if isinstance(difference, InputChanged):
+            above = causes.above(new.name, difference)
+            if [cause.step for cause in above] == [new.name]:  # chosen here, not changed above
+                yield f"  {render_difference(above[0].difference)}"
+                continue
+            yield f"  {render_difference(difference)}"
+            yield from (f"      {render_changed((cause.step,), cause.difference)}" for cause in above)
+        elif not isinstance(difference, CodeChanged):
+            yield f"  {render_difference(difference)}"
+    if code is not None:
+        counts = "" if any(isinstance(item, CodeChanged) for item in found) else " (recorded only: the version counts)"
+        yield f"  {render_difference(code)}{counts}"
+        yield ""
+        yield from SourceDiffs(store, graph.steps).of(code)

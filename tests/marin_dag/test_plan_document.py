@@ -1,0 +1,77 @@
+"""Plan document: the schema that other programs rely on."""
+
+import json
+from typing import Any
+
+from tests.marin_dag.workbench import Workbench
+
+COST = {"tokens", "flops", "chip_hours", "bytes_read", "bytes_written", "seconds"}
+STEP = {"name", "kind", "verdict", "is_selected", "will_run", "digest", "milestone", "key", "policy", "version"} | {
+    "inputs",
+    "reasons",
+    "compared_with",
+    "cost",
+    "saved",
+}
+
+
+def document(bench: Workbench, *arguments: str) -> tuple[int, dict[str, Any]]:
+    code, said = bench("plan", "--json", *arguments)
+    return code, json.loads(said)
+
+
+def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
+    code, plan = document(bench)
+    assert (code, plan["exit_code"]) == (2, 2)
+    assert list(plan) == [
+        *("schema", "pipeline", "prefix", "exit_code", "causes", "steps", "totals", "opaque", "commands")
+    ]
+    assert plan["schema"] == "marin_dag.plan/1"
+    assert all(set(step) == STEP and set(step["cost"]) == set(step["saved"]) == COST for step in plan["steps"])
+    assert plan["totals"]["verdicts"]["missing"] == plan["totals"]["will_run"] == 6
+    assert plan["totals"]["cost"]["tokens"] == 30_000
+    assert [command["what"] for command in plan["commands"]] == ["run it"]
+    assert plan["commands"][0]["command"].endswith("--backend local"), "the line runs; it does not plan again"
+
+
+def test_it_is_the_same_from_a_dry_run_and_writes_nothing(bench: Workbench) -> None:
+    assert json.loads(bench("--dry-run", "--json")[1]) == document(bench)[1]
+    assert not bench.prefix.exists()
+
+
+def test_nothing_to_do_is_0_and_drift_is_1(bench: Workbench) -> None:
+    bench()
+    code, plan = document(bench)
+    assert (code, plan["totals"]["will_run"], plan["causes"]) == (0, 0, [])
+    bench.edit("FACTOR = 2", "FACTOR = 3")
+    code, plan = document(bench)
+    assert code == 1
+    assert [command["what"] for command in plan["commands"]] == ["ask why", "needs you", "same output", "make anew"]
+    (drifted,) = [step for step in plan["steps"] if step["verdict"] == "drifted"]
+    (reason,) = drifted["reasons"]
+    assert reason["type"] == "drifted" and reason["version"] == "1"
+    assert reason["difference"]["type"] == "code_changed"
+    assert reason["difference"]["changed"] == ["workbench_recipe.FACTOR"]
+
+
+def test_root_causes_come_with_all_that_follows_and_reasons_are_typed(bench: Workbench) -> None:
+    bench()
+    _, plan = document(bench, "--set", "first.rate=2")
+    (cause,) = plan["causes"]
+    assert cause == {
+        "text": "first: rate: 0.5 -> 2.0",
+        "made_at": ["first"],
+        "difference": {"type": "field_changed", "field": "rate", "old": "0.5", "new": "2.0"},
+        "follow": ["first", "second", "third"],
+    }
+    steps = {step["name"]: step for step in plan["steps"]}
+    (reason,) = steps["third"]["reasons"]
+    assert (reason["type"], reason["is_here"], reason["steps"]) == ("changed", False, ["first"])
+    assert steps["third"]["inputs"][0] == {"field": "start", "step": "second", "key": steps["second"]["key"]}
+    assert steps["first"]["compared_with"]["num_compared"] == 1
+
+
+def test_what_is_not_selected_says_so(bench: Workbench) -> None:
+    _, plan = document(bench, "--until", "count")
+    assert plan["totals"]["selected"] == 3
+    assert [step["name"] for step in plan["steps"] if not step["is_selected"]] == ["first", "second", "third"]
