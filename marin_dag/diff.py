@@ -55,7 +55,9 @@ Difference = FieldChanged | InputChanged | CodeChanged | DeclarationChanged
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> tuple[Difference, ...]:
-    """What makes `new` another identity than `old`, config first."""
+    """What makes `new` another identity than `old`, config first; of two schemas, that alone: they write values apart."""
+    if old["schema"] != new["schema"]:
+        return (DeclarationChanged("identity schema", str(old["schema"]), str(new["schema"])),)
     return (
         *_declarations(old, new),
         *_values(old["config"], new["config"], ""),
@@ -83,8 +85,6 @@ def _code_counts(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _declarations(old: dict[str, Any], new: dict[str, Any]) -> Iterator[DeclarationChanged]:
-    if old["schema"] != new["schema"]:
-        yield DeclarationChanged("identity schema", str(old["schema"]), str(new["schema"]))
     if old["kind"] != new["kind"]:
         yield DeclarationChanged("kind", old["kind"], new["kind"])
     for what in ("policy", "version"):
