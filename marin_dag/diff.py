@@ -55,7 +55,7 @@ Difference = FieldChanged | InputChanged | CodeChanged | DeclarationChanged
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> tuple[Difference, ...]:
-    """What makes `new` another identity than `old`, config first; of two schemas, that alone: they write values apart."""
+    """What makes `new` another identity than `old`, config first; of two schemas, that they are two."""
     if old["schema"] != new["schema"]:
         return (DeclarationChanged("identity schema", str(old["schema"]), str(new["schema"])),)
     return (
