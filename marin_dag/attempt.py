@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from marin_dag.attempt_log import AttemptLog
+from marin_dag.code_watch import refuse_another_config, refuse_other_packages, watch_of
 from marin_dag.context import ALONE, Host, StepStopped
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
@@ -50,6 +51,8 @@ class AttemptContext:
         self._published_folders: set[str] = set()
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
+        kind = task.kind.load()
+        self._code = watch_of(task.name, kind, task.config, task.identity, self.log)
         self.log_path = f"{self._output}.log" if host.index == 0 else f"{self._output}.host{host.index}.log"
         """Relative to the prefix."""
         self.output_path = self._store.make_folder(self._output)
@@ -89,6 +92,7 @@ class AttemptContext:
 
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         """See StepContext."""
+        self._code.glance()
         if self.host.index == 0:
             self._channel.report(self._task.key, Progress(done, total, unit, figures))
 
@@ -100,6 +104,7 @@ class AttemptContext:
         self._published.add(milestone)
         if self.host.index > 0:
             return
+        self.check_code()
         self._commit(milestone, f"{self._output}/{folder}", result, ())
         self._channel.published(f"{self.digest}@{milestone}")
 
@@ -124,6 +129,10 @@ class AttemptContext:
     def stop_requested(self) -> bool:
         """See StepContext."""
         return self._channel.stop_requested()
+
+    def check_code(self) -> None:
+        """Raises CodeChangedError if this process may run another code than the one that was planned."""
+        self._code.check()
 
     def finish(self, result: BaseModel) -> Record:
         """Commits what the step function left, unless it published its last milestone itself."""
@@ -215,7 +224,11 @@ def run_attempt(
             prints.enter_context(contextlib.redirect_stderr(log))
         context.log.info("attempt %s on %s, %s", task.attempt, socket.gethostname(), task.resources)
         try:
+            refuse_other_packages(task.name, task.identity)
+            refuse_another_config(task.name, task.kind.load(), task.config, task.identity)
+            context.check_code()
             result = task.kind.load().function(task.config, context)
+            context.check_code()
             if meeting is not None:
                 meeting.all_returned()
             if host.index > 0:
