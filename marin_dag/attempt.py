@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from marin_dag.attempt_log import AttemptLog
+from marin_dag.code_watch import refuse_another_config, refuse_other_packages, watch_of
 from marin_dag.context import ALONE, Host, StepStopped
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
@@ -23,6 +24,13 @@ from marin_dag.transient import is_transient
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
+
+
+class NotReproducedError(UserError):
+    """A step that was run again gave something else than the first time."""
+
+
+SHOWN_FILES = 5
 
 
 class AttemptContext:
@@ -50,6 +58,8 @@ class AttemptContext:
         self._published_folders: set[str] = set()
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
+        kind = task.kind.load()
+        self._code = watch_of(task.name, kind, task.config, task.identity, self.log)
         self.log_path = f"{self._output}.log" if host.index == 0 else f"{self._output}.host{host.index}.log"
         """Relative to the prefix."""
         self.output_path = self._store.make_folder(self._output)
@@ -89,6 +99,7 @@ class AttemptContext:
 
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         """See StepContext."""
+        self._code.glance()
         if self.host.index == 0:
             self._channel.report(self._task.key, Progress(done, total, unit, figures))
 
@@ -100,8 +111,10 @@ class AttemptContext:
         self._published.add(milestone)
         if self.host.index > 0:
             return
-        self._commit(milestone, f"{self._output}/{folder}", result, ())
-        self._channel.published(f"{self.digest}@{milestone}")
+        self.check_code()
+        if not self._task.is_forced or self._records.find(f"{self.digest}@{milestone}") is not None:
+            self._commit(milestone, f"{self._output}/{folder}", result, ())
+            self._channel.published(f"{self.digest}@{milestone}")
 
     def milestones(self) -> dict[int, Input[Any]]:
         """See StepContext."""
@@ -116,18 +129,28 @@ class AttemptContext:
                 result=kind.result_type.model_validate(record.result),
             )
             for milestone, record in sorted(self._records.milestones(self.digest).items())
-            if self._task.known_milestones is None
-            or milestone in self._task.known_milestones
-            or milestone in self._published
+            if self._may_see(milestone)
         }
+
+    def _may_see(self, milestone: int) -> bool:
+        if self._task.is_forced:  # else it would find its own end, and have nothing to do
+            kind = self._task.kind.load()
+            start = None if kind.continues is None else getattr(self._task.config, kind.continues)
+            return isinstance(start, Input) and start.digest == self.digest and milestone <= (start.milestone or 0)
+        known = self._task.known_milestones
+        return known is None or milestone in known or milestone in self._published
 
     def stop_requested(self) -> bool:
         """See StepContext."""
         return self._channel.stop_requested()
 
+    def check_code(self) -> None:
+        """Raises CodeChangedError if this process may run another code than the one that was planned."""
+        self._code.check()
+
     def finish(self, result: BaseModel) -> Record:
         """Commits what the step function left, unless it published its last milestone itself."""
-        if self._task.milestone is not None:
+        if self._task.milestone is not None and (not self._task.is_forced or self._task.milestone in self._published):
             published = self._records.find(self._task.key)
             if published is not None:
                 return published
@@ -140,8 +163,11 @@ class AttemptContext:
         # must still leave the same bytes as one that was never disturbed.
         excluded = frozenset(self._published_folders) if folder == self._output else frozenset[str]()
         manifest = make_manifest(self._store, folder, tuple(expected), excluded=excluded)
+        key = task.digest if milestone is None else f"{task.digest}@{milestone}"
+        if task.is_forced:
+            return self._compared(self._records.get(key), manifest, data)
         record = Record(
-            key=task.digest if milestone is None else f"{task.digest}@{milestone}",
+            key=key,
             digest=task.digest,
             milestone=milestone,
             name=task.name,
@@ -161,11 +187,6 @@ class AttemptContext:
             ),
         )
         winner = self._epoch.commit(record)
-        if task.is_forced and winner.result != data:
-            raise UserError(
-                f"run again, it gave another result: {data}, and the first time {winner.result}. Something that shapes "
-                "the output is not in the step's identity. The first output stays in force."
-            )
         if winner.attempt != task.attempt:
             same = winner.manifest == manifest and winner.result == data
             self.log.log(
@@ -175,6 +196,24 @@ class AttemptContext:
                 "is the same, byte for byte" if same else "differs: this step is not deterministic",
             )
         return winner
+
+    def _compared(self, first: Record, manifest: tuple[FileEntry, ...], result: Any) -> Record:
+        """The record of the first time, which stays in force; raises NotReproducedError if this time differs."""
+        where = "" if first.milestone is None else f" at {first.milestone}"
+        differing = sorted({entry.path for entry in set(manifest) ^ set(first.manifest)})
+        found = []
+        if differing:
+            more = f" and {len(differing) - SHOWN_FILES} more" if len(differing) > SHOWN_FILES else ""
+            found.append(f"other files{where}: {', '.join(differing[:SHOWN_FILES])}{more}")
+        if first.result != result:
+            found.append(f"another result{where}: {result}, and the first time {first.result}")
+        if found:
+            raise NotReproducedError(
+                f"run again, it gave {'; and '.join(found)}. It is not deterministic: something that shapes the output "
+                f"is not in the step's identity. The first output stays in force: {self._store.url(first.output_path)} "
+                f"(this one is {self._store.url(self._output)})."
+            )
+        return first
 
     def _result_data(self, result: BaseModel) -> Any:
         wanted = self._task.kind.load().result_type
@@ -215,7 +254,11 @@ def run_attempt(
             prints.enter_context(contextlib.redirect_stderr(log))
         context.log.info("attempt %s on %s, %s", task.attempt, socket.gethostname(), task.resources)
         try:
+            refuse_other_packages(task.name, task.identity)
+            refuse_another_config(task.name, task.kind.load(), task.config, task.identity)
+            context.check_code()
             result = task.kind.load().function(task.config, context)
+            context.check_code()
             if meeting is not None:
                 meeting.all_returned()
             if host.index > 0:

@@ -127,7 +127,7 @@ def value_types(value: object) -> Iterator[tuple[type, Aspect]]:
 @cache
 def _where(function: Any) -> tuple[Path, str, str]:
     """File, module and name of a function."""
-    file = inspect.getsourcefile(function)
+    file = inspect.getsourcefile(inspect.unwrap(function))
     if file is None or not Path(file).is_file():
         raise CodeError(f"{function.__qualname__} has no source file here; define it in a module.")
     return Path(file), module_name(function), function.__qualname__
@@ -156,7 +156,7 @@ def _start_of(
         _every_sources[root, package] = Sources((root, PROJECT_ROOT), FIRST_PARTY | {package})
     sources = _every_sources[root, package]
     sources.add_file(module, file)
-    places = [Place(module, name, Aspect.VALUE)]
+    places = [Place(module, name.partition(".")[0], Aspect.VALUE)]
     unseen = []
     for item, aspect in types:
         home = module if item.__module__ == "__main__" else item.__module__

@@ -20,7 +20,7 @@ from marin_dag.lease import Held, Lease, Leases
 from marin_dag.live import ENDINGS, Display
 from marin_dag.obituary import headline, obituary, summary
 from marin_dag.provenance import collect_provenance
-from marin_dag.records import Failure, Records, attempt_path, first_lines, make_manifest, new_attempt
+from marin_dag.records import Failure, Records, first_lines, new_attempt
 from marin_dag.resources import Cpu
 from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
@@ -252,7 +252,7 @@ class Run:
             lease_epoch=epoch,
             provenance=self._provenance,
             wanted_milestones=tuple(sorted(wanted - {step.until})),
-            is_forced=step.key in self._force and step.key in self._committed and step.until is None,
+            is_forced=step.key in self._force and step.key in self._committed,
         )
 
     def _take(self, outcome: Outcome) -> None:
@@ -264,7 +264,7 @@ class Run:
         lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
         self._release(node, has_committed=outcome.status == "done")
         if outcome.status == "done":
-            self._take_done(node, outcome)
+            self._done(node, "again, with the same output" if outcome.task.is_forced else "")
         elif lost and not self._is_stopping:
             node.state = "waiting"
             self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
@@ -276,27 +276,6 @@ class Run:
         else:
             node.state = "stopped"
             self._display.event(node.step.name, "stopped", "its work so far is kept")
-
-    def _take_done(self, node: Node, outcome: Outcome) -> None:
-        task, record = outcome.task, outcome.record
-        # What a trajectory publishes lies in folders of its own choice; its record says what they hold.
-        if task.key not in self._force or record is None or task.milestone is not None:
-            self._done(node, "")
-            return
-        try:
-            made = patiently(lambda: make_manifest(self._store, attempt_path(task.name, task.digest, task.attempt)))
-        except StoreError as unreadable:
-            self._fail(node, failure_of(task, unreadable))
-            return
-        differing = sorted({entry.path for entry in set(made) ^ set(record.manifest)})
-        if not differing:
-            self._done(node, "again, with the same output")
-            return
-        error = UserError(
-            f"run again, it gave other files: {', '.join(differing[:5])}. Something that shapes the output is not in "
-            f"the step's identity. The first output stays in force: {self._store.url(record.output_path)}"
-        )
-        self._fail(node, failure_of(task, error))
 
     @property
     def was_interrupted(self) -> bool:

@@ -2,20 +2,27 @@
 
 A finished shard leaves a small record below `work/<digest>/`, which outlives the attempt and says in which attempt's
 folder its files are. The next attempt takes the files over by link or server-side copy, after checking their bytes.
+The record goes by what the shard is (its function, the code of that, its item) and never by its place in the list: a
+list that changed takes over what is still in it, and nobody is given the shard of another item.
 """
 
 import dataclasses
 import functools
 import json
 import logging
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from marin_dag.code import closure_of
+from marin_dag.code_watch import CodeWatch
 from marin_dag.context import StepStopped
+from marin_dag.identity import canonical, sha256
 from marin_dag.records import FileEntry, make_manifest
+from marin_dag.sources import Closure
 from marin_dag.store import Store, open_store
 from marin_dag.task import FanOut
 
@@ -37,11 +44,18 @@ class ShardCall:
     folder: str
     function: Callable[[Any, str], Any]
     item: Any
+    closure: Closure
+    """Of the code, as the attempt saw it; a worker may import a later one."""
 
     def __call__(self) -> None:
+        code, values = _called(self.function, self.item)
+        fingerprint, definitions, _ = self.closure
+        watch = CodeWatch(_name(self.function), code, values, fingerprint, definitions, logging.getLogger("shard"))
         store = open_store(self.prefix)
         url = store.make_folder(self.folder)
+        watch.check()
         result = to_json(self.function(self.item, url), self.function)
+        watch.check()
         shard = Shard(folder=self.folder, manifest=make_manifest(store, self.folder), result=result)
         store.write(self.record_path, shard.model_dump_json().encode())
 
@@ -57,6 +71,22 @@ class ShardMap:
     function: Callable[[Any, str], Any]
     items: Sequence[Any]
     log: logging.Logger
+
+    def __post_init__(self) -> None:
+        self._closures = [closure_of(code, *values) for code, values in (_called(self.function, i) for i in self.items)]
+        self._keys = self._shard_keys()
+
+    def _shard_keys(self) -> list[str]:
+        """What each shard is; equal items are told apart by their number among them."""
+        name = _name(self.function)
+        called = [name, _bound_arguments(self.function, f"{self.name}: bound by {name}")]
+        seen: dict[str, int] = {}
+        keys = []
+        for index, (item, closure) in enumerate(zip(self.items, self._closures, strict=True)):
+            content = sha256([*called, closure.fingerprint, canonical(item, f"{self.name}[{index}]")])
+            seen[content] = seen.get(content, 0) + 1
+            keys.append(sha256([content, seen[content]]))
+        return keys
 
     def run(
         self,
@@ -89,14 +119,19 @@ class ShardMap:
 
     def _call(self, index: int) -> ShardCall:
         return ShardCall(
-            self.store.prefix, self._record_path(index), self._folder(index), self.function, self.items[index]
+            self.store.prefix,
+            self._record_path(index),
+            self._folder(index),
+            self.function,
+            self.items[index],
+            self._closures[index],
         )
 
     def _take_over(self) -> dict[int, Shard]:
+        kept = {Path(entry.path).stem for entry in self.store.list(self.records_folder)}
         taken = {}
-        for entry in self.store.list(self.records_folder):
-            index = int(Path(entry.path).stem)
-            if index < len(self.items) and self._took_over(shard := self._read(index), index):
+        for index, key in enumerate(self._keys):
+            if key in kept and self._took_over(shard := self._read(index), index):
                 taken[index] = shard
         return taken
 
@@ -118,7 +153,7 @@ class ShardMap:
         return Shard.model_validate_json(self.store.read(self._record_path(index)))
 
     def _record_path(self, index: int) -> str:
-        return f"{self.records_folder}/{index:05d}.json"
+        return f"{self.records_folder}/{self._keys[index]}.json"
 
     def _folder(self, index: int) -> str:
         return f"{self.output_path}/{self.name}/{index:05d}"
@@ -159,6 +194,28 @@ def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = function.func
     return function
+
+
+def _called(function: Callable[..., Any], item: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The function whose code a shard runs, and the values that it runs on."""
+    values: list[Any] = [item]
+    while isinstance(function, functools.partial):
+        values += [*function.args, *function.keywords.values()]
+        function = function.func
+    if isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__"):
+        return function, tuple(values)
+    return type(function).__call__, (*values, function)
+
+
+def _bound_arguments(function: Callable[..., Any], path: str) -> list[Any]:
+    """Canonical form of what partials bind, and of an object that is called."""
+    found: list[Any] = []
+    while isinstance(function, functools.partial):
+        found.append([canonical(function.args, path), canonical(function.keywords, path)])
+        function = function.func
+    if not (isinstance(function, types.FunctionType) or hasattr(function, "__wrapped__")):
+        found.append(canonical(function, path))
+    return found
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -64,7 +64,7 @@ class Task:
     provenance: Provenance
     wanted_milestones: tuple[int, ...] = ()
     is_forced: bool = False
-    """Done already, and run again to see whether it gives the same; never so for a trajectory."""
+    """Done already, and run again to see whether it gives the same: it compares, and commits nothing."""
     known_milestones: tuple[int, ...] | None = None
     """For a gang, whose hosts must all see the same: the milestones that there were when it was started."""
 

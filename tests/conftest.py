@@ -75,7 +75,16 @@ def _make_bucket(url: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(gcs_bucket: str) -> Iterator[None]:
+def importable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder from which this process and the workers of the cluster import: for modules that a test writes."""
+    folder = tmp_path_factory.mktemp("importable")
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(gcs_bucket: str, importable: Path) -> Iterator[None]:
     """A small Ray cluster without dashboard; its workers reach the fake Cloud Storage too."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RAY_AUTH_TOKEN", "only-for-this-test-session-0123456789")
@@ -85,7 +94,8 @@ def ray_cluster(gcs_bucket: str) -> Iterator[None]:
         environment.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))
         import ray
 
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 * 2**20)
+        options = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 128 * 2**20}
+        ray.init(address="local", num_cpus=2, **options)  # and never one that happens to run on this machine
         yield
         ray.shutdown()
         os.environ.pop("RAY_AUTH_MODE", None)

@@ -1,5 +1,6 @@
 """Small steps for the engine's tests: importable, since workers import what they run."""
 
+import functools
 import os
 import signal
 import time
@@ -180,3 +181,44 @@ def count(config: CountConfig, context: StepContext) -> Count:
     if config.until_step % config.publish_every:
         write_file(f"{context.output_path}/value.txt", str(position.value))
     return position
+
+
+@step(continues="start")
+def wobble(config: CountConfig, context: StepContext) -> Count:
+    """A trajectory that is not deterministic: from the second execution on, the last milestone differs."""
+    mark(config.marks, "wobble")
+    position = Count(step=0, value=0)
+    for number in range(0, config.until_step, config.publish_every):
+        position = Count(step=number + config.publish_every, value=position.value + config.stride)
+        is_last = position.step == config.until_step
+        text = f"{position.value} {executions(Path(config.marks))['wobble'] if is_last else ''}"
+        write_file(f"{context.output_path}/step-{position.step}/value.txt", text)
+        context.publish(position.step, f"step-{position.step}", position)
+    return position
+
+
+class NamesConfig(BaseModel, frozen=True, extra="forbid"):
+    names: Runtime[tuple[str, ...]] = ()
+    """Execution only for the tests: a list that changes under one identity, as the files of a remote folder do."""
+    suffix: Runtime[str] = ""
+    refuses: Runtime[str] = ""
+    marks: Runtime[str] = ""
+
+
+class Names(BaseModel, frozen=True, extra="forbid"):
+    made: tuple[str, ...]
+
+
+def shout(suffix: str, item: tuple[str, str, str], path: str) -> str:
+    name, refuses, marks = item
+    if name == refuses and not (Path(marks) / "repaired").exists():
+        raise ValueError(f"{name} is refused")
+    mark(marks, name)
+    write_file(f"{path}/name.txt", name.upper() + suffix)
+    return name.upper() + suffix
+
+
+@step()
+def shouted(config: NamesConfig, context: StepContext) -> Names:
+    items = [(name, config.refuses, config.marks) for name in config.names]
+    return Names(made=tuple(context.map(functools.partial(shout, config.suffix), items, in_flight=1)))

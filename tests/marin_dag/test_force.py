@@ -1,0 +1,42 @@
+"""A step that is run again gives the same bytes as the first time, or says what differs; the first output stays."""
+
+from pathlib import Path
+
+from marin_dag.backend import Backend
+from tests.marin_dag.test_run import output, record, run
+from tests.marin_dag.toy_steps import CountConfig, count, executions, wobble
+
+
+def test_a_forced_trajectory_is_run_again_from_its_start_and_compared(prefix: str, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    step = count("main", CountConfig(stride=2, until_step=12, marks=str(marks)))
+    assert run(prefix, [step])[0] == 0
+    before = record(prefix, step)
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 0, display.text
+    assert "main done again, with the same output" in display.text
+    assert set(executions(marks).values()) == {2}
+    assert record(prefix, step) == before
+
+
+def test_a_forced_leg_of_a_trajectory_begins_where_the_leg_before_stopped(tmp_path: Path) -> None:
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    first = count("first", CountConfig(stride=2, until_step=5, marks=str(marks)))
+    second = first.then("second", until_step=10)
+    assert run(prefix, [first, second])[0] == 0
+    code, display = run(prefix, [first, second], force=frozenset({second.key}))
+    assert code == 0, display.text
+    assert executions(marks) == {f"count{number}": 1 + (number >= 5) for number in range(10)}
+
+
+def test_a_forced_trajectory_that_gives_other_bytes_says_which_and_the_first_stay(
+    tmp_path: Path, backend: Backend
+) -> None:
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    step = wobble("wobbly", CountConfig(stride=2, until_step=10, marks=str(marks)))
+    assert run(prefix, [step])[0] == 0
+    code, display = run(prefix, [step], backend, force=frozenset({step.key}))
+    assert code == 1
+    assert "run again, it gave other files at 10: value.txt. It is not deterministic" in display.text
+    assert output(prefix, step, "value.txt") == "4 1"
+    assert run(prefix, [step])[0] == 0
