@@ -242,6 +242,9 @@ def _loss(report: Report) -> Markup:
             "same tokens, on its own mixture. Nats a token, mean of consecutive updates; the number is the final loss. "
         ) + " ".join(twins(branches))
         parts.append(element("h3", names))
+        if all(phase.same_as is not None for phase in branches):
+            parts.append(element("p", " ".join(twins(branches))))
+            continue
         parts.append(figure(functools.partial(branch_loss, report, root, branches), text.strip()))
     text = (
         "Cross-entropy on the text that was trained on. A change of mixture changes what is measured: a step there is "

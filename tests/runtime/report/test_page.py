@@ -181,6 +181,14 @@ def test_the_same_training_under_two_names_is_said_and_drawn_once(report, exampl
     assert page.count("the same training as spoonbill_hypnotic") >= 3, "beside the branches, the averages, the recipe"
 
 
+def test_a_branch_that_is_the_main_line_itself_is_said_and_not_drawn(report, example):
+    report = example.with_phase(report, "cooldown_v2", same_as="jellyfish")
+    page = render(report)
+    assert read(page).errors == []
+    text = "".join(read(page).text)
+    assert "Branches of ocelot" in text and "cooldown_v2 is the same training as jellyfish." in text
+
+
 def test_the_best_value_of_every_column_is_bold_the_mean_too(report):
     cells = re.findall(r'<td class="number best">([\d.]+)</td>', domains_table(report))
     means = [mean(evaluation.best) for evaluation in report.evaluations]

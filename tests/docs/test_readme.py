@@ -1,0 +1,101 @@
+"""Pins down: every command that README prints works as printed, and every file that a page links to is there."""
+
+import gzip
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marin_dag.cli import COMMANDS, main
+from pipelines.headline import headline
+from pipelines.tootsie import RESULTS, add_arguments, build
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = "python pipelines/tootsie.py"
+RUNS_ALONE = ("ls", "why", "fork", "drop", "--dry-run")
+"""What of a command makes it one that starts nothing; any other is planned here and not run."""
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The arguments of every line of a page that calls the pipeline, without the words that explain it."""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        found = re.match(rf"    (?:\$ |\w+ \w+ +)?{re.escape(PROGRAM)}(.*)", line)
+        if found:
+            yield shlex.split(re.split(r" {3,}", found[1])[0] if found[1].startswith(" ") else "", comments=True)
+
+
+README = list(commands(ROOT / "README.md"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name in ("web_notes", "papers"):
+        line = json.dumps({"id": "1", "text": f"A page of {name}."}) + "\n"
+        (folder / f"{name}.jsonl.gz").write_bytes(gzip.compress(line.encode(), mtime=0))
+    return folder
+
+
+def call(arguments: list[str], prefix: Path, corpus: Path) -> int:
+    arguments = [str(corpus) if word == "DIR" else word for word in arguments if word]
+    if "--prefix" not in arguments:
+        arguments += ["--prefix", str(prefix)]
+    else:
+        arguments[arguments.index("--prefix") + 1] = str(prefix)
+    if not any(word in RUNS_ALONE for word in arguments):
+        arguments.append("--dry-run")
+    return main(build, add_arguments=add_arguments, name="tootsie", results=RESULTS, summary=headline, argv=arguments)
+
+
+def test_readme_prints_the_commands_of_a_day():
+    words = {word for arguments in README for word in arguments}
+    assert len(README) >= 9
+    assert {"--dry-run", "--set", "--until", "--corpus", "--scale", "why", "ls", "fork"} <= words
+    assert words & set(COMMANDS)
+
+
+def test_every_command_of_readme_works_in_the_order_in_which_it_is_printed(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in README:
+        code = call(list(arguments), tmp_path / "runs", corpus)
+        said = capsys.readouterr()
+        assert code in (0, 2), (arguments, said.err)
+        assert said.err == "", arguments
+
+
+def test_the_figures_that_readme_gives_of_the_plans_are_those_of_the_plans(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for arguments, claim in (
+        (["--scale", "8b"], r"the real thing: (\d+) steps, ([\d.]+) trillion tokens"),
+        ([], r"(\d+) steps: \d+ done"),
+    ):
+        assert call([*arguments, "--dry-run"], tmp_path / "runs", corpus) == 2
+        said = capsys.readouterr().out
+        found = re.search(claim, text)
+        assert found is not None, claim
+        assert re.search(rf"^{found[1]} steps", said, re.MULTILINE), (found[0], said[-600:])
+        tokens = re.search(r"^Estimated: ([\d.]+) T tokens", said, re.MULTILINE)
+        assert tokens is None or f"{float(tokens[1]):.1f}" == found[2]
+
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_links_to_is_there(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    missing = [link for link in links if not link.startswith("http") and not (page.parent / link).exists()]
+    assert missing == []
+
+
+def test_the_picture_of_the_report_is_one_that_a_page_can_show() -> None:
+    picture = ROOT / "docs" / "report.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size < 500_000
