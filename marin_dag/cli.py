@@ -1,6 +1,6 @@
 """Command line: the parser and the dispatch. Every error of a user is one message and exit code 1.
 
-A command is a module of `marin_dag.commands` whose `COMMAND` is listed here.
+A command is a module of `marin_dag.commands` whose `COMMAND` is listed here, or one that a pipeline brings along.
 """
 
 import argparse
@@ -55,6 +55,7 @@ def main(
     name: str,
     results: Mapping[str, str] | None = None,
     summary: Callable[[Finished], Iterable[str]] | None = None,
+    commands: Sequence[Command] = (),
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -66,12 +67,14 @@ def main(
         results: the steps whose outputs a person wants to see in the end, each with the file or folder of it to show
             ("" for all of it); by default the steps that nothing else needs.
         summary: the lines that a run ends with, before the results; of what its steps returned.
+        commands: the pipeline's own, beside those of every pipeline.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = _parser(name, add_arguments)
+    known = COMMANDS | {command.name: command for command in commands}
+    parser = _parser(name, known, add_arguments)
     parsed = parser.parse_intermixed_args(arguments)
-    command = COMMANDS.get(parsed.command, DEFAULT)
+    command = known.get(parsed.command, DEFAULT)
     try:
         command.check(parsed.names)
         flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
@@ -97,15 +100,17 @@ def _message(error: Exception) -> str:
     return str(error)
 
 
-def _parser(name: str, add_arguments: Callable[[argparse.ArgumentParser], None] | None) -> argparse.ArgumentParser:
+def _parser(
+    name: str, known: Mapping[str, Command], add_arguments: Callable[[argparse.ArgumentParser], None] | None
+) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program(),
         description=f"The pipeline {name!r}: plan it, run it, explain it, fork it.",
-        epilog=_epilog(),
+        epilog=_epilog(known.values()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("command", nargs="?", choices=COMMANDS, metavar="COMMAND", help=", ".join(COMMANDS))
+    parser.add_argument("command", nargs="?", choices=known, metavar="COMMAND", help=", ".join(known))
     parser.add_argument("names", nargs="*", metavar="STEP", help="what COMMAND is about")
     parser.add_argument("--dry-run", action="store_true", help="print the plan; start nothing, write nothing")
     parser.add_argument("--json", action="store_true", help="(--dry-run, plan, show, ls) print JSON")
@@ -123,7 +128,7 @@ def _parser(name: str, add_arguments: Callable[[argparse.ArgumentParser], None] 
     parser.add_argument("--backend", choices=("ray", "local"), default="ray", help="local: in this process")
     parser.add_argument("--detach", action="store_true", help="hand the run to the cluster of RAY_ADDRESS and leave")
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error was raised")
-    for command in COMMANDS.values():
+    for command in known.values():
         if command.add_arguments is not None:
             command.add_arguments(parser)
     if add_arguments is not None:
@@ -131,7 +136,7 @@ def _parser(name: str, add_arguments: Callable[[argparse.ArgumentParser], None] 
     return parser
 
 
-def _epilog() -> str:
-    listed = ((f"{command.name} {command.usage}".strip(), command.help) for command in (DEFAULT, *COMMANDS.values()))
+def _epilog(commands: Iterable[Command]) -> str:
+    listed = ((f"{command.name} {command.usage}".strip(), command.help) for command in (DEFAULT, *commands))
     lines = (f"  {usage:<40} {said}" for usage, said in listed)
     return "\n".join(["commands:", *lines, "", EXIT_CODES])

@@ -14,6 +14,7 @@ from marin_dag.cli import main
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
 from pipelines import mixtures
+from pipelines.mix_command import command
 from pipelines.roles import role_of_file, weights_by_source
 from pipelines.source import Source
 from pipelines.sources import corpus_sources
@@ -138,4 +139,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(build, add_arguments=add_arguments, name="online_mixing", results=RESULTS))
+    sys.exit(main(build, add_arguments=add_arguments, name="online_mixing", results=RESULTS, commands=(command(),)))

@@ -14,15 +14,18 @@ from collections.abc import Sequence
 
 from marin_dag.cli import main
 from marin_dag.step import Step
-from pipelines import mixtures
+from pipelines import mix_command, mixtures
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.evaluation import evaluated, exported, reported, scored
 from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
+from pipelines.sources import eight_b_sources, laptop_sources
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.train_phase import TrainPhaseConfig, train_phase
 
+# Of the laptop's sources under its vocabulary, right to a third; only until they are tokenized.
+BYTES_PER_TOKEN = 3.5
 # What a person wants to see in the end.
 RESULTS = {"report": "report.html", "hf_export/deeper_starling": "model", "lm_eval/deeper_starling": "scores.json"}
 
@@ -177,6 +180,14 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     return {branch.name: branch for branch in every}
 
 
+def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
+    """About how many tokens each source will have, until it is tokenized; what nobody knows is left out."""
+    if arguments.scale == "8b":
+        return {source.name: source.num_tokens for source in eight_b_sources().values() if source.num_tokens}
+    sources = {} if arguments.corpus is not None else laptop_sources()
+    return {source.name: source.size_in_bytes / BYTES_PER_TOKEN for source in sources.values()}
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The two choices that are Tootsie's own."""
     parser.add_argument("--scale", choices=sorted(SCALES), default="laptop", help="size of everything (default laptop)")
@@ -184,4 +195,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(build, add_arguments=add_arguments, name="tootsie", results=RESULTS, summary=headline))
+    sys.exit(
+        main(
+            build,
+            add_arguments=add_arguments,
+            name="tootsie",
+            results=RESULTS,
+            summary=headline,
+            commands=(mix_command.command(source_tokens),),
+        )
+    )

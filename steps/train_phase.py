@@ -283,6 +283,7 @@ def _warn_of_the_mixture(config: TrainPhaseConfig, context: StepContext, run: "R
         until_step=config.until_step,
         global_batch_size=config.global_batch_size,
         mixture=config.mixture,
+        mixing=config.mixing,
     )
     found = consumption(
         [leg],

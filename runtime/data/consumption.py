@@ -1,15 +1,18 @@
 """Consumption: what a run will take from each source, before anything trains; plain numbers without JAX.
 
 Exact where the loader is exact: shares are fractions of whole sequences, and a run of a million steps costs
-as little to sum up as one of ten.
+as little to sum up as one of ten. Under a mixing policy that learns nobody knows the shares in advance; there the
+figures are those of the mixture as it is written.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
-from runtime.data.mixture import MixtureSchedule
+from runtime.data.mixing.fixed import Proportional, Static, Stratified
+from runtime.data.mixing.policies import MixingPolicy
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +24,7 @@ class Leg:
     until_step: int
     global_batch_size: int
     mixture: MixtureSchedule
+    mixing: MixingPolicy = field(default_factory=Static)
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_step <= self.until_step or self.global_batch_size < 1:
@@ -134,7 +138,7 @@ def consumption(
     passed: dict[str, str] = {}
     uses: list[SourceUse] = []
     for leg in legs:
-        sequences = _sequences(leg)
+        sequences = _sequences(leg, num_tokens, sequence_length)
         for source in sorted(sequences):
             named.add(source)
             drawn[source] = drawn.get(source, Fraction(0)) + sequences[source]
@@ -156,7 +160,7 @@ def consumption(
     return Consumption(tuple(uses), tuple(findings))
 
 
-def _sequences(leg: Leg) -> dict[str, Fraction]:
+def _sequences(leg: Leg, num_tokens: Mapping[str, int], sequence_length: int) -> dict[str, Fraction]:
     """Sequences that a leg owes each source, exactly."""
     owed: dict[str, Fraction] = {}
     segments = leg.mixture.segments
@@ -165,11 +169,24 @@ def _sequences(leg: Leg) -> dict[str, Fraction]:
         steps = min(end, leg.until_step) - max(segment.start_step, leg.start_step)
         if steps <= 0:
             continue
-        total = sum(Fraction(weight) for weight in segment.weights.values())
-        for source, weight in segment.weights.items():
-            share = Fraction(weight) / total
+        weights = _weights(leg.mixing, segment, num_tokens, sequence_length)
+        total = sum(weights.values())
+        for source, weight in weights.items():
+            share = weight / total
             owed[source] = owed.get(source, Fraction(0)) + share * steps * leg.global_batch_size
     return owed
+
+
+def _weights(
+    mixing: MixingPolicy, segment: MixtureSegment, num_tokens: Mapping[str, int], sequence_length: int
+) -> dict[str, Fraction]:
+    """By source; sources whose sizes are not known share as written even where sizes should decide."""
+    match mixing:
+        case Stratified():
+            return dict.fromkeys(segment.weights, Fraction(1))
+        case Proportional() if all(num_tokens.get(name, 0) >= sequence_length for name in segment.weights):
+            return {name: Fraction(num_tokens[name] // sequence_length) for name in segment.weights}
+    return {name: Fraction(weight) for name, weight in segment.weights.items()}
 
 
 def _epochs(sequences: Fraction, num_tokens: int, sequence_length: int) -> float:

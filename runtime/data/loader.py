@@ -54,8 +54,8 @@ class DataPosition:
     @classmethod
     def from_json(cls, document: Mapping) -> "DataPosition":
         """From what `to_json` gave."""
-        mixer = document["mixer"] and MixerState.from_json(document["mixer"])
-        return cls(**(dict(document) | {"mixer": mixer}))
+        state = document["mixer"]
+        return cls(**{**document, "mixer": None if state is None else MixerState.from_json(state)})
 
 
 class Batch(NamedTuple):

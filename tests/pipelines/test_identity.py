@@ -20,10 +20,11 @@ from marin_dag.inputs import Input
 from marin_dag.plan import make_plan
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.store import open_store
-from pipelines import scales, tootsie
+from pipelines import online_mixing, scales, tootsie
 
 ROOT = Path(__file__).parents[2]
-PIPELINES = ("laptop", "8b", "corpus")
+SCALED = ("laptop", "8b", "corpus")
+PIPELINES = (*SCALED, "online_mixing")
 PROGRAM = """
 import json, sys
 from tests.pipelines.test_identity import arguments, digests_of
@@ -40,20 +41,21 @@ def write_corpus(folder: Path) -> str:
 
 
 def arguments(pipeline: str, corpus: str) -> argparse.Namespace:
+    module = online_mixing if pipeline == "online_mixing" else tootsie
     parser = argparse.ArgumentParser()
-    tootsie.add_arguments(parser)
-    argv = {"laptop": [], "8b": ["--scale", "8b"], "corpus": ["--corpus", corpus]}
-    return parser.parse_args(argv[pipeline])
+    module.add_arguments(parser)
+    argv = {"laptop": [], "8b": ["--scale", "8b"]}
+    return argparse.Namespace(build=module.build, **vars(parser.parse_args(argv.get(pipeline, ["--corpus", corpus]))))
 
 
 def digests_of(parsed: argparse.Namespace) -> dict[str, str]:
-    return {step.name: step.key for step in Graph(tootsie.build(parsed)).steps}
+    return {step.name: step.key for step in Graph(parsed.build(parsed)).steps}
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_another_prefix_gives_the_same_digests(pipeline: str, tmp_path: Path) -> None:
     parsed = arguments(pipeline, write_corpus(tmp_path / "corpus"))
-    plans = [make_plan(Graph(tootsie.build(parsed)), open_store(str(tmp_path / name))) for name in ("a", "b")]
+    plans = [make_plan(Graph(parsed.build(parsed)), open_store(str(tmp_path / name))) for name in ("a", "b")]
     one, other = ({planned.name: planned.step.key for planned in plan.steps} for plan in plans)
     assert one == other == digests_of(parsed)
 
@@ -88,7 +90,7 @@ def test_another_machine_checkout_and_environment_give_the_same_digests(pipeline
 
 
 @pytest.mark.parametrize("resources", [Gpu("H200", 8), Tpu("v5litepod-256", num_slices=2), Cpu(64)])
-@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("pipeline", SCALED)
 def test_another_accelerator_gives_the_same_digests(
     pipeline: str, resources: Resources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +100,7 @@ def test_another_accelerator_gives_the_same_digests(
     for name, scale in list(tootsie.SCALES.items()):
         moved = dataclasses.replace(scale, **dict.fromkeys(fields, resources))
         monkeypatch.setitem(tootsie.SCALES, name, moved)
-    graph = Graph(tootsie.build(parsed))
+    graph = Graph(parsed.build(parsed))
     assert {step.name: step.key for step in graph.steps} == before
     assert any(step.resources == resources for step in graph.steps)
 
@@ -107,7 +109,8 @@ def test_another_accelerator_gives_the_same_digests(
 def test_other_worker_counts_and_all_else_that_is_execution_give_the_same_digests(
     pipeline: str, tmp_path: Path
 ) -> None:
-    graph = Graph(tootsie.build(arguments(pipeline, write_corpus(tmp_path / "corpus"))))
+    parsed = arguments(pipeline, write_corpus(tmp_path / "corpus"))
+    graph = Graph(parsed.build(parsed))
     twisted: list[str] = []
     for step in graph.steps:
         moved = step.with_config(with_other_execution(step.config, twisted))
@@ -136,6 +139,6 @@ def with_other_execution(value: Any, twisted: list[str]) -> Any:
 
 def test_every_pipeline_that_is_shipped_is_looked_at() -> None:
     recipes = {path.stem for path in (ROOT / "pipelines").glob("*.py") if "__main__" in path.read_text()}
-    assert recipes == {"tootsie"}
+    assert recipes == {"tootsie", "online_mixing"}
     assert set(scales.__dict__) & {"LAPTOP", "EIGHT_B"} == {"LAPTOP", "EIGHT_B"}
     assert set(tootsie.SCALES) <= set(PIPELINES)

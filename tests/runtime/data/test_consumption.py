@@ -7,6 +7,8 @@ import pytest
 
 from runtime.data.allocation import allocate, integer_weights
 from runtime.data.consumption import Leg, NeverDrawn, NoCache, OverEpoch, TooSmall, consumption
+from runtime.data.mixing.fixed import Proportional, Stratified
+from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 
 CHANGING = MixtureSchedule((MixtureSegment(0, {"a": 3.0, "b": 1.0}), MixtureSegment(13, {"b": 1.0, "c": 2.0})))
@@ -92,3 +94,18 @@ def test_what_was_drawn_before_the_first_leg_counts_too():
     assert [use.epochs for use in found.uses if use.source == "b"] == [pytest.approx((39 + 4 / 3) / 10)]
     assert [type(finding) for finding in found.findings] == [OverEpoch]
     assert found.findings[0].source == "b"
+
+
+def test_the_policies_that_go_by_number_or_size_are_summed_up_as_they_draw():
+    mixture = MixtureSchedule.constant({"a": 8.0, "b": 1.0, "c": 1.0})
+    fields = {"start_step": 0, "until_step": 30, "global_batch_size": 4, "mixture": mixture}
+    sizes = {"a": 1_000, "b": 2_000, "c": 3_099}
+    expected = {
+        Stratified(): {"a": 4_000, "b": 4_000, "c": 4_000},
+        Proportional(): {"a": 2_000, "b": 4_000, "c": 6_000},
+        OdmPaper(alpha=0.9): {"a": 9_600, "b": 1_200, "c": 1_200},
+    }
+    for mixing, tokens in expected.items():
+        leg = Leg(name="only", mixing=mixing, **fields)
+        uses = consumption([leg], num_tokens=sizes, sequence_length=100).uses
+        assert {use.source: use.num_tokens for use in uses} == tokens

@@ -1,0 +1,159 @@
+"""mix: how many tokens and epochs of each source each phase takes, before anything trains."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from marin_dag.changes import nearest
+from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
+from marin_dag.records import Records
+from marin_dag.step import Step
+from runtime.data.consumption import Consumption, Leg, consumption
+from steps.train_phase import TrainPhaseConfig
+
+Estimate = Callable[[Any], Mapping[str, float]]
+"""From the parsed arguments: tokens of each source, by name, for those that are not tokenized yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mix:
+    """A run to the end of one phase, and what it takes."""
+
+    legs: tuple[Leg, ...]
+    labels: Mapping[str, str]
+    """Name of the source by its name in the mixtures."""
+    num_tokens: Mapping[str, int]
+    estimated: frozenset[str]
+    """Sources whose size is not known yet."""
+    found: Consumption
+
+
+def command(estimate: Estimate = lambda arguments: {}) -> Command:
+    """The command of a pipeline whose sources have these sizes before they are tokenized."""
+
+    def run(session: Session) -> int:
+        mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
+        print(rendered(mix))
+        if session.parsed.chart is not None:
+            _draw(session.parsed.chart, mix)
+        return NOTHING_WOULD_RUN
+
+    said = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
+    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments)
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--chart", metavar="FILE.svg", help="(mix) draw it too")
+
+
+def _phase(session: Session) -> Step[Any]:
+    phases = {step.name: step for step in session.graph().steps if isinstance(step.config, TrainPhaseConfig)}
+    if not phases:
+        raise UserError(f"mix: the pipeline {session.pipeline!r} trains nothing.")
+    if not session.parsed.names:
+        return max(phases.values(), key=lambda step: step.config.until_step)
+    if session.step not in phases:
+        raise UserError(f"mix {session.step}: there is no such training phase.{nearest(session.step, phases)}")
+    return phases[session.step]
+
+
+def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:
+    """What a run to the end of `phase` takes since its data began."""
+    way, ends = [phase], [phase.config.until_step]
+    while (start := way[0].predecessor) is not None and way[0].config.restore == "everything":
+        way.insert(0, start.step)
+        ends.insert(0, start.step.config.until_step if start.milestone is None else start.milestone)
+    start = way[0].predecessor
+    begin = 0 if start is None else start.milestone or start.step.config.until_step
+    legs = []
+    for step, end in zip(way, ends, strict=True):
+        config = step.config
+        legs.append(
+            Leg(
+                name=step.name,
+                start_step=begin,
+                until_step=end,
+                global_batch_size=config.global_batch_size,
+                mixture=config.mixture,
+                mixing=config.mixing,
+            )
+        )
+        begin = end
+    labels, num_tokens, estimated = {}, {}, set()
+    for name, cache in {name: cache for step in way for name, cache in step.config.caches.items()}.items():
+        labels[name] = cache.step.name.removeprefix("tokenize/")
+        record = records.find(cache.step.key)
+        if record is not None:
+            num_tokens[name] = int(record.result["num_train_tokens"])
+        elif labels[name] in estimated_tokens:
+            num_tokens[name] = round(estimated_tokens[labels[name]])
+            estimated.add(name)
+    found = consumption(legs, num_tokens=num_tokens, sequence_length=phase.config.sequence_length)
+    return Mix(tuple(legs), labels, num_tokens, frozenset(estimated), found)
+
+
+def rendered(mix: Mix) -> str:
+    """A table of tokens and epochs, and what is wrong with them."""
+    names = [leg.name + ("*" if leg.mixing.lag_steps else "") for leg in mix.legs]
+    used: dict[str, dict[str, str]] = {}
+    total: dict[str, int] = {}
+    last: dict[str, float] = {}
+    for use in mix.found.uses:
+        epochs = f"{use.epochs:8.3g}x" if use.source in mix.num_tokens else "       ?x"
+        used.setdefault(use.source, {})[use.leg] = f"{_amount(use.num_tokens):>7}{epochs}"
+        total[use.source] = total.get(use.source, 0) + use.num_tokens
+        last[use.source] = use.epochs
+    order = sorted(used, key=lambda source: -total[source])
+    rows = [["source", "size", *names, "in all"]]
+    for source in order:
+        size = mix.num_tokens.get(source)
+        shown = "?" if size is None else f"{'~' if source in mix.estimated else ''}{_amount(size)}"
+        of_legs = [used[source].get(leg.name, "") for leg in mix.legs]
+        rows.append([mix.labels.get(source, source), shown, *of_legs, _amount(total[source])])
+    sums = [sum(use.num_tokens for use in mix.found.uses if use.leg == leg.name) for leg in mix.legs]
+    rows.append(["", "", *(f"{_amount(tokens):>7}{'':9}" for tokens in sums), _amount(sum(sums))])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    return "\n".join([*lines, "", *_notes(mix)])
+
+
+def _notes(mix: Mix) -> list[str]:
+    notes = ["Tokens that a phase takes, and how often the source has been read through by its end."]
+    if mix.estimated:
+        notes.append("~ and the epochs of such a source: estimated, it is not tokenized yet.")
+    learned = sorted({leg.mixing.kind for leg in mix.legs if leg.mixing.lag_steps})
+    if learned:
+        notes.append(f"* as the mixture is written: {', '.join(learned)} will move the shares with what it learns.")
+    missing = [finding for finding in mix.found.findings if finding.source in mix.num_tokens]
+    return [*notes, *(f"look at  {_named(str(finding), mix)}" for finding in missing)]
+
+
+def _named(message: str, mix: Mix) -> str:
+    for name, label in mix.labels.items():
+        message = message.replace(repr(name), repr(label))
+    return message
+
+
+def _draw(path: str, mix: Mix) -> None:
+    if Path(path).suffix != ".svg":
+        raise UserError(f"--chart {path}: the chart is an SVG; end the name in .svg.")
+    from runtime.report.mix_chart import mix_chart
+
+    Path(path).write_text(mix_chart(mix.found.uses, mix.labels, f"Tokens by source, to {mix.legs[-1].name}"))
+    print(f"drawn    {path}")
+
+
+def _amount(tokens: float) -> str:
+    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if tokens >= limit * 0.9995:
+            scaled = tokens / limit
+            return f"{scaled:.{max(0, 2 - max(0, math.floor(math.log10(scaled))))}f} {letter}"
+    return f"{tokens:.0f}"

@@ -1,0 +1,32 @@
+"""Pins down: docs/online-mixing.md names every policy and setting as it is, and links to files that are there."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import get_args
+
+from pydantic import TypeAdapter
+
+from runtime.data.mixing.loss_drop import LossDrop
+from runtime.data.mixing.policies import MixingPolicy
+
+PAGE = Path(__file__).parents[2] / "docs" / "online-mixing.md"
+
+
+def test_the_table_lists_every_policy_and_no_other():
+    table = PAGE.read_text().split("## The policies")[1].split("**odm_paper.**")[0]
+    kinds = {
+        field.default for kind in get_args(MixingPolicy) for field in dataclasses.fields(kind) if field.name == "kind"
+    }
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) - {"kind"} == kinds
+
+
+def test_the_line_for_the_command_line_is_read_as_the_policy_that_it_says():
+    (text,) = re.findall(r"--set 'phoenix\.mixing=(\{.*?\})'", PAGE.read_text())
+    assert TypeAdapter(MixingPolicy).validate_python(json.loads(text)) == LossDrop(max_ratio=2)
+
+
+def test_every_file_that_the_page_links_to_is_there():
+    links = re.findall(r"\]\((\.\./[^)]+)\)", PAGE.read_text())
+    assert len(links) > 10 and all((PAGE.parent / link).is_file() for link in links)

@@ -1,0 +1,109 @@
+"""`mix`: what each phase takes of each source, before anything is there."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from marin_dag.cli import main
+from marin_dag.graph import Graph
+from pipelines import mix_command, tootsie
+from pipelines.mix_command import mix_to, rendered
+from pipelines.scales import LAPTOP
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path, capsys) -> Run:
+    def call(*words: str) -> tuple[int, str, str]:
+        code = main(
+            tootsie.build,
+            add_arguments=tootsie.add_arguments,
+            name="tootsie",
+            commands=(mix_command.command(tootsie.source_tokens),),
+            argv=[*words, "--prefix", str(tmp_path / "runs")],
+        )
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+class Tokenized:
+    """Records in which each cache has so many tokens."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self.found = SimpleNamespace(result={"num_train_tokens": num_tokens})
+
+    def find(self, key: str) -> SimpleNamespace:
+        return self.found
+
+
+def phase(name: str, **overrides: str):
+    graph = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    for field, value in overrides.items():
+        graph = graph.override(name, field, value)
+    return graph.step(name)
+
+
+def test_it_shows_every_source_by_phase_and_writes_nothing(run, tmp_path):
+    code, out, _ = run("mix")
+    head, *rows = out.split("\n\n")[0].splitlines()
+    assert code == 0
+    assert " ".join(head.split()) == "source size kestrel ocelot jellyfish phoenix starling deeper_starling in all"
+    assert [row.split()[0] for row in rows[:2]] == ["web", "code"]
+    assert rows[-1].split()[-2:] == ["3.03", "M"]
+    assert "~ and the epochs of such a source: estimated" in out
+    assert not list((tmp_path / "runs").rglob("*"))
+
+
+def test_a_branch_is_shown_with_all_that_its_data_have_gone_through(run):
+    _, out, _ = run("mix", "dessert")
+    assert " ".join(out.splitlines()[0].split()) == "source size kestrel ocelot jellyfish dessert in all"
+
+
+def test_at_full_size_the_tokens_are_those_of_the_recipe_and_unknown_sizes_are_no_epochs(run):
+    _, out, _ = run("mix", "--scale", "8b")
+    rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
+    assert rows["dclm_baseline"].rstrip().endswith("3.51 T")
+    assert "?x" in rows["nemotron_medium"] and "inf" not in out
+
+
+def test_the_chart_is_a_drawing_that_names_every_source_and_phase(run, tmp_path):
+    code, out, _ = run("mix", "--chart", str(tmp_path / "mix.svg"))
+    assert code == 0 and "drawn" in out
+    texts = {"".join(found.itertext()) for found in ElementTree.parse(tmp_path / "mix.svg").iter() if found.text}
+    assert {"web", "encyclopedia", "kestrel", "deeper_starling"} <= texts
+    assert any(re.fullmatch(r"[\d.]+M, 0\.\d\d epochs", text) for text in texts)
+
+
+def test_a_misspelt_phase_and_a_chart_of_another_kind_are_refused_with_the_cure(run):
+    assert run("mix", "desert") == (
+        1,
+        "",
+        "tootsie: mix desert: there is no such training phase. Did you mean 'dessert'?\n",
+    )
+    assert "--chart mix.png: the chart is an SVG; end the name in .svg" in run("mix", "--chart", "mix.png")[2]
+
+
+def test_a_source_that_is_tokenized_counts_by_its_tokens_and_one_read_too_often_is_named():
+    mix = mix_to(phase("ocelot"), Tokenized(100_000), {})
+    assert not mix.estimated and set(mix.num_tokens.values()) == {100_000}
+    assert "look at  mixture: 'web' is read 10.26 times in all (limit 4, passed in kestrel)" in rendered(mix)
+    assert "~" not in rendered(mix)
+
+
+def test_data_that_begin_anew_are_counted_anew():
+    whole = mix_to(phase("ocelot"), Tokenized(10**6), {})
+    anew = mix_to(phase("ocelot", restore="weights"), Tokenized(10**6), {})
+    assert [leg.name for leg in whole.legs] == ["kestrel", "ocelot"]
+    assert [(leg.name, leg.start_step) for leg in anew.legs] == [("ocelot", 721)]
+
+
+def test_a_phase_whose_mixture_learns_is_marked():
+    text = rendered(mix_to(phase("ocelot", mixing='{"kind": "loss_drop"}'), Tokenized(10**6), {}))
+    assert "ocelot*" in text.splitlines()[0] and "kestrel*" not in text
+    assert "* as the mixture is written: loss_drop will move the shares with what it learns." in text
