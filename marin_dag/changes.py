@@ -1,17 +1,16 @@
 """Changes to a frozen config: dotted paths, validated against the schema; a wrong key names the nearest right one."""
 
-import ast
 import dataclasses
 import difflib
 import functools
-import json
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from marin_dag.errors import UserError
+from marin_dag.readings import RefusedValueError, first_problem, read_text, validated
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -33,7 +32,7 @@ def apply_changes(config: ModelT, changes: Mapping[str, Any], *, owner: str) -> 
     """`config` with each dotted field of `changes` replaced and validated; nothing else moves."""
     # Whole fields first: "learning_rate" and then "learning_rate.end_value" may both be changed, in either order.
     for path, value in sorted(changes.items(), key=lambda item: item[0].count(".")):
-        leaf = functools.partial(_validated, value=value)
+        leaf = functools.partial(validated, value=value)
         config = _replace(config, type(config), path.split("."), leaf, owner, path)
     return config
 
@@ -43,7 +42,7 @@ def apply_text(
 ) -> ModelT:
     """`config` with the field at `path` set from text typed by a person, read by the field's own type."""
     context = {"input_named": input_named} if input_named else None
-    return _replace(config, type(config), path.split("."), lambda hint: _parsed(hint, text, context), owner, path)
+    return _replace(config, type(config), path.split("."), lambda hint: read_text(hint, text, context), owner, path)
 
 
 def value_at(value: Any, path: str) -> Any:
@@ -58,36 +57,15 @@ def value_at(value: Any, path: str) -> Any:
     return value
 
 
-def _validated(hint: Any, value: Any) -> Any:
-    return TypeAdapter(hint).validate_python(value)
-
-
-def _parsed(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
-    adapter: TypeAdapter[Any] = TypeAdapter(hint)
-    readings: list[Any] = []
-    for read in (json.loads, ast.literal_eval):
-        try:
-            readings.append(read(text))
-        except (ValueError, SyntaxError):
-            continue
-    first: ValidationError | None = None
-    # The text itself comes last: a field of type str takes "1" as text, since 1 is no str.
-    for reading in [*readings, text]:
-        try:
-            return adapter.validate_python(reading, context=context)
-        except ValidationError as error:
-            first = first or error
-    assert first is not None
-    raise first
-
-
 def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any], owner: str, whole: str) -> Any:
     """`value` with what lies at `path` replaced; `hint` is the declared type of `value`."""
     if not path:
         try:
             return leaf(hint)
-        except ValidationError as error:
-            raise ChangeError(f"{owner}.{whole}: {_first_problem(error)}") from None
+        except RefusedValueError as error:
+            there = ", ".join(f"{owner}.{whole}.{name}" for name in _fields_there(value))
+            cure = f"\nOr set one field of what is there: {there}" if there else ""
+            raise ChangeError(f"{owner}.{whole}: {error}{cure}") from None
     key, rest = path[0], path[1:]
     where = f"{owner}.{whole}"
 
@@ -121,11 +99,19 @@ def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any],
     raise ChangeError(f"{where}: {value!r} has no field {key!r}; set the whole value instead.")
 
 
+def _fields_there(value: Any) -> list[str]:
+    if isinstance(value, BaseModel):
+        return list(type(value).model_fields)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [field.name for field in dataclasses.fields(value) if field.init]
+    return []
+
+
 def _rebuilt(where: str, build: Callable[[], Any]) -> Any:
     try:
         return build()
     except ValidationError as error:
-        raise ChangeError(f"{where}: {_first_problem(error)}") from None
+        raise ChangeError(f"{where}: {first_problem(error)}") from None
     except ValueError as error:
         raise ChangeError(f"{where}: {error}") from None
 
@@ -158,10 +144,3 @@ def _unknown(where: str, owner: str, key: str, known: Iterable[str]) -> ChangeEr
     names = sorted(known)
     listed = ", ".join(names) if names else "none"
     return ChangeError(f"{where}: {owner} has no field {key!r}.{nearest(key, names)} Fields: {listed}.")
-
-
-def _first_problem(error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
-    inner = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    return f"{problem['input']!r} is refused{' at ' + inner if inner else ''}: {message}."

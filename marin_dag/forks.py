@@ -54,7 +54,7 @@ class Forks:
             raise ForkError(f"fork {base} --as {name}: nothing changes; add --set FIELD=VALUE.")
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
         fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=reason, created=created)
-        forked(graph, fork)
+        _forked(graph, fork)
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
             raise ForkError(f"--as {name}: somebody made a fork of that name just now; choose another.")
         return fork
@@ -88,19 +88,23 @@ class Forks:
 
 
 def forked(graph: Graph, fork: Fork) -> Step[Any]:
-    """The step that `fork` describes."""
+    """The step that a kept fork describes."""
     try:
-        base = graph.step(fork.base)
-        config = base.config
-        changes: dict[str, Any] = {}
-        for field, text in fork.changes.items():
-            config = apply_text(config, field, text, owner=fork.name, input_named=graph.input_named)
-            changes[field] = value_at(config, field)
-        step = base.fork(fork.name, **changes)
-        step.declared = None  # in no source file
-        return step
+        return _forked(graph, fork)
     except UserError as error:
         raise ForkError(f"{error} (fork {fork.name!r} of {fork.base!r}; `drop {fork.name}` forgets it)") from None
+
+
+def _forked(graph: Graph, fork: Fork) -> Step[Any]:
+    base = graph.step(fork.base)
+    config = base.config
+    changes: dict[str, Any] = {}
+    for field, text in fork.changes.items():
+        config = apply_text(config, field, text, owner=fork.name, input_named=graph.input_named)
+        changes[field] = value_at(config, field)
+    step = base.fork(fork.name, **changes)
+    step.declared = None  # in no source file
+    return step
 
 
 def _assignment(text: str) -> tuple[str, str]:

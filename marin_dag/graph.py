@@ -236,6 +236,10 @@ class Selection:
             selected &= frozenset().union(*(graph.descendants(name) for name in self.starting_from))
         for name in self.force:
             graph.step(name)
+        if not selected:
+            options = (("--only", self.only), ("--until", self.until), ("--from", self.starting_from))
+            said = " ".join(f"{option} {name}" for option, names in options for name in names)
+            raise GraphError(f"{said}: no step is selected by all of these; leave one of them out.")
         return selected
 
 

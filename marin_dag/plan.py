@@ -2,14 +2,15 @@
 
 import dataclasses
 import enum
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from marin_dag.acceptances import Acceptances
 from marin_dag.causes import Cause, Causes
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
-from marin_dag.errors import UserError
+from marin_dag.errors import RefusedConfigError, UserError
 from marin_dag.estimate import cost_from, whole_cost, with_seconds
 from marin_dag.graph import Graph, Selection
 from marin_dag.lease import LEASES, Held, Leases
@@ -109,7 +110,7 @@ class Plan:
         made_at: dict[Difference, dict[str, None]] = {}
         follow: dict[Difference, list[str]] = {}
         for planned in self.steps:
-            for reason in planned.reasons:
+            for reason in planned.reasons if planned.is_selected else ():
                 if isinstance(reason, Changed):
                     made_at.setdefault(reason.difference, {}).update(dict.fromkeys(reason.steps))
                     follow.setdefault(reason.difference, []).append(planned.name)
@@ -145,21 +146,24 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
     """Verdicts for all steps of `graph`.
 
     Raises:
-        UserError: a config that its kind's check refuses, or a selection that names no step.
+        UserError: a config of a selected step that its kind's check refuses, or a selection of no step.
     """
     selection = selection or Selection()
     selected = selection.names(graph)
-    check_configs(graph)
+    check_configs(graph.step(name) for name in graph.names if name in selected)
     return _Planner(graph, store, selected, frozenset(selection.force)).plan()
 
 
-def check_configs(graph: Graph) -> None:
+def check_configs(steps: Iterable[Step[Any]]) -> None:
     """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
     problems = []
-    for step in graph.steps:
+    for step in steps:
         if step.kind.check is not None:
             try:
                 step.kind.check(step.config)
+            except RefusedConfigError as error:
+                options = (shlex.quote(f"{step.name}.{field}={text}") for field, text in error.cure.items())
+                problems.append(f"{step.name}: {error}\nOn the command line: --set {' --set '.join(options)}")
             except ValueError as error:
                 problems.append(f"{step.name}: {error}")
     if problems:

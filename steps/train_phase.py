@@ -1,12 +1,14 @@
 """Train phase: one leg of a run, from the state its predecessor left to `until_step`."""
 
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
+from marin_dag.errors import RefusedConfigError
 from marin_dag.resources import Cpu, Tpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
 from runtime.data.consumption import Leg, NoCache, consumption
@@ -16,7 +18,7 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
-from runtime.training.timeline import refuse_unacknowledged_changes
+from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged_changes
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -107,7 +109,10 @@ def _refuse_jumps(config: TrainPhaseConfig) -> None:
     before = config.start.step.config
     if config.start.milestone is not None:
         before = before.model_copy(update={"until_step": config.start.milestone})
-    refuse_unacknowledged_changes("the phase", before, config)
+    try:
+        refuse_unacknowledged_changes("the phase", before, config)
+    except UnacknowledgedError as error:
+        raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
 
 
 def _check(config: TrainPhaseConfig) -> None:

@@ -16,6 +16,14 @@ from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
 
 
+class UnacknowledgedError(ValueError):
+    """A phase jumps without saying so; `fields` is what its `acknowledge` would have to hold."""
+
+    def __init__(self, message: str, fields: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.fields = fields
+
+
 class PhaseSettings(Protocol):
     """What a phase sets, whatever holds it."""
 
@@ -140,11 +148,12 @@ def refuse_unacknowledged_changes(name: str, before: PhaseSettings, after: Phase
             lines.append(f"  learning_rate jumps from {old:.6g} to {new:.6g} at step {before.until_step:,}")
         else:
             lines.append(f"  {change.field} changes from {change.before} to {change.after}")
-    fields = ", ".join(repr(field) for field in dict.fromkeys((*after.acknowledge, *(c.field for c in missing))))
-    raise ValueError(
+    fields = tuple(dict.fromkeys((*after.acknowledge, *(change.field for change in missing))))
+    raise UnacknowledgedError(
         f"{name} changes what a run feels at once, and does not say that this is meant:\n"
         + "\n".join(lines)
-        + f"\nIf it is meant, write acknowledge=({fields},) in the phase; if not, mend the value."
+        + f"\nIf it is meant, write acknowledge={fields!r} in the phase; if not, mend the value.",
+        fields,
     )
 
 

@@ -194,6 +194,9 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["fork", "ocelot", "--as", "x", "--set", "z=1"], "x.z: TrainConfig has no field 'z'."),
         (["fork", "ocelot", "--as", "phoenix", "--set", "z_loss=1"], "there is a step of that name already"),
         (["fork", "ocelot", "--as", "a b", "--set", "z_loss=1"], "use letters, digits"),
+        (["--set", "phoenix.until_step=true"], "phoenix.until_step: True is refused: a truth value is no number"),
+        (["--until", "kestrel", "--from", "phoenix"], "--until kestrel --from phoenix: no step is selected by all"),
+        (["--dry-run", "--until", "kestrel", "--from", "phoenix"], "no step is selected by all of these"),
         (["drop", "x"], "drop x: there is no such fork. Forks: none."),
     ],
 )
@@ -202,6 +205,21 @@ def test_a_mistake_is_one_message_and_exit_code_1(run: Toy, arguments: list[str]
     assert code == 1
     assert message in said
     assert "Traceback" not in said
+
+
+def test_a_fork_that_cannot_be_made_sends_nobody_to_drop_it(run: Toy) -> None:
+    _, said = run("fork", "ocelot", "--as", "x", "--set", "z=1")
+    assert "drop" not in said
+    run("fork", "ocelot", "--as", "x", "--set", "z_loss=1")
+    (path,) = (run.prefix / "names").rglob("x.json")
+    path.write_text(path.read_text().replace("z_loss", "z"))
+    assert "`drop x` forgets it" in run("--dry-run")[1]
+
+
+def test_a_config_that_is_not_selected_may_be_one_that_cannot_work(run: Toy) -> None:
+    assert run("--dry-run", "--set", "count.least=-1", "--until", "text/web")[0] == 2
+    code, said = run("--dry-run", "--set", "count.least=-1")
+    assert (code, "count: least is -1" in said) == (1, True)
 
 
 def test_an_unknown_option_is_refused_before_anything_happens(run: Toy) -> None:

@@ -1,0 +1,128 @@
+"""Readings: text that a person typed, read by the type of the field it is for; and what a field takes, in words."""
+
+import ast
+import dataclasses
+import json
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Union
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from marin_dag.inputs import Input
+
+MAX_ON_ONE_LINE = 3
+
+
+class RefusedValueError(ValueError):
+    """A value that a field does not take."""
+
+
+def read_text(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
+    """`text` as JSON, as a Python literal, or as it stands: whatever the declared type takes first."""
+    readings: list[Any] = []
+    for read in (json.loads, ast.literal_eval):
+        try:
+            readings.append(read(text))
+        except (ValueError, SyntaxError):
+            continue
+    first: RefusedValueError | None = None
+    # The text itself comes last: a field of type str takes "1" as text, since 1 is no str.
+    for reading in [*readings, text]:
+        try:
+            return validated(hint, reading, context)
+        except RefusedValueError as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def validated(hint: Any, value: Any, context: dict[str, Any] | None = None) -> Any:
+    """`value` as the declared type takes it; a truth value is never a number."""
+    try:
+        found = TypeAdapter(hint).validate_python(value, context=context)
+    except ValidationError as error:
+        raise RefusedValueError(_refusal(hint, error)) from None
+    if _hides_a_bool(value, found):
+        raise RefusedValueError(f"{value!r} is refused: a truth value is no number; it takes {_choice(hint)}")
+    return found
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first of what pydantic found, in one line."""
+    problem = error.errors(include_url=False)[0]
+    inner = ".".join(str(part) for part in problem["loc"])
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{problem['input']!r} is refused{' at ' + inner if inner else ''}: {message}."
+
+
+def shape(hint: Any) -> str:
+    """What a field of this type takes, as a person would type it."""
+    return " or ".join(dict.fromkeys(_shapes(hint)))
+
+
+def _choice(hint: Any) -> str:
+    shapes = list(dict.fromkeys(_shapes(hint)))
+    return shape(hint) if len(shapes) < MAX_ON_ONE_LINE else "one of\n  " + "\n  ".join(shapes)
+
+
+def _refusal(hint: Any, error: ValidationError) -> str:
+    problems = error.errors(include_url=False)
+    structured = [option for option in _options(hint) if _is_structured(option)]
+    if not structured or (len(problems) == 1 and not problems[0]["type"].startswith(("dataclass", "model"))):
+        return first_problem(error)
+    return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
+
+
+def _options(hint: Any) -> Iterator[Any]:
+    if typing.get_origin(hint) is typing.Annotated:
+        yield from _options(typing.get_args(hint)[0])
+    elif typing.get_origin(hint) in (Union, types.UnionType):
+        for option in typing.get_args(hint):
+            yield from _options(option)
+    else:
+        yield hint
+
+
+def _shapes(hint: Any) -> Iterator[str]:
+    for option in _options(hint):
+        if option is type(None):
+            yield "null"
+        elif typing.get_origin(option) is typing.Literal:
+            yield from (json.dumps(value) for value in typing.get_args(option))
+        elif option is Input or typing.get_origin(option) is Input:
+            yield "a step"
+        elif _is_structured(option):
+            yield "{" + ", ".join(f'"{name}": {shape(inner)}' for name, inner in _fields(option)) + "}"
+        elif typing.get_origin(option) in (tuple, list):
+            inner = [item for item in typing.get_args(option) if item is not Ellipsis]
+            yield f"[{', '.join(shape(item) for item in inner)}{', ...' if len(inner) == 1 else ''}]"
+        elif typing.get_origin(option) is dict:
+            key, inner = typing.get_args(option)
+            yield f"{{{shape(key)}: {shape(inner)}, ...}}"
+        else:
+            yield getattr(option, "__name__", str(option))
+
+
+def _is_structured(option: Any) -> bool:
+    return isinstance(option, type) and (issubclass(option, BaseModel) or dataclasses.is_dataclass(option))
+
+
+def _fields(owner: Any) -> Iterator[tuple[str, Any]]:
+    if issubclass(owner, BaseModel):
+        yield from ((name, field.annotation) for name, field in owner.model_fields.items())
+        return
+    hints = typing.get_type_hints(owner)
+    yield from ((field.name, hints[field.name]) for field in dataclasses.fields(owner) if field.init)
+
+
+def _hides_a_bool(given: Any, found: Any) -> bool:
+    if isinstance(given, bool):
+        return isinstance(found, int | float) and not isinstance(found, bool)
+    if isinstance(given, dict):
+        inner = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+        return any(_hides_a_bool(item, inner[key]) for key, item in given.items() if key in inner)
+    if isinstance(given, list | tuple) and isinstance(found, list | tuple) and len(given) == len(found):
+        return any(_hides_a_bool(one, other) for one, other in zip(given, found, strict=True))
+    return False

@@ -1,0 +1,85 @@
+"""Readings: what a person types is read by the field's type, or refused in words that say what the field takes."""
+
+import dataclasses
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+from marin_dag.readings import RefusedValueError, read_text, shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    value: float
+    kind: Literal["constant"] = "constant"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ramp:
+    steps: int
+    kind: Literal["ramp"] = "ramp"
+
+
+class Mixture(BaseModel, frozen=True, extra="forbid"):
+    weights: dict[str, float]
+
+
+Schedule = Constant | Ramp
+
+
+@pytest.mark.parametrize(
+    ("hint", "text", "value"),
+    [
+        (int, "3", 3),
+        (float, "1e-3", 1e-3),
+        (str, "1", "1"),
+        (str, "web", "web"),
+        (bool, "true", True),
+        (bool, "False", False),
+        (bool | int, "true", True),
+        (int | None, "null", None),
+        (tuple[str, ...], '["a", "b"]', ("a", "b")),
+        (dict[str, int], "{'a': 1}", {"a": 1}),
+        (Schedule, '{"kind": "ramp", "steps": 4}', Ramp(4)),
+        (dict[str, bool], '{"a": true}', {"a": True}),
+    ],
+)
+def test_a_text_is_read_by_the_type_of_its_field(hint: Any, text: str, value: object) -> None:
+    found = read_text(hint, text, None)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (int, "true"),
+        (int, "True"),
+        (float, "false"),
+        (int | None, "true"),
+        (dict[str, float], '{"web": true}'),
+        (tuple[int, ...], "[1, true]"),
+        (Schedule, '{"kind": "constant", "value": true}'),
+        (Mixture, '{"weights": {"web": false}}'),
+    ],
+)
+def test_a_truth_value_is_never_taken_for_a_number(hint: Any, text: str) -> None:
+    with pytest.raises(RefusedValueError, match="a truth value is no number; it takes"):
+        read_text(hint, text, None)
+
+
+def test_a_field_with_structure_says_what_it_takes() -> None:
+    with pytest.raises(RefusedValueError) as refused:
+        read_text(Schedule | None, "1e-3", None)
+    assert str(refused.value) == (
+        "0.001 is refused; it takes one of\n"
+        '  {"value": float, "kind": "constant"}\n'
+        '  {"steps": int, "kind": "ramp"}\n'
+        "  null"
+    )
+    assert shape(Mixture) == '{"weights": {str: float, ...}}'
+
+
+def test_a_plain_field_says_what_is_wrong_with_the_value() -> None:
+    with pytest.raises(RefusedValueError, match="'x' is refused: Input should be a valid integer"):
+        read_text(int, "x", None)
