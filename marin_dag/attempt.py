@@ -16,7 +16,7 @@ from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
-from marin_dag.redact import redact
+from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_known_secrets
 from marin_dag.shards import ShardMap
 from marin_dag.store import LIMITS, explain_os_error, open_store
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Progress, Task
@@ -172,7 +172,7 @@ class AttemptContext:
             milestone=milestone,
             name=task.name,
             kind=task.kind.load().name,
-            identity=task.identity,
+            identity=without_known_secrets(task.identity),
             result=data,
             output_path=folder,
             attempt=task.attempt,
@@ -230,6 +230,7 @@ class AttemptContext:
                 f"{self.name}: its result holds the prefix {self._store.prefix}, so that the same step would differ "
                 "elsewhere; return paths relative to context.output_path."
             )
+        refuse_secrets(data, f"{self.name}: its result")
         return data
 
 
@@ -246,6 +247,7 @@ def run_attempt(
 
     On one of several hosts, host 0 commits when the function has returned on all that meet at `meeting`.
     """
+    remember_secrets(task.config)
     context = AttemptContext(task, channel, fan_out, host)
     store = open_store(task.prefix)
     with AttemptLog(store, context.log_path, context.log) as log, contextlib.ExitStack() as prints:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from marin_dag.redact import redact
+from marin_dag.redact import LinesWithoutSecrets, redact
 from marin_dag.store import LIMITS, LocalStore, Store
 
 UPLOAD_SECONDS = 15.0
@@ -39,6 +39,7 @@ class AttemptLog:
             self._file = tempfile.NamedTemporaryFile("w+", buffering=1, suffix=".log", errors="replace")
             self._uploader = threading.Thread(target=self._upload_now_and_then, name="log upload", daemon=True)
             self._uploader.start()
+        self._printed = LinesWithoutSecrets(self._file.write)
         self._handler = _RedactingHandler(self._file)
         logging.getLogger().addHandler(self._handler)
         self._level = self._logger.level
@@ -51,6 +52,7 @@ class AttemptLog:
         logging.getLogger().removeHandler(self._handler)
         self._logger.setLevel(self._level)
         self._handler.flush()
+        self._printed.flush()
         if self._uploader is not None:
             self._ended.set()
             self._uploader.join()
@@ -63,11 +65,12 @@ class AttemptLog:
 
     def write(self, text: str) -> int:
         """Takes what a step prints."""
-        self._file.write(redact(text))
+        self._printed.write(text)
         return len(text)
 
     def flush(self) -> None:
         """As a stream has it."""
+        self._printed.flush()
         self._file.flush()
 
     def _upload_now_and_then(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from marin_dag.diff import Difference, FieldChanged, InputChanged, differences
 from marin_dag.graph import Graph
 from marin_dag.records import Records
+from marin_dag.redact import without_known_secrets
 from marin_dag.step import Step
 
 
@@ -54,7 +55,7 @@ class Causes:
 
     def of(self, old: dict[str, Any], step: Step[Any]) -> tuple[Cause, ...]:
         """Root causes of `step` not being what `old` documents: its own changes first, then those above it."""
-        return self.between(old, Identified(step.name, step.identity))
+        return self.between(old, Identified(step.name, without_known_secrets(step.identity)))
 
     def between(self, old: dict[str, Any], new: Identified) -> tuple[Cause, ...]:
         """Root causes of `new` not being what `old` documents."""
@@ -128,7 +129,9 @@ class Causes:
             steps = self._by_digest.get(_digest(key))
             if steps is not None:
                 step = self._by_key.get(key, steps[0])
-                self._identified[key] = Identified(step.name, step.identity, frozenset(other.name for other in steps))
+                self._identified[key] = Identified(
+                    step.name, without_known_secrets(step.identity), frozenset(other.name for other in steps)
+                )
             else:
                 record = self._records.find(key)
                 self._identified[key] = None if record is None else Identified(record.name, record.identity)

@@ -4,9 +4,12 @@ A command is a module of `marin_dag.commands` whose `COMMAND` is listed here, or
 """
 
 import argparse
+import contextlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TextIO, cast
 
 from pydantic import ValidationError
 
@@ -23,6 +26,7 @@ from marin_dag.commands.session import (
     program,
 )
 from marin_dag.errors import UserError
+from marin_dag.redact import RedactingStream
 
 COMMANDS = {
     command.name: command
@@ -75,20 +79,42 @@ def main(
     parser = _parser(name, known, add_arguments)
     parsed = parser.parse_intermixed_args(arguments)
     command = known.get(parsed.command, DEFAULT)
-    try:
+    flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
+
+    def carry_out() -> int:
         command.check(parsed.names)
-        flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
         return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary))
+
+    try:
+        # Whatever prints, and the traceback of what was not foreseen, prints no secret.
+        with (
+            RedactingStream(sys.stdout) as out,
+            RedactingStream(sys.stderr) as err,
+            contextlib.redirect_stdout(cast(TextIO, out)),
+            contextlib.redirect_stderr(cast(TextIO, err)),
+        ):
+            return _code_of(carry_out, name, with_traceback=parsed.traceback)
     except BrokenPipeError:  # `| head` has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- the interpreter flushes it at exit
         return NOTHING_WOULD_RUN
+
+
+def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -> int:
+    try:
+        return carry_out()
+    except BrokenPipeError:
+        raise
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except (UserError, ValidationError, ValueError, OSError) as error:
-        if parsed.traceback:
-            raise
-        print(f"{name}: {_message(error)}", file=sys.stderr)
+        if with_traceback:
+            traceback.print_exc()
+        else:
+            print(f"{name}: {_message(error)}", file=sys.stderr)
+        return FAILED
+    except Exception:  # not an error of the user's: where it was raised is what helps
+        traceback.print_exc()
         return FAILED
 
 

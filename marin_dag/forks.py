@@ -10,6 +10,7 @@ from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.provenance import user_name
+from marin_dag.redact import redact, refuse_secrets
 from marin_dag.step import NAME, Step
 from marin_dag.store import Store
 
@@ -52,8 +53,11 @@ class Forks:
             raise ForkError(f"--as {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
         if not changes:
             raise ForkError(f"fork {base} --as {name}: nothing changes; add --set FIELD=VALUE.")
+        for field, text in changes.items():
+            # Hidden, it could not be built again.
+            refuse_secrets({field.rpartition(".")[2]: text}, f"fork {base} --as {name}")
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
-        fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=reason, created=created)
+        fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=redact(reason), created=created)
         _forked(graph, fork)
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
             raise ForkError(f"--as {name}: somebody made a fork of that name just now; choose another.")

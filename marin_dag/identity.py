@@ -17,6 +17,7 @@ from marin_dag.code import CodeIdentity, code_of, module_name, qualified_name
 from marin_dag.errors import UserError
 from marin_dag.fields import identity_fields, once_fields
 from marin_dag.inputs import Input, inputs_in
+from marin_dag.redact import redact_field, redact_identity
 
 if TYPE_CHECKING:
     from marin_dag.step import Step
@@ -71,10 +72,12 @@ def canonical(value: object, path: str) -> Any:
 
     1, 1.0, True and "1" differ, and so do 0.0 and -0.0, and Decimal("1.5") and Decimal("1.50"), which print
     differently. A tuple is a list, an aware time its instant, a numpy scalar its Python value. Classes count by module
-    and name. `path` names the value in errors.
+    and name. A secret leaves its fingerprint, a URL's credentials nothing. `path` names the value in errors.
     """
-    if type(value) in (type(None), bool, int, str):
+    if type(value) in (type(None), bool, int):
         return value
+    if type(value) is str:
+        return redact_identity(value)
     match value:
         case float() if type(value) is float:
             if not math.isfinite(value):
@@ -95,7 +98,7 @@ def canonical(value: object, path: str) -> Any:
             return ["list", *(canonical(item, f"{path}[{index}]") for index, item in enumerate(value))]
         case dict() if type(value) is dict:
             _refuse_inputs(value, f"{path} key", "make it a value of the mapping")
-            items = ([canonical(key, f"{path} key"), canonical(item, f"{path}.{key}")] for key, item in value.items())
+            items = ([canonical(key, f"{path} key"), _named(key, item, path)] for key, item in value.items())
             return ["dict", *sorted(items, key=lambda item: json.dumps(item[0]))]
         case set() | frozenset() if type(value) in (set, frozenset):
             _refuse_inputs(value, f"{path} item", "use a tuple")
@@ -140,8 +143,8 @@ def _fields(tag: str, value: object, path: str, extra: dict[str, Any], *, is_fro
     owner: Any = type(value)
     if not is_frozen:
         raise NotCanonicalError(path, value, f"declare {owner.__qualname__} with frozen=True")
-    named = [[name, canonical(getattr(value, name), f"{path}.{name}")] for name in identity_fields(owner)]
-    named += [[name, canonical(extra[name], f"{path}.{name}")] for name in sorted(extra)]
+    named = [[name, _named(name, getattr(value, name), path)] for name in identity_fields(owner)]
+    named += [[name, _named(name, extra[name], path)] for name in sorted(extra)]
     return [tag, qualified_name(owner), *named]
 
 
@@ -149,6 +152,13 @@ def _refuse_inputs(values: Iterable[Any], path: str, cure: str) -> None:
     """Refuses a step where the graph does not look for one, so that it would be waited for by nobody."""
     for _, item in inputs_in(list(values)):
         raise NotCanonicalError(path, item, cure)
+
+
+def _named(name: object, value: object, path: str) -> Any:
+    """A value under its name, which may say that it is a secret."""
+    if type(value) is str and type(name) is str:
+        return redact_field(name, value)
+    return canonical(value, f"{path}.{name}")
 
 
 def _continues_unchanged(step: "Step[Any]", predecessor: "Step[Any]") -> bool:

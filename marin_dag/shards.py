@@ -22,6 +22,7 @@ from marin_dag.code_watch import CodeWatch
 from marin_dag.context import StepStopped
 from marin_dag.identity import canonical, sha256
 from marin_dag.records import FileEntry, make_manifest
+from marin_dag.redact import refuse_secrets
 from marin_dag.sources import Closure
 from marin_dag.store import Store, open_store
 from marin_dag.task import FanOut
@@ -171,6 +172,7 @@ def to_json(value: Any, function: Callable[..., Any]) -> Any:
         same = from_json(json.loads(json.dumps(data)), function) == value
     except (TypeError, ValueError) as error:
         raise TypeError(f"{_name(function)} returned {value!r}, which is not JSON ({error}).") from error
+    refuse_secrets(data, f"the result of {_name(function)}")
     if not same:
         raise TypeError(
             f"{_name(function)} returned {value!r}, which JSON does not keep as it is (NaN, tuple, non-string key?); "
