@@ -58,6 +58,8 @@ def _value(value: object) -> str:
     """A changed field as the recipe would write it; a step by its name."""
     if isinstance(value, Step | Milestone):
         return value.name if isinstance(value, Step) else f"{value.step.name}@{value.as_input().milestone}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_value(item)}" for key, item in value.items()) + "}"
     return shown(canonical(value, "changes"))
 
 

@@ -26,6 +26,9 @@ SCHEMA_VERSION = 2
 """Counts changes of how a document or a fingerprint is made, each of which moves every digest; see migrations.py."""
 
 
+_PLAIN = frozenset({type(None), bool, int, str})
+
+
 class NotCanonicalError(UserError, TypeError):
     """A value that has no one form, with its path and the cure."""
 
@@ -74,10 +77,10 @@ def canonical(value: object, path: str) -> Any:
     differently. A tuple is a list, an aware time its instant, a numpy scalar its Python value. Classes count by module
     and name. A secret leaves its fingerprint, a URL's credentials nothing. `path` names the value in errors.
     """
-    if type(value) in (type(None), bool, int):
-        return value
     if type(value) is str:
         return redact_identity(value)
+    if type(value) in _PLAIN:
+        return value
     match value:
         case float() if type(value) is float:
             if not math.isfinite(value):
@@ -150,7 +153,7 @@ def _fields(tag: str, value: object, path: str, extra: dict[str, Any], *, is_fro
 
 def _refuse_inputs(values: Iterable[Any], path: str, cure: str) -> None:
     """Refuses a step where the graph does not look for one, so that it would be waited for by nobody."""
-    for _, item in inputs_in(list(values)):
+    for _, item in inputs_in([value for value in values if type(value) not in _PLAIN]):
         raise NotCanonicalError(path, item, cure)
 
 

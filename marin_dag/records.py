@@ -49,6 +49,8 @@ class Record(BaseModel, frozen=True, extra="forbid"):
     attempt: str
     manifest: tuple[FileEntry, ...]
     provenance: Provenance
+    migrated_from: str | None = None
+    """Key of the record of an earlier digest scheme that this one carries on; the output is that one's."""
 
 
 class Failure(BaseModel, frozen=True, extra="forbid"):

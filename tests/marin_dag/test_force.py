@@ -4,7 +4,7 @@ from pathlib import Path
 
 from marin_dag.backend import Backend
 from tests.marin_dag.test_run import output, record, run
-from tests.marin_dag.toy_steps import CountConfig, count, executions, wobble
+from tests.marin_dag.toy_steps import CountConfig, FailConfig, count, executions, unsteady, wobble
 
 
 def test_a_forced_trajectory_is_run_again_from_its_start_and_compared(prefix: str, tmp_path: Path) -> None:
@@ -40,3 +40,12 @@ def test_a_forced_trajectory_that_gives_other_bytes_says_which_and_the_first_sta
     assert "run again, it gave other files at 10: value.txt. It is not deterministic" in display.text
     assert output(prefix, step, "value.txt") == "4 1"
     assert run(prefix, [step])[0] == 0
+
+
+def test_a_forced_step_of_one_result_and_other_bytes_says_which_file(prefix: str, tmp_path: Path) -> None:
+    step = unsteady("unsteady", FailConfig(message="", marks=str(tmp_path / "marks")))
+    assert run(prefix, [step])[0] == 0
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 1
+    assert "run again, it gave other files: a.txt. It is not deterministic" in display.text
+    assert output(prefix, step, "a.txt") == "1"

@@ -17,6 +17,8 @@ from pydantic import BaseModel
 from marin_dag.identity import NotCanonicalError, canonical, sha256
 from marin_dag.inputs import replace_inputs
 from marin_dag.step import Input, Step, StepContext, step
+from marin_dag.store import open_store
+from steps.download import DownloadConfig, download, files_in
 from tests.marin_dag.golden import Open
 from tests.marin_dag.toy import CountConfig, TextConfig, count, text
 
@@ -242,3 +244,14 @@ def test_the_folder_from_which_a_run_starts_does_not_count(tmp_path: Path, monke
     before = of(1)
     monkeypatch.chdir(tmp_path)
     assert of(1) == before
+
+
+def test_a_same_size_rewrite_of_a_remote_input_is_another_input(prefix: str) -> None:
+    store = open_store(prefix)
+
+    def read(content: bytes) -> str:
+        store.write("theirs/a.jsonl.gz", content)
+        return download("theirs", DownloadConfig(fetch=files_in(store.url("theirs"), "*.gz"))).digest
+
+    assert read(b"one") == read(b"one")
+    assert read(b"one") != read(b"two")

@@ -222,3 +222,12 @@ def shout(suffix: str, item: tuple[str, str, str], path: str) -> str:
 def shouted(config: NamesConfig, context: StepContext) -> Names:
     items = [(name, config.refuses, config.marks) for name in config.names]
     return Names(made=tuple(context.map(functools.partial(shout, config.suffix), items, in_flight=1)))
+
+
+@step()
+def unsteady(config: FailConfig, context: StepContext) -> Text:
+    """One result, and other bytes each time."""
+    mark(config.marks, context.name)
+    write_file(f"{context.output_path}/a.txt", str(executions(Path(config.marks))[context.name]))
+    write_file(f"{context.output_path}/b.txt", "b")
+    return Text(file="a.txt", num_bytes=1)
