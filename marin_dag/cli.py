@@ -10,7 +10,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
-from marin_dag.commands import accept, attach, bump, diff, drop, fork, log, ls, plan, show, stop, why
+from marin_dag.commands import (
+    accept,
+    adopt,
+    attach,
+    bump,
+    diff,
+    drop,
+    fork,
+    gc,
+    log,
+    ls,
+    pin,
+    plan,
+    show,
+    stop,
+    verify,
+    why,
+)
 from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import (
     FAILED,
@@ -39,6 +56,10 @@ COMMANDS = {
         drop.COMMAND,
         attach.COMMAND,
         stop.COMMAND,
+        verify.COMMAND,
+        adopt.COMMAND,
+        pin.COMMAND,
+        gc.COMMAND,
     )
 }
 DEFAULT = Command("(none)", "", "run what is not done", plan_and_run)
