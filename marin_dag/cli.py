@@ -13,7 +13,24 @@ from typing import TextIO, cast
 
 from pydantic import ValidationError
 
-from marin_dag.commands import accept, attach, bump, diff, drop, fork, log, ls, plan, show, stop, why
+from marin_dag.commands import (
+    accept,
+    adopt,
+    attach,
+    bump,
+    diff,
+    drop,
+    fork,
+    gc,
+    log,
+    ls,
+    pin,
+    plan,
+    show,
+    stop,
+    verify,
+    why,
+)
 from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import (
     FAILED,
@@ -43,6 +60,10 @@ COMMANDS = {
         drop.COMMAND,
         attach.COMMAND,
         stop.COMMAND,
+        verify.COMMAND,
+        adopt.COMMAND,
+        pin.COMMAND,
+        gc.COMMAND,
     )
 }
 DEFAULT = Command("(none)", "", "run what is not done", plan_and_run)

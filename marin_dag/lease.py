@@ -151,6 +151,15 @@ class Leases:
                 found[digest] = Held(holder, state.number, state.updated)
         return found
 
+    def unsealed(self, within_seconds: float) -> dict[str, Holder]:
+        """Digests that somebody may still work on, and who: for what must not take the living for dead."""
+        found = {
+            digest: self._holder(digest, state.number)
+            for digest, state in states(self.store.list(LEASES)).items()
+            if not state.is_sealed and time.time() - state.updated < within_seconds
+        }
+        return {digest: holder for digest, holder in found.items() if not _is_gone(holder)}
+
     def state(self, digest: str) -> EpochState | None:
         """The newest epoch of a lease, or None if nobody ever held it."""
         return states(self.store.list(LEASES, f"{digest}/")).get(digest)

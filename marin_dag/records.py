@@ -108,9 +108,13 @@ class Records:
         """Makes the output exist; returns the record that does, which another attempt may have created first."""
         # The label first: a kill between the two leaves a label to nothing, which readers skip. The other way round
         # it would leave a finished step that no later plan finds by its name.
-        patiently(lambda: self.store.create(f"{LABELS}/{record.name}/{record.key}", b""))
+        self.label(record.name, record.key)
         data = record.model_dump_json(indent=1).encode()
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
+
+    def label(self, name: str, key: str) -> None:
+        """Lets `name` lead to `key`."""
+        patiently(lambda: self.store.create(f"{LABELS}/{name}/{key}", b""))
 
     def labels(self) -> dict[str, list[str]]:
         """Names to the keys that were made under them, oldest first, by one listing. May hold keys without record."""

@@ -67,6 +67,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         check: Callable[[ConfigT], None] | None,
         cost: Callable[[ConfigT], Cost] | None,
         resumes_at: Callable[[Sequence[str]], Iterable[int]] | None,
+        tolerance: Callable[[ResultT, ResultT], str] | None,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -78,6 +79,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         self.check = check
         self.cost = cost
         self.resumes_at = resumes_at
+        self.tolerance = tolerance
         self.config_type, self.result_type = _types_of(function)
         self.stop_field = stop_field(self.config_type)
         self.__doc__ = function.__doc__
@@ -129,6 +131,7 @@ def step(
     check: Callable[[Any], None] | None = None,
     cost: Callable[[Any], Cost] | None = None,
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None,
+    tolerance: Callable[[Any, Any], str] | None = None,
 ) -> Callable[[Callable[[ConfigT, StepContext], ResultT]], StepKind[ConfigT, ResultT]]:
     """Declare a kind of step.
 
@@ -142,6 +145,8 @@ def step(
         cost: estimates what a step takes, from its config alone; of a trajectory, from where its start stops.
         resumes_at: of a trajectory: the steps that an interrupted attempt can go on from, given the files that it left
             below `work_path` (relative to it); so that a plan counts only what is left.
+        tolerance: for a kind that is not exact to the bit: says what differs between two results beyond what is to be
+            expected, or "". `verify --rerun` asks it.
     """
 
     def declare(function: Callable[[ConfigT, StepContext], ResultT]) -> StepKind[ConfigT, ResultT]:
@@ -155,6 +160,7 @@ def step(
             check=check,
             cost=cost,
             resumes_at=resumes_at,
+            tolerance=tolerance,
         )
 
     return declare

@@ -91,7 +91,7 @@ def _carry_out(session: Session, plan: Plan) -> int:
     display = display_for()
     steps = [planned.step for planned in plan.will_run]
     forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
-    backend = _backend(session.parsed.backend)
+    backend = backend_named(session.parsed.backend)
     run = Run(steps, session.store, backend, display, command=session.line(), force=forced)
     started = time.monotonic()
     code = run.run()
@@ -106,7 +106,8 @@ def _carry_out(session: Session, plan: Plan) -> int:
     return FAILED
 
 
-def _backend(name: str) -> Any:
+def backend_named(name: str) -> Any:
+    """The backend of --backend; imported here, since most commands need none."""
     if name == "local":
         from marin_dag.local_backend import LocalBackend
 

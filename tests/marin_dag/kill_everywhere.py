@@ -1,16 +1,24 @@
-"""Kills a run before each of its writes in turn, goes on, and compares: python kill_everywhere.py FOLDER.
+"""Kills runs, goes on, and compares. Two ways; both print what they did in the end.
 
-One process that forks, since starting an interpreter for each kill would take minutes. Prints the number of kills.
+    python -m tests.marin_dag.kill_everywhere FOLDER                    before each of its writes in turn
+    python -m tests.marin_dag.kill_everywhere --kills 200 --server      drivers and workers, at random moments
+
+One process that forks, since starting an interpreter for each kill would take minutes.
 """
 
+import argparse
+import contextlib
+import json
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 from marin_dag import provenance
 from marin_dag.records import Records
 from marin_dag.store import LocalStore
+from tests.marin_dag.kill_campaign import campaign
 from tests.marin_dag.toy_driver import die_before, main
 
 
@@ -39,8 +47,8 @@ def committed_bytes(prefix: Path) -> dict[str, object]:
     return found
 
 
-if __name__ == "__main__":
-    base = Path(sys.argv[1])
+def before_each_write(base: Path) -> int:
+    """Number of writes of a run, each of which a run was killed before."""
     # Not what is tested, and most of a run's time; the file it would write is still written, and killed before.
     known = provenance.installed_packages()
     provenance.installed_packages = lambda: known
@@ -52,9 +60,28 @@ if __name__ == "__main__":
         prefix = base / str(kills)
         status = in_child(prefix, kills)
         if status == 0:
-            break
+            return kills
         assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
         assert in_child(prefix, None) == 0, f"killed before write {kills}, the next run failed"
         assert committed_bytes(prefix) == expected, f"killed before write {kills}, the next run made other bytes"
         kills += 1
-    print(kills)
+
+
+def main_of_the_campaign() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--server", action="store_true", help="on a fake Cloud Storage that fails 5% of the requests")
+    parser.add_argument("--seed", type=int, default=0)
+    parsed = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        folder = parsed.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        if not parsed.kills:
+            print(before_each_write(folder))
+            return
+        tally = campaign(folder, parsed.kills, parsed.seed, with_server=parsed.server, say=lambda text: print(text))
+        print(json.dumps(tally._asdict()))
+
+
+if __name__ == "__main__":
+    main_of_the_campaign()

@@ -1,5 +1,6 @@
 """A real driver, really killed: the next run completes with the same bytes, and a person deletes nothing."""
 
+import json
 import os
 import signal
 import subprocess
@@ -72,6 +73,17 @@ def test_killed_before_any_write_the_next_run_commits_the_same_bytes(quick_folde
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 50
+
+
+@pytest.mark.slow
+def test_drivers_and_workers_killed_at_random_over_a_faulty_store_make_the_same_bytes(quick_folder: Path):
+    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(quick_folder), "--kills", "15", "--server"]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    tally = json.loads(done.stdout.splitlines()[-1])
+    assert tally["drivers_killed"] + tally["workers_killed"] == 15
+    assert tally["faults"] > 0.02 * tally["requests"] > 0
 
 
 def test_a_driver_killed_again_and_again_completes_with_the_same_bytes(quick_folder: Path, expected: dict[str, object]):

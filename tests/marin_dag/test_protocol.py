@@ -156,5 +156,6 @@ def test_a_planted_bug_is_found_with_the_order_that_shows_it(
 ):
     plant(monkeypatch)
     with pytest.raises(Violation, match=found) as raised:
-        search({name: holder_of(QUIET) for name in "AB"}, QUIET, num_faults=1).run()
-    assert len(str(raised.value).splitlines()) > 5
+        actors = {"worker": worker_of(QUIET), "other": holder_of(QUIET)}
+        search(actors, QUIET, content=claimed(QUIET), num_faults=1).run()
+    assert len(str(raised.value).splitlines()) > 3

@@ -1,0 +1,77 @@
+"""gc: what nothing leads to any more, with its size; --yes deletes it."""
+
+import json
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+from marin_dag.collect import Collector, Garbage, Roots
+from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
+from marin_dag.quantities import in_bytes
+
+OLDER_THAN_DAYS = 7.0
+SECONDS_OF_A_DAY = 86_400.0
+
+
+def _gc(session: Session) -> int:
+    own = _roots(session)
+    if session.parsed.roots:
+        print(json.dumps({"keys": sorted(own.keys), "names": sorted(own.names)}))
+        return NOTHING_WOULD_RUN
+    others = [_roots_of(session, text) for text in session.parsed.also]
+    keys = own.keys.union(*(other.keys for other in others))
+    names = own.names.union(*(other.names for other in others))
+    seconds = session.parsed.older_than_days * SECONDS_OF_A_DAY
+    collector = Collector(session.store, Roots(keys, names), older_than_seconds=seconds)
+    found = collector.find()
+    if not found:
+        print(f"nothing to collect that is older than {session.parsed.older_than_days:g} days")
+        return NOTHING_WOULD_RUN
+    for garbage in found:
+        print(f"{garbage.kind:<12} {garbage.name:<48} {in_bytes(garbage.size_in_bytes):>10}{_dependents(garbage)}")
+    total = sum(garbage.size_in_bytes for garbage in found)
+    print(f"{len(found)} in all, {in_bytes(total)}")
+    if not session.parsed.yes:
+        print(f"delete it  {session.line('gc', '--yes')}")
+        return SOMETHING_WOULD_RUN
+    left = [(garbage, why) for garbage in found if (why := collector.delete(garbage))]
+    for garbage, why in left:
+        print(f"left {garbage.name}: {why}")
+    print(f"deleted {len(found) - len(left)}")
+    return FAILED if left else NOTHING_WOULD_RUN
+
+
+def _roots(session: Session) -> Roots:
+    graph = session.graph()
+    inputs = {item.key for step in graph.steps for _, item in step.inputs}
+    return Roots(frozenset({step.key for step in graph.steps} | inputs), frozenset(graph.names))
+
+
+def _roots_of(session: Session, text: str) -> Roots:
+    """What another pipeline leads to, as it says itself."""
+    command = [sys.executable, *shlex.split(text), "gc", "--roots", "--prefix", session.parsed.prefix]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != NOTHING_WOULD_RUN:
+        raise UserError(f"--also {text!r}: it does not say what it leads to, so that nothing can go:\n{done.stderr}")
+    said = json.loads(done.stdout.splitlines()[-1])
+    return Roots(frozenset(said["keys"]), frozenset(said["names"]))
+
+
+def _dependents(garbage: Garbage) -> str:
+    return f"  {', '.join(garbage.needed_by)} were made from it" if garbage.needed_by else ""
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--yes", action="store_true", help="(gc) delete it")
+    parser.add_argument(
+        "--older-than-days", type=float, default=OLDER_THAN_DAYS, metavar="DAYS", help="(gc) what is younger stays"
+    )
+    parser.add_argument(
+        "--also", action="append", default=[], metavar="SCRIPT", help="(gc) keep what this pipeline leads to, too"
+    )
+    parser.add_argument("--roots", action="store_true", help="(gc) print what this pipeline leads to, for --also")
+
+
+COMMAND = Command("gc", "[--yes]", "what nothing leads to any more, and its deletion", _gc, 0, 0, _add_arguments)

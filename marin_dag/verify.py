@@ -1,0 +1,150 @@
+"""Verify: an output against its manifest, and a step against itself. What is committed is only ever read."""
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from marin_dag.backend import Backend
+from marin_dag.errors import UserError
+from marin_dag.inputs import Input, replace_inputs
+from marin_dag.provenance import collect_provenance
+from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, new_attempt
+from marin_dag.resources import Cpu
+from marin_dag.step import Step
+from marin_dag.store import Store, open_store
+from marin_dag.task import KindReference, Outcome, Progress, Task
+from marin_dag.transient import patiently
+
+VERIFICATIONS = "verifications"
+POLL_SECONDS = 0.2
+
+
+class Finding(NamedTuple):
+    """One file that is not as its record says."""
+
+    path: str
+    """Relative to the output."""
+    what: str
+
+
+def findings_of(store: Store, record: Record, others: Iterable[Record] = ()) -> list[Finding]:
+    """Every file of an output that is missing, too many, or holds other bytes.
+
+    Args:
+        store: where.
+        record: of the output.
+        others: records whose outputs may lie inside this one: the milestones of its trajectory.
+    """
+    inner = tuple(f"{other.output_path}/" for other in others if other.output_path.startswith(f"{record.output_path}/"))
+    there = {
+        entry.path.removeprefix(f"{record.output_path}/")
+        for entry in store.list(record.output_path)
+        if not entry.path.startswith(inner)
+    }
+    wanted = {entry.path: entry for entry in record.manifest}
+    with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
+        compared = pool.map(lambda path: _compared(store, record, wanted[path]), wanted.keys() & there)
+        found = [finding for finding in compared if finding is not None]
+    found += [Finding(path, "is missing") for path in wanted.keys() - there]
+    found += [Finding(path, "is not in the manifest") for path in there - wanted.keys()]
+    return sorted(found)
+
+
+def _compared(store: Store, record: Record, entry: FileEntry) -> Finding | None:
+    size, checksum = patiently(lambda: store.settle(f"{record.output_path}/{entry.path}"))
+    if size != entry.size_in_bytes:
+        return Finding(entry.path, f"has {size} bytes, recorded {entry.size_in_bytes}")
+    if checksum != entry.crc32c:
+        return Finding(entry.path, f"has CRC32C {checksum}, recorded {entry.crc32c}")
+    return None
+
+
+class Rerun(NamedTuple):
+    """How a step that was run again compares with its record."""
+
+    differences: tuple[str, ...]
+    """Beyond what its kind tolerates; nothing: it gave the same."""
+    is_bitwise: bool
+    folder: str
+    """A prefix of its own, which holds the second output."""
+
+
+class Rerunner:
+    """Runs committed steps again in a prefix beside the first, which reads the first one's inputs and nothing else."""
+
+    def __init__(self, store: Store, backend: Backend) -> None:
+        self._store = store
+        self._records = Records(store)
+        self._backend = backend
+        self._outcomes: list[Outcome] = []
+
+    def rerun(self, step: Step[Any], record: Record) -> Rerun:
+        """Runs `step` again and compares with `record`.
+
+        Raises:
+            RerunError: it did not finish.
+        """
+        beside = open_store(f"{self._store.prefix}/{VERIFICATIONS}/{new_attempt()}")
+        inputs = {item.key: self._records.get(item.key) for _, item in step.inputs}
+
+        def bound(item: Input[Any]) -> Input[Any]:
+            made = inputs[item.key]
+            result = item.step.kind.result_type.model_validate(made.result)
+            return item.bound(path=self._store.url(made.output_path), result=result)
+
+        task = Task(
+            prefix=beside.prefix,
+            name=step.name,
+            kind=KindReference.to(step.kind),
+            digest=step.digest,
+            milestone=step.until,
+            identity=step.identity,
+            config=replace_inputs(step.config, bound),
+            resources=step.resources,
+            attempt=new_attempt(),
+            lease_epoch=1,
+            provenance=collect_provenance(beside),
+        )
+        outcome = self._outcome(task)
+        if outcome.status != "done" or outcome.record is None:
+            said = outcome.failure.error if outcome.failure is not None else outcome.status
+            raise RerunError(f"{step.name}: run again, it ended: {said}. What it left is in {beside.prefix}")
+        return _compared_runs(step, record, outcome.record, beside.prefix)
+
+    def _outcome(self, task: Task) -> Outcome:
+        cores = task.resources.num_cpus if isinstance(task.resources, Cpu) else 1
+        self._backend.start(self, cores)
+        try:
+            self._backend.submit(task)
+            while True:
+                for outcome in self._backend.wait(POLL_SECONDS):
+                    return outcome
+        finally:
+            self._backend.close()
+
+    def on_started(self, key: str) -> None:
+        """See Listener."""
+
+    def on_progress(self, key: str, progress: Progress) -> None:
+        """See Listener."""
+
+    def on_published(self, key: str) -> None:
+        """See Listener."""
+
+
+class RerunError(UserError):
+    """A step that was run again did not finish."""
+
+
+def _compared_runs(step: Step[Any], first: Record, second: Record, folder: str) -> Rerun:
+    differing = sorted({entry.path for entry in set(first.manifest) ^ set(second.manifest)})
+    differences = [f"{path} differs" for path in differing]
+    if first.result != second.result:
+        differences.insert(0, f"its result was {first.result} and is {second.result}")
+    if not differences:
+        return Rerun((), True, folder)
+    if step.kind.tolerance is None:
+        return Rerun(tuple(differences), False, folder)
+    results = (step.kind.result_type.model_validate(record.result) for record in (first, second))
+    beyond = step.kind.tolerance(*results)
+    return Rerun((beyond,) if beyond else (), False, folder)

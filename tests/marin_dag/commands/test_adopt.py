@@ -1,0 +1,100 @@
+"""adopt: data from elsewhere becomes an output, known by its content."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from marin_dag.adopt import AdoptedConfig, AdoptedResult, adopt, adopted
+from marin_dag.cli import main
+from marin_dag.errors import UserError
+from marin_dag.records import Records
+from marin_dag.step import Input, Step, StepContext, step
+from marin_dag.store import Store, open_store
+
+
+class LinesConfig(BaseModel, frozen=True, extra="forbid"):
+    data: Input[AdoptedResult]
+
+
+class Lines(BaseModel, frozen=True, extra="forbid"):
+    num_lines: int
+
+
+@step()
+def lines(config: LinesConfig, context: StepContext) -> Lines:
+    files = [config.data.join(file.path) for file in config.data.result.files]
+    return Lines(num_lines=sum(len(Path(file).read_text().splitlines()) for file in files))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.txt").write_text("one\ntwo\n")
+    (folder / "deep" / "b.txt").write_text("three\n")
+    return folder
+
+
+def test_adopted_data_is_an_input_like_any_other(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+    assert main(lambda parsed: [], name="toy", argv=["adopt", str(data), "--as", "wiki", *options]) == 0
+    said = capsys.readouterr().out
+    assert "wiki: 2 files, 14 B, adopted: " in said
+    content = said.partition('content="')[2].partition('"')[0]
+
+    def build(parsed: Any) -> list[Step[Any]]:
+        return [lines("lines", LinesConfig(data=adopted("wiki", AdoptedConfig(content=content))))]  # type: ignore[arg-type]
+
+    assert main(build, name="toy", argv=["--dry-run", *options]) == 2
+    assert "wiki   done" in capsys.readouterr().out
+    assert main(build, name="toy", argv=options) == 0
+    records = Records(open_store(str(tmp_path / "runs")))
+    (key,) = records.labels()["lines"]
+    assert records.get(key).result == {"num_lines": 3}
+    assert main(build, name="toy", argv=["verify", "wiki", *options]) == 0
+
+
+def test_data_that_a_recipe_wants_and_nobody_adopted_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+    assert main(lambda parsed: [adopted("wiki", AdoptedConfig(content="ab"))], name="toy", argv=options) == 1
+    said = capsys.readouterr()
+    assert "bring it in with `adopt PATH --as wiki`" in said.out + said.err
+
+
+def test_the_content_alone_is_the_identity(store: Store, tmp_path: Path, data: Path) -> None:
+    first = adopt(store, str(data), "wiki")
+    elsewhere = tmp_path / "elsewhere"
+    data.rename(elsewhere)
+    again = adopt(store, str(elsewhere), "wikipedia")
+    assert (first.is_new, again.is_new) == (True, False)
+    assert again.record == first.record
+    assert Records(store).labels().keys() == {"wiki", "wikipedia"}
+    (elsewhere / "deep" / "b.txt").rename(elsewhere / "b.txt")
+    other = adopt(store, str(elsewhere), "wiki")
+    assert other.content != first.content
+
+
+def test_other_data_than_the_recipe_wants_is_refused_before_a_byte_is_kept(store: Store, data: Path) -> None:
+    with pytest.raises(UserError, match=r"adopt .* --as wiki: its content is \w+, and the recipe wants ab"):
+        adopt(store, str(data), "wiki", wanted="ab")
+    assert store.list("outputs") == []
+    assert store.list("commits") == []
+
+
+def test_a_path_without_data_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is nothing at that path"):
+        adopt(store, str(tmp_path / "none"), "wiki")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="the folder holds no file"):
+        adopt(store, str(tmp_path / "empty"), "wiki")
+
+
+def test_one_file_is_adopted_under_its_own_name(store: Store, data: Path) -> None:
+    result = AdoptedResult.model_validate(adopt(store, str(data / "a.txt"), "a").record.result)
+    assert [(file.path, file.size_in_bytes) for file in result.files] == [("a.txt", 8)]

@@ -1,0 +1,170 @@
+"""gc and pin: what nothing leads to any more goes, and nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from marin_dag.collect import Collector, Roots
+from marin_dag.epoch import seal
+from marin_dag.lease import Lease, Leases
+from marin_dag.records import Records
+from marin_dag.store import LocalStore, open_store
+from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.marin_dag.test_cli import ROOT, Toy
+
+NOW = ("--older-than-days", "0")
+
+
+@pytest.fixture
+def edited(run: Toy) -> Toy:
+    """A pipeline that was run with another word before: text/web and all that follows are there twice."""
+    assert run("--set", "text/web.text=webb")[0] == 0
+    assert run()[0] == 0
+    assert len(committed_bytes(run.prefix)) == 13
+    return run
+
+
+def test_an_old_version_is_shown_with_its_size_and_deleted_only_with_yes(edited: Toy) -> None:
+    before = committed_bytes(edited.prefix)
+    code, said = edited("gc", *NOW)
+    assert code == 2
+    outputs = {line.split()[1] for line in said.splitlines() if line.startswith("output")}
+    assert outputs == {"text/web", "count", "kestrel", "ocelot", "phoenix"}
+    assert said.splitlines()[-2].startswith("5 in all, ")
+    assert committed_bytes(edited.prefix) == before
+    code, said = edited("gc", "--yes", *NOW)
+    assert code == 0, said
+    assert len(committed_bytes(edited.prefix)) == 8
+    assert edited("verify", "all")[0] == 0
+    assert len({path.parts[-2] for path in (edited.prefix / "outputs").rglob("*.log")}) == 8
+    assert edited("gc", *NOW) == (0, "nothing to collect that is older than 0 days\n")
+    assert edited("--dry-run")[0] == 0
+    assert edited("--set", "text/web.text=webb")[0] == 0  # it can be made again
+
+
+def test_what_is_young_stays(edited: Toy) -> None:
+    assert edited("gc", "--yes") == (0, "nothing to collect that is older than 7 days\n")
+
+
+def test_a_pinned_output_stays_and_who_depends_on_garbage_is_said(edited: Toy) -> None:
+    webb = ("--set", "text/web.text=webb")
+    code, said = edited("pin", "count", "--because", "cited in the paper", *webb)
+    assert code == 0 and "count: pinned; `gc` keeps it" in said
+    assert "cited in the paper" in edited("pin")[1]
+    code, said = edited("gc", "--yes", *NOW)
+    assert any(line.startswith("output") and "count were made from it" in line for line in said.splitlines())
+    verdicts = edited.verdicts(*webb)
+    assert verdicts["count"] == "done"
+    assert verdicts["kestrel"] == "stale"
+    assert edited("pin", "count", "--unpin", *webb)[0] == 0
+    assert "it is not pinned" in edited("pin", "count", "--unpin", *webb)[1]
+    edited("gc", "--yes", *NOW)
+    assert edited.verdicts(*webb)["count"] != "done"
+
+
+def test_a_fork_and_another_pipeline_that_is_named_keep_what_they_lead_to(edited: Toy, tmp_path: Path) -> None:
+    edited("fork", "phoenix", "--as", "mine", "--set", "z_loss=0.5")
+    edited("--until", "mine")
+    other = tmp_path / "other.py"
+    other.write_text(
+        "import sys\nfrom marin_dag.cli import main\nfrom tests.marin_dag import toy\n"
+        "def build(arguments):\n"
+        "    steps = toy.build(arguments)\n"
+        "    from marin_dag.graph import Graph\n"
+        "    return Graph(steps).override('text/web', 'text', 'webb').targets\n"
+        "sys.exit(main(build, name='other'))\n"
+    )
+    assert edited("gc", "--also", str(other), *NOW) == (0, "nothing to collect that is older than 0 days\n")
+    code, said = edited("gc", "--also", str(tmp_path / "none.py"), *NOW)
+    assert code == 1 and "it does not say what it leads to, so that nothing can go" in said
+    edited("gc", "--yes", *NOW)
+    assert edited.verdicts()["mine"] == "done"
+
+
+def test_outputs_of_names_that_the_pipeline_does_not_know_are_left_alone(edited: Toy) -> None:
+    store = open_store(str(edited.prefix))
+    found = Collector(store, Roots(frozenset(), frozenset({"count"})), older_than_seconds=0).find()
+    assert {garbage.name for garbage in found} == {"count"}
+
+
+def abandoned(store: LocalStore, digest: str, *, sealed: bool = True) -> str:
+    """What an attempt leaves that was killed."""
+    attempt = "20200101-000000-0123abcd"
+    for path in (f"outputs/a/b-{digest[:8]}/{attempt}/file", f"outputs/a/b-{digest[:8]}/{attempt}.log"):
+        store.write(path, b"x" * 10)
+    store.write(f"work/{digest}/saved", b"y")
+    store.create(f"leases/{digest}/00000001.claim", b'{"name":"a","host":"h","pid":1,"process":"","since":""}')
+    if sealed:
+        seal(store, digest, 1)
+    return attempt
+
+
+def test_what_killed_attempts_left_goes_when_it_is_old(tmp_path: Path) -> None:
+    store, digest = LocalStore(str(tmp_path)), "ab" * 32
+    abandoned(store, digest)
+    for folder in ("outputs", "work"):
+        assert store.list(folder)
+    roots = Roots(frozenset(), frozenset())
+    assert Collector(store, roots, older_than_seconds=3600).find() == []
+    old = Collector(store, roots, older_than_seconds=3600, clock=lambda: time.time() + 7200)
+    found = old.find()
+    assert sorted(garbage.kind for garbage in found) == ["attempt", "work"]
+    assert [old.delete(garbage) for garbage in found] == ["", ""]
+    assert store.list("outputs") == store.list("work") == []
+
+
+def test_what_a_running_step_needs_is_never_collected(edited: Toy) -> None:
+    store = open_store(str(edited.prefix))
+    records, leases = Records(store), Leases(store)
+    old_web = next(key for key in records.labels()["text/web"] if records.get(key).identity != {} and
+                   records.get(key).manifest[0].size_in_bytes == 4)  # fmt: skip
+    lease = leases.acquire("cd" * 32, "reader", lambda: None, needs=(old_web,))
+    assert isinstance(lease, Lease)
+    edited("gc", "--yes", *NOW)
+    assert records.find(old_web) is not None
+    lease.release()
+    edited("gc", "--yes", *NOW)
+    assert records.find(old_web) is None
+    leases.close()
+
+
+def test_a_step_that_begins_while_it_is_collected_keeps_its_input(edited: Toy) -> None:
+    store = open_store(str(edited.prefix))
+    records, leases = Records(store), Leases(store)
+    collector = Collector(store, Roots(frozenset(), frozenset({"text/web"})), older_than_seconds=0)
+    garbage = collector.find()
+    lease = leases.acquire("cd" * 32, "reader", lambda: None, needs=tuple(item.key for item in garbage))
+    assert isinstance(lease, Lease)
+    before = committed_bytes(edited.prefix)
+    assert {collector.delete(item) for item in garbage} == {"a step that has just begun reads it, or it was pinned"}
+    assert committed_bytes(edited.prefix) == before
+    assert all(records.find(item.key) is not None for item in garbage)
+    lease.release()
+    leases.close()
+
+
+def test_what_another_process_works_on_is_left(tmp_path: Path) -> None:
+    store, digest = LocalStore(str(tmp_path)), "ab" * 32
+    abandoned(store, digest)
+    old = Collector(store, Roots(frozenset(), frozenset()), older_than_seconds=60, clock=lambda: time.time() + 7200)
+    found = old.find()
+    leases = Leases(store)
+    assert isinstance(leases.acquire(digest, "a/b", lambda: None), Lease)
+    assert all(f"pid {os.getpid()} is running it" in old.delete(garbage) for garbage in found)
+    assert store.list("outputs")
+    leases.close()
+
+
+def test_a_pipeline_says_what_it_leads_to(run: Toy) -> None:
+    run()
+    done = subprocess.run(
+        [sys.executable, "tests/marin_dag/toy.py", "gc", "--roots", "--prefix", str(run.prefix)],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said = json.loads(done.stdout)
+    assert set(said["names"]) == set(run.committed())

@@ -1,0 +1,114 @@
+"""verify: outputs against their manifests, steps against themselves; what is committed is never touched."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from marin_dag.cli import main
+from marin_dag.records import Records
+from marin_dag.step import Step, StepContext, StopAt, step
+from marin_dag.store import open_store
+from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.marin_dag.test_cli import Toy
+
+
+@pytest.fixture
+def made(run: Toy) -> Toy:
+    assert run()[0] == 0
+    return run
+
+
+def output_of(run: Toy, name: str) -> Path:
+    records = Records(open_store(str(run.prefix)))
+    ((key),) = records.labels()[name]
+    return run.prefix / records.get(key).output_path
+
+
+def test_outputs_that_are_as_committed_are_named_with_their_size(made: Toy) -> None:
+    code, said = made("verify", "all")
+    assert code == 0
+    assert "text/web: 1 files, 3 B, all as recorded" in said
+    assert said.count("all as recorded") == 8
+
+
+@pytest.mark.parametrize(
+    ("damage", "found"),
+    [
+        (lambda file: file.write_text("abc"), "text.txt has CRC32C 364b3fb7, recorded"),
+        (lambda file: file.write_text("ab"), "text.txt has 2 bytes, recorded 3"),
+        (lambda file: file.unlink(), "text.txt is missing"),
+        (lambda file: file.with_name("more.txt").write_text("x"), "more.txt is not in the manifest"),
+    ],
+)
+def test_each_kind_of_damage_is_named_with_its_file(made: Toy, damage: Any, found: str) -> None:
+    damage(output_of(made, "text/web") / "text.txt")
+    code, said = made("verify", "text/*")
+    assert code == 1
+    assert found in said
+    assert "text/web: 1 of its files are not as recorded" in said
+    assert said.count("all as recorded") == 3
+
+
+def test_a_step_that_is_not_committed_cannot_be_verified(run: Toy) -> None:
+    assert "verify count: it is not committed; run it first" in run("verify", "count")[1]
+    assert run("verify", "all") == (0, "nothing is committed yet\n")
+
+
+def test_a_rerun_compares_bit_for_bit_and_leaves_the_first_output_alone(made: Toy) -> None:
+    before = committed_bytes(made.prefix)
+    records = sorted((path, path.stat().st_mtime_ns) for path in (made.prefix / "commits").iterdir())
+    code, said = made("verify", "text/web", "ocelot", "--rerun")
+    assert code == 0, said
+    assert "text/web: run again, it gave the same, bit for bit" in said
+    assert "ocelot: run again, it gave the same, bit for bit" in said
+    assert committed_bytes(made.prefix) == before
+    assert records == sorted((path, path.stat().st_mtime_ns) for path in (made.prefix / "commits").iterdir())
+
+
+class NoConfig(BaseModel, frozen=True, extra="forbid"):
+    until_step: StopAt[int] = 3
+
+
+class Loss(BaseModel, frozen=True, extra="forbid"):
+    loss: float
+
+
+CALLS: list[float] = []
+
+
+def within_a_tenth(first: Loss, second: Loss) -> str:
+    far = abs(first.loss - second.loss) > 0.1
+    return f"loss was {first.loss} and is {second.loss}" if far else ""
+
+
+@step(tolerance=within_a_tenth)
+def train(config: NoConfig, context: StepContext) -> Loss:
+    Path(context.output_path, "weights").write_text(str(CALLS[-1]))
+    return Loss(loss=CALLS[-1])
+
+
+@step()
+def unsteady(config: NoConfig, context: StepContext) -> Loss:
+    Path(context.output_path, "weights").write_text(str(CALLS[-1]))
+    return Loss(loss=1.0)
+
+
+def build(arguments: Any) -> list[Step[Any]]:
+    return [train("train", NoConfig()), unsteady("unsteady", NoConfig())]
+
+
+def test_what_a_kind_tolerates_is_tolerated_and_no_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+    CALLS[:] = [1.0]
+    assert main(build, name="toy", argv=options) == 0
+    for loss, code, said in (
+        (1.05, 0, "train: run again, it gave the same within what its kind tolerates"),
+        (1.5, 1, "train: run again, it gave something else; the second output is in "),
+    ):
+        CALLS[:] = [loss]
+        assert main(build, name="toy", argv=["verify", "train", "--rerun", *options]) == code
+        assert said in capsys.readouterr().out
+    assert main(build, name="toy", argv=["verify", "unsteady", "--rerun", *options]) == 1
+    assert "  weights differs\n" in capsys.readouterr().out

@@ -1,0 +1,176 @@
+"""Kills drivers and workers at random moments, over a store that fails one request in twenty, and compares.
+
+One run after another is started on a prefix until one says that all is done; then what it made is compared with what an
+undisturbed run makes, and the next prefix begins. Workers whose driver was killed go on: they are the zombies.
+"""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from marin_dag import provenance, run, transient
+from marin_dag.live import display_for
+from marin_dag.records import Records
+from marin_dag.store import open_store
+from tests.gcs_server.control import GcsControl, GcsServerProcess
+from tests.gcs_server.faults import Fault
+from tests.marin_dag.forking_backend import ForkingBackend, workers
+from tests.marin_dag.toy_driver import graph
+
+BUCKET = "campaign"
+PAUSE_SECONDS = 0.01
+SECONDS_OF_A_PART = 0.02
+MEAN_SECONDS_BETWEEN_KILLS = 0.7
+RUNS_OF_ONE_PREFIX = 200
+
+
+class Tally(NamedTuple):
+    """What a campaign did. All of it was compared."""
+
+    drivers_killed: int
+    workers_killed: int
+    prefixes: int
+    runs: int
+    requests: int
+    faults: int
+    seconds: float
+
+
+def campaign(folder: Path, kills: int, seed: int, *, with_server: bool, say: Callable[[str], None]) -> Tally:
+    """So many kills; raises AssertionError where a promise is broken."""
+    draws = random.Random(seed)
+    begun = time.monotonic()
+    with _prefixes(folder, seed, with_server=with_server) as (prefix_of, control):
+        code = os.waitstatus_to_exitcode(os.waitpid(_start(prefix_of("undisturbed"), folder / "undisturbed"), 0)[1])
+        assert code == 0, f"the undisturbed run ended with {code}"
+        expected = _made(prefix_of("undisturbed"), folder)
+        assert len(expected["files"]) == 8, "a step is missing"
+        num_drivers = num_workers = num_prefixes = num_runs = 0
+        while num_drivers + num_workers < kills:
+            prefix, meeting = prefix_of(str(num_prefixes)), folder / f"meeting-{num_prefixes}"
+            for _ in range(RUNS_OF_ONE_PREFIX):
+                num_runs += 1
+                left = kills - num_drivers - num_workers
+                killed, killed_workers, code = _disturbed(prefix, meeting, draws, left)
+                num_drivers, num_workers = num_drivers + killed, num_workers + killed_workers
+                assert code in (0, -signal.SIGKILL) or killed_workers, f"{prefix}: a run that was let alone said {code}"
+                if code == 0:
+                    break
+            else:
+                raise AssertionError(f"{prefix}: {RUNS_OF_ONE_PREFIX} runs and it is not done")
+            while workers(meeting):
+                time.sleep(0.02)
+            made = _made(prefix, folder)
+            assert made == expected, f"{prefix}: other outputs than undisturbed: {_difference(made, expected)}"
+            num_prefixes += 1
+            say(f"{num_drivers + num_workers} kills, {num_prefixes} prefixes")
+        asked = control.requests() if control else []
+        faults = sum(bool(request["fault"]) for request in asked)
+    seconds = round(time.monotonic() - begun, 1)
+    return Tally(num_drivers, num_workers, num_prefixes, num_runs, len(asked), faults, seconds)
+
+
+@contextlib.contextmanager
+def _prefixes(
+    folder: Path, seed: int, *, with_server: bool
+) -> Iterator[tuple[Callable[[str], str], GcsControl | None]]:
+    if not with_server:
+        yield lambda name: str(folder / "runs" / name), None
+        return
+    import marin_dag.gcs_store  # noqa: F401 -- once, before the forks
+
+    with GcsServerProcess(buckets=[BUCKET]) as server:
+        os.environ.update(server.environment())
+        for number, (kind, share) in enumerate((("status", 2), ("lost_reply", 1), ("reset", 1), ("truncated", 1))):
+            server.add_fault(Fault(kind, probability=share / 100, seed=seed + number))  # type: ignore[arg-type]
+        yield lambda name: f"gs://{BUCKET}/{name}", server
+
+
+def _disturbed(prefix: str, meeting: Path, draws: random.Random, most: int) -> tuple[int, int, int]:
+    """One run, and kills until it ends: drivers killed, workers killed, exit code."""
+    pid = _start(prefix, meeting)
+    num_workers = 0
+    while True:
+        deadline = time.monotonic() + draws.expovariate(1 / MEAN_SECONDS_BETWEEN_KILLS)
+        while time.monotonic() < deadline or num_workers >= most:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return 0, num_workers, os.waitstatus_to_exitcode(status)
+            time.sleep(0.005)
+        victims = workers(meeting)
+        if victims and draws.random() < 0.5:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(draws.choice(victims), signal.SIGKILL)
+                num_workers += 1
+            continue
+        os.kill(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return int(code == -signal.SIGKILL), num_workers, code
+
+
+def _start(prefix: str, meeting: Path) -> int:
+    """A driver in a child process."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        meeting.mkdir(parents=True, exist_ok=True)
+        sys.stdout = sys.stderr = (meeting / "said.txt").open("a", buffering=1)
+        _hurry()
+        steps = graph(SECONDS_OF_A_PART, "")
+        backend = ForkingBackend(meeting)
+        os._exit(
+            run.Run(
+                steps, open_store(prefix), backend, display_for(stream_is_terminal=False), command="",
+                back_off_seconds=PAUSE_SECONDS,
+            ).run()
+        )  # fmt: skip
+    except BaseException as error:
+        print(repr(error))
+        os._exit(99)
+
+
+def _hurry() -> None:
+    """Pauses are shorter, and what a run asks of git and of the installed packages is left out: it takes most of it."""
+    import gcsfs.retry
+
+    gcsfs.retry.min = lambda *seconds: PAUSE_SECONDS  # the longest pause between two tries of one request
+    transient.PAUSES_SECONDS = (PAUSE_SECONDS,) * 5
+    run.ELSEWHERE_POLL_SECONDS = 0.1
+    provenance.installed_packages = dict
+    provenance._git = lambda folder, *arguments: None
+
+
+def _made(prefix: str, folder: Path) -> Any:
+    """All that a reader can reach, as a child process sees it: results, and the bytes of each file of each record."""
+    answer = folder / "made.json"
+    child = os.fork()
+    if child == 0:
+        try:
+            _hurry()
+            store = open_store(prefix)
+            records = Records(store)
+            found: dict[str, Any] = {}
+            for key in sorted(transient.patiently(records.committed_keys)):
+                record = transient.patiently(lambda key=key: records.get(key))
+                paths = [(entry.path, f"{record.output_path}/{entry.path}") for entry in record.manifest]
+                files = {path: transient.patiently(lambda at=at: store.read(at)).hex() for path, at in paths}
+                found[key] = {"result": record.result, "files": files}
+            answer.write_text(json.dumps({"files": found}))
+            os._exit(0)
+        finally:
+            os._exit(99)
+    assert os.waitpid(child, 0)[1] == 0, f"{prefix}: what it made cannot be read"
+    return json.loads(answer.read_text())
+
+
+def _difference(made: Any, expected: Any) -> str:
+    here, there = made["files"], expected["files"]
+    return ", ".join(sorted(key for key in {*here, *there} if here.get(key) != there.get(key)))
