@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -39,6 +41,9 @@ EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "ackno
     "wandb_project",
 }
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
+
+# As TemporaryCheckpoints names them; that module is too heavy for a plan to import.
+TEMPORARY_CHECKPOINT = re.compile(r"temporary/step-(\d{10})-epoch-\d{6}/checkpoint/manifest\.json")
 
 
 class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
@@ -134,10 +139,17 @@ def _cost(config: TrainPhaseConfig) -> Cost:
     )
 
 
+def _resumes_at(paths: Sequence[str]) -> list[int]:
+    """Steps of the complete temporary checkpoints among the files of a work folder."""
+    return [int(match[1]) for path in paths if (match := TEMPORARY_CHECKPOINT.fullmatch(path))]
+
+
 # No `packages`, although a compiler decides the last bits of an update: a run outlives many versions of JAX, and the
 # checkpoints of one in progress would be another trajectory's after the first upgrade. The versions are in each record,
 # and what an upgrade changes is found by resuming a run under both. Steps that are cheap to redo do name JAX.
-@step(policy="tracked", resources=Cpu(2), continues="start", check=_check, cost=_cost)
+@step(
+    policy="tracked", resources=Cpu(2), continues="start", check=_check, cost=_cost, resumes_at=_resumes_at,
+)  # fmt: skip
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax

@@ -4,10 +4,12 @@ import functools
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from marin_dag.cost import Cost
 from marin_dag.resources import Cpu
 from marin_dag.step import Input, Runtime, StepContext, StepStopped, StopAt, step
 
@@ -156,20 +158,28 @@ class Count(BaseModel, frozen=True, extra="forbid"):
 CountConfig.model_rebuild()
 
 
-@step(continues="start")
+def _count_cost(config: CountConfig) -> Cost:
+    begin = 0 if config.start is None else config.start.milestone or 0
+    return Cost(tokens=10.0 * (config.until_step - begin), bytes_written=7.0)
+
+
+def _resumes_at(paths: Sequence[str]) -> list[int]:
+    return [int(path.removeprefix("saved-").removesuffix(".json")) for path in paths if path.startswith("saved-")]
+
+
+@step(continues="start", cost=_count_cost, resumes_at=_resumes_at)
 def count(config: CountConfig, context: StepContext) -> Count:
     published = context.milestones()
     position = Count(step=0, value=0) if config.start is None else config.start.result
     earlier = [milestone for milestone in published if milestone <= config.until_step]
     if earlier and max(earlier) > position.step:
         position = published[max(earlier)].result
-    saved = Path(context.work_path) / "saved.json"
-    if "://" not in context.work_path and saved.exists():
+    for saved in sorted(Path(context.work_path).glob("saved-*.json")) if "://" not in context.work_path else ():
         kept = Count.model_validate_json(saved.read_text())
         position = kept if position.step < kept.step <= config.until_step else position
     for number in range(position.step, config.until_step):
         if context.stop_requested():
-            saved.write_text(position.model_dump_json())
+            (Path(context.work_path) / f"saved-{position.step:06d}.json").write_text(position.model_dump_json())
             raise StepStopped(f"at {number}")
         time.sleep(config.seconds)
         mark(config.marks, f"count{number}")

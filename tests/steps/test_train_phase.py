@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from marin_dag.context import StepStopped
+from marin_dag.errors import RefusedConfigError
 from marin_dag.inputs import Input
 from marin_dag.resources import Cpu
 from runtime.data.cache import TokenFormat
@@ -25,6 +26,7 @@ from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
+from runtime.training.temporary import TemporaryCheckpoints
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult, train_phase
 
@@ -395,3 +397,19 @@ def test_another_mixing_policy_is_a_jump_that_must_be_meant(mixed):
     with pytest.raises(ValueError, match=r"mixing changes from OdmPaper\(.*\) to LossDrop\("):
         train_phase.check(changed)
     train_phase.check(changed.model_copy(update={"acknowledge": ("mixing",)}))
+
+
+def test_a_plan_sees_the_complete_temporary_checkpoints_of_an_interrupted_phase():
+    temporary = TemporaryCheckpoints("temporary", lease_epoch=3)
+    complete, torn = temporary.folder_of(400), temporary.folder_of(600)
+    paths = [f"{complete}/checkpoint/manifest.json", f"{complete}/metrics.parquet", f"{torn}/metrics.parquet"]
+    assert train_phase.resumes_at is not None
+    assert list(train_phase.resumes_at([*paths, "events/a.jsonl"])) == [400]
+
+
+def test_a_phase_that_jumps_is_refused_with_the_option_that_says_it_is_meant(phase: TrainPhaseConfig):
+    jumping = train_phase("first", phase).then("second", until_step=12, weight_decay=0.5)
+    assert train_phase.check is not None
+    with pytest.raises(RefusedConfigError, match="weight_decay changes") as refused:
+        train_phase.check(jumping.config)
+    assert refused.value.cure == {"acknowledge": '["weight_decay"]'}

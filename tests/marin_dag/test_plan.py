@@ -1,0 +1,169 @@
+"""Plan: one verdict for each step, its cost, and nothing written; a cache hit changes no byte of the prefix."""
+
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from marin_dag.cost import Cost
+from marin_dag.estimate import units
+from marin_dag.graph import Graph, Selection
+from marin_dag.plan import Verdict, make_plan
+from marin_dag.reasons import KeptParts, NeverMade, NotSelected
+from marin_dag.records import Records
+from marin_dag.store import Entry, LocalStore, open_store
+from tests.marin_dag import toy
+from tests.marin_dag.toy_steps import ShardsConfig, squares
+from tests.marin_dag.workbench import Workbench
+
+
+class File(NamedTuple):
+    """What a touch would change."""
+
+    data: bytes
+    modified: int
+    inode: int
+
+
+def everything(prefix: Path) -> dict[str, File]:
+    found = {}
+    for path in sorted(prefix.rglob("*")):
+        status = path.lstat()
+        data = path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(prefix))] = File(data, status.st_mtime_ns, status.st_ino)
+    return found
+
+
+class Watched(LocalStore):
+    """A store that counts what is asked of it, and refuses to be written to."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix)
+        self.listed: list[str] = []
+        self.num_reads = 0
+
+    def list(self, folder: str, starting_with: str = "") -> list[Entry]:
+        self.listed.append(folder)
+        return super().list(folder, starting_with)
+
+    def read(self, path: str) -> bytes:
+        self.num_reads += 1
+        return super().read(path)
+
+    def create(self, path: str, data: bytes) -> bool:
+        raise AssertionError(f"a plan wrote {path}")
+
+    write = create  # type: ignore[assignment]
+
+
+COMMANDS = [
+    [],
+    ["--dry-run"],
+    ["plan", "--json"],
+    ["why", "third"],
+    ["diff", "third"],
+    ["show", "third"],
+    ["log", "third"],
+    ["ls"],
+    ["bump", "count"],
+    ["--dry-run", "--set", "first.rate=4"],
+    ["why", "third", "--set", "text/web.text=webb"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_what_is_done_stays_as_it_was_to_the_byte_and_the_time(bench: Workbench, arguments: list[str]) -> None:
+    assert bench()[0] == 0
+    before = everything(bench.prefix)
+    bench(*arguments)
+    assert everything(bench.prefix) == before
+
+
+def test_provenance_is_that_of_the_run_that_made_it_whatever_runs_later(bench: Workbench) -> None:
+    bench()
+    before = bench.files("commits")
+    bench.edit("return [third]", 'return [third.then("fourth", until_step=40)]')
+    assert bench("--set", "first.rate=4")[0] == 0
+    assert bench()[0] == 0
+    assert bench("--force", "text/web")[0] == 0
+    after = bench.files("commits")
+    assert {path: after[path] for path in before} == before
+    assert len(after) > len(before)
+
+
+def test_a_record_tells_where_it_came_from(bench: Workbench) -> None:
+    bench()
+    (record, *_) = bench.files("commits").values()
+    provenance = json.loads(record)["provenance"]
+    assert set(provenance) >= {"git_commit", "is_dirty", "dirty_diff", "lock", "argv", "host", "started", "finished"}
+    assert provenance["host"] == os.uname().nodename
+
+
+def test_a_plan_of_what_is_done_takes_one_listing_and_reads_only_records_of_versioned_steps(bench: Workbench) -> None:
+    bench()
+    store = Watched(str(bench.prefix))
+    plan = make_plan(bench.plan().graph, store)
+    assert {planned.verdict for planned in plan.steps} == {Verdict.DONE}
+    assert store.listed == ["commits"]
+    assert store.num_reads == 4, "count, first, second, third"
+
+
+def test_a_plan_reads_no_more_for_many_steps_that_were_never_made(tmp_path: Path) -> None:
+    def listed(num_steps: int) -> list[str]:
+        texts = [toy.text(f"text/{number}", toy.TextConfig(text=str(number))) for number in range(num_steps)]
+        store = Watched(str(tmp_path / "runs"))
+        plan = make_plan(Graph(texts), store)
+        assert len(plan.will_run) == num_steps and store.num_reads == 0
+        return store.listed
+
+    assert listed(200) == listed(1)
+
+
+def test_what_is_left_out_has_its_verdict_and_says_why_it_will_not_run(bench: Workbench) -> None:
+    graph = bench.plan().graph
+    plan = make_plan(graph, open_store(str(bench.prefix)), Selection(until=("count",)))
+    third = plan["third"]
+    assert (third.verdict, third.will_run, third.cost) == (Verdict.MISSING, False, Cost())
+    assert third.reasons == (NotSelected(), NeverMade())
+    assert plan.cost.tokens == 0
+
+
+def test_finished_shards_of_an_interrupted_attempt_are_counted(tmp_path: Path, bench: Workbench) -> None:
+    store = open_store(str(tmp_path / "shards"))
+    step = squares("squares", ShardsConfig(num_shards=5))
+    store.create(f"leases/{step.digest}/00000001.released", b"")
+    for shard in range(3):
+        store.create(f"work/{step.digest}/shards/shards/{shard:05d}.json", b"{}")
+    (planned,) = make_plan(Graph([step]), store).steps
+    assert KeptParts(3) in planned.reasons
+
+
+def test_time_is_estimated_from_past_attempts_in_proportion_to_the_work(bench: Workbench) -> None:
+    bench()
+    records = Records(open_store(str(bench.prefix)))
+    for key in records.committed_keys():
+        path = bench.prefix / "commits" / f"{key}.json"
+        record = json.loads(path.read_text())
+        record["provenance"]["started"] = "2026-01-01T00:00:00+00:00"
+        record["provenance"]["finished"] = "2026-01-01T00:01:40+00:00"
+        path.unlink()
+        path.write_text(json.dumps(record))
+    plan = bench.plan("--set", "third.until_step=50")
+    assert plan["third"].cost.seconds == pytest.approx(200), "ten steps took 100 s, and 20 are left"
+    assert plan["third"].saved.seconds == pytest.approx(100)
+    assert plan["text/web"].cost.seconds == 0, "it is done"
+    assert bench.plan("--set", "text/web.text=webb").cost.seconds == pytest.approx(500)
+    assert "3 min of work, by past attempts" in bench("--dry-run", "--set", "third.until_step=50")[1]
+
+
+def test_without_past_attempts_no_time_is_claimed(bench: Workbench) -> None:
+    assert bench.plan().cost.seconds == 0
+    assert "by past attempts" not in bench("--dry-run")[1]
+
+
+def test_work_is_measured_by_what_the_kind_can_tell() -> None:
+    assert units(Cost(tokens=5, flops=7)) == 7
+    assert units(Cost(tokens=5)) == 5
+    assert units(Cost()) == 1

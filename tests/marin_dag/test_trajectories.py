@@ -1,0 +1,149 @@
+"""Trajectories: what is trained once is never trained again, and a plan says how much that is."""
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from marin_dag.graph import Graph
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
+from marin_dag.plan import Plan, Verdict, make_plan
+from marin_dag.reasons import Continues, Resumes
+from marin_dag.records import Records
+from marin_dag.run import Run
+from marin_dag.step import Step
+from marin_dag.store import Store, open_store
+from marin_dag.table import render_plan
+from marin_dag.task import Progress
+from tests.marin_dag.toy_steps import CountConfig, count, executions
+
+TOKENS_A_STEP = 10
+
+
+class Impatient(LineDisplay):
+    """A person who presses Ctrl-C when a step has come so far."""
+
+    def __init__(self, interrupt_at: int | None) -> None:
+        super().__init__(Console(quiet=True), Console(quiet=True))
+        self._interrupt_at = interrupt_at
+
+    def progress(self, name: str, progress: Progress) -> None:
+        if progress.done == self._interrupt_at:
+            signal.raise_signal(signal.SIGINT)
+
+
+class Lab:
+    """Runs steps over one store and counts the steps of training that were truly done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.marks = folder / "marks"
+        self.store: Store = open_store(str(folder / "runs"))
+
+    def phase(self, name: str = "phase", *, until_step: int, **fields: Any) -> Step[Any]:
+        return count(name, CountConfig(stride=2, until_step=until_step, marks=str(self.marks), **fields))
+
+    def plan(self, *targets: Step[Any]) -> Plan:
+        return make_plan(Graph(targets), self.store)
+
+    def run(self, *targets: Step[Any], interrupt_at: int | None = None) -> list[int]:
+        """The steps that this run trains, in order, each as often as it was trained."""
+        before = self.trained()
+        steps: Sequence[Step[Any]] = Graph(targets).steps
+        Run(steps, self.store, LocalBackend(), Impatient(interrupt_at), command="").run()
+        after = self.trained()
+        return [step for step, times in after.items() for _ in range(times - before.get(step, 0))]
+
+    def trained(self) -> dict[int, int]:
+        return dict(sorted((int(name.removeprefix("count")), times) for name, times in executions(self.marks).items()))
+
+    def value(self, step: Step[Any]) -> Any:
+        return Records(self.store).get(step.key).result["value"]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+def test_a_later_stop_trains_the_added_steps_only(lab: Lab) -> None:
+    assert lab.run(lab.phase(until_step=10)) == list(range(10))
+    longer = lab.phase(until_step=16)
+    (planned,) = lab.plan(longer).steps
+    assert planned.reasons == (Continues(10, 16),)
+    assert (planned.cost.tokens, planned.saved.tokens) == (60, 100)
+    assert planned.cost.bytes_written == 7, "the state at the new stop is written in full"
+    assert lab.run(longer) == list(range(10, 16))
+    assert lab.value(longer) == 32
+
+
+def test_an_earlier_stop_trains_nothing_where_a_milestone_lies(lab: Lab) -> None:
+    lab.run(lab.phase(until_step=10))
+    assert lab.plan(lab.phase(until_step=5)).steps[0].verdict is Verdict.DONE
+    assert lab.run(lab.phase(until_step=5)) == []
+
+
+def test_a_phase_cut_in_two_is_the_same_phase(lab: Lab) -> None:
+    whole = lab.phase(until_step=20)
+    half = lab.phase("half", until_step=10)
+    rest = half.then("rest", until_step=20)
+    assert (half.digest, rest.key) == (whole.digest, whole.key)
+    assert lab.run(half, rest) == list(range(20))
+    assert lab.plan(whole).will_run == ()
+    assert lab.run(whole) == []
+
+
+def test_two_halves_are_there_when_the_whole_was_trained(lab: Lab) -> None:
+    lab.run(lab.phase(until_step=20))
+    half = lab.phase("half", until_step=10)
+    assert lab.run(half.then("rest", until_step=20)) == []
+
+
+@pytest.mark.parametrize("stop_of_the_fork", [14, 30])
+def test_a_fork_at_a_step_shares_the_prefix_whatever_its_own_stop(lab: Lab, stop_of_the_fork: int) -> None:
+    trunk = lab.phase(until_step=20)
+    fork = trunk.at(step=10).then("fork", until_step=stop_of_the_fork, stride=5)
+    lab.run(trunk)
+    plan = lab.plan(fork)
+    assert plan["fork"].cost.tokens == (stop_of_the_fork - 10) * TOKENS_A_STEP
+    assert [planned.name for planned in plan.will_run] == ["fork"]
+    assert lab.run(fork) == list(range(10, stop_of_the_fork))
+    assert lab.value(fork) == 20 + 5 * (stop_of_the_fork - 10)
+
+
+def test_forks_of_an_unfinished_trunk_train_the_prefix_once_between_them(lab: Lab) -> None:
+    trunk = lab.phase(until_step=20)
+    forks = [trunk.at(step=10).then(f"fork{stride}", until_step=12, stride=stride) for stride in (3, 4)]
+    trained = lab.run(trunk, *forks)
+    assert [trained.count(step) for step in range(20)] == [1] * 10 + [3, 3] + [1] * 8
+
+
+def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None:
+    phase = lab.phase(until_step=20, publish_every=100)
+    assert lab.run(phase, interrupt_at=13) == list(range(13))
+    plan = lab.plan(phase)
+    assert plan.steps[0].reasons == (Resumes(13, 20),)
+    assert (plan.cost.tokens, plan.saved.tokens) == (70, 130)
+    assert "resumes at step 13, saved by an interrupted attempt, of 20" in render_plan(plan)
+    assert "Not done again: 130 tokens" in render_plan(plan)
+    assert lab.run(phase) == list(range(13, 20))
+    assert lab.value(phase) == 40
+
+
+def test_what_was_saved_beyond_a_milestone_counts_and_what_lies_past_the_stop_does_not(lab: Lab) -> None:
+    lab.run(lab.phase(until_step=20), interrupt_at=13)
+    assert lab.plan(lab.phase(until_step=20)).steps[0].reasons == (Resumes(13, 20),)
+    earlier = lab.plan(lab.phase(until_step=12)).steps[0]
+    assert (earlier.reasons, earlier.cost.tokens) == ((Continues(10, 12),), 20)
+
+
+def test_a_changed_setting_begins_anew_from_where_its_phase_begins(lab: Lab) -> None:
+    first = lab.phase("first", until_step=10)
+    lab.run(first.then("second", until_step=15))
+    other = first.then("second", until_step=15, stride=9)
+    plan = lab.plan(other)
+    assert [(planned.name, planned.cost.tokens) for planned in plan.will_run] == [("second", 50)]
+    assert lab.run(other) == list(range(10, 15))
