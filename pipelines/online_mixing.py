@@ -57,7 +57,10 @@ POLICIES: dict[str, MixingPolicy] = {
     "odm_released": OdmReleased(alpha=0.5, warmup_steps=STEPS // 50),
     "exp3": Exp3(warmup_steps=STEPS // 100),
     "loss_drop": LossDrop(warmup_steps=STEPS // 10, window_updates=48),
+    "loss_drop_even": LossDrop(warmup_steps=STEPS // 10, window_updates=48),
 }
+# Written mixture of such a run: all sources alike, which `stratified` is to be compared with.
+EVEN = ("loss_drop_even",)
 RESULTS = {"mixing_table": "table.md"}
 
 
@@ -80,7 +83,12 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
     sizes = {name: (source.role, source.size_in_bytes) for name, source in sources.items()}
     prior = weights_by_source(mixtures.STARLING, sizes)
     phases = {
-        name: {str(seed): _phase(f"train/{name}-{seed}", policy, seed, prior, caches) for seed in SEEDS}
+        name: {
+            str(seed): _phase(
+                f"train/{name}-{seed}", policy, seed, dict.fromkeys(prior, 1.0) if name in EVEN else prior, caches
+            )
+            for seed in SEEDS
+        }
         for name, policy in POLICIES.items()
     }
     evaluations = {
