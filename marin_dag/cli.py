@@ -19,6 +19,7 @@ from marin_dag.commands.session import (
     Build,
     Command,
     Finished,
+    OnDryRun,
     Session,
     program,
 )
@@ -56,6 +57,7 @@ def main(
     results: Mapping[str, str] | None = None,
     summary: Callable[[Finished], Iterable[str]] | None = None,
     commands: Sequence[Command] = (),
+    on_dry_run: OnDryRun | None = None,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -68,6 +70,7 @@ def main(
             ("" for all of it); by default the steps that nothing else needs.
         summary: the lines that a run ends with, before the results; of what its steps returned.
         commands: the pipeline's own, beside those of every pipeline.
+        on_dry_run: called with each plan that --dry-run has printed, to say more about it.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -78,7 +81,7 @@ def main(
     try:
         command.check(parsed.names)
         flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
-        return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary))
+        return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary, on_dry_run))
     except BrokenPipeError:  # `| head` has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- the interpreter flushes it at exit
         return NOTHING_WOULD_RUN
