@@ -39,6 +39,7 @@ from marin_dag.commands.session import (
     Build,
     Command,
     Finished,
+    OnDryRun,
     Session,
     program,
 )
@@ -81,6 +82,7 @@ def main(
     results: Mapping[str, str] | None = None,
     summary: Callable[[Finished], Iterable[str]] | None = None,
     commands: Sequence[Command] = (),
+    on_dry_run: OnDryRun | None = None,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -93,6 +95,7 @@ def main(
             ("" for all of it); by default the steps that nothing else needs.
         summary: the lines that a run ends with, before the results; of what its steps returned.
         commands: the pipeline's own, beside those of every pipeline.
+        on_dry_run: called with each plan that --dry-run has printed, to say more about it.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -104,7 +107,7 @@ def main(
 
     def carry_out() -> int:
         command.check(parsed.names)
-        return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary))
+        return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary, on_dry_run))
 
     try:
         # Whatever prints, and the traceback of what was not foreseen, prints no secret.

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Sequence
 
 from marin_dag.cli import main
+from marin_dag.errors import UserError
 from marin_dag.step import Step
-from pipelines import mix_command, mixtures
+from pipelines import compile_report, mix_command, mixtures, timeline_command
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.evaluation import evaluated, exported, reported, scored
 from pipelines.headline import headline
@@ -32,6 +33,8 @@ RESULTS = {"report": "report.html", "hf_export/deeper_starling": "model", "lm_ev
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """The whole graph of one scale; its targets are the report and everything that nothing else needs."""
+    if arguments.compile and not arguments.dry_run:
+        raise UserError("--compile belongs to --dry-run: it starts and writes nothing of the run.")
     scale = SCALES[arguments.scale]
     if arguments.corpus is not None:
         corpus = corpus_of(arguments.corpus, scale)
@@ -189,9 +192,10 @@ def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The two choices that are Tootsie's own."""
+    """The choices that are Tootsie's own."""
     parser.add_argument("--scale", choices=sorted(SCALES), default="laptop", help="size of everything (default laptop)")
     parser.add_argument("--corpus", metavar="DIR", help="train on DIR/*.jsonl.gz instead of the default sources")
+    compile_report.add_argument(parser)
 
 
 if __name__ == "__main__":
@@ -202,6 +206,7 @@ if __name__ == "__main__":
             name="tootsie",
             results=RESULTS,
             summary=headline,
-            commands=(mix_command.command(source_tokens),),
+            commands=(timeline_command.COMMAND, mix_command.command(source_tokens)),
+            on_dry_run=compile_report.report,
         )
     )

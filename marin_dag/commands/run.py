@@ -22,7 +22,10 @@ def plan_and_run(session: Session) -> int:
     if session.parsed.json and not session.parsed.dry_run:
         raise UserError("--json: a run prints no document; use --dry-run --json, or the command `plan --json`.")
     if session.parsed.dry_run:
-        return show_plan(session, plan)
+        code = show_plan(session, plan)
+        if session.on_dry_run is not None:
+            session.on_dry_run(session, plan)
+        return code
     if plan.drifted or (plan.blocked and not plan.will_run):
         return show_plan(session, plan)
     if not plan.will_run:

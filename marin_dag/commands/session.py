@@ -19,6 +19,7 @@ from marin_dag.store import Store, open_store
 NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN, INTERRUPTED = 0, 1, 2, 130
 
 Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
+OnDryRun = Callable[["Session", Plan], None]
 
 
 class Finished:
@@ -56,6 +57,7 @@ class Session:
         results: Mapping[str, str],
         flags: frozenset[str],
         summary: Callable[[Finished], Iterable[str]] | None = None,
+        on_dry_run: OnDryRun | None = None,
     ) -> None:
         self.parsed = parsed
         self.arguments = tuple(arguments)
@@ -64,6 +66,8 @@ class Session:
         """Step to the part of its output that a person wants to see in the end."""
         self.store: Store = open_store(parsed.prefix)
         self.forks = Forks(self.store, name)
+        self.on_dry_run = on_dry_run
+        """What the pipeline has to add to a plan that is only shown."""
         self._build = build
         self._flags = flags
         self.summary = summary

@@ -26,7 +26,10 @@ ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 PACKAGES = ("jax", "jaxlib", "libtpu")
-SOURCES = ("kernels", "model", "optim", "parallel", "training/train_step.py", "training/state.py", "cost")
+SOURCES = (
+    *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/state.py"),
+    *("cost/compile_program.py", "cost/program.py", "cost/chips.py"),
+)
 _TOO_LARGE = re.compile(r"E100[01]: (CompileTime(?:Hbm|ScopedVmem)Oom: [^\n]*)")
 
 

@@ -14,9 +14,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-# Of a dimension that is not scattered, on TPU: whole tiles of 8 x 128, or the compiler replaces the reduce-scatter by
-# an all-reduce of everything. A vocabulary of 128,256 is padded to 129,024.
-WHOLE_TILES = 1024
+from runtime.parallel.tiles import padded_to_tiles
 
 # (dimension, mesh axis) in the order of scattering, major axis first; axes of size 1 are left out.
 Splits = tuple[tuple[int, str], ...]
@@ -77,7 +75,7 @@ def scatter(gradient: Float[Array, "..."], split: Splits) -> Float[Array, "..."]
     """The shard of this device of the sum over the axes of `split`, in a form that stays a reduce-scatter on TPU.
 
     Rows are scattered as the leading axis of [devices, rows a device, columns] and the columns padded to
-    `WHOLE_TILES`: as [rows, columns], a matrix of 4096 x 4096 over 16 devices becomes an all-reduce and a slice.
+    whole tiles: as [rows, columns], a matrix of 4096 x 4096 over 16 devices becomes an all-reduce and a slice.
     Columns are scattered as they are over the first axis, and over the others, where they are few, as rows.
     """
     scattered = {dimension for dimension, _ in split}
@@ -96,7 +94,7 @@ def scatter(gradient: Float[Array, "..."], split: Splits) -> Float[Array, "..."]
 
 def _padded(gradient: Array, scattered: set[int]) -> Array:
     widths = [
-        (0, 0 if dimension in scattered or size < WHOLE_TILES else -size % WHOLE_TILES)
+        (0, 0 if dimension in scattered else padded_to_tiles(size) - size)
         for dimension, size in enumerate(gradient.shape)
     ]
     return jnp.pad(gradient, widths) if any(after for _, after in widths) else gradient

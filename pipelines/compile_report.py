@@ -1,0 +1,219 @@
+"""--dry-run --compile: each phase's step compiled for its real slice; what it needs, what it costs, what is exposed.
+
+Phases whose programs are the same (only what is an argument of the program differs) share one compile.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from marin_dag.commands.session import Session
+from marin_dag.errors import UserError
+from marin_dag.plan import Plan
+from marin_dag.resources import Tpu
+from marin_dag.step import Step
+from pipelines.timeline import legs_in, main_line_of, phases_in, trillions
+from runtime.cost.chips import GIB, slice_of
+from runtime.cost.compiler import NoCompilerError, cache_folder, outcome_of
+from runtime.cost.faults import faults
+from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
+from runtime.cost.roofline import REACHED_SHARE, Roofline, flops_of, roofline_of, wire_bytes
+from runtime.training.timeline import Leg
+
+DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
+EVAL_SEQUENCES_A_CHIP = 4
+CURES = ({"num_microbatches": 2}, {"num_microbatches": 4}, {"loss_kernel": "pallas_tpu"})
+"""What is tried, in this order, for a step that does not fit; each layer is rematerialised already."""
+ASSUMPTIONS = (
+    "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
+    "exposed collectives one after the other, each at the bandwidth of its torus axis (both directions of a ring).",
+    f"Days and chip-hours: at {REACHED_SHARE:.0%} of the roofline, without evaluations, checkpoints and restarts.",
+)
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    """Declares --compile."""
+    parser.add_argument(
+        "--compile", action="store_true", help="(--dry-run) compile each phase's step for its TPU slice: memory, time"
+    )
+
+
+def report(session: Session, plan: Plan) -> None:
+    """Compiles what the main line needs and prints what came out; progress goes to the error stream."""
+    if not session.parsed.compile:
+        return
+    phases = phases_in(step.step for step in plan.steps)
+    legs = legs_in(phases)
+    main_line = [name for name in main_line_of(legs) if plan[name].is_selected]
+    requests = {name: (request_of(phases[name], "train"), request_of(phases[name], "eval")) for name in main_line}
+    wanted = list(dict.fromkeys(request for pair in requests.values() for request in pair))
+    outcomes: dict[Request, Outcome] = {}
+    for index, request in enumerate(wanted):
+        outcomes[request] = _with_progress(request, f"{index + 1}/{len(wanted)}")
+    lines = ["", f"Compiled for TPUs that are not here; kept in {cache_folder()}."]
+    for request in wanted:
+        users = [name for name in main_line if request in requests[name]]
+        lines += ["", *_program(request, outcomes[request], users)]
+    lines += ["", *_phases({name: legs[name] for name in main_line}, requests, outcomes), "", *ASSUMPTIONS]
+    print("\n".join(lines))
+
+
+def request_of(phase: Step, step: str) -> Request:
+    """The program of a phase's train or evaluation step on the slices that the phase asks for.
+
+    Raises:
+        UserError: the phase does not run on a TPU.
+    """
+    from runtime.kernels.choice import default_kernels
+
+    config, resources = phase.config, phase.resources
+    if not isinstance(resources, Tpu):
+        raise UserError(
+            f"--compile: {phase.name} runs on {resources}, and only TPU programs are compiled ahead of time; "
+            "use --scale 8b."
+        )
+    kernels = default_kernels("tpu", sequence_length=config.sequence_length)
+    num_chips = slice_of(resources.slice).num_chips * resources.num_slices
+    return Request(
+        step="train" if step == "train" else "eval",
+        slice=resources.slice,
+        num_slices=resources.num_slices,
+        model=config.model,
+        sequence_length=config.sequence_length,
+        global_batch_size=config.global_batch_size if step == "train" else EVAL_SEQUENCES_A_CHIP * num_chips,
+        with_average=config.average is not None and step == "train",
+        compute_dtype=config.compute_dtype,
+        attention_kernel=kernels.attention,
+        loss_kernel=kernels.loss,
+    )
+
+
+def _with_progress(request: Request, place: str) -> Outcome:
+    what = f"{request.step} step, {request.global_batch_size:,} sequences, {_slices(request)}"
+    print(f"[{place}] compiling the {what} (minutes) ...", file=sys.stderr, flush=True)
+    try:
+        outcome, was_known = outcome_of(request)
+    except NoCompilerError as error:
+        raise UserError(str(error)) from error
+    took = "does not fit" if isinstance(outcome, DoesNotFit) else f"{outcome.compile_seconds:.0f} s"
+    print(f"[{place}] {'known already' if was_known else took}", file=sys.stderr, flush=True)
+    return outcome
+
+
+def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[str]:
+    title = (
+        f"{request.step} step, {request.global_batch_size:,} x {request.sequence_length:,} tokens, {_slices(request)}"
+    )
+    lines = [f"{title}: {', '.join(users)}"]
+    if isinstance(outcome, DoesNotFit):
+        return [*lines, f"  does not fit    {outcome.message}", *_cure(request)]
+    chip = slice_of(request.slice).generation
+    roofline = roofline_of(request, outcome)
+    flops = flops_of(request)
+    num_chips = slice_of(request.slice).num_chips * request.num_slices
+    peak = num_chips * chip.peak_flops * roofline.step_seconds
+    peak_gib, limit_gib = outcome.peak_memory_in_bytes / GIB, chip.hbm_in_bytes / GIB
+    here = (
+        f"compiled in {outcome.compile_seconds:.0f} s with {outcome.host_memory_in_bytes / GIB:.1f} GiB of this machine"
+    )
+    lines.append(
+        f"  memory a chip   {peak_gib:.2f} GiB at its peak, of {limit_gib:.2f} ({peak_gib / limit_gib:.0%}); {here}"
+    )
+    if request.step == "train":
+        tree = 4 * request.model.num_parameters / slice_of(request.slice).num_chips
+        moments = f"moments and average {_mib(3 * tree)}" if request.with_average else f"moments {_mib(2 * tree)}"
+        lines.append(f"  of it           parameters {_mib(tree)}, {moments}")
+    counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
+    lines.append(f"  FLOPs a step    {counts}")
+    lines += _collectives(outcome)
+    lines += [f"  fault           {fault}" for fault in faults(request, outcome.collectives)]
+    lines.append(f"  roofline        {_seconds(roofline)}")
+    lines.append(
+        f"                  {roofline.tokens_per_second:,.0f} tokens/s, at most {flops.causal / peak:.1%} MFU "
+        f"(causal), {flops.full / peak:.1%} (full)"
+    )
+    return lines
+
+
+def _collectives(compiled: Compiled) -> list[str]:
+    groups: dict[tuple[str, str, str], list] = {}
+    for item in compiled.collectives:
+        groups.setdefault((item.kind, item.dtype, "+".join(item.axes) or "none"), []).append(item)
+    ordered = sorted(groups.items(), key=lambda pair: -wire_bytes(pair[1]))
+    lines: list[str] = []
+    for (kind, dtype, axes), items in ordered:
+        if wire_bytes(items) < 2**20:
+            continue
+        counts = Counter(hidden for item in items for hidden in [item.is_hidden] * item.times)
+        hidden = wire_bytes(item for item in items if item.is_hidden)
+        total = wire_bytes(items)
+        lines.append(
+            f"  {'' if lines else 'collectives':<15} {kind:<18} {dtype:<5} {axes:<8} {total / 2**20:>9,.0f} MiB in "
+            f"{sum(counts.values()):>5,}, hidden {counts[True]:>5,} ({hidden / total:.0%} of the bytes)"
+        )
+    return lines
+
+
+def _seconds(roofline: Roofline) -> str:
+    return (
+        f"{roofline.step_seconds:.3f} s a step: products {roofline.products_seconds:.3f}, weights "
+        f"{roofline.weights_seconds:.3f} beside them, optimiser {roofline.optimizer_seconds:.3f}, exposed collectives "
+        f"{roofline.exposed_seconds:.3f} ({roofline.exposed_share:.1%})"
+    )
+
+
+def _cure(request: Request) -> list[str]:
+    """Tries what would make it fit, one change after the other."""
+    for change in CURES:
+        changed = dataclasses.replace(request, **change)
+        said = ", ".join(f"{field}={value}" for field, value in change.items())
+        if request.step == "eval" and "num_microbatches" in change:
+            changed, said = _smaller(request, change["num_microbatches"])  # type: ignore[arg-type]
+        outcome = _with_progress(changed, f"with {said}")
+        if isinstance(outcome, Compiled):
+            return [f"  fits with       {said}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"]
+    return ["  fits with       none of what was tried; use more chips"]
+
+
+def _smaller(request: Request, factor: int) -> tuple[Request, str]:
+    size = request.global_batch_size // factor
+    return dataclasses.replace(request, global_batch_size=size), f"global_batch_size={size}"
+
+
+def _phases(
+    legs: Mapping[str, Leg], requests: Mapping[str, tuple[Request, Request]], outcomes: Mapping[Request, Outcome]
+) -> Iterable[str]:
+    yield (
+        f"{'phase':<16} {'chips':>6} {'tokens':>9} {'memory':>10} {'s/step':>7} {'tokens/s':>12} {'exposed':>8} "
+        f"{'days':>7} {'chip-hours':>12}"
+    )
+    total_days, total_hours = 0.0, 0.0
+    for name, leg in legs.items():
+        request = requests[name][0]
+        outcome = outcomes[request]
+        chips = slice_of(request.slice).num_chips * request.num_slices
+        tokens = leg.end_tokens - leg.begin_tokens
+        if isinstance(outcome, DoesNotFit):
+            yield f"{name:<16} {chips:>6,} {trillions(tokens):>9} {'too large':>10}"
+            continue
+        roofline = roofline_of(request, outcome)
+        seconds = leg.steps * roofline.step_seconds / REACHED_SHARE
+        days, hours = seconds / DAY_SECONDS, seconds / HOUR_SECONDS * chips
+        total_days, total_hours = total_days + days, total_hours + hours
+        yield (
+            f"{name:<16} {chips:>6,} {trillions(tokens):>9} {outcome.peak_memory_in_bytes / GIB:>6.2f} GiB "
+            f"{roofline.step_seconds:>7.3f} {roofline.tokens_per_second:>12,.0f} {roofline.exposed_share:>8.1%} "
+            f"{days:>7.1f} {hours:>12,.0f}"
+        )
+    yield f"{'all':<16} {'':>6} {'':>9} {'':>10} {'':>7} {'':>12} {'':>8} {total_days:>7.1f} {total_hours:>12,.0f}"
+
+
+def _slices(request: Request) -> str:
+    many = "" if request.num_slices == 1 else f"{request.num_slices} x "
+    return f"{many}{request.slice} ({slice_of(request.slice).topology})"
+
+
+def _mib(size: float) -> str:
+    return f"{size / 2**20:,.0f} MiB"

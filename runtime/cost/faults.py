@@ -1,0 +1,33 @@
+"""What a compiled step must not contain: collectives that move more than they need to.
+
+The TPU compiler is free to replace a reduce-scatter by an all-reduce and a slice, and to gather a parameter before it
+is cast; either is seen only in the compiled program.
+"""
+
+import math
+
+from runtime.cost.program import Collective
+from runtime.cost.request import Request
+from runtime.parallel.tiles import padded_to_tiles
+
+SMALL = 2**20
+"""Elements; norms and scalars may be reduced as they like."""
+
+
+def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
+    """A sentence for each fault; none is what a good program has."""
+    model = request.model
+    q_size, kv_size = (count * model.head_dim for count in (model.num_attention_heads, model.num_key_value_heads))
+    widths = (q_size, kv_size, model.intermediate_size, model.vocab_size)
+    whole = {model.hidden_size * size for width in widths for size in (width, padded_to_tiles(width))}
+    found = []
+    for item in collectives:
+        size, shape = math.prod(item.shape), "x".join(map(str, item.shape))
+        if size < SMALL:
+            continue
+        where = f"{item.dtype} [{shape}] over {'+'.join(item.axes)}"
+        if item.kind == "all-reduce" and "replica" not in item.axes and size in whole:
+            found.append(f"an all-reduce of a whole gradient, {where}: a reduce-scatter would send half as much")
+        if item.kind == "all-gather" and item.dtype == "f32" and request.compute_dtype == "bfloat16":
+            found.append(f"a parameter gathered before it is cast, {where}: bfloat16 would send half as much")
+    return sorted(set(found))

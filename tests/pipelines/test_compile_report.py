@@ -1,0 +1,81 @@
+"""--dry-run --compile: which programs are compiled, what is said of them, and what is said of one that does not fit."""
+
+import dataclasses
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.resources import Cpu
+from pipelines import compile_report
+from pipelines.compile_report import request_of
+from pipelines.corpus import eight_b_corpus
+from pipelines.scales import EIGHT_B
+from pipelines.tootsie import phases
+from runtime.cost.program import Collective
+from runtime.cost.request import Compiled, DoesNotFit
+
+GATHER = Collective("all-gather", "bf16", (1, 4096, 14_336), 2 * 4096 * 14_336, ("data_x",), 8, 64, True)
+SCATTER = Collective("reduce-scatter", "f32", (1, 512, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, False)
+REDUCE = Collective("all-reduce", "f32", (4096, 14_336), 4 * 4096 * 14_336, ("data_y",), 8, 32, False)
+COMPILED = Compiled(8 * 2**30, 120 * 2**20, (GATHER, SCATTER, REDUCE), 100.0, 2 * 2**30, {"libtpu": "1"})
+
+
+@pytest.fixture(scope="module")
+def main_line():
+    return phases(EIGHT_B, eight_b_corpus(EIGHT_B))
+
+
+def test_phases_that_differ_only_in_arguments_of_the_program_share_one(main_line):
+    train = {name: request_of(phase, "train") for name, phase in main_line.items()}
+    assert train["ocelot"] == train["jellyfish"] == train["phoenix"]
+    assert train["starling"] == train["deeper_starling"]
+    assert len(set(train.values())) == 3
+    assert (train["kestrel"].slice, train["kestrel"].num_slices) == ("v5litepod-256", 2)
+    assert not train["kestrel"].with_average and train["phoenix"].with_average
+    assert len({request_of(phase, "eval") for phase in main_line.values()}) == 2
+
+
+def test_a_phase_without_a_tpu_is_refused(main_line):
+    with pytest.raises(UserError, match=r"kestrel runs on 2 cpu, and only TPU programs are compiled .* --scale 8b"):
+        request_of(main_line["kestrel"].on(Cpu(2)), "train")
+
+
+def test_a_program_is_told_with_memory_flops_collectives_faults_and_the_roofline(main_line):
+    request = request_of(main_line["phoenix"], "train")
+    lines = "\n".join(compile_report._program(request, COMPILED, ["ocelot", "phoenix"]))
+    assert lines.startswith("train step, 3,072 x 4,096 tokens, v4-2048 (v4:8x8x16): ocelot, phoenix")
+    assert "8.00 GiB at its peak, of 30.75 (26%)" in lines
+    assert "parameters 30 MiB, moments and average 90 MiB" in lines
+    assert "6.071e+17 (causal), 6.477e+17 (full attention), 8.03e+17 executed" in lines
+    assert "all-gather         bf16  data_x       6,272 MiB in    64, hidden    64 (100% of the bytes)" in lines
+    assert "reduce-scatter     f32   data_x       6,272 MiB in    32, hidden     0 (0% of the bytes)" in lines
+    assert "fault           an all-reduce of a whole gradient, f32 [4096x14336] over data_y" in lines
+    assert "s a step: products 2.852" in lines
+
+
+def test_the_phases_add_up_to_days_and_chip_hours(main_line):
+    legs = compile_report.legs_in(main_line)
+    requests = {name: (request_of(phase, "train"), request_of(phase, "eval")) for name, phase in main_line.items()}
+    lines = list(compile_report._phases(legs, requests, {pair[0]: COMPILED for pair in requests.values()}))
+    assert [line.split()[0] for line in lines] == ["phase", *main_line, "all"]
+    days = [float(line.split()[-2]) for line in lines[1:]]
+    assert sum(days[:-1]) == pytest.approx(days[-1], abs=0.3)
+
+
+def test_a_step_that_does_not_fit_is_told_with_what_makes_it_fit(main_line, monkeypatch):
+    request = request_of(main_line["phoenix"], "train")
+
+    def outcome_of(asked):
+        fits = asked.num_microbatches == 4
+        return (COMPILED if fits else DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G")), False
+
+    monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
+    lines = compile_report._program(request, DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G"), ["phoenix"])
+    assert lines[1:] == [
+        "  does not fit    CompileTimeHbmOom: 40G exceeds 30.75G",
+        "  fits with       num_microbatches=4: 8.00 GiB",
+    ]
+    monkeypatch.setattr(compile_report, "outcome_of", lambda asked: (DoesNotFit("too large"), False))
+    assert compile_report._program(request, DoesNotFit("too large"), ["phoenix"])[-1].endswith("use more chips")
+    evaluation = dataclasses.replace(request_of(main_line["phoenix"], "eval"))
+    assert evaluation.global_batch_size == 4096

@@ -1,0 +1,111 @@
+"""The timeline command: exact tokens, rates at both ends, what changes and what was meant; drawn without a run."""
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from marin_dag.errors import UserError
+from pipelines.corpus import eight_b_corpus
+from pipelines.scales import EIGHT_B
+from pipelines.timeline import legs_in, main_line_of, phases_in, render
+from pipelines.timeline_plot import draw
+from pipelines.tootsie import branches, phases
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def steps():
+    corpus = eight_b_corpus(EIGHT_B)
+    main_line = phases(EIGHT_B, corpus)
+    return phases_in((main_line | branches(EIGHT_B, corpus, main_line)).values())
+
+
+@pytest.fixture(scope="module")
+def text(steps):
+    return render(steps)
+
+
+def test_tokens_are_exact_and_agree_with_the_published_ones(steps):
+    legs = legs_in(steps)
+    assert [(name, legs[name].end_tokens) for name in main_line_of(legs)] == [
+        ("kestrel", 660_001 * 1024 * 4096),
+        ("ocelot", 3_781_156_667_392),
+        ("jellyfish", 4_781_498_171_392),
+        ("phoenix", 11_072_966_754_304),
+        ("starling", 12_415_127_257_088),
+        ("deeper_starling", 12_750_671_577_088),
+    ]
+    assert all(leg.tokens_at(leg.settings.until_step) == leg.end_tokens for leg in legs.values())
+
+
+def test_every_phase_and_branch_has_a_row_and_a_paragraph(steps, text):
+    table, *paragraphs = text.split("\n\n")
+    assert len(table.splitlines()) == 1 + len(steps)
+    assert {paragraph.split()[0] for paragraph in paragraphs[:-1]} == set(steps)
+    assert "2,768,244,834,304   2.768T" in table
+    assert paragraphs[-1].startswith("6 phases: 1,420,000 steps, 12,750,671,577,088 tokens. 11 branches: ")
+
+
+def paragraph(text, name):
+    return next(part for part in text.split("\n\n")[1:] if part.split()[0] == name)
+
+
+def test_the_first_phase_says_everything_and_its_cycles(text):
+    kestrel = paragraph(text, "kestrel")
+    assert "from scratch, on 2 x v5litepod-256" in kestrel
+    assert "from step 0: 20 of 10,000 steps, the last 1,000 of each decaying to 1e-4" in kestrel
+    assert "from step 200,000: 23 of 20,000 steps, the last 2,000 of each decaying to 1e-4" in kestrel
+    assert "= weight_decay      0.05" in kestrel and "theta 10,000, no scaling" in kestrel
+
+
+def test_a_jump_is_shown_with_both_rates_and_its_step(text):
+    ocelot = paragraph(text, "ocelot")
+    assert "acknowledged: a jump from 1e-3 to 1.7e-3 at step 660,001" in ocelot
+    assert "~ weight_decay      0.05  ->  0.1\n    acknowledged: a jump at step 660,001" in ocelot
+    assert "~ rope              theta 10,000, no scaling  ->  theta 500,000, Llama-3 scaling ×8" in ocelot
+    assert "acknowledged" not in paragraph(text, "jellyfish")
+
+
+def test_the_mixture_of_a_phase_that_changes_it_midway_has_both_parts(text):
+    phoenix = paragraph(text, "phoenix")
+    assert "from step 0: dclm_baseline 25.7 %" in phoenix and "from step 822,000: nemotron_medium 30.8 %" in phoenix
+
+
+def test_a_phase_cut_in_two_changes_nothing_and_a_change_of_precision_is_shown(text):
+    assert "= everything as in the phase before" in paragraph(text, "spoonbill_norms")
+    assert "~ compute_dtype     bfloat16  ->  float32" in paragraph(text, "spoonbill_focused_fp32")
+
+
+def test_it_is_drawn_on_a_page_and_alone(steps, tmp_path):
+    draw(str(tmp_path / "timeline.html"), "Timeline of tootsie", steps)
+    draw(str(tmp_path / "timeline.svg"), "Timeline of tootsie", steps)
+    page = (tmp_path / "timeline.html").read_text()
+    assert page.startswith("<!doctype html>") and "cycles         from step 0: 20 of 10,000" in page
+    drawn = ElementTree.parse(tmp_path / "timeline.svg").getroot()
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+    words = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"kestrel", "phoenix", "spoonbill_deeper", "1,024", "4,096"} <= words
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(steps, tmp_path):
+    with pytest.raises(UserError, match=r"timeline\.gif: \.gif is no kind of picture; end it in \.html or \.svg"):
+        draw(str(tmp_path / "timeline.gif"), "t", steps)
+
+
+def test_the_command_prints_it_without_importing_anything_heavy(tmp_path):
+    program = (
+        "import sys; sys.argv = ['pipelines/tootsie.py', 'timeline', '--scale', '8b', '--prefix', sys.argv[1]]\n"
+        "import runpy\n"
+        "try:\n    runpy.run_path('pipelines/tootsie.py', run_name='__main__')\n"
+        "except SystemExit as left:\n    assert left.code == 0, left.code\n"
+        "print([name for name in ('jax', 'numpy', 'ray') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "runs")]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.rstrip().endswith("[]")
+    assert "12,750,671,577,088 tokens" in found.stdout
+    assert not (tmp_path / "runs").exists()

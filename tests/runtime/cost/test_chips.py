@@ -1,0 +1,41 @@
+"""Slices by their public names, and what their wires carry."""
+
+import pytest
+
+from runtime.cost.chips import slice_of
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "num_chips"),
+    [
+        ("v4-2048", "v4:8x8x16", 1024),
+        ("v4-128", "v4:4x4x4", 64),
+        ("v5litepod-256", "v5e:16x16", 256),
+        ("v5p-8", "v5p:2x2x1", 4),
+        ("v6e-64", "v6e:8x8", 64),
+    ],
+)
+def test_a_public_name_is_a_torus_and_v4_and_v5p_count_two_cores_a_chip(name, topology, num_chips):
+    found = slice_of(name)
+    assert (found.topology, found.num_chips) == (topology, num_chips)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("v9-8", "the generation is none of v4, v5litepod"),
+        ("v4", "the generation is none of"),
+        ("v5litepod-48", "is no torus that this project knows; it knows v5litepod-1, v5litepod-4"),
+        ("v4-9", "is no torus that this project knows; it knows v4-8"),
+    ],
+)
+def test_an_unknown_slice_is_refused_with_those_that_are_known(name, message):
+    with pytest.raises(ValueError, match=message):
+        slice_of(name)
+
+
+def test_an_axis_that_closes_to_a_ring_carries_twice_as_much():
+    assert slice_of("v4-2048").axis_bytes_per_second(2) == 90e9
+    assert slice_of("v4-16").axis_bytes_per_second(0) == 45e9
+    assert slice_of("v5litepod-256").axis_bytes_per_second(0) == 90e9
+    assert slice_of("v5litepod-64").axis_bytes_per_second(0) == 45e9

@@ -1,0 +1,113 @@
+"""What was compiled once is known; what determines the program is in its key; failures say what to do."""
+
+import dataclasses
+import importlib.metadata
+import subprocess
+
+import pytest
+
+from runtime.cost import compiler
+from runtime.cost.compiler import NoCompilerError, key_of, outcome_of
+from runtime.cost.request import Compiled, DoesNotFit, Request
+from runtime.model.config import LlamaConfig
+
+MODEL = LlamaConfig(512, 128, 256, 2, 2, 1, 64, 256)
+REQUEST = Request("train", "v5litepod-4", 1, MODEL, 256, 8, False, "bfloat16", "splash", "chunked_wide")
+COMPILED = Compiled(123, 45, (), 1.0, 6, {"libtpu": "1"})
+OUT_OF_MEMORY = (
+    "Traceback ...\nJaxRuntimeError: RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the "
+    "total memory required for HLO temporaries (26.60G) exceeds available HBM (15.75G).\nSee ..."
+)
+
+
+@pytest.fixture(autouse=True)
+def known_versions_and_an_empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path))
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"{name}-1")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The commands that were started; each answers with what `calls.answer` holds."""
+
+    class Calls(list):
+        answer = subprocess.CompletedProcess([], 0, stdout=f"noise\n{COMPILED.to_json()}\n", stderr="")
+
+    found = Calls()
+
+    def run(command, **options):
+        found.append((command, options))
+        return found.answer
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return found
+
+
+def test_a_program_is_compiled_once_in_a_process_that_sees_no_tpu(calls):
+    assert outcome_of(REQUEST) == (COMPILED, False)
+    assert outcome_of(REQUEST) == (COMPILED, True)
+    ((command, options),) = calls
+    assert Request.from_json(command[-1]) == REQUEST
+    assert options["env"]["JAX_PLATFORMS"] == "cpu"
+    assert options["env"]["TPU_SKIP_MDS_QUERY"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("step", "eval"),
+        ("slice", "v4-8"),
+        ("num_slices", 2),
+        ("model", dataclasses.replace(MODEL, num_hidden_layers=3)),
+        ("global_batch_size", 16),
+        ("with_average", True),
+        ("remat", "dots"),
+        ("num_microbatches", 2),
+        ("loss_kernel", "pallas_tpu"),
+        ("reduce_dtype", "bfloat16"),
+    ],
+)
+def test_everything_that_determines_the_program_is_in_its_key(field, value):
+    assert key_of(dataclasses.replace(REQUEST, **{field: value})) != key_of(REQUEST)
+
+
+def test_another_compiler_or_another_source_is_another_program(monkeypatch, tmp_path):
+    before = key_of(REQUEST)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: f"{name}-2")
+    other_version = key_of(REQUEST)
+    source = tmp_path / "source.py"
+    source.write_text("x = 1")
+    monkeypatch.setattr(compiler, "_source_files", lambda: iter([source]))
+    one = key_of(REQUEST)
+    source.write_text("x = 2")
+    assert len({before, other_version, one, key_of(REQUEST)}) == 4
+
+
+def test_the_modules_of_the_step_are_among_the_sources_and_the_roofline_is_not():
+    names = {"/".join(path.parts[-2:]) for path in compiler._source_files()}
+    assert {"training/train_step.py", "parallel/collectives.py", "model/llama.py", "cost/program.py"} <= names
+    assert "cost/roofline.py" not in names
+
+
+def test_too_much_memory_is_an_outcome_and_is_known_afterwards(calls):
+    calls.answer = subprocess.CompletedProcess([], 1, stdout="", stderr=OUT_OF_MEMORY)
+    outcome, _ = outcome_of(REQUEST)
+    assert isinstance(outcome, DoesNotFit)
+    assert "(26.60G) exceeds available HBM (15.75G)" in outcome.message
+    assert outcome_of(REQUEST) == (outcome, True)
+
+
+def test_another_failure_is_an_error_with_its_last_lines_and_nothing_is_kept(calls, tmp_path):
+    calls.answer = subprocess.CompletedProcess([], 1, stdout="", stderr="ValueError: something else")
+    with pytest.raises(RuntimeError, match=r"the train step for 1 x v5litepod-4 failed:\nValueError: something else"):
+        outcome_of(REQUEST)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_without_libtpu_the_error_says_what_to_install(monkeypatch):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(NoCompilerError, match=r"pip install 'marin-dag\[tpu-compile\]'"):
+        outcome_of(REQUEST)

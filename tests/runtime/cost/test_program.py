@@ -1,0 +1,84 @@
+"""The scheduled text of a TPU program: every collective once, its bytes, axis and times, and whether work hides it."""
+
+import dataclasses
+import pathlib
+
+import pytest
+
+from runtime.cost.faults import faults
+from runtime.cost.program import Collective, collectives
+from runtime.cost.request import Request
+from runtime.model.config import LlamaConfig
+
+TEXT = pathlib.Path(__file__).with_name("scheduled.hlo").read_text()
+SIZES = {"replica": 1, "data_x": 2, "data_y": 2, "data_z": 2}
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Collective]:
+    return collectives(TEXT, SIZES)
+
+
+def test_a_gather_carried_by_a_product_is_one_hidden_collective_for_each_turn_of_the_loop(found):
+    (gather,) = [item for item in found if item.shape == (1, 32, 64)]
+    assert gather == Collective(
+        kind="all-gather", dtype="bf16", shape=(1, 32, 64), array_bytes=2 * 32 * 64, axes=("data_x",), num_devices=2,
+        times=5, is_hidden=True,
+    )  # fmt: skip
+    assert gather.wire_bytes == 5 * 32 * 64  # half of the array comes from elsewhere
+
+
+def test_a_bare_reduce_scatter_is_exposed_and_counts_the_whole_gradient(found):
+    (scatter,) = [item for item in found if item.kind == "reduce-scatter"]
+    assert (scatter.axes, scatter.times, scatter.is_hidden) == (("data_x",), 5, False)
+    assert scatter.array_bytes == 2 * 4 * 16 * 64
+    assert scatter.wire_bytes == 5 * 4 * 16 * 64
+
+
+def test_a_start_and_its_done_are_hidden_only_if_a_product_lies_between(found):
+    gathers = [item for item in found if item.shape == (8, 8)]
+    assert [(item.is_hidden, item.axes, item.wire_bytes) for item in gathers] == [
+        (False, ("data_z",), 64),
+        (True, ("data_z",), 64),
+    ]
+
+
+def test_an_all_reduce_of_several_arrays_counts_all_of_them_twice_over_all_axes(found):
+    (reduce,) = [item for item in found if item.kind == "all-reduce"]
+    assert reduce.axes == ("data_x", "data_y", "data_z")
+    assert reduce.array_bytes == 16
+    assert reduce.wire_bytes == 28
+
+
+def test_what_goes_between_slices_is_counted_once(found):
+    (sent,) = [item for item in found if "replica" in item.axes]
+    assert (sent.kind, sent.wire_bytes, sent.is_hidden) == ("send", 64, False)
+
+
+def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():
+    with pytest.raises(ValueError, match="the program is not scheduled"):
+        collectives(TEXT.replace("is_scheduled=true", "is_scheduled=false"), SIZES)
+    with pytest.raises(ValueError, match="condition: not the condition of a scan"):
+        collectives(TEXT.replace("direction=LT", "direction=GT"), SIZES)
+
+
+MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
+REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, True, "bfloat16", "splash", "chunked_wide")
+GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
+
+
+def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_faults():
+    gather = Collective("all-gather", "f32", (1, 4096, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, True)
+    reduced, gathered = faults(REQUEST, (GRADIENT, gather))
+    assert "a parameter gathered before it is cast, f32 [1x4096x14336] over data_x" in reduced + gathered
+    assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered
+
+
+def test_scatters_small_sums_and_sums_between_slices_are_no_faults():
+    good = (
+        dataclasses.replace(GRADIENT, kind="reduce-scatter"),
+        dataclasses.replace(GRADIENT, axes=("replica",)),
+        dataclasses.replace(GRADIENT, shape=(64, 14_336)),
+        dataclasses.replace(GRADIENT, kind="all-gather", dtype="bf16"),
+    )
+    assert faults(REQUEST, good) == []

@@ -1,0 +1,59 @@
+"""The roofline by hand: counts, peaks and wires of a model small enough for a pencil."""
+
+import dataclasses
+
+import pytest
+
+from runtime.cost.program import Collective
+from runtime.cost.request import Compiled, DoesNotFit, Request
+from runtime.cost.roofline import flops_of, roofline_of, seconds_of
+from runtime.model.config import LlamaConfig
+
+MODEL = LlamaConfig(
+    vocab_size=100, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=4, max_position_embeddings=32,
+)  # fmt: skip
+REQUEST = Request("train", "v5litepod-4", 1, MODEL, 32, 64, False, "bfloat16", "splash", "chunked_wide")
+TOKENS = 64 * 32
+ATTENTION = 2 * 2 * 2 * 4 * 32  # forward, below the diagonal: layers x heads x head_dim x sequence, a product and a sum
+HEAD = 2 * 100 * 8
+LAYERS = 2 * (2 * (8 * 4 * (4 + 2) + 3 * 8 * 16 + 2 * 8) + 8)
+
+
+def test_flops_are_counted_causally_in_full_and_as_executed():
+    found = flops_of(REQUEST)
+    assert found.causal == TOKENS * 3 * (LAYERS + HEAD + ATTENTION)
+    assert found.full == found.causal + 3 * TOKENS * ATTENTION
+    assert found.executed == TOKENS * (4 * LAYERS + 4.5 * ATTENTION + 3 * HEAD)
+    kept = flops_of(dataclasses.replace(REQUEST, remat="none", loss_kernel="pallas_tpu"))
+    assert kept.executed == TOKENS * (3 * LAYERS + 3.5 * ATTENTION + 5 * HEAD)
+    assert flops_of(dataclasses.replace(REQUEST, step="eval")).executed == TOKENS * (LAYERS + HEAD + ATTENTION)
+
+
+def compiled(*items: Collective) -> Compiled:
+    return Compiled(0, 0, items, 0.0, 0, {})
+
+
+def test_a_step_is_products_optimiser_and_what_is_exposed():
+    exposed = Collective("all-gather", "bf16", (4, 4), 90_000_000, ("data_x",), 2, 2, False)
+    found = roofline_of(REQUEST, compiled(exposed, dataclasses.replace(exposed, is_hidden=True)))
+    assert found.products_seconds == flops_of(REQUEST).executed / (4 * 197e12)
+    assert found.exposed_seconds == found.hidden_seconds == 2 * 45_000_000 / 45e9
+    assert found.optimizer_seconds == pytest.approx(4 * MODEL.num_parameters / 4 * 7 / 0.819e12)
+    assert found.step_seconds == pytest.approx(
+        max(found.products_seconds, found.weights_seconds) + found.optimizer_seconds + found.exposed_seconds
+    )
+    assert found.exposed_share == found.exposed_seconds / found.step_seconds
+    assert found.tokens_per_second == TOKENS / found.step_seconds
+
+
+def test_between_slices_the_network_is_what_counts():
+    item = Collective("all-reduce", "f32", (4, 4), 31_250_000, ("replica",), 2, 1, False)
+    assert seconds_of(item, dataclasses.replace(REQUEST, num_slices=2)) == pytest.approx(0.01)
+
+
+def test_requests_and_outcomes_survive_the_way_through_json():
+    assert Request.from_json(REQUEST.to_json()) == REQUEST
+    item = Collective("all-gather", "bf16", (4, 4), 32, ("data_x", "data_y"), 2, 2, False)
+    assert Compiled.from_json(compiled(item).to_json()) == compiled(item)
+    assert DoesNotFit("too large").message == "too large"
