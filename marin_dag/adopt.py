@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import fsspec
 import google_crc32c
 from pydantic import BaseModel
 
@@ -70,6 +69,8 @@ class Adoption(NamedTuple):
 
 def sources_at(path: str) -> tuple[Any, list[Source]]:
     """The file system, and every file at `path` in the order of their relative paths."""
+    import fsspec  # not above: a plan does without it
+
     files, root = fsspec.core.url_to_fs(path)
     if not files.exists(root):
         raise UserError(f"adopt {path}: there is nothing at that path.")

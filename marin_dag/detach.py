@@ -3,7 +3,6 @@
 The job gets a copy of the project's folder, without what git ignores: an edit made meanwhile does not reach it.
 """
 
-import asyncio
 import contextlib
 import dataclasses
 import json
@@ -109,6 +108,8 @@ class DetachedRuns:
 
     def follow(self, name: str) -> Job:
         """Prints what the job says until it has ended."""
+        import asyncio  # not above: it costs every plan what it costs here once
+
         asyncio.run(self._print_log(name))
         while not (job := self.newest(name)).has_ended:
             time.sleep(POLL_SECONDS)

@@ -16,7 +16,9 @@ ALLOWED = {
     "steps": {"steps", "runtime", "marin_dag"},
     "pipelines": {"pipelines", "steps", "runtime", "marin_dag"},
 }
-HEAVY = ("jax", "ray", "numpy", "pyarrow", "tensorstore", "tokenizers", "torch", "lm_eval", "gcsfs", "rich")
+HEAVY = (
+    "jax", "ray", "numpy", "pyarrow", "tensorstore", "tokenizers", "torch", "lm_eval", "fsspec", "gcsfs", "asyncio", "rich",
+)  # fmt: skip
 VAGUE = {"utils", "util", "common", "helpers", "misc"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
