@@ -17,7 +17,8 @@ ALLOWED = {
     "pipelines": {"pipelines", "steps", "runtime", "marin_dag"},
 }
 HEAVY = (
-    "jax", "ray", "numpy", "pyarrow", "tensorstore", "tokenizers", "torch", "lm_eval", "fsspec", "gcsfs", "asyncio", "rich",
+    "jax", "ray", "numpy", "pyarrow", "tensorstore", "tokenizers", "torch", "lm_eval", "fsspec", "gcsfs", "asyncio",
+    "rich",
 )  # fmt: skip
 VAGUE = {"utils", "util", "common", "helpers", "misc"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
