@@ -10,6 +10,7 @@ import contextlib
 import errno
 import importlib.util
 import os
+import re
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -20,8 +21,10 @@ from typing import IO, Any, NamedTuple
 import google_crc32c
 
 from marin_dag.errors import UserError
+from marin_dag.transient import TRANSIENT_NUMBERS
 
-TEMPORARY_PREFIX = ".tmp-"
+# Nothing else is hidden: a step's own `.tmp-something` is part of its output.
+TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]{32}")
 CHECKSUM_BLOCK_IN_BYTES = 1 << 20
 LIMITS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a write that met a limit of the machine."""
@@ -238,13 +241,13 @@ class LocalStore(Store):
         target = self._root / checked(path)
         with _explained(target):
             if mode == "wb":
-                target.parent.mkdir(parents=True, exist_ok=True)
+                _make_folder(target.parent)
             return target.open(mode)
 
     def copy(self, source: str, target: str) -> None:
         link = self._root / checked(target)
         with _explained(link):
-            link.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(link.parent)
             os.link(self._root / checked(source), link)
 
     def make_folder(self, path: str) -> str:
@@ -254,20 +257,29 @@ class LocalStore(Store):
 
     def settle(self, path: str) -> tuple[int, str]:
         target = self._root / checked(path)
+        if target.is_symlink():
+            raise StoreError(
+                f"{target}: a symbolic link, and an output holds its own bytes, so that a whole prefix can move; write "
+                "the file itself (shutil.copy follows a link, shutil.copytree too)."
+            )
         checksum, size = google_crc32c.Checksum(), 0
         with _explained(target), target.open("rb") as file:
             while block := file.read(CHECKSUM_BLOCK_IN_BYTES):
                 checksum.update(block)
                 size += len(block)
             os.fsync(file.fileno())
-            _flush_folder(target.parent)
+            # The step made the folders on the way, and a power cut forgets a folder with all that is in it.
+            folder = target.parent
+            while folder.is_relative_to(self._root):
+                _flush_folder(folder)
+                folder = folder.parent
         return size, checksum.digest().hex()
 
     @contextlib.contextmanager
     def _temporary(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
         """A flushed file with `data` beside `path`. One that a kill leaves behind has a name that no listing shows."""
         target = self._root / checked(path)
-        temporary = target.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
         with _explained(target):
             _make_folder(target.parent)
             try:
@@ -287,13 +299,14 @@ def _walk(folder: Path, entries: list[Entry], skip: int) -> None:
         return
     with children:
         for child in children:
-            if child.name.startswith(TEMPORARY_PREFIX):
+            if TEMPORARY_NAME.fullmatch(child.name):
                 continue
             if child.is_dir(follow_symlinks=False):
                 _walk(Path(child.path), entries, skip)
                 continue
             with contextlib.suppress(FileNotFoundError):  # deleted since the folder was read
-                status = child.stat()
+                # A link counts as what it is; `settle` refuses it.
+                status = child.stat(follow_symlinks=False)
                 entries.append(Entry(child.path[skip:], status.st_size, status.st_mtime))
 
 
@@ -320,7 +333,8 @@ def _explained(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise StoreError(explain_os_error(error, str(path))) from error
+        passes = error.errno in TRANSIENT_NUMBERS
+        raise StoreError(explain_os_error(error, str(path)), is_transient=passes) from error
 
 
 def explain_os_error(error: OSError, path: str) -> str:
@@ -335,6 +349,18 @@ def explain_os_error(error: OSError, path: str) -> str:
             cure = "no permission to write there; get it (`ls -ld` shows who has) or pass another --prefix"
         case errno.ENOTDIR | errno.EEXIST | errno.EISDIR:
             cure = "a file stands where a folder is needed, or the reverse; move it away or pass another --prefix"
+        case errno.EMFILE | errno.ENFILE:
+            cure = f"too many open files; raise `ulimit -n`, {again}"
+        case errno.ENAMETOOLONG:
+            cure = "the name is too long for this file system; pass a shorter --prefix, or give the step a shorter name"
+        case errno.ELOOP:
+            cure = "symbolic links lead in a circle; remove one of them or pass another --prefix"
+        case errno.EIO:
+            cure = f"the disk reports a fault (`dmesg` says which); pass a --prefix on another disk, {again}"
+        case number if number in TRANSIENT_NUMBERS:
+            cure = f"the network file system does not answer; see that it is mounted (`df` names it), {again}"
         case _:
-            cure = "see the operating system's message"
+            cure = (
+                f"an error that this program does not know; `df -h` and `ls -ld` on the folder may tell more, {again}"
+            )
     return f"{path}: {error.strerror or error}: {cure}."

@@ -101,7 +101,7 @@ def test_an_unknown_kind_of_store_is_refused_with_the_kinds_there_are():
 def test_a_temporary_file_that_a_kill_left_is_never_listed(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     store.write("commits/a", b"1")
-    (tmp_path / "commits" / ".tmp-0123").write_bytes(b"torn")
+    (tmp_path / "commits" / f".tmp-{'0a' * 16}").write_bytes(b"torn")
     assert [entry.path for entry in store.list("commits")] == ["commits/a"]
 
 
@@ -131,6 +131,12 @@ except StoreError as error:
         (errno.ENOSPC, "the disk (or your quota) is full; free some space or pass another --prefix"),
         (errno.EACCES, "no permission to write there"),
         (errno.EROFS, "no permission to write there"),
+        (errno.EMFILE, "too many open files; raise `ulimit -n`"),
+        (errno.ENAMETOOLONG, "pass a shorter --prefix"),
+        (errno.ELOOP, "symbolic links lead in a circle"),
+        (errno.EIO, "the disk reports a fault"),
+        (errno.ESTALE, "the network file system does not answer; see that it is mounted"),
+        (errno.ENOMSG, "`df -h` and `ls -ld` on the folder may tell more, then run the same command again"),
     ],
 )
 def test_an_error_of_the_disk_names_the_file_and_the_cure(number: int, message: str):

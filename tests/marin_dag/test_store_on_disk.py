@@ -1,0 +1,148 @@
+"""What a local disk can get wrong: a power cut, a link, a name, a disk that is truly full."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marin_dag.records import Records, make_manifest
+from marin_dag.store import LocalStore, StoreError
+from marin_dag.transient import is_transient
+from tests.marin_dag.kill_everywhere import committed_bytes
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def flushed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every file and folder that was flushed to the disk, in order."""
+    paths: list[str] = []
+    fsync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115 -- of a descriptor
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    return paths
+
+
+def test_every_folder_on_the_way_to_a_record_is_flushed(tmp_path: Path, flushed: list[str]):
+    LocalStore(str(tmp_path / "runs")).create("commits/deep/x", b"1")
+    for folder in (tmp_path, tmp_path / "runs", tmp_path / "runs/commits", tmp_path / "runs/commits/deep"):
+        assert str(folder) in flushed
+
+
+def test_every_folder_that_a_step_made_is_flushed_before_its_record(tmp_path: Path, flushed: list[str]):
+    store = LocalStore(str(tmp_path / "runs"))
+    output = Path(store.make_folder("outputs/x/attempt"))
+    (output / "shards/00000/part").mkdir(parents=True)
+    (output / "shards/00000/part/file").write_bytes(b"1")
+    flushed.clear()
+    make_manifest(store, "outputs/x/attempt")
+    file = output / "shards/00000/part/file"
+    assert flushed[0] == str(file)
+    folders = [folder for folder in file.parents if folder.is_relative_to(tmp_path / "runs")]
+    assert flushed[1:] == [str(folder) for folder in folders]
+
+
+def test_streams_and_copies_flush_the_folders_that_they_make(tmp_path: Path, flushed: list[str]):
+    store = LocalStore(str(tmp_path / "runs"))
+    with store.open("a/b/file", "wb") as file:
+        file.write(b"1")
+    assert str(tmp_path / "runs/a") in flushed
+    store.copy("a/b/file", "c/d/file")
+    assert str(tmp_path / "runs/c") in flushed
+
+
+@pytest.mark.parametrize("target", ["there", "gone", "folder"])
+def test_a_link_in_an_output_is_refused_and_not_dropped(tmp_path: Path, target: str):
+    store = LocalStore(str(tmp_path))
+    store.write("outputs/x/there", b"1")
+    store.write("outputs/x/folder/inside", b"1")
+    (tmp_path / "outputs/x/link").symlink_to(target)
+    with pytest.raises(StoreError, match=r"outputs/x/link: a symbolic link, and an output holds its own bytes"):
+        make_manifest(store, "outputs/x")
+
+
+def test_a_file_of_a_step_that_looks_temporary_is_part_of_its_output(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    store.write("outputs/x/.tmp-cache", b"1")
+    store.write("outputs/x/.hidden", b"1")
+    assert [entry.path for entry in make_manifest(store, "outputs/x")] == [".hidden", ".tmp-cache"]
+
+
+def test_a_network_disk_that_does_not_answer_is_a_passing_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    import errno
+
+    def stale(descriptor: int) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "fsync", stale)
+    with pytest.raises(StoreError) as caught:
+        LocalStore(str(tmp_path)).write("a", b"1")
+    assert is_transient(caught.value)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, kibibytes: int) -> Iterator[bool]:
+    """`folder` on a disk of its own; yields False where this process may not mount one, and it is an ordinary one."""
+    folder.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={kibibytes}k"]
+    mounted = subprocess.run(["mount", *options, "tmpfs", str(folder)], capture_output=True).returncode == 0
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+def run_toy(prefix: Path, marks: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    marks.mkdir(exist_ok=True)
+    command = [sys.executable, "tests/marin_dag/toy_driver.py", str(prefix), "local", "0", str(marks)]
+    every = {**os.environ, "PYTHONPATH": str(REPOSITORY), "LARGE": "1", **environment}
+    return subprocess.run(command, env=every, cwd=REPOSITORY, capture_output=True, text=True)
+
+
+def test_a_full_disk_is_one_message_loses_nothing_and_the_same_command_completes(tmp_path: Path):
+    disk, undisturbed = tmp_path / "disk", tmp_path / "undisturbed"
+    assert run_toy(undisturbed, tmp_path / "marks").returncode == 0
+    pages = sum(-(-path.stat().st_size // 4096) for path in undisturbed.rglob("*") if path.is_file())
+    # The ballast leaves room for all but the last step, of 300 KB with log and record; without it there is plenty.
+    with small_disk(disk, pages * 4 + 400) as is_mounted:
+        prefix, ballast = disk / "runs", disk / "ballast"
+        if is_mounted:
+            ballast.write_bytes(b"x" * 650 * 1024)
+        # Where no disk can be mounted, the kernel's limit of a file's size stands for it.
+        done = run_toy(prefix, tmp_path / "marks2", **({} if is_mounted else {"FILE_LIMIT": "50000"}))
+        shown = done.stdout + done.stderr
+        said = "No space left on device: the disk (or your quota) is full" if is_mounted else "File too large"
+        assert done.returncode == 1, shown
+        assert said in shown
+        assert "then run the same command again, nothing finished is lost" in shown
+        assert "6 of 7 steps are done, 1 failed" in shown
+        assert "Traceback" not in shown
+        kept = Records(LocalStore(str(prefix))).committed_keys()
+        if is_mounted:
+            ballast.unlink()
+        again = run_toy(prefix, tmp_path / "marks2")
+        assert again.returncode == 0, again.stdout
+        assert kept < Records(LocalStore(str(prefix))).committed_keys()
+        assert committed_bytes(prefix) == committed_bytes(undisturbed)
+
+
+def test_a_disk_that_is_full_before_the_first_step_is_one_message(tmp_path: Path):
+    with small_disk(tmp_path / "disk", 64) as is_mounted:
+        if is_mounted:
+            (tmp_path / "disk/ballast").write_bytes(b"x" * 63 * 1024)
+        done = run_toy(tmp_path / "disk/runs", tmp_path / "marks", **({} if is_mounted else {"FILE_LIMIT": "2500"}))
+        shown = done.stdout + done.stderr
+        assert done.returncode == 1
+        assert ("the disk (or your quota) is full" if is_mounted else "raise `ulimit -f`") in shown
+        assert "Traceback" not in shown
+        if is_mounted:
+            (tmp_path / "disk/ballast").unlink()
