@@ -78,13 +78,18 @@ class ShardMap:
         self._keys = self._shard_keys()
 
     def _shard_keys(self) -> list[str]:
-        """What each shard is; equal items are told apart by their number among them."""
+        """What each shard is; equal items are told apart by their number among them.
+
+        What a step hands on of its own output has another path in each attempt, and all has where the prefix moves.
+        """
         name = _name(self.function)
         called = [name, _bound_arguments(self.function, f"{self.name}: bound by {name}")]
+        own_output, prefix = (json.dumps(path)[1:-1] for path in (self.store.url(self.output_path), self.store.prefix))
         seen: dict[str, int] = {}
         keys = []
         for index, (item, closure) in enumerate(zip(self.items, self._closures, strict=True)):
-            content = sha256([*called, closure.fingerprint, canonical(item, f"{self.name}[{index}]")])
+            shard = json.dumps([*called, closure.fingerprint, canonical(item, f"{self.name}[{index}]")])
+            content = sha256(shard.replace(f"{own_output}/", "<output>/").replace(f"{prefix}/", "<prefix>/"))
             seen[content] = seen.get(content, 0) + 1
             keys.append(sha256([content, seen[content]]))
         return keys

@@ -68,8 +68,19 @@ def test_a_same_size_rewrite_of_what_is_kept_in_a_remote_store_is_noticed(prefix
     assert output(prefix, step, "shards/00001/square.txt") == "1"
 
 
-def keys(function: Any, items: list[Any], folder: Path) -> list[str]:
-    return ShardMap(open_store(str(folder)), "records", "output", "shards", function, items, None)._keys  # type: ignore[arg-type]
+def keys(function: Any, items: list[Any], folder: Path, output: str = "output") -> list[str]:
+    return ShardMap(open_store(str(folder)), "records", output, "shards", function, items, None)._keys  # type: ignore[arg-type]
+
+
+def test_a_path_inside_the_output_is_the_same_in_every_attempt(tmp_path: Path) -> None:
+    def handed_on(attempt: str, file: str = "signatures/00000") -> list[str]:
+        path = f"{open_store(str(tmp_path)).url(attempt)}/{file}"
+        return [*keys(square, [path], tmp_path, attempt), *keys(functools.partial(shout, path), [1], tmp_path, attempt)]
+
+    assert handed_on("outputs/a/20260101-000000-0000") == handed_on("outputs/a/20260101-000001-1111")
+    moved = [open_store(str(tmp_path / name)).url("outputs/b/1/text") for name in ("here", "there")]
+    assert keys(square, [moved[0]], tmp_path / "here") == keys(square, [moved[1]], tmp_path / "there")
+    assert handed_on("outputs/a/20260101-000000-0000") != handed_on("outputs/a/20260101-000000-0000", "other")
 
 
 def test_a_shard_goes_by_its_function_what_is_bound_to_it_and_its_item(tmp_path: Path) -> None:
