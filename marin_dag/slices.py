@@ -1,7 +1,7 @@
 """TPU slices by their public names: how many hosts a slice has, and how its chips are wired.
 
 A name counts TensorCores on v4 and v5p (two a chip), chips on v5e and v6e. Each size has one topology here, the one
-that Google Cloud gives by default.
+that Google Cloud gives by default. A v4 larger than v4-2048 is left out: Ray cannot reserve it.
 """
 
 from typing import NamedTuple
@@ -10,11 +10,11 @@ CORES_PER_CHIP = {"v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
 CHIPS_PER_HOST = 4
 SINGLE_HOST_CHIPS = {"v4": 4, "v5p": 4, "v5litepod": 8, "v6e": 8}
 """The largest slice that is one machine; larger ones are made of machines with CHIPS_PER_HOST chips."""
-_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
+_CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16")
 _SQUARES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 TOPOLOGIES = {
     "v4": _CUBES,
-    "v5p": (*_CUBES, "16x16x16", "16x16x24"),
+    "v5p": (*_CUBES, "8x16x16", "16x16x16", "16x16x24"),
     "v5litepod": _SQUARES,
     "v6e": _SQUARES,
 }

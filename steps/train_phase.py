@@ -155,6 +155,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     import jax
 
     from runtime.kernels.choice import default_kernels
+    from runtime.parallel.hosts import agree, join_hosts
     from runtime.parallel.mesh import platform
     from runtime.tracking.events import EventLog
     from runtime.training.control import Control
@@ -165,6 +166,14 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     published = context.milestones()
     if config.until_step in published:
         return published[config.until_step].result
+    host = context.host
+    join_hosts(
+        coordinator=host.coordinator,
+        num_hosts=host.num_hosts,
+        index=host.index,
+        num_slices=host.num_slices,
+        slice_index=host.slice_index,
+    )
     mesh = _mesh(context)
     kernels = default_kernels(platform(mesh), sequence_length=config.sequence_length)
     train_step = build_train_step(
@@ -178,7 +187,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         remat="full",
     )
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
-    with EventLog(f"{context.work_path}/events/{context.attempt}.jsonl") as events:
+    of_host = "" if host.index == 0 else f".host{host.index}"
+    with EventLog(f"{context.work_path}/events/{context.attempt}{of_host}.jsonl") as events:
         events.write(
             "phase",
             name=context.name,
@@ -233,7 +243,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                     loader=_loader(config),
                     saving=saving,
                     events=events,
-                    control=Control(context.stop_requested),
+                    control=Control(context.stop_requested, agree=agree),
                     on_milestone=publish,
                     on_progress=show,
                     exports=exports,

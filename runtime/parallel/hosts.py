@@ -6,6 +6,8 @@ Before any device is asked for: a process that has seen its own devices cannot j
 import os
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 MEGASCALE_PORT = "8081"
 INITIALIZATION_TIMEOUT_SECONDS = 300
@@ -38,3 +40,17 @@ def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int 
         initialization_timeout=INITIALIZATION_TIMEOUT_SECONDS,
         cluster_detection_method="deactivate",
     )
+
+
+def agree(word: int) -> int:
+    """The largest word of all hosts, the same on each; every host must ask."""
+    if jax.process_count() == 1:
+        return word
+    return int(np.max(multihost_utils.process_allgather(np.int32(word))))
+
+
+def whole(array: jax.Array) -> np.ndarray:
+    """All of an array, of which this host may hold a part; every host must ask."""
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(jax.device_get(array))
+    return np.asarray(multihost_utils.process_allgather(array, tiled=True))

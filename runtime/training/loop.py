@@ -17,6 +17,7 @@ import numpy as np
 
 from runtime.data.loader import Batch, DataPosition, Loader
 from runtime.data.mixing.feedback import Feedback
+from runtime.parallel.hosts import whole
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.source_losses import SourceLosses, rows_of_update
@@ -170,10 +171,13 @@ class _Saver:
             write_seconds=round(saving.write_seconds, 4),
             size_in_bytes=saving.size_in_bytes,
         )
+        if milestone is not None:
+            self._on_milestone(run, milestone)
+        if jax.process_index() > 0:  # what host 0 has yet to complete looks half-written to the others
+            return
         if milestone is None:
             self._plan.temporary.prune(run.step)
         else:
-            self._on_milestone(run, milestone)
             self._plan.temporary.prune(run.step, keep=0)  # the milestone is as good, and permanent
 
 
@@ -284,8 +288,9 @@ def train(
 
 
 def _fetched(update: _Pending) -> MetricsRow:
-    fetched = jax.device_get(update.metrics)._asdict()
-    figures = {name: fetched[name].item() for name in fetched if name not in ("row_loss", "row_targets")}
+    of_rows = {"row_loss", "row_targets"}  # split over the hosts
+    fetched = jax.device_get({name: value for name, value in update.metrics._asdict().items() if name not in of_rows})
+    figures = {name: value.item() for name, value in fetched.items()}
     wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
     if wrong:
         raise NonFiniteError(
@@ -299,7 +304,7 @@ def _fetched(update: _Pending) -> MetricsRow:
 
 def _losses_by_source(update: _Pending, loader: Loader) -> list[SourceLosses]:
     """Sums over the rows of each source, in float64 and in the order of the rows."""
-    losses, targets = jax.device_get((update.metrics.row_loss, update.metrics.row_targets))
+    losses, targets = whole(update.metrics.row_loss), whole(update.metrics.row_targets)
     index, count = update.batch.source_index, len(loader.sources)
 
     def by_identity(values: np.ndarray) -> dict[str, Any]:

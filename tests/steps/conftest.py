@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from marin_dag.context import ALONE, Host
 from marin_dag.inputs import Input
 from marin_dag.resources import Cpu, Resources
 from marin_dag.step import StepKind
@@ -27,6 +28,7 @@ class FolderContext:
     lease_epoch: int = 1
     log: logging.Logger = logging.getLogger("test")  # noqa: RUF009 -- shared on purpose
     resources: Resources = Cpu(1)  # noqa: RUF009 -- frozen
+    host: Host = ALONE
 
     def map(self, function: Callable[..., Any], items: Iterable[Any], *, in_flight: int, name: str = "shards") -> list:
         return [function(item, f"{self.output_path}/{name}/{index:05d}") for index, item in enumerate(items)]

@@ -1,6 +1,11 @@
 """The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
 
 import logging
+import os
+import pickle
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.context import StepStopped
+from marin_dag.context import ALONE, StepStopped
 from marin_dag.errors import RefusedConfigError
 from marin_dag.inputs import Input
 from marin_dag.resources import Cpu
@@ -88,6 +93,7 @@ class Attempt:
         self.work_path = f"{trajectory.folder}/work"
         self.log = logging.getLogger(__name__)
         self.resources = Cpu(2)
+        self.host = ALONE
         self._asked = 0
 
     def map(self, function: Any, items: Any, *, in_flight: int, name: str = "shards") -> list[Any]:
@@ -413,3 +419,32 @@ def test_a_phase_that_jumps_is_refused_with_the_option_that_says_it_is_meant(pha
     with pytest.raises(RefusedConfigError, match="weight_decay changes") as refused:
         train_phase.check(jumping.config)
     assert refused.value.cure == {"acknowledge": '["weight_decay"]'}
+
+
+def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(tmp_path, phase):
+    (tmp_path / "config").write_bytes(pickle.dumps(phase))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "JAX_PLATFORMS": "cpu"}
+    trees = []
+    for num_hosts in (1, 2):
+        folder = tmp_path / str(num_hosts)
+        command = [sys.executable, "-m", "tests.steps.train_on_hosts", str(tmp_path / "config"), str(folder)]
+        hosts = [
+            subprocess.Popen(
+                [*command, str(index), str(num_hosts), coordinator],
+                env=environment,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for index in range(num_hosts)
+        ]
+        for host in hosts:
+            errors = host.communicate()[1]
+            assert host.returncode == 0, errors
+        output = folder / "outputs" / "attempt-1"
+        files = (path for path in output.rglob("*") if path.is_file() and "parts" not in path.parts)
+        trees.append({str(path.relative_to(output)): path.read_bytes() for path in files})
+    assert trees[0].keys() == trees[1].keys()
+    assert [name for name in trees[0] if trees[0][name] != trees[1][name]] == []
