@@ -2,8 +2,9 @@
 
 PYTHON ?= python3
 TORCH = torch==2.13.0
+LIBTPU = libtpu==0.0.51
 
-.PHONY: tootsie test benchmarks lock format clean
+.PHONY: tootsie test benchmarks compile-matrix lock format clean
 
 tootsie: .venv/ready
 	@echo "running the flagship at laptop scale: about 6 minutes on two cores the first time, seconds when all is done"
@@ -35,6 +36,15 @@ test: .venv/test-ready
 # Each prints its figure and the peer's; the peers live in an environment of their own.
 benchmarks: .venv/test-ready .venv-peers/ready
 	for file in benchmarks/*.py; do grep -q '^def main' $$file && { echo "== $$file"; .venv/bin/python $$file || exit 1; }; done; true
+
+# Compiles every kernel and five sizes of model for TPUs that are not here: half an hour on two cores; libtpu is 590 MB.
+# It stays beside the environment: where libtpu is installed, every start of JAX looks for a TPU and takes its lock file.
+compile-matrix: .venv/ready .venv-libtpu/ready
+	PYTHONPATH=.venv-libtpu .venv/bin/python -m runtime.cost.matrix
+
+.venv-libtpu/ready:
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --target .venv-libtpu $(LIBTPU)
+	touch $@
 
 .venv-peers/ready: benchmarks/peers.txt
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers

@@ -95,7 +95,8 @@ def _compile(request: Request) -> Outcome:
         capture_output=True,
         text=True,
         cwd=root,
-        env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(root)},
+        # libtpu may lie beside the environment, in a folder of PYTHONPATH.
+        env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
     )
     if finished.returncode == 0:
         return Compiled.from_json(finished.stdout.splitlines()[-1])

@@ -63,6 +63,20 @@ def test_the_second_run_does_nothing_and_says_so(run: Toy) -> None:
     assert run("--dry-run")[0] == 0
 
 
+def test_a_pipeline_adds_to_a_plan_that_is_shown_and_to_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+
+    def more(session: Any, plan: Any) -> None:
+        print(f"{session.pipeline}: {len(plan.will_run)} to come")
+
+    assert main(toy.build, name="toy", argv=[*arguments, "--dry-run"], on_dry_run=more) == 2
+    assert capsys.readouterr().out.rstrip().endswith("toy: 8 to come")
+    assert main(toy.build, name="toy", argv=arguments, on_dry_run=more) == 0
+    assert "to come" not in capsys.readouterr().out
+
+
 def test_a_run_ends_with_the_lines_of_its_summary_which_sees_what_the_steps_returned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,6 +55,39 @@ def test_rewarm_meets_both_its_ends():
     assert rewarm(822_000) == rewarm(1_320_000) == 1.7e-3
 
 
+@pytest.mark.parametrize("cycle", range(43))
+def test_every_cycle_of_kestrel_follows_the_closed_form_at_its_boundaries(cycle):
+    length, decay = (10_000, 1_000) if cycle < 20 else (20_000, 2_000)
+    begin = cycle * 10_000 if cycle < 20 else 200_000 + (cycle - 20) * 20_000
+    if cycle:  # the first one begins with the warmup
+        assert KESTREL(begin) == 1e-3
+    assert KESTREL(begin + length - decay) == 1e-3, "the last step at the peak"
+    for k in (1, decay // 2, decay - 1):
+        assert KESTREL(begin + length - decay + k) == pytest.approx(1e-3 / (1 + 9 * k / decay), rel=1e-12)
+    assert KESTREL(begin + length) == 1e-3, "back at the peak at once"
+
+
+@given(step=st.integers(0, 2 * 10**6), start=st.integers(0, 10**6), length=st.integers(1, 10**6))
+def test_straight_lines_are_their_closed_forms_everywhere(step, start, length):
+    share = min(max((step - start) / length, 0.0), 1.0)
+    expected = 1.7e-3 + (1.7e-5 - 1.7e-3) * share
+    assert Linear(1.7e-3, 1.7e-5, start, length)(step) == pytest.approx(expected, rel=1e-9)
+    assert Rewarm(1.7e-3, 1.7e-5, start, length)(step) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "share"), [(-1, 1.0), (0, 1.0), (250, None), (500, 0.5), (1_000, 0.0), (1_001, 0.0)]
+)
+def test_cosine_is_its_closed_form_at_both_ends_and_between(elapsed, share):
+    share = 0.5 * (1 + math.cos(math.pi * elapsed / 1_000)) if share is None else share
+    assert Cosine(1e-3, 1e-4, 70, 1_000)(70 + elapsed) == pytest.approx(1e-4 + 9e-4 * share, rel=1e-12)
+
+
+@given(step=st.integers(0, 2**62))
+def test_a_constant_is_constant(step):
+    assert Constant(1.7e-3)(step) == 1.7e-3
+
+
 def test_cosine_agrees_with_optax():
     import optax
 

@@ -12,7 +12,7 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Linear, Schedule
-from runtime.training.timeline import changes, consumed_tokens, refuse_unacknowledged_changes
+from runtime.training.timeline import changes, consumed_tokens, legs_of, refuse_unacknowledged_changes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,3 +108,28 @@ def test_consumed_tokens_agree_with_counting_every_update(legs, data):
 def test_a_step_after_the_last_phase_is_refused():
     with pytest.raises(ValueError, match="step 101 lies after the last phase, which ends at step 100"):
         consumed_tokens([BEFORE], 101)
+
+
+def test_a_leg_knows_where_it_stands_in_its_run_whatever_the_order_it_is_given_in():
+    phases = {
+        "branch": then(until_step=170, global_batch_size=1),
+        "second": then(until_step=200, global_batch_size=24, learning_rate=Linear(1e-3, 1e-4, 100, 100)),
+        "first": BEFORE,
+    }
+    legs = legs_of(phases, {"second": ("first", 100), "branch": ("second", 150)})
+    assert list(legs) == list(phases)
+    assert (legs["second"].begin_tokens, legs["second"].end_tokens) == (100 * 8 * 32, (100 * 8 + 100 * 24) * 32)
+    assert legs["branch"].begin_tokens == (100 * 8 + 50 * 24) * 32
+    assert (legs["branch"].parent, legs["branch"].steps, legs["branch"].end_tokens) == ("second", 20, 64_640)
+    assert legs["second"].rates == (1e-3, Linear(1e-3, 1e-4, 100, 100)(199))
+    assert legs["second"].end_tokens == consumed_tokens([phases["first"], phases["second"]], 200)
+
+
+def test_a_leg_that_starts_nowhere_is_refused():
+    with pytest.raises(ValueError, match="phase 'lost' is not in the timeline; it has first"):
+        legs_of({"first": BEFORE}, {"first": ("lost", 3)})
+
+
+def test_tokens_are_exact_where_floats_and_32_bits_are_not():
+    leg = legs_of({"long": then(until_step=2**50 + 1, global_batch_size=2**20 + 1)}, {})["long"]
+    assert leg.end_tokens == (2**50 + 1) * (2**20 + 1) * 32

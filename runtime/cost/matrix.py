@@ -1,0 +1,106 @@
+"""Does every kernel and every size of model compile for every generation of TPU, and does it fit?
+
+`python -m runtime.cost.matrix [--kernels | --models]` compiles, on this machine and without a TPU, each kernel
+for v4, v5e, v5p and v6e at the shapes of the 8B model, and the train step of five sizes for suitable slices. It prints
+the tables of docs/tpu.md; what was compiled before is taken from the cache. Exit code 1 if anything failed.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from runtime.cost.chips import GENERATIONS, GIB
+from runtime.cost.compiler import ENVIRONMENT, outcome_of
+from runtime.cost.faults import faults
+from runtime.cost.request import DoesNotFit, Request
+from runtime.cost.roofline import flops_of, roofline_of
+from runtime.model.config import LlamaConfig
+
+KERNELS = ("splash", "chunked_wide", "pallas_tpu")
+VOCAB_SIZE, SEQUENCE_LENGTH = 128_256, 4096
+
+
+def _llama(hidden: int, intermediate: int, layers: int, heads: int, kv_heads: int, head_dim: int) -> LlamaConfig:
+    return LlamaConfig(VOCAB_SIZE, hidden, intermediate, layers, heads, kv_heads, head_dim, SEQUENCE_LENGTH)
+
+
+MODELS = {  # model, slice, sequences
+    "125M": (_llama(768, 3072, 12, 12, 12, 64), "v5litepod-16", 64),
+    "400M": (_llama(1024, 4096, 24, 16, 8, 64), "v5litepod-64", 256),
+    "1.5B": (_llama(2048, 8192, 20, 16, 8, 128), "v6e-64", 256),
+    "8B": (_llama(4096, 14_336, 32, 32, 8, 128), "v5p-256", 512),
+    "70B": (_llama(8192, 28_672, 80, 64, 8, 128), "v5p-2048", 1024),
+}
+
+
+def _kernel_row(generation: str, kernel: str) -> str:
+    """Peak memory of a kernel with its gradients on one chip, or why it does not compile."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime.cost.compile_kernel", generation, kernel],
+        capture_output=True,
+        text=True,
+        env=os.environ | ENVIRONMENT,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+    if finished.returncode:
+        return f"fails: {finished.stderr.strip().splitlines()[-1][:120]}"
+    return f"{int(finished.stdout.splitlines()[-1]) / GIB:.2f} GiB"
+
+
+def _print_kernels() -> bool:
+    print(f"| kernel, with gradients | {' | '.join(GENERATIONS)} |\n|---|{'---|' * len(GENERATIONS)}")
+    all_good = True
+    for kernel in KERNELS:
+        cells = []
+        for generation in GENERATIONS:
+            cells.append(_kernel_row(generation, kernel))
+            print(f"{kernel} {generation}: {cells[-1]}", file=sys.stderr, flush=True)
+        all_good &= not any(cell.startswith("fails") for cell in cells)
+        print(f"| `{kernel}` | {' | '.join(cells)} |", flush=True)
+    return all_good
+
+
+def _print_models() -> bool:
+    print("| model | slice | sequences | memory a chip | exposed | at most MFU (causal) | compile | faults |")
+    print("|---|---|---|---|---|---|---|---|")
+    all_good = True
+    for name, (model, slice_name, batch) in MODELS.items():
+        request = Request(
+            "train", slice_name, 1, model, SEQUENCE_LENGTH, batch, False, "bfloat16", "splash", "chunked_wide"
+        )
+        print(f"{name} on {slice_name} ...", file=sys.stderr, flush=True)
+        outcome, _ = outcome_of(request)
+        if isinstance(outcome, DoesNotFit):
+            all_good = False
+            print(f"| {name} | {slice_name} | {batch} | {outcome.message[:80]} | | | | |", flush=True)
+            continue
+        roofline = roofline_of(request, outcome)
+        found = faults(request, outcome.collectives)
+        all_good &= not found
+        peak = flops_of(request).causal / flops_of(request).executed * roofline.products_seconds / roofline.step_seconds
+        memory, seconds = f"{outcome.peak_memory_in_bytes / GIB:.2f} GiB", f"{outcome.compile_seconds:.0f} s"
+        cells = [name, slice_name, f"{batch:,}", memory, f"{roofline.exposed_share:.1%}", f"{peak:.1%}", seconds]
+        print(f"| {' | '.join(cells)} | {'; '.join(found) or 'none'} |", flush=True)
+    return all_good
+
+
+def main() -> int:
+    """Prints both tables and one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kernels", action="store_true", help="only the kernels")
+    parser.add_argument("--models", action="store_true", help="only the models")
+    arguments = parser.parse_args()
+    good = [
+        *([_print_kernels()] if not arguments.models else []),
+        *([_print_models()] if not arguments.kernels else []),
+    ]
+    print(json.dumps({"date": datetime.date.today().isoformat(), "all_compiled": all(good)}))
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
