@@ -20,7 +20,7 @@ from marin_dag.acceptances import ACCEPTED
 from marin_dag.epoch import LEASES, parts
 from marin_dag.lease import CLOCK_SKEW_SECONDS, STALE_SECONDS, Held, Leases
 from marin_dag.pins import Pins
-from marin_dag.records import LABELS, Record, Records, record_path
+from marin_dag.records import CODES, LABELS, Record, Records, record_path
 from marin_dag.store import Entry, Store
 from marin_dag.verify import VERIFICATIONS
 
@@ -187,6 +187,8 @@ class Collector:
                 self._store.create(path, record)
                 return "a step that has just begun reads it, or it was pinned"
             self._store.delete(f"{LABELS}/{garbage.name}/{garbage.key}")
+            for entry in self._store.list(CODES, f"{garbage.key}/"):
+                self._store.delete(entry.path)
         for entry in garbage.files:
             self._store.delete(entry.path)
         return ""

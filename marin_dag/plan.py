@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import functools
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -286,6 +287,8 @@ class _Planner:
         """Other code than that of the record, unless a person has accepted it."""
         if step.policy != "versioned":
             return None, ()
+        if self.codes.get(key) == step.identity["code"]["fingerprint"]:
+            return None, ()
         difference = code_difference(self.records.get(key).identity, step.identity)
         if difference is None:
             return None, ()
@@ -333,6 +336,10 @@ class _Planner:
         if self._siblings is None:
             self._siblings = Siblings(self.records, self.records.labels(), self.committed)
         return self._siblings
+
+    @functools.cached_property
+    def codes(self) -> Mapping[str, str]:
+        return self.records.codes()
 
     @property
     def failed_keys(self) -> frozenset[str]:

@@ -21,6 +21,8 @@ from marin_dag.transient import patiently
 
 SCHEMA_VERSION = 1
 COMMITS, LABELS, FAILURES = "commits", "labels", "failures"
+CODES = "codes"
+"""Below it `<key>/<fingerprint>`: with which code a versioned output was made, for a plan that reads no record."""
 ERROR_LINES = 12
 CHECKSUM_THREADS = 8
 
@@ -109,8 +111,25 @@ class Records:
         # The label first: a kill between the two leaves a label to nothing, which readers skip. The other way round
         # it would leave a finished step that no later plan finds by its name.
         self.label(record.name, record.key)
+        code = record.identity.get("code", {})
+        if code.get("policy") == "versioned":
+            patiently(lambda: self.store.create(f"{CODES}/{record.key}/{code['fingerprint']}", b""))
         data = record.model_dump_json(indent=1).encode()
         return record if decide(self.store, record_path(record.key), data) == data else self.get(record.key)
+
+    def codes(self) -> dict[str, str]:
+        """Keys of versioned outputs to the fingerprint of the code that made them, by one listing.
+
+        A key is left out where two attempts with different code tried: only the record says which of them won.
+        """
+        found: dict[str, str] = {}
+        ambiguous = set()
+        for entry in self.store.list(CODES):
+            _, key, fingerprint = entry.path.split("/")
+            if key in found:
+                ambiguous.add(key)
+            found[key] = fingerprint
+        return {key: fingerprint for key, fingerprint in found.items() if key not in ambiguous}
 
     def label(self, name: str, key: str) -> None:
         """Lets `name` lead to `key`."""

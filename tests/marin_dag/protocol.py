@@ -5,7 +5,9 @@ random names, the thread that beats, the threads that checksum, and the log file
 """
 
 import contextlib
+import functools
 import logging
+import zlib
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -13,15 +15,16 @@ from unittest import mock
 
 from pydantic import BaseModel
 
-from marin_dag import attempt, lease, local_backend, records, run, transient
+from marin_dag import attempt, collect, lease, local_backend, records, run, transient
 from marin_dag.attempt import run_attempt
+from marin_dag.collect import Collector, Roots
 from marin_dag.epoch import CLAIM, LEASES, EpochState, parts
 from marin_dag.lease import Held, Holder, Lease, Leases
 from marin_dag.local_backend import LocalBackend, SequentialFanOut
 from marin_dag.provenance import Provenance
 from marin_dag.records import COMMITS, LABELS, Record
 from marin_dag.run import Run
-from marin_dag.step import Step, StepContext, StepStopped, StopAt, step
+from marin_dag.step import Input, Step, StepContext, StepStopped, StopAt, step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Task
 from tests.marin_dag.interleavings import Actor, Content, MemoryStore, Operation, Search, described
@@ -30,6 +33,8 @@ from tests.marin_dag.interleavings import Actor, Content, MemoryStore, Operation
 # that take each other for dead go on for ever.
 POLLS_OF_ONE_DRIVER = 1
 ATTEMPTS_OF_ONE_DRIVER = 1
+SURVIVOR = "survivor"
+"""The driver that comes last; it has all the time in the world."""
 PROVENANCE = Provenance(git_commit=None, is_dirty=None, argv=(), host="", environment="")
 
 
@@ -70,7 +75,7 @@ class World:
     def sleep(self, seconds: float) -> None:
         self.seconds += 10.0
         self.num_polls += 1
-        if self.num_polls > POLLS_OF_ONE_DRIVER:
+        if self.num_polls > POLLS_OF_ONE_DRIVER and self.name != SURVIVOR:
             raise KeyboardInterrupt
 
     def clock(self) -> float:
@@ -130,7 +135,8 @@ class _WorldLeases(Leases):
     def acquire(self, *arguments: Any, **options: Any) -> Lease | Held:
         current.num_acquires += 1
         current.forget()
-        if current.run is not None and current.num_names > ATTEMPTS_OF_ONE_DRIVER:
+        is_tired = current.name != SURVIVOR and current.num_names > ATTEMPTS_OF_ONE_DRIVER
+        if current.run is not None and is_tired:
             raise KeyboardInterrupt
         return super().acquire(*arguments, **options)
 
@@ -165,6 +171,7 @@ def replaced_machine() -> Iterator[None]:
         (attempt, "AttemptLog", _NoLog),
         (attempt, "now", lambda: ""),
         (lease, "now", lambda: ""),
+        (collect, "Leases", _WorldLeases),
         (lease, "time", clock),
         (lease, "uuid", names),
         (
@@ -177,7 +184,7 @@ def replaced_machine() -> Iterator[None]:
         (run, "Leases", _WorldLeases),
         (run, "SourceArchive", lambda store: SimpleNamespace(keep=lambda steps: None)),
         (run, "collect_provenance", lambda store: PROVENANCE),
-        (run, "new_attempt", lambda: current.new_name()),
+        (run, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
         (run, "time", clock),
         (transient, "PAUSES_SECONDS", (0.0,)),
     ]
@@ -375,7 +382,7 @@ class EndCheck:
             return
         self._seen.add(content)
         store = MemoryStore(content)
-        code = in_world("survivor", store, driver_of(*self._steps))
+        code = in_world(SURVIVOR, store, driver_of(*self._steps))
         assert code == 0, "the next run does not complete"
         check_outputs(store.content)
         assert wanted <= dict(store.content).keys()
@@ -392,6 +399,79 @@ def search(actors: Mapping[str, Actor], *steps: Step[Any], **options: Any) -> Se
         on_content=check_outputs,
         on_change=check_change,
         on_end=EndCheck(*steps),
+        around=in_world,
+        **options,
+    )
+
+
+class ReadsOne(BaseModel, frozen=True, extra="forbid"):
+    source: Input[Made]
+
+
+@step()
+def reads(config: ReadsOne, context: StepContext) -> Made:
+    """Reads what `quiet` made; a file that is gone is an error that nothing expects."""
+    store = current.store
+    try:
+        store.read(f"{store.relative(config.source.path)}/file")
+    except FileNotFoundError:
+        raise AssertionError("a step reads a committed output, and its file is gone") from None
+    put(context, "file", "read")
+    return Made(number=2)
+
+
+READS = reads("reads", ReadsOne(source=QUIET))  # type: ignore[arg-type]
+
+
+def collector_of(item: Step[Any]) -> Actor:
+    """Deletes the output of `item`, which nothing leads to, and which it found before anything else began."""
+
+    def collect(store: Store) -> str:
+        made = MemoryStore(made_content(item))
+        ((garbage),) = [
+            found
+            for found in Collector(made, Roots(frozenset(), frozenset({item.name})), older_than_seconds=0).find()
+            if found.key == item.key
+        ]
+        assert garbage.files
+        try:
+            return Collector(store, Roots(frozenset(), frozenset()), older_than_seconds=0).delete(garbage)
+        except StoreError:
+            return "stumbles"
+
+    return collect
+
+
+@functools.cache
+def made_content(item: Step[Any]) -> Content:
+    """A store in which `item` was made."""
+    global current
+    before = current
+    store = MemoryStore(frozenset())
+    assert in_world(SURVIVOR, store, driver_of(item)) == 0
+    current = before
+    return store.content
+
+
+def search_beside_gc(**options: Any) -> Search:
+    """A driver that reads what is being collected: every order, held to the promises of both."""
+    survived: set[Content] = set()
+
+    def check_end(content: Content, ends: dict[str, Any]) -> None:
+        for path, data in content:
+            assert not (path.startswith("failures/") and b"its file is gone" in data), data.decode()
+        if content not in survived:
+            survived.add(content)
+            store = MemoryStore(content)
+            assert in_world(SURVIVOR, store, driver_of(QUIET, READS)) == 0, "the next run does not complete"
+            check_outputs(store.content)
+
+    return Search(
+        {"gc": collector_of(QUIET), "driver": driver_of(READS)},
+        content=dict(made_content(QUIET)),
+        is_private=lambda actor, operation: operation.name == "choose" or f"/{READS.name}-" in operation.path,
+        on_content=check_outputs,
+        on_end=check_end,
         around=in_world,
         **options,
     )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from marin_dag import attempt, lease, records
+from marin_dag.collect import Collector, Garbage
 from marin_dag.epoch import Epoch, LeaseLostError, parts
 from marin_dag.records import LABELS, FileEntry, Record, Records, record_path
 from marin_dag.store import Store
@@ -21,6 +22,7 @@ from tests.marin_dag.protocol import (
     holder_of,
     replaced_machine,
     search,
+    search_beside_gc,
     worker_of,
 )
 
@@ -159,3 +161,20 @@ def test_a_planted_bug_is_found_with_the_order_that_shows_it(
         actors = {"worker": worker_of(QUIET), "other": holder_of(QUIET)}
         search(actors, QUIET, content=claimed(QUIET), num_faults=1).run()
     assert len(str(raised.value).splitlines()) > 3
+
+
+def test_a_step_that_begins_while_its_input_is_collected_reads_all_of_it_or_none():
+    assert search_beside_gc().run() > 1_000
+
+
+def test_a_collector_that_asks_before_it_deletes_is_found(monkeypatch: pytest.MonkeyPatch):
+    def ask_then_delete(self: Collector, garbage: Garbage) -> str:
+        if garbage.key in self._running().needs:
+            return "a step reads it"
+        for path in (record_path(garbage.key), *(entry.path for entry in garbage.files)):
+            self._store.delete(path)
+        return ""
+
+    monkeypatch.setattr(Collector, "_delete_output", ask_then_delete)
+    with pytest.raises(Violation, match="its file is gone"):
+        search_beside_gc().run()
