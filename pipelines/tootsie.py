@@ -31,6 +31,9 @@ BYTES_PER_TOKEN = 3.5
 # What a person wants to see in the end.
 RESULTS = {"report": "report.html", "hf_export/deeper_starling": "model", "lm_eval/deeper_starling": "scores.json"}
 
+# What each fork of a phase, made on the command line, gets as well.
+FOLLOW = {train_phase: (ema_eval,)}
+
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """The whole graph of one scale; its targets are the report and everything that nothing else needs."""
@@ -209,6 +212,6 @@ if __name__ == "__main__":
             summary=headline,
             commands=(timeline_command.COMMAND, mix_command.command(source_tokens)),
             on_dry_run=compile_report.report,
-            follow={train_phase: (ema_eval,)},
+            follow=FOLLOW,
         )
     )
