@@ -44,6 +44,7 @@ from marin_dag.commands.session import (
     program,
 )
 from marin_dag.errors import UserError
+from marin_dag.forks import Follow
 from marin_dag.redact import RedactingStream
 
 COMMANDS = {
@@ -83,6 +84,7 @@ def main(
     summary: Callable[[Finished], Iterable[str]] | None = None,
     commands: Sequence[Command] = (),
     on_dry_run: OnDryRun | None = None,
+    follow: Follow | None = None,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -96,6 +98,7 @@ def main(
         summary: the lines that a run ends with, before the results; of what its steps returned.
         commands: the pipeline's own, beside those of every pipeline.
         on_dry_run: called with each plan that --dry-run has printed, to say more about it.
+        follow: kind of step to the kinds that follow each of its forks, as they follow what it was forked from.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -107,7 +110,7 @@ def main(
 
     def carry_out() -> int:
         command.check(parsed.names)
-        return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary, on_dry_run))
+        return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary, on_dry_run, follow))
 
     try:
         # Whatever prints, and the traceback of what was not foreseen, prints no secret.

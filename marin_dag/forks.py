@@ -1,7 +1,7 @@
 """Forks made on the command line: kept in the store with author and reason, and added to the graph each time."""
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -11,10 +11,14 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.provenance import user_name
 from marin_dag.redact import redact, refuse_secrets
-from marin_dag.step import NAME, Step
+from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
 
 NAMES = "names"
+
+
+Follow = Mapping[StepKind[Any, Any], Sequence[StepKind[Any, Any]]]
+"""Kind of step to the kinds that are made of each of its forks too, as they are of the step it was forked from."""
 
 
 class ForkError(UserError):
@@ -35,8 +39,9 @@ class Fork(BaseModel, frozen=True, extra="forbid"):
 class Forks:
     """The command-line forks of one pipeline in one store."""
 
-    def __init__(self, store: Store, pipeline: str) -> None:
+    def __init__(self, store: Store, pipeline: str, follow: Follow | None = None) -> None:
         self._store = store
+        self._follow = follow or {}
         self._folder = f"{NAMES}/{pipeline}"
 
     def all(self) -> tuple[Fork, ...]:
@@ -48,7 +53,9 @@ class Forks:
         """Keeps a fork, after making sure that it can be built."""
         changes = dict(_assignment(text) for text in assignments)
         if name in graph:
-            raise ForkError(f"--as {name}: there is a step of that name already; choose another, or `drop` it first.")
+            is_fork = any(fork.name == name for fork in self.all())
+            cure = f"choose another, or `drop {name}` first" if is_fork else "choose another"
+            raise ForkError(f"--as {name}: there is a step of that name already; {cure}.")
         if not NAME.fullmatch(name):
             raise ForkError(f"--as {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
         if not changes:
@@ -58,7 +65,10 @@ class Forks:
             refuse_secrets({field.rpartition(".")[2]: text}, f"fork {base} --as {name}")
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
         fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=redact(reason), created=created)
-        _forked(graph, fork)
+        step = _forked(graph, fork)
+        taken = [follower.name for follower in followers(graph, step, self._follow) if follower.name in graph]
+        if taken:
+            raise ForkError(f"--as {name}: there is a step {taken[0]} already, which would follow it; choose another.")
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
             raise ForkError(f"--as {name}: somebody made a fork of that name just now; choose another.")
         return fork
@@ -78,8 +88,25 @@ class Forks:
     def added_to(self, graph: Graph) -> Graph:
         """`graph` with all forks as further targets."""
         for fork in self.all():
-            graph = graph.with_targets([forked(graph, fork)])
+            step = forked(graph, fork)
+            graph = graph.with_targets([step, *followers(graph, step, self._follow)])
         return graph
+
+    def names_in(self, graph: Graph) -> tuple[str, ...]:
+        """The names of the forks in `graph`, each with the steps that follow it."""
+        forks = [fork for fork in self.all() if fork.name in graph]
+        # In `graph` a follower stands already: it is what reads the fork and has a kind that follows.
+        found: list[str] = []
+        for fork in forks:
+            kinds = self._follow.get(graph.step(fork.name).kind, ())
+            readers = (step for step in graph.steps if any(item.step.name == fork.name for _, item in step.inputs))
+            found += [fork.name, *(step.name for step in readers if step.kind in kinds)]
+        return tuple(dict.fromkeys(found))
+
+    def names_with(self, graph: Graph, fork: Fork) -> tuple[str, ...]:
+        """The names of a fork and of the steps that follow it."""
+        step = forked(graph, fork)
+        return (step.name, *(follower.name for follower in followers(graph, step, self._follow)))
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}.json"
@@ -109,6 +136,24 @@ def _forked(graph: Graph, fork: Fork) -> Step[Any]:
     step = base.fork(fork.name, **changes)
     step.declared = None  # in no source file
     return step
+
+
+def followers(graph: Graph, fork: Step[Any], follow: Follow) -> list[Step[Any]]:
+    """What follows the base of `fork` and, by `follow`, the fork too: the same steps, reading the fork."""
+    base = fork.base.step if isinstance(fork.base, Milestone) else fork.base
+    kinds = follow.get(fork.kind, ())
+    found: list[Step[Any]] = []
+    for step in graph.steps:
+        if base is None or step.kind not in kinds:
+            continue
+        fields = [field for field, item in step.inputs if item.step.name == base.name and item.follows_stop]
+        if fields:
+            stem = step.name.removesuffix(base.name)
+            name = f"{stem}{fork.name}" if stem != step.name else f"{step.name}/{fork.name}"
+            follower = step.fork(name, **dict.fromkeys(fields, fork))
+            follower.declared = None  # in no source file
+            found.append(follower)
+    return found
 
 
 def _assignment(text: str) -> tuple[str, str]:

@@ -23,12 +23,16 @@ from pipelines.scales import SCALES, Scale
 from pipelines.sources import eight_b_sources, laptop_sources
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
+from steps.ema_eval import ema_eval
 from steps.train_phase import TrainPhaseConfig, train_phase
 
 # Of the laptop's sources under its vocabulary, right to a third; only until they are tokenized.
 BYTES_PER_TOKEN = 3.5
 # What a person wants to see in the end.
 RESULTS = {"report": "report.html", "hf_export/deeper_starling": "model", "lm_eval/deeper_starling": "scores.json"}
+
+# What each fork of a phase, made on the command line, gets as well.
+FOLLOW = {train_phase: (ema_eval,)}
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:
@@ -208,5 +212,6 @@ if __name__ == "__main__":
             summary=headline,
             commands=(timeline_command.COMMAND, mix_command.command(source_tokens)),
             on_dry_run=compile_report.report,
+            follow=FOLLOW,
         )
     )

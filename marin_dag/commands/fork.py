@@ -10,13 +10,17 @@ def _fork(session: Session) -> int:
     parsed = session.parsed
     if not parsed.as_:
         raise UserError(f"fork {session.step}: say what to call it: --as NAME.")
-    fork = session.forks.add(
-        session.recipe(), base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason
-    )
+    graph = session.recipe()
+    fork = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
     own = ("--as", "--set", "--reason")
     print(f"{fork.name} is a fork of {fork.base}: " + ", ".join(f"{k}={v}" for k, v in fork.changes.items()))
-    print(f"plan it    {session.line('--dry-run', '--until', fork.name, without=own)}")
-    print(f"run it     {session.line('--until', fork.name, without=own)}")
+    names = session.forks.names_with(graph, fork)
+    if names[1:]:
+        print(f"with it    {', '.join(names[1:])}")
+    # What follows needs the fork itself; to name both would say the same twice.
+    until = [word for name in names[1:] or names for word in ("--until", name)]
+    print(f"plan it    {session.line('--dry-run', *until, without=own)}")
+    print(f"run it     {session.line(*until, without=own)}")
     print(f"forget it  {session.line('drop', fork.name, without=own)}")
     return NOTHING_WOULD_RUN
 

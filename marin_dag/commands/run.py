@@ -125,11 +125,29 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
         for line in session.summary(Finished(plan, session.store, seconds)):
             print(f"  {line}")
     records = Records(session.store)
+    forked = session.forks.names_in(plan.graph)
     for step in plan.graph.steps:
         is_last = plan.graph.descendants(step.name) == {step.name}
         if not plan[step.name].is_selected or not (step.name in session.results or (not session.results and is_last)):
+            continue
+        if step.name in forked:
             continue
         record = records.find(step.key)
         if record is not None:
             shown = session.results.get(step.name, "")
             print(f"  {step.name}: {session.store.url(record.output_path)}{'/' if shown else ''}{shown}")
+    for name in forked:
+        record = records.find(plan.graph.step(name).key) if plan[name].is_selected else None
+        if record is not None:
+            print(f"  {name}: {session.store.url(record.output_path)}{_figures(record.result)}")
+
+
+def _figures(result: Any) -> str:
+    """The numbers of a result, such as a final loss, for a fork that no report knows."""
+    items = result.items() if isinstance(result, dict) else ()
+    said = [f"{field} {_figure(value)}" for field, value in items if type(value) in (int, float)]
+    return f"  ({', '.join(said)})" if said else ""
+
+
+def _figure(value: int | float) -> str:
+    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}"

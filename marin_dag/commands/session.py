@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from marin_dag.errors import UserError
-from marin_dag.forks import Forks
+from marin_dag.forks import Follow, Forks
 from marin_dag.graph import Graph, Selection, parse_assignment
 from marin_dag.plan import Plan, make_plan
 from marin_dag.records import Records
@@ -58,6 +58,7 @@ class Session:
         flags: frozenset[str],
         summary: Callable[[Finished], Iterable[str]] | None = None,
         on_dry_run: OnDryRun | None = None,
+        follow: Follow | None = None,
     ) -> None:
         self.parsed = parsed
         self.arguments = tuple(arguments)
@@ -65,7 +66,7 @@ class Session:
         self.results = dict(results)
         """Step to the part of its output that a person wants to see in the end."""
         self.store: Store = open_store(parsed.prefix)
-        self.forks = Forks(self.store, name)
+        self.forks = Forks(self.store, name, follow)
         self.on_dry_run = on_dry_run
         """What the pipeline has to add to a plan that is only shown."""
         self._build = build

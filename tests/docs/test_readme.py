@@ -11,7 +11,7 @@ import pytest
 
 from marin_dag.cli import COMMANDS, main
 from pipelines.headline import headline
-from pipelines.tootsie import RESULTS, add_arguments, build
+from pipelines.tootsie import FOLLOW, RESULTS, add_arguments, build
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "python pipelines/tootsie.py"
@@ -48,7 +48,8 @@ def call(arguments: list[str], prefix: Path, corpus: Path) -> int:
         arguments[arguments.index("--prefix") + 1] = str(prefix)
     if not any(word in RUNS_ALONE for word in arguments):
         arguments.append("--dry-run")
-    return main(build, add_arguments=add_arguments, name="tootsie", results=RESULTS, summary=headline, argv=arguments)
+    given = {"results": RESULTS, "summary": headline, "follow": FOLLOW}
+    return main(build, add_arguments=add_arguments, name="tootsie", argv=arguments, **given)
 
 
 def test_readme_prints_the_commands_of_a_day():

@@ -21,7 +21,7 @@ from pipelines.headline import headline
 from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP, Boundaries
 from pipelines.source import DEGENERATE, Source, clean_documents
-from pipelines.tootsie import RESULTS, tootsie
+from pipelines.tootsie import FOLLOW, RESULTS, tootsie
 from runtime.evaluation.suites import TaskSpec
 from runtime.model.config import LlamaConfig
 from runtime.optim.schedule import Cycles
@@ -137,4 +137,4 @@ def slow_down(seconds: float) -> None:
 if __name__ == "__main__":
     if "SECONDS_PER_UPDATE" in os.environ:
         slow_down(float(os.environ["SECONDS_PER_UPDATE"]))
-    sys.exit(main(build, add_arguments=add_arguments, name="tiny", results=RESULTS, summary=headline))
+    sys.exit(main(build, add_arguments=add_arguments, name="tiny", results=RESULTS, summary=headline, follow=FOLLOW))

@@ -100,7 +100,8 @@ class Workbench:
     def __call__(self, *arguments: str) -> tuple[int, str]:
         self._capsys.readouterr()
         argv = ["--prefix", str(self.prefix), "--backend", "local", *arguments]
-        code = main(self._recipe().build, name="bench", argv=argv)
+        recipe = self._recipe()
+        code = main(recipe.build, name="bench", argv=argv, follow=getattr(recipe, "FOLLOW", None))
         said = self._capsys.readouterr()
         return code, said.out + said.err
 

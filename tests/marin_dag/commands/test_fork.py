@@ -1,0 +1,95 @@
+"""fork: a branch gets what follows its base, is dropped with it, and says in the end what came of it."""
+
+import json
+import re
+
+import pytest
+
+from tests.marin_dag.workbench import Workbench
+
+EVALUATION = """
+
+class EvaluateConfig(BaseModel, frozen=True, extra="forbid"):
+    phase: Input[Count]
+    least: float = 0.5
+
+
+class Score(BaseModel, frozen=True, extra="forbid"):
+    loss: float
+    steps: int
+
+
+@step()
+def evaluate(config: EvaluateConfig, context) -> Score:
+    return Score(loss=1 / config.phase.result.total, steps=config.phase.result.total)
+
+
+FOLLOW = {train: (evaluate,)}
+"""
+
+
+@pytest.fixture
+def evaluated(bench: Workbench) -> Workbench:
+    bench.edit("\n\ndef build(", EVALUATION + "\n\ndef build(")
+    bench.edit(
+        "return [third]",
+        'fixed = evaluate("fixed", EvaluateConfig(phase=second.at(step=15)))\n'
+        '    return [third, evaluate("eval/second", EvaluateConfig(phase=second)), fixed]',
+    )
+    return bench
+
+
+def test_a_fork_gets_what_follows_its_base_and_the_lines_to_run_both(evaluated: Workbench) -> None:
+    code, said = evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    assert code == 0
+    assert "with it    eval/branch" in said
+    assert re.search(r"run it     python \S+ --until eval/branch --prefix", said)
+    names = set(evaluated.verdicts("--until", "eval/branch"))
+    assert {"branch", "eval/branch"} <= names
+    assert "fixed/branch" not in evaluated.verdicts(), "it reads another step of the base than the one it stops at"
+
+
+def test_a_fork_that_was_run_is_shown_in_the_end_with_its_figures(evaluated: Workbench) -> None:
+    evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    code, said = evaluated("--until", "eval/branch")
+    assert code == 0
+    path = re.escape(str(evaluated.prefix))
+    assert re.search(rf"^  branch: {path}/outputs/branch-\S+  \(total 20\)$", said, re.MULTILINE)
+    assert re.search(rf"^  eval/branch: {path}/outputs/eval/branch-\S+  \(loss 0.05, steps 20\)$", said, re.MULTILINE)
+    assert said.count("eval/branch: ") == 1
+    assert evaluated("--until", "eval/branch")[1].count("(loss 0.05") == 1, "and again where nothing is to do"
+
+
+def test_a_fork_of_a_fork_is_followed_too_and_takes_over_what_was_set_for_the_first(evaluated: Workbench) -> None:
+    evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    evaluated("fork", "branch", "--as", "twig", "--set", "rate=3.0")
+    document = json.loads(evaluated("plan", "--json")[1])
+    steps = {step["name"]: step for step in document["steps"]}
+    assert steps["eval/twig"]["inputs"] == [{"field": "phase", "step": "twig", "key": steps["twig"]["key"]}]
+    _, why = evaluated("why", "eval/twig", "--set", "eval/second.least=0.25")
+    _, base = evaluated("why", "eval/twig")
+    assert re.findall(r"digest +(\w+)", why) != re.findall(r"digest +(\w+)", base)
+
+
+def test_what_follows_goes_when_its_fork_is_dropped(evaluated: Workbench) -> None:
+    evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    evaluated("drop", "branch")
+    assert not {"branch", "eval/branch"} & set(evaluated.verdicts())
+
+
+def test_a_name_that_is_taken_by_a_step_of_the_recipe_cannot_be_dropped(evaluated: Workbench) -> None:
+    code, said = evaluated("fork", "second", "--as", "third", "--set", "rate=2.0")
+    assert (code, "there is a step of that name already; choose another." in said) == (1, True)
+    evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    assert (
+        "choose another, or `drop branch` first" in evaluated("fork", "first", "--as", "branch", "--set", "rate=2")[1]
+    )
+
+
+def test_a_name_whose_evaluation_is_taken_is_refused(evaluated: Workbench) -> None:
+    evaluated.edit(
+        'evaluate("eval/second"', 'evaluate("eval/mine", EvaluateConfig(phase=first)), evaluate("eval/second"'
+    )
+    code, said = evaluated("fork", "second", "--as", "mine", "--set", "rate=2.0")
+    assert (code, "there is a step eval/mine already, which would follow it" in said) == (1, True)
+    assert "mine" not in evaluated.verdicts()
