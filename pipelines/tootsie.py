@@ -202,6 +202,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compile_report.add_argument(parser)
 
 
+OWN_COMMANDS = (timeline_command.COMMAND, mix_command.command(source_tokens))
+
+
 if __name__ == "__main__":
     sys.exit(
         main(
@@ -210,7 +213,7 @@ if __name__ == "__main__":
             name="tootsie",
             results=RESULTS,
             summary=headline,
-            commands=(timeline_command.COMMAND, mix_command.command(source_tokens)),
+            commands=OWN_COMMANDS,
             on_dry_run=compile_report.report,
             follow=FOLLOW,
         )

@@ -11,11 +11,11 @@ import pytest
 
 from marin_dag.cli import COMMANDS, main
 from pipelines.headline import headline
-from pipelines.tootsie import FOLLOW, RESULTS, add_arguments, build
+from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "python pipelines/tootsie.py"
-RUNS_ALONE = ("ls", "why", "fork", "drop", "--dry-run")
+RUNS_ALONE = ("ls", "why", "fork", "drop", "mix", "timeline", "--dry-run")
 """What of a command makes it one that starts nothing; any other is planned here and not run."""
 
 
@@ -48,7 +48,7 @@ def call(arguments: list[str], prefix: Path, corpus: Path) -> int:
         arguments[arguments.index("--prefix") + 1] = str(prefix)
     if not any(word in RUNS_ALONE for word in arguments):
         arguments.append("--dry-run")
-    given = {"results": RESULTS, "summary": headline, "follow": FOLLOW}
+    given = {"results": RESULTS, "summary": headline, "follow": FOLLOW, "commands": OWN_COMMANDS}
     return main(build, add_arguments=add_arguments, name="tootsie", argv=arguments, **given)
 
 
