@@ -6,6 +6,7 @@ The job gets a copy of the project's folder, without what git ignores: an edit m
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import secrets
 import shlex
@@ -23,6 +24,8 @@ from marin_dag.ray_cluster import first_line, refuse_unreachable, unreachable, u
 DRAIN_SECONDS = 3600
 """How long running steps may take to save their work before Ray kills the driver."""
 POLL_SECONDS = 0.5
+AGENT_SECONDS = 120.0
+NO_AGENT = "No available agent"
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 NOT_SENT = (".git", ".venv")
 
@@ -53,6 +56,7 @@ class DetachedRuns:
             )
         refuse_unreachable(address)
         use_the_token()
+        logging.getLogger("ray").setLevel(logging.ERROR)  # each file that it does not upload is a line otherwise
         from ray.exceptions import RayError
         from ray.job_submission import JobSubmissionClient
 
@@ -66,7 +70,7 @@ class DetachedRuns:
         """Starts `command`, whose first word is python, in a copy of `folder`; returns the job's name."""
         python, *words = command
         name = f"{self._of['pipeline']}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-        submitted: str = self._client.submit_job(
+        self._submit(
             # Its own standard error too, so that the log shows what went wrong where it did.
             entrypoint=f"exec {shlex.join([self._python(python), '-u', *words])}",
             submission_id=name,
@@ -80,7 +84,19 @@ class DetachedRuns:
                 },
             },
         )
-        return submitted
+        return name
+
+    def _submit(self, **job: Any) -> None:
+        deadline = time.monotonic() + AGENT_SECONDS
+        while True:
+            try:
+                self._client.submit_job(**job)
+                return
+            except RuntimeError as error:
+                # A cluster that has just been started takes a while to have somebody who starts jobs.
+                if NO_AGENT not in str(error) or time.monotonic() > deadline:
+                    raise UserError(f"the cluster does not take the job: {first_line(error)}.") from error
+            time.sleep(POLL_SECONDS)
 
     def _python(self, python: str) -> str:
         """This very interpreter, if the driver will run on this machine; elsewhere what the cluster calls python."""

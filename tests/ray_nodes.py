@@ -84,7 +84,9 @@ def _serve() -> None:
     for line in sys.stdin:
         command = json.loads(line)
         if "start" in command:
-            head = cluster.add_node(num_cpus=0, include_dashboard=True, dashboard_port=0)
+            # A port of its own choice: another cluster's agent may hold the usual one, and this one's would give up.
+            ports = {"dashboard_port": 0, "dashboard_agent_listen_port": None}
+            head = cluster.add_node(num_cpus=0, include_dashboard=True, **ports)
             answer = {"address": cluster.address, "dashboard": f"http://{head.webui_url}"}
         elif "add" in command:
             node = cluster.add_node(**command["add"])
