@@ -130,10 +130,10 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     lines += _collectives(outcome)
     lines += [f"  fault           {fault}" for fault in faults(request, outcome.collectives)]
     lines.append(f"  roofline        {_seconds(roofline)}")
-    lines.append(
-        f"                  {roofline.tokens_per_second:,.0f} tokens/s, at most {flops.causal / peak:.1%} MFU "
-        f"(causal), {flops.full / peak:.1%} (full)"
-    )
+    speed = f"{roofline.tokens_per_second:,.0f} tokens/s"
+    if request.step == "train":
+        speed += f", at most {flops.causal / peak:.1%} MFU (causal), {flops.full / peak:.1%} (full)"
+    lines.append(f"{'':<18}{speed}")
     return lines
 
 
