@@ -1,6 +1,7 @@
 """Causes: where a difference was made. A changed input is followed up to the step whose field or function changed."""
 
 import dataclasses
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from marin_dag.diff import Difference, FieldChanged, InputChanged, differences
@@ -47,11 +48,19 @@ class Causes:
         self._records = records
         self._known: dict[_Pair, tuple[Cause, ...]] = {}
         self._identified: dict[str, Identified | None] = {}
-        self._by_digest: dict[str, list[Step[Any]]] = {}
-        self._by_key: dict[str, Step[Any]] = {}
-        for step in graph.steps:
-            self._by_digest.setdefault(step.digest, []).append(step)
-            self._by_key.setdefault(step.key, step)
+        self._graph = graph
+
+    # Most plans ask for no cause, and a large graph is then not gone through once more.
+    @cached_property
+    def _by_digest(self) -> dict[str, list[Step[Any]]]:
+        found: dict[str, list[Step[Any]]] = {}
+        for step in self._graph.steps:
+            found.setdefault(step.digest, []).append(step)
+        return found
+
+    @cached_property
+    def _by_key(self) -> dict[str, Step[Any]]:
+        return {step.key: step for step in reversed(self._graph.steps)}
 
     def of(self, old: dict[str, Any], step: Step[Any]) -> tuple[Cause, ...]:
         """Root causes of `step` not being what `old` documents: its own changes first, then those above it."""

@@ -31,11 +31,11 @@ class PastAttempts:
             if key is not None:
                 self._keys.setdefault(id(step.kind), []).append((key, units(whole_cost(step))))
 
-    def seconds(self, kind: StepKind[Any, Any], work: float) -> float:
-        """For so many units of work; 0 where no attempt is on record."""
+    def rate(self, kind: StepKind[Any, Any]) -> float | None:
+        """Seconds a unit of work; None where no attempt is on record."""
         if id(kind) not in self._rates:
             self._rates[id(kind)] = self._rate(self._keys.get(id(kind), []))
-        return (self._rates[id(kind)] or 0.0) * work
+        return self._rates[id(kind)]
 
     def _rate(self, keys: list[tuple[str, float]]) -> float | None:
         found = [(self._records.find(key), work) for key, work in keys[-MAX_SAMPLES:]]
@@ -50,9 +50,12 @@ def with_seconds(
     past = PastAttempts(records, steps, committed)
 
     def estimated(planned: "PlannedStep") -> "PlannedStep":
-        kind, cost, saved = planned.step.kind, planned.cost, planned.saved
-        cost = dataclasses.replace(cost, seconds=past.seconds(kind, units(cost)))
-        saved = dataclasses.replace(saved, seconds=past.seconds(kind, units(saved, otherwise=0.0)))
+        rate = past.rate(planned.step.kind)
+        if rate is None:
+            return planned
+        cost, saved = planned.cost, planned.saved
+        cost = dataclasses.replace(cost, seconds=rate * units(cost))
+        saved = dataclasses.replace(saved, seconds=rate * units(saved, otherwise=0.0))
         return dataclasses.replace(planned, cost=cost, saved=saved)
 
     return tuple(estimated(planned) if planned.will_run else planned for planned in steps)
