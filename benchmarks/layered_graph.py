@@ -4,6 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from marin_dag.provenance import Provenance
+from marin_dag.records import Record
 from marin_dag.step import Input, Step, StepContext, step
 
 
@@ -39,3 +41,20 @@ def chain(length: int) -> list[Step[Any]]:
     for number in range(1, length):
         last = trivial(f"chain/{number}", TrivialConfig(number=number, parents=(last,)))
     return [last]
+
+
+def record_of(step: Step[Any]) -> str:
+    """The record that a run of a trivial step would leave."""
+    record = Record(
+        key=step.key,
+        digest=step.digest,
+        name=step.name,
+        kind=step.kind.name,
+        identity=step.identity,
+        result={"number": step.config.number},
+        output_path=f"outputs/{step.name}-{step.digest[:8]}/attempt",
+        attempt="attempt",
+        manifest=(),
+        provenance=Provenance(git_commit=None, is_dirty=None, argv=(), host="host", environment=""),
+    )
+    return record.model_dump_json()

@@ -26,7 +26,7 @@ def main() -> None:
 
     with GcsServerProcess(buckets=[BUCKET]) as server:
         os.environ.update(server.environment())
-        from benchmarks.layered_graph import layered_graph
+        from benchmarks.layered_graph import layered_graph, record_of
         from marin_dag.graph import Graph
         from marin_dag.plan import Verdict, make_plan
         from marin_dag.records import LABELS, record_path
@@ -36,9 +36,10 @@ def main() -> None:
         small = Graph(layered_graph(1, WIDTH))
         # All but the last layer is made; the files of the outputs fill the bucket up.
         made = [step for step in whole.steps if not step.name.startswith(f"layer{LAYERS - 1}/")]
-        objects = {f"runs/{record_path(step.key)}": "{}" for step in made}
+        objects = {f"runs/{record_path(step.key)}": record_of(step) for step in made}
         objects |= {f"runs/{LABELS}/{step.name}/{step.key}": "" for step in made}
-        objects |= {f"runs/outputs/{number // 100}/{number % 100}.bin": "" for number in range(NUM_OBJECTS - len(objects))}
+        rest = range(NUM_OBJECTS - len(objects))
+        objects |= {f"runs/outputs/{number // 100}/{number % 100}.bin": "" for number in rest}
         server.fill(BUCKET, objects)
         server.set_latency(LATENCY_SECONDS)
         seconds, requests = {}, {}
