@@ -24,9 +24,12 @@ def trivial(config: TrivialConfig, context: StepContext) -> Number:
     return Number(number=config.number)
 
 
-def layered_graph(num_layers: int, width: int) -> list[Step[Any]]:
-    """The steps of the last layer; step `i` of a layer has steps `i` and `7 i + layer` of the one below as parents."""
-    below = [trivial(f"layer0/{i}", TrivialConfig(number=i)) for i in range(width)]
+def layered_graph(num_layers: int, width: int, *, first: int = 0) -> list[Step[Any]]:
+    """The steps of the last layer; step `i` of a layer has steps `i` and `7 i + layer` of the one below as parents.
+
+    `first` is the number of the very first step, for a change at the root.
+    """
+    below = [trivial(f"layer0/{i}", TrivialConfig(number=i or first)) for i in range(width)]
     for layer in range(1, num_layers):
         below = [
             trivial(f"layer{layer}/{i}", TrivialConfig(number=i, parents=(below[i], below[(7 * i + layer) % width])))
