@@ -1,6 +1,5 @@
 """Command line: plans, runs, reasons, forks and messages, over a small pipeline in one process."""
 
-import json
 import re
 import subprocess
 import sys
@@ -239,42 +238,6 @@ def test_a_config_that_is_not_selected_may_be_one_that_cannot_work(run: Toy) -> 
 def test_an_unknown_option_is_refused_before_anything_happens(run: Toy) -> None:
     with pytest.raises(SystemExit):
         run("--dryrun")
-
-
-def test_versioned_code_that_changed_is_drift_and_stops(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy.count, "policy", "versioned")
-    monkeypatch.setattr(toy.count, "version", "1")
-    run()
-    assert run("--dry-run")[0] == 0
-    records = Records(open_store(str(run.prefix)))
-    (key,) = records.labels()["count"]
-    path = run.prefix / "commits" / f"{key}.json"
-    record = records.get(key)
-    code = {**record.identity["code"], "fingerprint": "0" * 64, "definitions": {"toy.old": "0"}}
-    edited = record.model_copy(update={"identity": {**record.identity, "code": code}})
-    path.unlink()
-    path.write_text(edited.model_dump_json())
-    verdicts = run.verdicts()
-    assert verdicts["count"] == "drifted"
-    assert verdicts["kestrel"] == "done"
-    assert run()[0] == 1
-    code, table = run("--dry-run", "--set", "kestrel.z_loss=1")
-    assert code == 1
-    assert "needs count (drifted)" in table
-    assert "bump count to make it again" in run("why", "count")[1]
-
-
-def test_a_versioned_trajectory_does_not_go_on_with_other_code(run: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toy.train, "policy", "versioned")
-    monkeypatch.setattr(toy.train, "version", "1")
-    run()
-    assert run.verdicts("--set", "phoenix.until_step=40")["phoenix"] == "missing"
-    for path in (run.prefix / "commits").glob("*@30.json"):
-        document = json.loads(path.read_text())
-        document["identity"]["code"]["fingerprint"] = "0" * 64
-        path.unlink()
-        path.write_text(json.dumps(document))
-    assert run.verdicts("--set", "phoenix.until_step=40")["phoenix"] == "drifted"
 
 
 def test_an_edited_function_is_named_and_a_comment_changes_nothing(tmp_path: Path) -> None:

@@ -101,13 +101,13 @@ def test_a_record_tells_where_it_came_from(bench: Workbench) -> None:
     assert provenance["host"] == os.uname().nodename
 
 
-def test_a_plan_of_what_is_done_takes_one_listing_and_reads_only_records_of_versioned_steps(bench: Workbench) -> None:
+def test_a_plan_of_what_is_done_takes_two_listings_and_reads_nothing(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
     plan = make_plan(bench.plan().graph, store)
     assert {planned.verdict for planned in plan.steps} == {Verdict.DONE}
-    assert store.listed == ["commits"]
-    assert store.num_reads == 4, "count, first, second, third"
+    assert store.listed == ["commits", "codes"], "the second for the versioned steps"
+    assert store.num_reads == 0
 
 
 def test_a_plan_reads_no_more_for_many_steps_that_were_never_made(tmp_path: Path) -> None:

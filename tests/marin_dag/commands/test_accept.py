@@ -42,6 +42,14 @@ def test_accepted_drift_is_done_and_the_record_is_what_it_was(drifted: Workbench
     assert "a product commutes" in why and "workbench_recipe.weigh" in why
 
 
+def test_what_needs_a_drifted_step_is_blocked_and_what_is_done_stays_done(drifted: Workbench) -> None:
+    verdicts = drifted.verdicts()
+    assert (verdicts["count"], verdicts["first"]) == ("drifted", "done")
+    code, table = drifted("--dry-run", "--set", "first.rate=1")
+    assert (code, "needs count (drifted)" in table) == (1, True)
+    assert "bump count to make it again" in drifted("why", "count")[1]
+
+
 def test_an_acceptance_says_who_when_why_and_which_codes(drifted: Workbench) -> None:
     drifted("accept", "count", "--because", "a product commutes")
     (data,) = drifted.files("accepted").values()
