@@ -158,19 +158,19 @@ def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_
     assert "nothing to do" in back.output
 
 
-def test_a_branch_is_planned_run_alone_and_dropped(finished: Driver, reference: Reference):
+def test_a_branch_is_planned_run_and_evaluated_alone_and_dropped(finished: Driver, reference: Reference):
     forked = finished("fork", "jellyfish", "--as", "my-spoonbill", "--set", "z_loss=1e-4")
     assert forked.code == 0, forked.errors
-    assert "--until my-spoonbill" in forked.output
+    assert "--until ema_eval/my-spoonbill" in forked.output
     plan = finished("--dry-run")
     assert plan.code == 2
     assert "my-spoonbill" in plan.output
-    assert "69 steps: 68 done, 1 missing. 1 would run." in plan.output
-    branch = finished("--until", "my-spoonbill")
+    assert "70 steps: 68 done, 2 missing. 2 would run." in plan.output
+    branch = finished("--until", "ema_eval/my-spoonbill")
     assert branch.code == 0, branch.output
-    assert branch.started == ["my-spoonbill"]
+    assert branch.started == ["my-spoonbill", "ema_eval/my-spoonbill"]
     assert finished("drop", "my-spoonbill").code == 0
     assert "68 steps, all done" in finished().output
     now = committed(finished.prefix)
-    assert len(now) == len(reference.committed) + 1
+    assert len(now) == len(reference.committed) + 2
     assert differing({key: now[key] for key in reference.committed}, reference.committed) == []
