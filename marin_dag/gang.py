@@ -70,6 +70,7 @@ class Gang:
 
     def cancel(self) -> None:
         """Kills all members."""
+        self._switchboard.stop.remote(self._task.attempt)
         self._is_cancelled.set()
 
     def join(self, timeout_seconds: float) -> None:
@@ -154,7 +155,7 @@ class Member:
         """Runs the step function, and on host 0 commits what it returned."""
         import ray
 
-        channel = SwitchboardChannel(task.key, switchboard)
+        channel = SwitchboardChannel(task.attempt, switchboard)
         if host.index == 0:
             host = dataclasses.replace(host, coordinator=_free_address(ray.util.get_node_ip_address()))
             ray.get(switchboard.announce.remote(task.attempt, host.coordinator))

@@ -137,9 +137,9 @@ class RayBackend:
         """See Backend."""
         import ray
 
-        self._switchboard.stop.remote(key)
         for reference, task in list(self._running.items()):
             if task.key == key:
+                self._switchboard.stop.remote(task.attempt)
                 ray.cancel(reference, force=False, recursive=True)
         if (gang := self._gangs.get(key)) is not None:
             gang.cancel()
@@ -204,7 +204,7 @@ class RayFanOut:
 
 
 def _run_on_worker(task: Task, switchboard: Any) -> Outcome:
-    channel = SwitchboardChannel(task.key, switchboard)
+    channel = SwitchboardChannel(task.attempt, switchboard)
     if channel.stop_requested():  # while this was waiting for its resources
         return Outcome(task, "stopped")
     channel.started(task.key)

@@ -41,13 +41,13 @@ class Switchboard:
         """Takes the key of a milestone."""
         self._news.published.append(key)
 
-    def stop(self, key: str | None) -> None:
-        """Asks one step to stop, or all of them."""
-        self._stopped.add(key)
+    def stop(self, attempt: str | None) -> None:
+        """Asks one attempt to stop, or all of them; not its step, which may be tried again."""
+        self._stopped.add(attempt)
 
-    def is_stopped(self, key: str) -> bool:
-        """Whether that step is to stop."""
-        return None in self._stopped or key in self._stopped
+    def is_stopped(self, attempt: str) -> bool:
+        """Whether that attempt is to stop."""
+        return None in self._stopped or attempt in self._stopped
 
     def take_news(self) -> News:
         """What came in since the last call."""
@@ -82,8 +82,8 @@ def start_switchboard() -> Any:
 class SwitchboardChannel:
     """A step's end of the switchboard; asks and tells at most every NEWS_SECONDS, since a step may do so each batch."""
 
-    def __init__(self, key: str, switchboard: Any) -> None:
-        self._key = key
+    def __init__(self, attempt: str, switchboard: Any) -> None:
+        self._attempt = attempt
         self._switchboard = switchboard
         self._last_report = 0.0
         self._last_question = 0.0
@@ -109,5 +109,5 @@ class SwitchboardChannel:
 
         if not self._is_stopped and time.monotonic() - self._last_question >= NEWS_SECONDS:
             self._last_question = time.monotonic()
-            self._is_stopped = bool(ray.get(self._switchboard.is_stopped.remote(self._key)))
+            self._is_stopped = bool(ray.get(self._switchboard.is_stopped.remote(self._attempt)))
         return self._is_stopped
