@@ -1,6 +1,7 @@
 """A gang: one step on several hosts, two devices each, on a cluster of nodes that say they are TPU hosts."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -151,8 +152,9 @@ def test_a_slice_that_loses_a_host_is_waited_for_until_it_is_whole_again(
     wait_for(lambda: len(notes(marks, "gate")) == 2, process)
     (marks / "open").touch()
     code, output = finish(process)
+    # Whose end is heard of first, the lost host's or that of a peer that waited for it, is a matter of timing.
     assert code == 0, output
-    assert "host 2 is gone: The actor died" in output
+    assert re.search("sums +retrying", output), output
     assert committed_bytes(tmp_path / "runs") == expected
 
 

@@ -156,7 +156,8 @@ def test_what_does_not_pass_in_time_is_a_passing_error_of_the_step(cloud: Cloud,
     with pytest.raises((StoreError, OSError)) as caught:
         act(cloud.store)
     assert is_transient(caught.value)
-    assert 2 <= len(cloud.requests()) <= 40
+    # More than once and not for ever: how often depends on the pauses, and s3fs tries on its own below ours.
+    assert 2 <= len(cloud.requests()) <= 400
 
 
 def test_a_missing_object_is_asked_for_once(cloud: Cloud):
