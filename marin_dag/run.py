@@ -1,12 +1,11 @@
 """The driver: starts what is ready, goes on where it can, and ends with every output either committed or resumable."""
 
 import contextlib
-import dataclasses
 import hashlib
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -16,8 +15,9 @@ from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
-from marin_dag.lease import Held, Lease, Leases
+from marin_dag.lease import Held, Leases
 from marin_dag.live import ENDINGS, Display
+from marin_dag.node import Node, PreemptedError, State
 from marin_dag.obituary import headline, obituary, summary
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Failure, Records, first_lines, new_attempt
@@ -36,32 +36,6 @@ ATTEMPTS_WITHOUT_PROGRESS = 3
 # With the longest pause, about ten minutes without a store before a step is given up.
 STARTS_POSTPONED = 14
 LONGEST_PAUSE_SECONDS = 60.0
-State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
-
-
-class PreemptedError(Exception):
-    """A step saved its work and left, though this driver had not asked it to: its machine was about to go."""
-
-    is_transient = True
-
-
-@dataclasses.dataclass
-class Node:
-    """One step of this run, and how it is doing."""
-
-    step: Step[Any]
-    state: State = "waiting"
-    """"running": handed over to the backend, which may still wait for the resources."""
-    has_started: bool = False
-    handed_over: float = 0.0
-    is_told_queued: bool = False
-    not_before: float = 0.0
-    is_elsewhere: bool = False
-    lease: Lease | None = None
-    num_attempts: int = 0
-    num_postponed: int = 0
-    num_without_progress: int = 0
-    progress_mark: str | None = None
 
 
 class Run:

@@ -11,7 +11,7 @@ import pytest
 import ray.exceptions
 import requests
 
-from marin_dag.run import PreemptedError
+from marin_dag.node import PreemptedError
 from marin_dag.transient import is_transient
 
 
