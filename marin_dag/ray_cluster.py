@@ -78,7 +78,7 @@ def dashboard_line(url: str | None) -> str:
     """Where to look on, and how to get in."""
     if not url:
         return "Ray cluster without a dashboard"
-    return f"Ray dashboard http://{url}  (it asks for a token: {_where_the_token_is()})"
+    return f"Ray dashboard http://{url}  (it asks for a token; {_where_the_token_is()})"
 
 
 def require_a_token() -> None:
@@ -137,5 +137,5 @@ def use_the_token() -> None:
 
 def _where_the_token_is() -> str:
     if os.environ.get("RAY_AUTH_TOKEN"):
-        return "the value of RAY_AUTH_TOKEN"
-    return f"cat {os.environ.get('RAY_AUTH_TOKEN_PATH') or TOKEN_FILE}"
+        return "the one in RAY_AUTH_TOKEN"
+    return f"to see it: cat {os.environ.get('RAY_AUTH_TOKEN_PATH') or TOKEN_FILE}"

@@ -153,7 +153,7 @@ def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_
     code, output = finish(process)
     assert code == 1, output
     assert "Ray dashboard http://127.0.0.1:" in output
-    assert "(it asks for a token: the value of RAY_AUTH_TOKEN)" in output
+    assert "(it asks for a token; the one in RAY_AUTH_TOKEN)" in output
     assert "main  stopped:  its work so far is kept" in output
     assert "0123456789abcdef" not in output
     assert finish(driver(tmp_path, "local", 0))[0] == 0

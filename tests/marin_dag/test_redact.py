@@ -31,6 +31,7 @@ def test_the_value_of_a_secret_variable_is_hidden_wherever_it_stands(monkeypatch
 @pytest.mark.parametrize(
     "text",
     [
+        "Ray dashboard http://127.0.0.1:8265  (it asks for a token; to see it: cat ~/.ray/auth_token)",
         "num_tokens=12 of 30 tokens",
         "tokenizer: llama",
         "eos_token=2",
