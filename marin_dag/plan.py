@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from marin_dag.acceptances import Acceptances
 from marin_dag.causes import Cause, Causes
+from marin_dag.collection import collection_paused
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
 from marin_dag.errors import RefusedConfigError, UserError
@@ -151,8 +152,9 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
     """
     selection = selection or Selection()
     selected = selection.names(graph)
-    check_configs(graph.step(name) for name in graph.names if name in selected)
-    return _Planner(graph, store, selected, frozenset(selection.force)).plan()
+    with collection_paused():
+        check_configs(graph.step(name) for name in graph.names if name in selected)
+        return _Planner(graph, store, selected, frozenset(selection.force)).plan()
 
 
 def check_configs(steps: Iterable[Step[Any]]) -> None:
