@@ -11,7 +11,7 @@ tootsie: .venv/ready
 	.venv/bin/python pipelines/tootsie.py
 
 test: .venv/test-ready
-	@echo "running ruff, mypy and pytest: about 8 minutes on two cores"
+	@echo "running ruff, mypy and pytest: about 20 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
@@ -61,4 +61,4 @@ format: .venv/test-ready
 	.venv/bin/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-peers
+	rm -rf .venv .venv-peers .venv-libtpu

@@ -7,6 +7,7 @@ password, and the signature with all that belongs to it. They say who may fetch 
 signed URLs of one object are one identity.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -16,6 +17,8 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import IO, Any
+
+from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 
@@ -57,6 +60,8 @@ PARTS_OF_A_SIGNATURE = SIGNATURES | {
     *("se", "st", "sp", "sv", "sr", "ss", "srt", "spr", "sip", "sdd", "skoid", "sktid", "skt", "ske", "sks", "skv"),
 }
 
+CONTAINERS = (dict, list, tuple, set, frozenset, BaseModel)
+
 
 class SecretError(UserError):
     """A value that is kept and shown holds a secret."""
@@ -97,11 +102,15 @@ def redact_field(name: str, text: str) -> str:
 def remember_secrets(config: object) -> None:
     """From now on this process hides the values of the fields of `config` that are named like secrets, wherever they
     come up: an error that quotes a password does not say that it is one."""
+    if isinstance(config, (list, tuple, set, frozenset)):
+        for item in config:
+            remember_secrets(item)
+        return
     fields = config if isinstance(config, dict) else getattr(config, "__dict__", {})
     for name, value in fields.items():
         if isinstance(value, str) and isinstance(name, str) and SECRET_FIELD.search(name):
             _remember(value)
-        elif isinstance(value, dict) or hasattr(value, "model_fields"):
+        elif isinstance(value, CONTAINERS) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
             remember_secrets(value)
 
 

@@ -239,7 +239,10 @@ class Run:
         self._release(node, has_committed=outcome.status == "done")
         if outcome.status == "done":
             self._done(node, "again, with the same output" if outcome.task.is_forced else "")
-        elif lost and not self._is_stopping:
+        elif lost and self._is_stopping:
+            node.state = "stopped"
+            self._display.event(node.step.name, "lost", "another run has taken it over")
+        elif lost:
             node.state = "waiting"
             self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
         elif outcome.status == "failed" and outcome.failure is not None:

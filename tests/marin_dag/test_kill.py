@@ -113,7 +113,7 @@ def test_a_driver_on_ray_killed_in_the_middle_completes_with_the_same_bytes(
 def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
     quick_folder: Path, expected: dict[str, object], number: int
 ):
-    process = driver(quick_folder, "local", 0.1)
+    process = driver(quick_folder, "local", 0.3)
     wait_for_executions(quick_folder, 9, process)  # three plain steps, four shards, two counts
     os.killpg(process.pid, number)
     code, output = finish(process)
@@ -135,7 +135,7 @@ def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(quick_folder: P
     # It is in a shard now, which takes no notice of the first wish.
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
-        time.sleep(0.15)
+        time.sleep(1)  # two of one kind that wait at once are one
     code, output = finish(process)
     assert code == 1
     assert "interrupted; what was running is cancelled, what was finished is kept" in output

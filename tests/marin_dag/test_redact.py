@@ -1,8 +1,11 @@
 """No secret reaches a record or a log, and ordinary text is left alone."""
 
-import pytest
+import dataclasses
 
-from marin_dag.redact import redact
+import pytest
+from pydantic import BaseModel
+
+from marin_dag.redact import redact, remember_secrets
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,21 @@ def test_the_value_of_a_secret_variable_is_hidden_wherever_it_stands(monkeypatch
 )
 def test_ordinary_text_stays(text: str):
     assert redact(text) == text
+
+
+class Login(BaseModel, frozen=True):
+    password: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Mirror:
+    logins: tuple[Login, ...]
+
+
+class Places(BaseModel, frozen=True):
+    mirrors: dict[str, Mirror]
+
+
+def test_a_secret_however_deep_in_a_config_is_hidden_wherever_it_comes_up():
+    remember_secrets(Places(mirrors={"a": Mirror((Login(password="planted-deep-0123"),))}))
+    assert redact("401 for planted-deep-0123") == "401 for ***"

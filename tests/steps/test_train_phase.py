@@ -423,14 +423,14 @@ def test_a_phase_that_jumps_is_refused_with_the_option_that_says_it_is_meant(pha
 
 def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(tmp_path, phase):
     (tmp_path / "config").write_bytes(pickle.dumps(phase))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
     environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "JAX_PLATFORMS": "cpu"}
     trees = []
     for num_hosts in (1, 2):
         folder = tmp_path / str(num_hosts)
         command = [sys.executable, "-m", "tests.steps.train_on_hosts", str(tmp_path / "config"), str(folder)]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            coordinator = f"127.0.0.1:{free.getsockname()[1]}"
         hosts = [
             subprocess.Popen(
                 [*command, str(index), str(num_hosts), coordinator],
