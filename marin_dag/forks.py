@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
+from marin_dag.plan import check_configs
 from marin_dag.provenance import user_name
 from marin_dag.redact import redact, refuse_secrets
 from marin_dag.step import NAME, Milestone, Step, StepKind
@@ -66,6 +67,10 @@ class Forks:
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
         fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=redact(reason), created=created)
         step = _forked(graph, fork)
+        try:
+            check_configs([step])
+        except UserError as error:  # said for the command at hand, in which fields are the fork's own
+            raise ForkError(str(error).replace(f"--set '{name}.", "--set '")) from None
         taken = [follower.name for follower in followers(graph, step, self._follow) if follower.name in graph]
         if taken:
             raise ForkError(f"--as {name}: there is a step {taken[0]} already, which would follow it; choose another.")

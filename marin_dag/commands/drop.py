@@ -4,6 +4,7 @@ from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 
 
 def _drop(session: Session) -> int:
+    session.refuse_a_dry_run("drop", "`ls` shows the forks")
     fork = session.forks.drop(session.step)
     print(f"dropped {fork.name}, a fork of {fork.base}; what it made stays in {session.store.prefix}")
     return NOTHING_WOULD_RUN

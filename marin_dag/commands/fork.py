@@ -10,6 +10,7 @@ def _fork(session: Session) -> int:
     parsed = session.parsed
     if not parsed.as_:
         raise UserError(f"fork {session.step}: say what to call it: --as NAME.")
+    session.refuse_a_dry_run("fork", "make the fork, then plan it with --dry-run --until NAME")
     graph = session.recipe()
     fork = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
     own = ("--as", "--set", "--reason")

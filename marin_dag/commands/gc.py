@@ -1,6 +1,8 @@
 """gc: what nothing leads to any more, with its size; --yes deletes it."""
 
+import argparse
 import json
+import math
 import shlex
 import subprocess
 import sys
@@ -63,10 +65,20 @@ def _dependents(garbage: Garbage) -> str:
     return f"  {', '.join(garbage.needed_by)} were made from it" if garbage.needed_by else ""
 
 
+def _days(text: str) -> float:
+    try:
+        days = float(text)
+    except ValueError:
+        days = math.nan
+    if not 0 <= days < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days; write one of 0 or more")
+    return days
+
+
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--yes", action="store_true", help="(gc) delete it")
     parser.add_argument(
-        "--older-than-days", type=float, default=OLDER_THAN_DAYS, metavar="DAYS", help="(gc) what is younger stays"
+        "--older-than-days", type=_days, default=OLDER_THAN_DAYS, metavar="DAYS", help="(gc) what is younger stays"
     )
     parser.add_argument(
         "--also", action="append", default=[], metavar="SCRIPT", help="(gc) keep what this pipeline leads to, too"

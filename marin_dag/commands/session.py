@@ -109,6 +109,11 @@ class Session:
         gc.freeze()  # it stays until the command ends; to look through it once more then took a third of a second
         return plan
 
+    def refuse_a_dry_run(self, command: str, instead: str) -> None:
+        """For a command that does nothing but write."""
+        if self.parsed.dry_run:
+            raise UserError(f"{command}: it writes, and --dry-run writes nothing; leave --dry-run out ({instead}).")
+
     def line(self, *words: str, without: Sequence[str] = ()) -> str:
         """A line to paste: the pipeline, then `words`, then the options of this call, but for those named."""
         dropped = {"--dry-run", "--json", *without}
