@@ -278,7 +278,7 @@ def train(
         try:
             run = advance(run)
         except NonFiniteError as error:
-            events.write("error", step=run.step, message=str(error))
+            events.write("error", message=str(error))
             saver.finish()  # what was begun before the bad update is good
             raise
         saver.finish()
