@@ -101,9 +101,7 @@ def main() -> None:
                 theirs.append(time.perf_counter() - began)
     medians = [statistics.median(turn["plan"] for turn in inner[start::2]) for start in (0, 1)]
     for said, start in (("nothing made", 0), ("all done", 1)):
-        parts = {
-            name: statistics.median(turn[name] for turn in inner[start::2]) for name in ("build", "digests", "plan")
-        }
+        parts = {name: statistics.median(turn[name] for turn in inner[start::2]) for name in ("build", "plan")}
         print(said, " ".join(f"{name} {seconds:.3f} s" for name, seconds in parts.items()))
     whole, reference = statistics.median(ours), min(theirs)
     print(f"whole process {whole:.2f} s; snakemake --dry-run {', '.join(f'{seconds:.1f}' for seconds in theirs)} s")
