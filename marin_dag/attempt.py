@@ -182,6 +182,7 @@ class AttemptContext:
                     "host": socket.gethostname(),
                     "started": self._started,
                     "finished": now(),
+                    "resources": str(task.resources),
                     "lease_epoch": self.lease_epoch,
                 }
             ),

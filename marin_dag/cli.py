@@ -33,18 +33,21 @@ from marin_dag.commands import (
 )
 from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import (
+    EVERYWHERE,
     FAILED,
     INTERRUPTED,
     NOTHING_WOULD_RUN,
+    SELECTION,
     Build,
     Command,
     Finished,
     OnDryRun,
     Session,
+    options_of,
     program,
 )
 from marin_dag.errors import UserError
-from marin_dag.forks import Follow
+from marin_dag.forks import Follow, WithForks
 from marin_dag.redact import RedactingStream
 
 COMMANDS = {
@@ -68,7 +71,13 @@ COMMANDS = {
         gc.COMMAND,
     )
 }
-DEFAULT = Command("(none)", "", "run what is not done", plan_and_run)
+DEFAULT = Command(
+    "(none)",
+    "",
+    "run what is not done",
+    plan_and_run,
+    options=("--set", "--json", "--every-step", "--detach", *SELECTION),
+)
 EXIT_CODES = """\
 exit codes: 0 all is done (or, with --dry-run, nothing would run), 1 something is wrong,
 2 (--dry-run) something would run, 130 interrupted
@@ -85,6 +94,8 @@ def main(
     commands: Sequence[Command] = (),
     on_dry_run: OnDryRun | None = None,
     follow: Follow | None = None,
+    variant: Callable[[argparse.Namespace], str] = lambda parsed: "",
+    with_forks: WithForks | None = None,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -99,18 +110,36 @@ def main(
         commands: the pipeline's own, beside those of every pipeline.
         on_dry_run: called with each plan that --dry-run has printed, to say more about it.
         follow: kind of step to the kinds that follow each of its forks, as they follow what it was forked from.
+        variant: the name of the recipe that these arguments choose, where they choose among several ("" for the usual
+            one); a fork belongs to the variant that it was made of.
+        with_forks: the steps to add where there are forks, such as a page that compares them with what they left.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     known = COMMANDS | {command.name: command for command in commands}
-    parser = _parser(name, known, add_arguments)
+    parser, takes = _parser(name, known, add_arguments)
     parsed = parser.parse_intermixed_args(arguments)
     command = known.get(parsed.command, DEFAULT)
     flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
 
     def carry_out() -> int:
         command.check(parsed.names)
-        return command.run(Session(parsed, arguments, build, name, results or {}, flags, summary, on_dry_run, follow))
+        _refuse_foreign(command, (option[0] for option in options_of(arguments, flags)), takes)
+        session = Session(
+            parsed,
+            arguments,
+            build,
+            name,
+            results or {},
+            flags,
+            summary,
+            on_dry_run,
+            follow,
+            takes,
+            variant(parsed),
+            with_forks,
+        )
+        return command.run(session)
 
     try:
         # Whatever prints, and the traceback of what was not foreseen, prints no secret.
@@ -153,9 +182,20 @@ def _message(error: Exception) -> str:
     return str(error)
 
 
+def _refuse_foreign(command: Command, given: Iterable[str], takes: Mapping[str, frozenset[str]]) -> None:
+    """What a command does not take would be ignored, and somebody believes that it was heard."""
+    of = "a run" if command is DEFAULT else f"`{command.name}`"
+    taken = takes["" if command is DEFAULT else command.name]
+    for option in (text.partition("=")[0] for text in given):
+        if option not in taken:
+            owners = ", ".join(f"`{other}`" if other else "a run" for other in takes if option in takes[other])
+            raise UserError(f"{option}: {of} does not take it; it is an option of {owners}. Leave it out.")
+
+
 def _parser(
     name: str, known: Mapping[str, Command], add_arguments: Callable[[argparse.ArgumentParser], None] | None
-) -> argparse.ArgumentParser:
+) -> tuple[argparse.ArgumentParser, dict[str, frozenset[str]]]:
+    """The parser, and the options that each command takes ("" for none)."""
     parser = argparse.ArgumentParser(
         prog=program(),
         description=f"The pipeline {name!r}: plan it, run it, explain it, fork it.",
@@ -181,12 +221,24 @@ def _parser(
     parser.add_argument("--backend", choices=("ray", "local"), default="ray", help="local: in this process")
     parser.add_argument("--detach", action="store_true", help="hand the run to the cluster of RAY_ADDRESS and leave")
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error was raised")
+    own: dict[str, frozenset[str]] = {}
     for command in known.values():
+        before = _options_in(parser)
         if command.add_arguments is not None:
             command.add_arguments(parser)
+        own[command.name] = _options_in(parser) - before
+    before = _options_in(parser)
     if add_arguments is not None:
         add_arguments(parser.add_argument_group("this pipeline"))  # type: ignore[arg-type]
-    return parser
+    everywhere = EVERYWHERE | (_options_in(parser) - before)
+    takes = {"": everywhere | frozenset(DEFAULT.options)}
+    for command in known.values():
+        takes[command.name] = everywhere | own[command.name] | frozenset(command.options)
+    return parser, takes
+
+
+def _options_in(parser: argparse.ArgumentParser) -> frozenset[str]:
+    return frozenset(text for action in parser._actions for text in action.option_strings)
 
 
 def _epilog(commands: Iterable[Command]) -> str:

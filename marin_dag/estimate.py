@@ -1,4 +1,4 @@
-"""Estimate: how long steps will take, from the attempts on record of steps of their kind."""
+"""Estimate: how long steps will take, from the attempts on record of steps of their kind on the same resources."""
 
 import dataclasses
 import datetime
@@ -8,38 +8,46 @@ from typing import TYPE_CHECKING, Any
 
 from marin_dag.cost import Cost
 from marin_dag.records import Record, Records
-from marin_dag.step import Step, StepKind
+from marin_dag.step import Step
 
 if TYPE_CHECKING:
     from marin_dag.plan import PlannedStep
 
 MAX_SAMPLES = 3
-"""Records that are read for one kind: a plan must not ask the store once a step."""
+"""Records that are read for one kind and resources: a plan must not ask the store once a step."""
+
+Key = tuple[int, str]
+"""Kind and resources: what a laptop took says nothing of a slice of TPUs."""
 
 
 class PastAttempts:
-    """Seconds for each unit of work, by kind of step; the unit is whatever the kind can estimate."""
+    """Seconds for each unit of work, by kind of step and resources; the unit is whatever the kind can estimate."""
 
     def __init__(self, records: Records, steps: Iterable["PlannedStep"], committed: frozenset[str]) -> None:
         self._records = records
-        self._keys: dict[int, list[tuple[str, float]]] = {}
+        self._keys: dict[Key, list[tuple[str, float]]] = {}
         """Kind to records of it, and how many units of work went into each."""
-        self._rates: dict[int, float | None] = {}
+        self._rates: dict[Key, float | None] = {}
         for planned in steps:
             step = planned.step
             key = step.key if step.key in committed else planned.compared.key if planned.compared else None
             if key is not None:
-                self._keys.setdefault(id(step.kind), []).append((key, units(whole_cost(step))))
+                self._keys.setdefault(_key(step), []).append((key, units(whole_cost(step))))
 
-    def rate(self, kind: StepKind[Any, Any]) -> float | None:
+    def rate(self, step: Step[Any]) -> float | None:
         """Seconds a unit of work; None where no attempt is on record."""
-        if id(kind) not in self._rates:
-            self._rates[id(kind)] = self._rate(self._keys.get(id(kind), []))
-        return self._rates[id(kind)]
+        key = _key(step)
+        if key not in self._rates:
+            self._rates[key] = self._rate(self._keys.get(key, []), on=key[1])
+        return self._rates[key]
 
-    def _rate(self, keys: list[tuple[str, float]]) -> float | None:
+    def _rate(self, keys: list[tuple[str, float]], on: str) -> float | None:
         found = [(self._records.find(key), work) for key, work in keys[-MAX_SAMPLES:]]
-        rates = [_duration(record) / work for record, work in found if record is not None and work > 0]
+        rates = [
+            _duration(record) / work
+            for record, work in found
+            if record is not None and record.provenance.resources == on and work > 0
+        ]
         return statistics.median(rates) if rates else None
 
 
@@ -50,7 +58,7 @@ def with_seconds(
     past = PastAttempts(records, steps, committed)
 
     def estimated(planned: "PlannedStep") -> "PlannedStep":
-        rate = past.rate(planned.step.kind)
+        rate = past.rate(planned.step)
         if rate is None:
             return planned
         cost, saved = planned.cost, planned.saved
@@ -84,6 +92,10 @@ def cost_from(step: Step[Any], reached: int) -> Cost:
     # As if it started there: what is written once a leg, such as a checkpoint, is written again.
     moved = step.at(step=reached).as_input()
     return step.kind.cost(step.config.model_copy(update={step.kind.continues: moved}))
+
+
+def _key(step: Step[Any]) -> Key:
+    return id(step.kind), str(step.resources)
 
 
 def _duration(record: Record) -> float:

@@ -1,7 +1,7 @@
 """Forks made on the command line: kept in the store with author and reason, and added to the graph each time."""
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,14 +16,23 @@ from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
 
 NAMES = "names"
-
+MAX_NAME_LENGTH = 100
+"""With "/attempt/file" and the like around it, a name of this length is a path on every file system and store."""
 
 Follow = Mapping[StepKind[Any, Any], Sequence[StepKind[Any, Any]]]
 """Kind of step to the kinds that are made of each of its forks too, as they are of the step it was forked from."""
 
 
+WithForks = Callable[[Graph, Mapping[str, str]], Sequence[Step[Any]]]
+"""From the graph with all forks in it, and each fork's base by its name: further targets."""
+
+
 class ForkError(UserError):
     """A fork that cannot be made or found."""
+
+
+class DamagedForkError(ForkError):
+    """A kept fork that cannot be read."""
 
 
 class Fork(BaseModel, frozen=True, extra="forbid"):
@@ -38,16 +47,26 @@ class Fork(BaseModel, frozen=True, extra="forbid"):
 
 
 class Forks:
-    """The command-line forks of one pipeline in one store."""
+    """The command-line forks of one variant of a pipeline (the recipe at one scale, say) in one store."""
 
-    def __init__(self, store: Store, pipeline: str, follow: Follow | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        pipeline: str,
+        follow: Follow | None = None,
+        *,
+        variant: str = "",
+        with_forks: WithForks | None = None,
+    ) -> None:
         self._store = store
         self._follow = follow or {}
-        self._folder = f"{NAMES}/{pipeline}"
+        self._with_forks = with_forks
+        # A fork of one scale names steps and step numbers that another has not.
+        self._folder = f"{NAMES}/{pipeline}@{variant}" if variant else f"{NAMES}/{pipeline}"
 
     def all(self) -> tuple[Fork, ...]:
         """Every fork, oldest first."""
-        forks = [self._read(entry.path) for entry in self._store.list(self._folder)]
+        forks = [self._read(path) for path in self._paths()]
         return tuple(sorted(forks, key=lambda fork: (fork.created, fork.name)))
 
     def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
@@ -57,6 +76,8 @@ class Forks:
             is_fork = any(fork.name == name for fork in self.all())
             cure = f"choose another, or `drop {name}` first" if is_fork else "choose another"
             raise ForkError(f"--as {name}: there is a step of that name already; {cure}.")
+        if len(name) > MAX_NAME_LENGTH:
+            raise ForkError(f"--as {name[:20]}…: {len(name)} characters; use at most {MAX_NAME_LENGTH}.")
         if not NAME.fullmatch(name):
             raise ForkError(f"--as {name!r}: use letters, digits, '_', '-', '.' and '/' between parts.")
         if not changes:
@@ -67,6 +88,12 @@ class Forks:
         created = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
         fork = Fork(name=name, base=base, changes=changes, author=user_name(), reason=redact(reason), created=created)
         step = _forked(graph, fork)
+        unchanged = [
+            field for field in changes if value_at(step.config, field) == value_at(graph.step(base).config, field)
+        ]
+        if unchanged:
+            said = ", ".join(f"{field} is {changes[field]} there" for field in unchanged)
+            raise ForkError(f"fork {base} --as {name}: {said} already; leave it out or set it to something else.")
         try:
             check_configs([step])
         except UserError as error:  # said for the command at hand, in which fields are the fork's own
@@ -80,21 +107,29 @@ class Forks:
 
     def drop(self, name: str) -> Fork:
         """Forgets a fork; what it made stays in the store, since the same identity may be wanted again."""
-        known = {fork.name: fork for fork in self.all()}
-        if name not in known:
-            listed = ", ".join(known) or "none"
-            raise ForkError(f"drop {name}: there is no such fork.{nearest(name, known)} Forks: {listed}.")
-        based = [fork.name for fork in known.values() if fork.base == name]
+        paths = {path.removeprefix(f"{self._folder}/").removesuffix(".json"): path for path in self._paths()}
+        if name not in paths:
+            listed = ", ".join(paths) or "none"
+            raise ForkError(f"drop {name}: there is no such fork.{nearest(name, paths)} Forks: {listed}.")
+        try:
+            fork = self._read(paths[name])
+        except DamagedForkError:  # which is why it is dropped
+            fork = Fork(name=name, base="nobody knows what", changes={}, author="", reason="", created="")
+        others = (self._read(path) for other, path in paths.items() if other != name)
+        based = [other.name for other in others if other.base == name]
         if based:
             raise ForkError(f"drop {name}: {', '.join(based)} are forks of it; drop them first.")
-        self._store.delete(self._path(name))
-        return known[name]
+        self._store.delete(paths[name])
+        return fork
 
     def added_to(self, graph: Graph) -> Graph:
-        """`graph` with all forks as further targets."""
-        for fork in self.all():
+        """`graph` with all forks, and what the pipeline adds for them, as further targets."""
+        forks = self.all()
+        for fork in forks:
             step = forked(graph, fork)
             graph = graph.with_targets([step, *followers(graph, step, self._follow)])
+        if forks and self._with_forks is not None:
+            graph = graph.with_targets(self._with_forks(graph, {fork.name: fork.base for fork in forks}))
         return graph
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
@@ -113,6 +148,9 @@ class Forks:
         step = forked(graph, fork)
         return (step.name, *(follower.name for follower in followers(graph, step, self._follow)))
 
+    def _paths(self) -> list[str]:
+        return [entry.path for entry in self._store.list(self._folder)]
+
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}.json"
 
@@ -120,7 +158,10 @@ class Forks:
         try:
             return Fork.model_validate_json(self._store.read(path))
         except ValidationError as error:
-            raise ForkError(f"{self._store.url(path)}: not a fork ({error.error_count()} errors); delete it.") from None
+            name = path.removeprefix(f"{self._folder}/").removesuffix(".json")
+            raise DamagedForkError(
+                f"{self._store.url(path)}: not a fork ({error.error_count()} errors); `drop {name}` forgets it."
+            ) from None
 
 
 def forked(graph: Graph, fork: Fork) -> Step[Any]:

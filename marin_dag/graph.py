@@ -234,11 +234,13 @@ class Selection:
             selected &= frozenset().union(*(graph.ancestors(name) for name in self.until))
         if self.starting_from:
             selected &= frozenset().union(*(graph.descendants(name) for name in self.starting_from))
+        options = (("--only", self.only), ("--until", self.until), ("--from", self.starting_from))
+        said = " ".join(f"{option} {name}" for option, names in options for name in names)
         for name in self.force:
             graph.step(name)
+            if selected and name not in selected:
+                raise GraphError(f"--force {name}: {said} leaves it out; select it too, or leave --force out.")
         if not selected:
-            options = (("--only", self.only), ("--until", self.until), ("--from", self.starting_from))
-            said = " ".join(f"{option} {name}" for option, names in options for name in names)
             raise GraphError(f"{said}: no step is selected by all of these; leave one of them out.")
         return selected
 

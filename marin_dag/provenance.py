@@ -46,6 +46,8 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     started: str = ""
     finished: str = ""
     lease_epoch: int = 0
+    resources: str = ""
+    """What the attempt ran on, by the resources' own words; "" in records from before it was kept."""
 
 
 def now() -> str:

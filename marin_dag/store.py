@@ -314,7 +314,10 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileNotFoundError as error:  # its parent stands: a file system such as /proc, in which nothing is made
+        raise StoreError(f"{folder}: no folder can be made there; pass another --prefix.") from error
     _flush_folder(folder.parent)  # else a power cut forgets the new folder with the record in it
 
 

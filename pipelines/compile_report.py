@@ -46,7 +46,8 @@ def report(session: Session, plan: Plan) -> None:
         return
     phases = phases_in(step.step for step in plan.steps)
     legs = legs_in(phases)
-    main_line = [name for name in main_line_of(legs) if plan[name].is_selected]
+    forks = frozenset(fork.name for fork in session.forks.all())
+    main_line = [name for name in main_line_of(legs, forks) if plan[name].is_selected]
     requests = {name: (request_of(phases[name], "train"), request_of(phases[name], "eval")) for name in main_line}
     wanted = list(dict.fromkeys(request for pair in requests.values() for request in pair))
     outcomes: dict[Request, Outcome] = {}

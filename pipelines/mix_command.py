@@ -11,6 +11,7 @@ from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.records import Records
 from marin_dag.step import Step
+from pipelines.picture_file import refuse_unwritable
 from runtime.data.consumption import Consumption, Leg, consumption
 from steps.train_phase import TrainPhaseConfig
 
@@ -35,6 +36,8 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
     """The command of a pipeline whose sources have these sizes before they are tokenized."""
 
     def run(session: Session) -> int:
+        if session.parsed.chart is not None:
+            refuse_unwritable("--chart", session.parsed.chart, (".svg",))
         mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
         print(rendered(mix))
         if session.parsed.chart is not None:
@@ -42,7 +45,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         return NOTHING_WOULD_RUN
 
     said = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments)
+    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",))
 
 
 def _add_arguments(parser: Any) -> None:
@@ -54,7 +57,9 @@ def _phase(session: Session) -> Step[Any]:
     if not phases:
         raise UserError(f"mix: the pipeline {session.pipeline!r} trains nothing.")
     if not session.parsed.names:
-        return max(phases.values(), key=lambda step: step.config.until_step)
+        forks = {fork.name for fork in session.forks.all()}
+        written = [step for name, step in phases.items() if name not in forks]
+        return max(written, key=lambda step: step.config.until_step)
     if session.step not in phases:
         raise UserError(f"mix {session.step}: there is no such training phase.{nearest(session.step, phases)}")
     return phases[session.step]
@@ -143,8 +148,6 @@ def _named(message: str, mix: Mix) -> str:
 
 
 def _draw(path: str, mix: Mix) -> None:
-    if Path(path).suffix != ".svg":
-        raise UserError(f"--chart {path}: the chart is an SVG; end the name in .svg.")
     from runtime.report.mix_chart import mix_chart
 
     Path(path).write_text(mix_chart(mix.found.uses, mix.labels, f"Tokens by source, to {mix.legs[-1].name}"))

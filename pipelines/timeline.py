@@ -3,7 +3,7 @@
 Read off the steps of the graph, so that `--set`, forks and another scale show what they would run. No JAX, no NumPy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from marin_dag.step import Step
 from runtime.data.mixture import MixtureSchedule
@@ -44,9 +44,10 @@ def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
     return legs_of({name: phase.config for name, phase in phases.items()}, starts)
 
 
-def main_line_of(legs: Mapping[str, Leg]) -> list[str]:
-    """The phases that lead to the phase with the most tokens: the run itself, without its branches."""
-    last: str | None = max(legs, key=lambda name: legs[name].end_tokens)
+def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
+    """The phases that lead to the phase with the most tokens: the run itself, without its branches and `forks`."""
+    written = [name for name in legs if name not in forks]
+    last: str | None = max(written or legs, key=lambda name: legs[name].end_tokens)
     line: list[str] = []
     while last is not None:
         line.append(last)
@@ -54,10 +55,10 @@ def main_line_of(legs: Mapping[str, Leg]) -> list[str]:
     return line[::-1]
 
 
-def render(phases: Mapping[str, Step]) -> str:
+def render(phases: Mapping[str, Step], forks: Collection[str] = ()) -> str:
     """A table of all phases, then each phase in full: what it says, what it changes, what it acknowledges."""
     legs = legs_in(phases)
-    main_line = main_line_of(legs)
+    main_line = main_line_of(legs, forks)
     order = [*main_line, *(name for name in legs if name not in main_line)]
     rows = [_row(legs[name], is_branch=name not in main_line) for name in order]
     parts = [_aligned([HEADINGS, *rows]), ""]

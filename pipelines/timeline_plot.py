@@ -1,11 +1,10 @@
 """The timeline as a picture: each phase's settings at the steps where something happens, in the report's own figure."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from marin_dag.errors import UserError
 from marin_dag.step import Step
 from pipelines.timeline import legs_in, main_line_of, render
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
@@ -17,19 +16,13 @@ POINTS_OF_A_CURVE = 200
 """Steps of each segment that is not straight."""
 
 
-def draw(path: str, title: str, phases: Mapping[str, Step]) -> None:
-    """Writes the timeline to `path`, a page (.html) or a drawing (.svg)."""
+def draw(path: str, title: str, phases: Mapping[str, Step], forks: Collection[str] = ()) -> None:
+    """Writes the timeline to `path`, a page (.html) or a drawing (.svg). `forks` are branches, however long."""
     legs = legs_in(phases)
-    main_line = main_line_of(legs)
+    main_line = main_line_of(legs, forks)
     order = [*main_line, *(name for name in legs if name not in main_line)]
     drawn = [_phase(legs[name], is_main=name in main_line) for name in order]
-    match Path(path).suffix:
-        case ".html":
-            text = page(title, drawn, render(phases))
-        case ".svg":
-            text = svg(title, drawn)
-        case suffix:
-            raise UserError(f"--plot {path}: {suffix or 'no ending'} is no kind of picture; end it in .html or .svg.")
+    text = page(title, drawn, render(phases, forks)) if Path(path).suffix == ".html" else svg(title, drawn)
     Path(path).write_text(text, encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ and a jump that is meant is acknowledged.
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from marin_dag.cli import main
 from marin_dag.errors import UserError
@@ -18,6 +19,7 @@ from marin_dag.step import Step
 from pipelines import compile_report, mix_command, mixtures, timeline_command
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.evaluation import evaluated, exported, reported, scored
+from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
 from pipelines.sources import eight_b_sources, laptop_sources
@@ -29,7 +31,12 @@ from steps.train_phase import TrainPhaseConfig, train_phase
 # Of the laptop's sources under its vocabulary, right to a third; only until they are tokenized.
 BYTES_PER_TOKEN = 3.5
 # What a person wants to see in the end.
-RESULTS = {"report": "report.html", "hf_export/deeper_starling": "model", "lm_eval/deeper_starling": "scores.json"}
+RESULTS = {
+    "report": "report.html",
+    "report/forks": "report.html",
+    "hf_export/deeper_starling": "model",
+    "lm_eval/deeper_starling": "scores.json",
+}
 
 # What each fork of a phase, made on the command line, gets as well.
 FOLLOW = {train_phase: (ema_eval,)}
@@ -195,6 +202,12 @@ def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
     return {source.name: source.size_in_bytes / BYTES_PER_TOKEN for source in sources.values()}
 
 
+def variant(arguments: argparse.Namespace) -> str:
+    """The recipe that the arguments choose: each scale, and each own corpus, has forks of its own."""
+    corpus = "" if arguments.corpus is None else f"-{Path(arguments.corpus).absolute().name}"
+    return "" if arguments.scale == "laptop" and not corpus else f"{arguments.scale}{corpus}"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The choices that are Tootsie's own."""
     parser.add_argument("--scale", choices=sorted(SCALES), default="laptop", help="size of everything (default laptop)")
@@ -216,5 +229,7 @@ if __name__ == "__main__":
             commands=OWN_COMMANDS,
             on_dry_run=compile_report.report,
             follow=FOLLOW,
+            variant=variant,
+            with_forks=fork_report,
         )
     )

@@ -65,4 +65,5 @@ COMMAND = Command(
     1,
     1_000,
     _add_arguments,
+    options=("--set",),
 )

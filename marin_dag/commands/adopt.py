@@ -30,4 +30,6 @@ def _adopt(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-COMMAND = Command("adopt", "PATH --as NAME", "bring data from elsewhere in as an output", _adopt, 1, 1)
+COMMAND = Command(
+    "adopt", "PATH --as NAME", "bring data from elsewhere in as an output", _adopt, 1, 1, options=("--set", "--as")
+)

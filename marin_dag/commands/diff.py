@@ -34,5 +34,11 @@ def _last_commit(name: str, records: Records) -> Side:
 
 
 COMMAND = Command(
-    "diff", "A [B]", "what differs between two steps or digests; without B, STEP now from its last output", _diff, 1, 2
+    "diff",
+    "A [B]",
+    "what differs between two steps or digests; without B, STEP now from its last output",
+    _diff,
+    1,
+    2,
+    options=("--set",),
 )

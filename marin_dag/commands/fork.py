@@ -39,4 +39,5 @@ COMMAND = Command(
     1,
     1,
     _add_arguments,
+    options=("--set",),
 )

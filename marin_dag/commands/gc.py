@@ -86,4 +86,6 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--roots", action="store_true", help="(gc) print what this pipeline leads to, for --also")
 
 
-COMMAND = Command("gc", "[--yes]", "what nothing leads to any more, and its deletion", _gc, 0, 0, _add_arguments)
+COMMAND = Command(
+    "gc", "[--yes]", "what nothing leads to any more, and its deletion", _gc, 0, 0, _add_arguments, options=("--set",)
+)

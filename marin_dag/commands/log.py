@@ -42,4 +42,6 @@ def _newest_log(store: Store, name: str, digest: str) -> str | None:
     return max(logs, key=lambda entry: (entry.updated, entry.path)).path if logs else None
 
 
-COMMAND = Command("log", "STEP", "the log of the attempt that made it, or of the newest that tried", _log, 1, 1)
+COMMAND = Command(
+    "log", "STEP", "the log of the attempt that made it, or of the newest that tried", _log, 1, 1, options=("--set",)
+)

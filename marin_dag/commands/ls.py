@@ -4,7 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, SELECTION, Command, Session
 from marin_dag.plan import PlannedStep, Verdict
 from marin_dag.records import Record, Records
 
@@ -55,4 +55,12 @@ def _document(session: Session, planned: PlannedStep, record: Record | None) -> 
     }
 
 
-COMMAND = Command("ls", "[GLOB]", "every step, its digest and output, and the forks", _list, 0, 100)
+COMMAND = Command(
+    "ls",
+    "[GLOB]",
+    "every step, its digest and output, and the forks",
+    _list,
+    0,
+    100,
+    options=("--set", "--json", *SELECTION),
+)

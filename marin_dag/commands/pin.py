@@ -33,5 +33,12 @@ def _add_arguments(parser: Any) -> None:
 
 
 COMMAND = Command(
-    "pin", "[STEP] [--unpin]", "keep an output whatever becomes of the pipeline", _pin, 0, 1, _add_arguments
+    "pin",
+    "[STEP] [--unpin]",
+    "keep an output whatever becomes of the pipeline",
+    _pin,
+    0,
+    1,
+    _add_arguments,
+    options=("--set", "--because"),
 )

@@ -1,11 +1,17 @@
 """plan: the same as --dry-run; --json for other programs."""
 
 from marin_dag.commands.run import show_plan
-from marin_dag.commands.session import Command, Session
+from marin_dag.commands.session import SELECTION, Command, Session
 
 
 def _plan(session: Session) -> int:
     return show_plan(session, session.plan())
 
 
-COMMAND = Command("plan", "[--json]", "what would run, why, and what it costs; the same as --dry-run", _plan)
+COMMAND = Command(
+    "plan",
+    "[--json]",
+    "what would run, why, and what it costs; the same as --dry-run",
+    _plan,
+    options=("--set", "--json", "--every-step", *SELECTION),
+)

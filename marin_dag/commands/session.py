@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from marin_dag.collection import collection_paused
 from marin_dag.errors import UserError
-from marin_dag.forks import Follow, Forks
+from marin_dag.forks import Follow, Forks, WithForks
 from marin_dag.graph import Graph, Selection, parse_assignment
 from marin_dag.plan import Plan, make_plan
 from marin_dag.records import Records
@@ -61,6 +61,9 @@ class Session:
         summary: Callable[[Finished], Iterable[str]] | None = None,
         on_dry_run: OnDryRun | None = None,
         follow: Follow | None = None,
+        takes: Mapping[str, frozenset[str]] | None = None,
+        variant: str = "",
+        with_forks: WithForks | None = None,
     ) -> None:
         self.parsed = parsed
         self.arguments = tuple(arguments)
@@ -68,11 +71,12 @@ class Session:
         self.results = dict(results)
         """Step to the part of its output that a person wants to see in the end."""
         self.store: Store = open_store(parsed.prefix)
-        self.forks = Forks(self.store, name, follow)
+        self.forks = Forks(self.store, name, follow, variant=variant, with_forks=with_forks)
         self.on_dry_run = on_dry_run
         """What the pipeline has to add to a plan that is only shown."""
         self._build = build
         self._flags = flags
+        self._takes = takes or {}
         self.summary = summary
         """Lines to end a run with."""
 
@@ -88,8 +92,11 @@ class Session:
     def graph(self) -> Graph:
         """The graph with the overrides of this call."""
         graph = self.recipe()
+        said: dict[tuple[str, str], str] = {}
         for text in self.parsed.set:
             step, field, value = parse_assignment(text, graph)
+            if said.setdefault((step, field), value) != value:
+                raise UserError(f"--set {step}.{field}: it is said to be {said[step, field]} and {value}; say it once.")
             graph = graph.override(step, field, value)
         return graph
 
@@ -115,18 +122,31 @@ class Session:
             raise UserError(f"{command}: it writes, and --dry-run writes nothing; leave --dry-run out ({instead}).")
 
     def line(self, *words: str, without: Sequence[str] = ()) -> str:
-        """A line to paste: the pipeline, then `words`, then the options of this call, but for those named."""
+        """A line to paste: the pipeline, then `words`, then the options of this call that the line's command takes, but
+        for those named."""
         dropped = {"--dry-run", "--json", *without}
-        kept = [word for option in self._options() if option[0].partition("=")[0] not in dropped for word in option]
+        command = next((word for word in words if word in self._takes), "")
+        takes = self._takes.get(command)
+        kept = []
+        for option in options_of(self.arguments, self._flags):
+            name = option[0].partition("=")[0]
+            if name not in dropped and (takes is None or name in takes):
+                kept += option
         return shlex.join([*program_words(), *words, *kept])
 
-    def _options(self) -> Iterator[list[str]]:
-        """Each option of this call with its value; no command and no names."""
-        words = iter(self.arguments)
-        for word in words:
-            if word.startswith("-"):
-                takes_a_word = word not in self._flags and "=" not in word
-                yield [word, *([next(words)] if takes_a_word else [])]
+
+def options_of(arguments: Sequence[str], flags: frozenset[str]) -> Iterator[list[str]]:
+    """Each option among the arguments with its value; no command and no names."""
+    words = iter(arguments)
+    for word in words:
+        if word.startswith("-"):
+            takes_a_word = word not in flags and "=" not in word
+            yield [word, *([next(words)] if takes_a_word else [])]
+
+
+# Options of several commands. Where things are and run is every command's, and so are the pipeline's own options.
+SELECTION = ("--only", "--until", "--from", "--force")
+EVERYWHERE = frozenset({"--prefix", "--backend", "--traceback", "--dry-run"})
 
 
 class Command(NamedTuple):
@@ -143,6 +163,8 @@ class Command(NamedTuple):
     max_names: int = 0
     add_arguments: Callable[[Any], None] | None = None
     """Declares options that no other command has; the help names the command in parentheses."""
+    options: tuple[str, ...] = ()
+    """The options that it takes besides those it declares and those of every command."""
 
     def check(self, names: Sequence[str]) -> None:
         """Refuses too few or too many names."""
@@ -150,7 +172,9 @@ class Command(NamedTuple):
             raise UserError(f"{self.name}: name a step, such as `{program()} {self.name} STEP`.")
         if len(names) > self.max_names:
             extra = ", ".join(repr(name) for name in names[self.max_names :])
-            raise UserError(f"{self.name}: {extra} is too much; write `{program()} {self.name} {self.usage}`.")
+            raise UserError(
+                f"{self.name}: {extra} is too much; write `{f'{program()} {self.name} {self.usage}'.strip()}`."
+            )
 
 
 def program_words() -> list[str]:

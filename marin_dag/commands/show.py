@@ -57,4 +57,12 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield f"  command      {' '.join(made.argv)}"
 
 
-COMMAND = Command("show", "STEP", "identity, files and provenance of a finished step; --json: its record", _show, 1, 1)
+COMMAND = Command(
+    "show",
+    "STEP",
+    "identity, files and provenance of a finished step; --json: its record",
+    _show,
+    1,
+    1,
+    options=("--set", "--json"),
+)

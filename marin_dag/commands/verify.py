@@ -69,5 +69,12 @@ def _add_arguments(parser: Any) -> None:
 
 
 COMMAND = Command(
-    "verify", "STEP|all [--rerun]", "whether outputs are as they were committed", _verify, 1, 1_000, _add_arguments
+    "verify",
+    "STEP|all [--rerun]",
+    "whether outputs are as they were committed",
+    _verify,
+    1,
+    1_000,
+    _add_arguments,
+    options=("--set",),
 )

@@ -1,6 +1,6 @@
 """why STEP: the reason for its verdict, down to the field or function."""
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, SELECTION, Command, Session
 from marin_dag.explain import explain
 
 
@@ -9,4 +9,12 @@ def _why(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-COMMAND = Command("why", "STEP", "the reason for STEP's verdict, down to the field or function", _why, 1, 1)
+COMMAND = Command(
+    "why",
+    "STEP",
+    "the reason for STEP's verdict, down to the field or function",
+    _why,
+    1,
+    1,
+    options=("--set", *SELECTION),
+)

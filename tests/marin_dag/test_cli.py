@@ -211,6 +211,13 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["--until", "kestrel", "--from", "phoenix"], "--until kestrel --from phoenix: no step is selected by all"),
         (["--dry-run", "--until", "kestrel", "--from", "phoenix"], "no step is selected by all of these"),
         (["drop", "x"], "drop x: there is no such fork. Forks: none."),
+        (["fork", "ocelot", "--as", "x" * 101, "--set", "z_loss=1"], "101 characters; use at most 100"),
+        (["fork", "ocelot", "--as", "x", "--set", "z_loss=0.0001"], "z_loss is 0.0001 there already"),
+        (["--set", "phoenix.z_loss=1", "--set", "phoenix.z_loss=2"], "it is said to be 1 and 2; say it once"),
+        (["--force", "phoenix", "--until", "kestrel"], "--force phoenix: --until kestrel leaves it out"),
+        (["--dry-run", "--because", "x"], "--because: a run does not take it; it is an option of `accept`, `pin`."),
+        (["why", "phoenix", "--yes"], "--yes: `why` does not take it; it is an option of `gc`. Leave it out."),
+        (["gc", "--only=phoenix"], "--only: `gc` does not take it; it is an option of a run, `plan`, `why`"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_1(run: Toy, arguments: list[str], message: str) -> None:
@@ -227,6 +234,19 @@ def test_a_fork_that_cannot_be_made_sends_nobody_to_drop_it(run: Toy) -> None:
     (path,) = (run.prefix / "names").rglob("x.json")
     path.write_text(path.read_text().replace("z_loss", "z"))
     assert "`drop x` forgets it" in run("--dry-run")[1]
+    path.write_text("{")
+    assert "`drop x` forgets it" in run("--dry-run")[1]
+    assert run("drop", "x")[0] == 0
+    assert run("--dry-run")[0] == 2
+
+
+def test_a_line_to_paste_has_only_options_that_its_command_takes(run: Toy) -> None:
+    assert run()[0] == 0
+    _, said = run("--dry-run", "--every-step", "--set", "phoenix.z_loss=1", "--until", "phoenix")
+    (line,) = (line for line in said.splitlines() if line.startswith("ask why"))
+    words = line.split()
+    assert "--set phoenix.z_loss=1" in line and "--every-step" not in line
+    assert run(*words[words.index("why", 2) :])[0] == 0
 
 
 def test_a_config_that_is_not_selected_may_be_one_that_cannot_work(run: Toy) -> None:

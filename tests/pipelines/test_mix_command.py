@@ -86,7 +86,7 @@ def test_a_misspelt_phase_and_a_chart_of_another_kind_are_refused_with_the_cure(
         "",
         "tootsie: mix desert: there is no such training phase. Did you mean 'dessert'?\n",
     )
-    assert "--chart mix.png: the chart is an SVG; end the name in .svg" in run("mix", "--chart", "mix.png")[2]
+    assert "--chart mix.png: .png is no kind of picture; end it in .svg" in run("mix", "--chart", "mix.png")[2]
 
 
 def test_a_source_that_is_tokenized_counts_by_its_tokens_and_one_read_too_often_is_named():

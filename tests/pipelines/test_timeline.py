@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.errors import UserError
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.timeline import legs_in, main_line_of, phases_in, render
@@ -89,11 +88,6 @@ def test_it_is_drawn_on_a_page_and_alone(steps, tmp_path):
     assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
     words = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
     assert {"kestrel", "phoenix", "spoonbill_deeper", "1,024", "4,096"} <= words
-
-
-def test_a_picture_of_an_unknown_kind_is_refused(steps, tmp_path):
-    with pytest.raises(UserError, match=r"timeline\.gif: \.gif is no kind of picture; end it in \.html or \.svg"):
-        draw(str(tmp_path / "timeline.gif"), "t", steps)
 
 
 def test_the_command_prints_it_without_importing_anything_heavy(tmp_path):

@@ -1,17 +1,35 @@
 """Forks of the flagship: one that could not be planned is refused while it is made, and nothing is kept of it."""
 
+import argparse
 from pathlib import Path
 
 import pytest
 
 from marin_dag.cli import main
-from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build
+from marin_dag.forks import Forks
+from marin_dag.graph import Graph
+from marin_dag.store import open_store
+from pipelines.fork_report import fork_report
+from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build, variant
 
 
 def call(prefix: Path, *arguments: str) -> int:
     given = {"results": RESULTS, "follow": FOLLOW, "commands": OWN_COMMANDS}
     argv = [*arguments, "--prefix", str(prefix)]
-    return main(build, add_arguments=add_arguments, name="tootsie", argv=argv, **given)
+    return main(
+        build,
+        add_arguments=add_arguments,
+        name="tootsie",
+        argv=argv,
+        variant=variant,
+        with_forks=fork_report,
+        **given,
+    )
+
+
+def with_forks(prefix: Path) -> Graph:
+    recipe = Graph(build(argparse.Namespace(scale="laptop", corpus=None, compile=False, dry_run=True)))
+    return Forks(open_store(str(prefix)), "tootsie", FOLLOW, with_forks=fork_report).added_to(recipe)
 
 
 def test_a_fork_with_an_abrupt_change_is_refused_with_the_words_that_make_it(
@@ -29,3 +47,44 @@ def test_a_fork_with_an_abrupt_change_is_refused_with_the_words_that_make_it(
 def test_what_only_writes_refuses_a_dry_run(tmp_path: Path, command: tuple[str, ...]):
     assert call(tmp_path, *command, "--dry-run") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_fork_belongs_to_the_scale_it_was_made_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert call(tmp_path, "fork", "phoenix", "--as", "small", "--set", "until_step=1050") == 0
+    assert call(tmp_path, "fork", "phoenix", "--as", "big", "--set", "until_step=830000", "--scale", "8b") == 0
+    capsys.readouterr()
+    assert call(tmp_path, "timeline", "--scale", "8b") == 0
+    said = capsys.readouterr().out
+    assert "  big" in said and "small" not in said
+    assert call(tmp_path, "drop", "small", "--scale", "8b") == 1
+    assert "Forks: big." in capsys.readouterr().err
+
+
+def test_the_longest_fork_is_still_a_branch(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert call(tmp_path, "fork", "deeper_starling", "--as", "longer", "--set", "until_step=3000") == 0
+    capsys.readouterr()
+    assert call(tmp_path, "timeline") == 0
+    assert "6 phases: 1,401 steps" in capsys.readouterr().out
+    assert call(tmp_path, "mix") == 0
+    headings = capsys.readouterr().out.splitlines()[0]
+    assert "deeper_starling" in headings and "longer" not in headings
+
+
+def test_forks_of_phases_have_a_page_of_their_own_and_leave_the_report_alone(tmp_path: Path):
+    before = with_forks(tmp_path)
+    assert "report/forks" not in before
+    assert call(tmp_path, "fork", "filter/web", "--as", "filter/web2", "--set", "shards_in_flight=3") == 0
+    assert "report/forks" not in with_forks(tmp_path), "it compares phases, and there is none to compare"
+
+    assert call(tmp_path, "fork", "phoenix", "--as", "z", "--set", "z_loss=1e-4") == 0
+    assert call(tmp_path, "fork", "z", "--as", "zz", "--set", "z_loss=1e-3") == 0
+    graph = with_forks(tmp_path)
+    assert graph.step("report").digest == before.step("report").digest
+    config = graph.step("report/forks").config
+    assert config.forks == {"z": "phoenix", "zz": "z"}
+    assert config.parents["z"] == config.parents["zz"] == "jellyfish"
+    assert config.evaluations["z"].step.name == "ema_eval/z"
+    assert {change.field: change.after for change in config.recipe["z"]}["z_loss"] == "1e-4"
+    assert {"z", "zz", "ema_eval/zz", "report/forks"} <= {node.name for node in config.graph}
+    assert call(tmp_path, "drop", "zz") == 0
+    assert with_forks(tmp_path).step("report/forks").config.forks == {"z": "phoenix"}
