@@ -5,17 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from marin_dag.step import Step
+from pipelines.eight_b_sources import LLAMA3_TOKENIZER, eight_b_sources
 from pipelines.mixtures import Weights
 from pipelines.roles import role_of_file, weights_by_source
 from pipelines.scales import Scale
 from pipelines.source import Source, clean_documents
-from pipelines.sources import (
-    LLAMA3_TOKENIZER,
-    corpus_sources,
-    eight_b_sources,
-    evaluation_items_step,
-    laptop_sources,
-)
+from pipelines.sources import corpus_sources, evaluation_items_step, laptop_sources
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer
 from steps.tokenize import TokenizeConfig, tokenize

@@ -114,3 +114,14 @@ def clean_documents(sources: Iterable[Source], items: Step[EvaluationItemsResult
         if source.minhash is not None:
             earlier.append(next(item.step for field, item in found[source.identity].inputs if field == "documents"))
     return {source.identity: found[source.identity] for source in sources}
+
+
+def by_name(*sources: Source) -> dict[str, Source]:
+    """Sources by their names, which must differ."""
+    found = {source.name: source for source in sources}
+    if len(found) != len(sources):
+        taken = [source.name for source in sources]
+        twice = sorted({name for name in taken if taken.count(name) > 1})
+        files = sorted(source.origin or source.name for source in sources if source.name in twice)
+        raise ValueError(f"two sources have one name, {', '.join(twice)}: {', '.join(files)}; rename one of them.")
+    return found

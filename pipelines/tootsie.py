@@ -18,11 +18,12 @@ from marin_dag.errors import UserError
 from marin_dag.step import Step
 from pipelines import compile_report, mix_command, mixtures, timeline_command
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
+from pipelines.eight_b_sources import eight_b_sources
 from pipelines.evaluation import evaluated, exported, reported, scored
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
-from pipelines.sources import eight_b_sources, laptop_sources
+from pipelines.sources import laptop_sources
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.ema_eval import ema_eval

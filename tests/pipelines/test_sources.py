@@ -7,10 +7,11 @@ import pytest
 
 from pipelines import mixtures
 from pipelines.corpus import corpus_of, laptop_corpus
+from pipelines.eight_b_sources import eight_b_sources
 from pipelines.roles import PRIORITY, ROLES, role_of_file
 from pipelines.scales import LAPTOP
-from pipelines.source import clean_documents
-from pipelines.sources import corpus_sources, documents_of, eight_b_sources, evaluation_items_step, laptop_sources
+from pipelines.source import clean_documents, documents_of
+from pipelines.sources import corpus_sources, evaluation_items_step, laptop_sources
 from pipelines.tootsie import phases, tootsie
 from runtime.text.minhash import MinHash
 from steps.dedup import dedup
