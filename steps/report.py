@@ -18,7 +18,7 @@ from steps.train_phase import TrainPhaseResult
 
 if TYPE_CHECKING:
     from runtime.data.consumption import Consumption
-    from runtime.report.contents import Evaluation, Export, Node, Phase, Report, Score, Stage
+    from runtime.report.contents import Evaluation, Export, Node, Phase, Report, Score, SourceCurve, Stage
 
 PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"
 Stage_ = Literal["extract", "filter", "dedup", "decontaminate"]
@@ -154,7 +154,17 @@ def contents_of(config: ReportConfig) -> "Report":
         caches=caches,
         graph=_graph(config),
         consumption=_consumption(config, phases),
+        source_curves=_source_curves(config),
     )
+
+
+def _source_curves(config: ReportConfig) -> "tuple[SourceCurve, ...]":
+    from runtime.report.readings import read_source_curves
+
+    last = config.phases[config.main_line[-1]]
+    curves = read_source_curves(last.join(last.result.source_losses))
+    named = (dataclasses.replace(curve, source=_label(config, curve.source)) for curve in curves)
+    return tuple(sorted(named, key=lambda curve: curve.source))
 
 
 def _label(config: ReportConfig, source: str) -> str:

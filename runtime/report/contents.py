@@ -218,6 +218,17 @@ def leading(scores: Sequence[Score]) -> list[Score]:
 
 
 @dataclasses.dataclass(frozen=True)
+class SourceCurve:
+    """The train loss on one source, a row for each update that drew from it."""
+
+    source: str
+    step: np.ndarray
+    """Finished updates, this one included."""
+    loss: np.ndarray
+    """Mean cross-entropy over the positions of that source, nats a token."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Sample:
     """One dropped document. All three texts come from documents of strangers."""
 
@@ -277,6 +288,8 @@ class Report:
     graph: tuple[Node, ...]
     consumption: Consumption | None = None
     """What each phase takes from each source, since the start of the run."""
+    source_curves: tuple[SourceCurve, ...] = ()
+    """Of the main line."""
 
     def __post_init__(self) -> None:
         if not self.main_line:

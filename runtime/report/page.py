@@ -34,6 +34,7 @@ from runtime.report.sections import (
     stages_table,
     steps_table,
 )
+from runtime.report.source_plots import source_losses
 from runtime.report.theme import SCRIPT, STYLE, content_security_policy
 
 WIDE, NARROW = 1040.0, 358.0
@@ -99,6 +100,10 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
     ]
 
 
+BY_SOURCE = (
+    "Main line; nats a token, mean of consecutive updates, on one axis for all sources; the number is the last mean. "
+    "A source has no line where no phase drew from it. Shaded: every second phase."
+)
 RECIPE = (
     "Each phase and what it sets otherwise than the phase it starts from. What is not written is inherited, "
     "optimiser state and position in the data included."
@@ -235,6 +240,9 @@ def _loss(report: Report) -> Markup:
             f"are off it (the first update: {first:.2f})."
         )
     parts: list[str] = [figure(functools.partial(loss, report), caption)]
+    if report.source_curves:
+        parts.append(element("h3", "By source"))
+        parts.append(figure(functools.partial(source_losses, report), BY_SOURCE))
     for root, branches in branch_groups(report):
         names = f"Branches of {root.name}"
         text = (

@@ -7,7 +7,7 @@ import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 
-from runtime.report.contents import Curve, Sample
+from runtime.report.contents import Curve, Sample, SourceCurve
 
 _EXCERPT_CHARACTERS = 600
 
@@ -35,6 +35,31 @@ def read_curve(path: str) -> Curve:
         table = parquet.read(columns=list(columns))
     values = {name: table.column(name).to_numpy() for name in columns}
     return Curve(**{name: np.asarray(value) for name, value in values.items()})
+
+
+def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
+    """The loss of each source from a `source_losses.parquet`, which goes back to the start of its run.
+
+    An update that drew a source without a position to predict in it, or skipped it, gives no row.
+
+    Raises:
+        ReadingError: a column is missing.
+    """
+    columns = ("step", "source", "num_targets", "loss_sum")
+    with fsspec.open(path, "rb") as file:
+        parquet = pq.ParquetFile(file)
+        missing = [name for name in columns if name not in parquet.schema_arrow.names]
+        if missing:
+            raise ReadingError(f"{path}: has no column {', '.join(missing)}; train the phase again.")
+        table = parquet.read(columns=list(columns))
+    names = np.asarray(table.column("source").to_pylist())
+    step, targets, total = (table.column(name).to_numpy() for name in ("step", "num_targets", "loss_sum"))
+    seen = (targets > 0) & np.isfinite(total)
+    return tuple(
+        SourceCurve(str(name), step[rows], total[rows] / targets[rows])
+        for name in np.unique(names)
+        if (rows := seen & (names == name)).any()
+    )
 
 
 def own_rows(curve: Curve, parent: Curve | None) -> Curve:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from marin_dag.step import Input
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task_score import TaskScore
+from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from steps.decontaminate import DecontaminateResult
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult
@@ -46,6 +47,13 @@ def phase(folder, name, first, last, tokens_before=0, batch=8):
     )  # fmt: skip
     found = made(folder, name, result)
     pq.write_table(pa.table(columns), f"{found.path}/metrics.parquet")
+    table = SourceLossesTable()
+    for step in range(1, last + 1):
+        table.append(
+            SourceLosses(step, source, source, 0.5, batch, batch * 255, loss * batch * 255)
+            for source, loss in (("code", 2.0), ("web", 5 - 0.01 * step))
+        )
+    (folder / name / "source_losses.parquet").write_bytes(table.to_parquet())
     return found
 
 
@@ -222,3 +230,12 @@ def test_a_stage_that_is_none_is_refused(tmp_path):
     config = example(tmp_path)
     with pytest.raises(ValidationError, match="sources"):
         example(tmp_path, sources={"web": {"tokenise": config.sources["web"]["filter"]}})
+
+
+def test_the_loss_of_each_source_on_the_main_line_is_under_the_name_a_person_gave_it(tmp_path):
+    contents = contents_of(example(tmp_path, labels={"web": "the web"}))
+    code, web = contents.source_curves
+    assert (code.source, web.source) == ("code", "the web")
+    assert web.step.tolist() == list(range(1, 61)), "of the main line, from the start of the run, and of no branch"
+    np.testing.assert_allclose(web.loss, 5 - 0.01 * web.step)
+    np.testing.assert_allclose(code.loss, 2.0)

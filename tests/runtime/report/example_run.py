@@ -22,6 +22,7 @@ from runtime.report.contents import (
     Report,
     Sample,
     Score,
+    SourceCurve,
     Stage,
 )
 
@@ -190,6 +191,18 @@ def _graph(phases: tuple[Phase, ...], exports: tuple[Export, ...]) -> tuple[Node
     return (*nodes, Node("report", "report", inputs, "report", "this"))
 
 
+def _source_curves(phases: tuple[Phase, ...]) -> tuple[SourceCurve, ...]:
+    """Each source a little above or below the loss of all, the last of them only drawn by the later half."""
+    main_line = [phase for phase in phases if phase.is_main]
+    step = np.concatenate([phase.curve.step for phase in main_line])
+    loss = np.concatenate([phase.curve.loss for phase in main_line])
+    half = len(step) // 2
+    return (
+        *(SourceCurve(domain, step, loss + 0.2 * (index - 2)) for index, domain in enumerate(DOMAINS[:5])),
+        SourceCurve(DOMAINS[5], step[half:], loss[half:]),
+    )
+
+
 def example_report() -> Report:
     """The whole example; every call gives the same."""
     phases = _phases()
@@ -208,6 +221,7 @@ def example_report() -> Report:
         "Tootsie, laptop scale",
         "A Llama of 1.1 million parameters, trained through the phases of Tootsie 8B on ten sources of real text.",
         phases, _evaluations(phases), exports, _scores(exports), _stages(), caches, _graph(phases, exports),
+        source_curves=_source_curves(phases),
     )  # fmt: skip
 
 

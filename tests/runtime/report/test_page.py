@@ -17,6 +17,7 @@ from runtime.report.branch_plots import branch_groups, branch_loss
 from runtime.report.contents import Change, mean
 from runtime.report.page import render, summary
 from runtime.report.sections import domains_table, forks_table, recipe_table
+from runtime.report.source_plots import source_losses
 
 VOID = {"meta", "br", "col"}
 
@@ -157,6 +158,11 @@ def branch_drawings(report, width=1040.0):
     return [branch_loss(report, root, branches, width) for root, branches in branch_groups(report)]
 
 
+def line_points(drawn: str) -> list[list[tuple[float, float]]]:
+    paths = re.findall(r'<path d="([^"]+)" class="line main"', drawn)
+    return [[(float(x), float(y)) for x, y in re.findall(r"([\d.]+)[ ,]([\d.]+)", path)] for path in paths]
+
+
 def test_each_branch_has_a_panel_of_its_own_named_after_it(report):
     names = [name for drawn in branch_drawings(report) for name in re.findall(r'class="panel">([^<]+)<', drawn)]
     assert sorted(names) == sorted(phase.name for phase in report.branches)
@@ -169,6 +175,24 @@ def test_panels_of_branches_lie_inside_the_drawing_and_share_no_text(report, wid
             r'<text x="([\d.]+)" y="([\d.]+)"(?: text-anchor="(\w+)")? class="panel">([^<]+)<', drawn
         ):
             assert not anchor and float(x) + 0.56 * 11 * len(text) <= width + 10, (text, y)
+
+
+@pytest.mark.parametrize("width", [1040.0, 358.0])
+def test_each_source_has_a_panel_inside_the_drawing_and_all_share_one_axis(report, width):
+    drawn = source_losses(report, width)
+    assert re.findall(r'class="panel">([^<]+)<', drawn) == [curve.source for curve in report.source_curves]
+    high = float(re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn)[1])
+    xs, ys = zip(*(point for path in line_points(drawn) for point in path), strict=True)
+    assert 0 <= min(xs) <= max(xs) <= width and 0 <= min(ys) <= max(ys) <= high
+    ticks = re.findall(r'text-anchor="end">(\d\.\d)<', drawn)
+    assert {ticks.count(tick) for tick in ticks} == {len(report.source_curves)}
+
+
+def test_a_source_has_no_line_where_no_phase_drew_from_it(report):
+    late = dataclasses.replace(report, source_curves=report.source_curves[5:])
+    early = dataclasses.replace(report, source_curves=report.source_curves[:1])
+    first_x = [min(x for path in line_points(source_losses(r, 1040.0)) for x, _ in path) for r in (early, late)]
+    assert first_x[0] < 100 and first_x[1] > 300
 
 
 def test_the_same_training_under_two_names_is_said_and_drawn_once(report, example):

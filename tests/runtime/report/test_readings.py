@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.report.readings import ReadingError, own_rows, read_curve, read_samples
+from runtime.report.readings import ReadingError, own_rows, read_curve, read_samples, read_source_curves
+from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 
 
 def write_metrics(path, steps, tokens_a_step=2048, **replaced):
@@ -73,3 +74,21 @@ def test_a_line_that_is_no_sample_is_named(tmp_path, line):
     path.write_text(line + "\n")
     with pytest.raises(ReadingError, match=r"dropped\.jsonl, line 1: not a sample"):
         read_samples(str(path), 2)
+
+
+def test_an_update_that_drew_no_position_of_a_source_or_was_lost_is_no_point_of_its_curve(tmp_path):
+    table = SourceLossesTable()
+    table.append([SourceLosses(1, "web", "a", 0.5, 0, 0, 0.0), SourceLosses(1, "code", "b", 0.5, 4, 8, 16.0)])
+    table.append([SourceLosses(2, "web", "a", 0.5, 4, 8, 24.0), SourceLosses(2, "code", "b", 0.5, 4, 8, float("nan"))])
+    path = tmp_path / "source_losses.parquet"
+    path.write_bytes(table.to_parquet())
+    code, web = read_source_curves(str(path))
+    assert (code.source, code.step.tolist(), code.loss.tolist()) == ("code", [1], [2.0])
+    assert (web.source, web.step.tolist(), web.loss.tolist()) == ("web", [2], [3.0])
+
+
+def test_a_table_without_a_column_is_named(tmp_path):
+    path = tmp_path / "source_losses.parquet"
+    pq.write_table(pa.table({"step": [1]}), path)
+    with pytest.raises(ReadingError, match=r"source_losses\.parquet: has no column source, num_targets, loss_sum"):
+        read_source_curves(str(path))
