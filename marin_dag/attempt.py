@@ -85,6 +85,7 @@ class AttemptContext:
         shards = ShardMap(
             self._store,
             f"{self._work}/shards/{name}",
+            self.lease_epoch,
             self._output,
             name,
             function,

@@ -81,11 +81,12 @@ def carry_out(store: Store, digest: str, number: int) -> None:
     records = Records(store)
     for entry in store.list(LEASES, f"{digest}/{number:08d}."):
         if _is_slot(entry) and entry.size_in_bytes:
-            try:
-                record = Record.model_validate_json(store.read(entry.path))
-            except FileNotFoundError:  # tidied, so it was carried out
-                continue
-            records.commit(record)
+            data = b""
+            with contextlib.suppress(FileNotFoundError):
+                data = store.read(entry.path)
+            # Gone, or the seal of somebody who came late and found the slot free: tidied, so it was carried out.
+            if data:
+                records.commit(Record.model_validate_json(data))
 
 
 def epoch_path(digest: str, number: int, what: str) -> str:

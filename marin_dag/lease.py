@@ -124,10 +124,7 @@ class Leases:
         epoch = 1 if state is None else state.number + 1
         holder = this_process(name).model_copy(update={"nonce": self._nonce, "needs": needs})
         claim = holder.model_dump_json().encode()
-        try:
-            there = decide(self.store, epoch_path(digest, epoch, CLAIM), claim)
-        except FileNotFoundError:  # claimed and released again since
-            return Held(self._holder(digest, epoch), epoch, time.time())
+        there = decide(self.store, epoch_path(digest, epoch, CLAIM), claim)
         if there != claim:
             return Held(Holder.model_validate_json(there), epoch, time.time())
         lease = Lease(self, digest, epoch, on_lost)
@@ -165,13 +162,18 @@ class Leases:
         return states(self.store.list(LEASES, f"{digest}/")).get(digest)
 
     def release(self, digest: str, epoch: int, *, has_committed: bool) -> None:
-        """Seals the epoch, and tidies what only its holder needed. Seals stay: a zombie of any age meets its own."""
+        """Seals the epoch, and tidies what only its holder needed.
+
+        Seals stay: a zombie of any age meets its own. Claims stay: whoever looked before the epoch began would claim it
+        once more, and publish in it once more.
+        """
         self._held = [lease for lease in self._held if (lease.digest, lease.epoch) != (digest, epoch)]
         seal(self.store, digest, epoch)
         if not has_committed:
             carry_out(self.store, digest, epoch)
         for entry in self.store.list(LEASES, f"{digest}/"):
-            if not is_seal(entry) and parts(entry.path)[1] <= epoch:
+            _, number, what = parts(entry.path)
+            if number <= epoch and what != CLAIM and not is_seal(entry):
                 self.store.delete(entry.path)
 
     def close(self) -> None:

@@ -34,6 +34,7 @@ from marin_dag.reasons import (
     SameAs,
 )
 from marin_dag.records import Records
+from marin_dag.shards import num_kept
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
@@ -234,7 +235,7 @@ class _Planner:
                 reached = max(saved_at)
                 others = tuple(reason for reason in reasons if not isinstance(reason, NeverMade | Continues))
                 reasons = (*others, Resumes(reached, step.until))
-        parts = sum(path.startswith("shards/") for path in kept)
+        parts = num_kept(kept)
         if parts:
             reasons = (*reasons, KeptParts(parts))
         if reached is None:

@@ -4,6 +4,8 @@ A finished shard leaves a small record below `work/<digest>/`, which outlives th
 folder its files are. The next attempt takes the files over by link or server-side copy, after checking their bytes.
 The record goes by what the shard is (its function, the code of that, its item) and never by its place in the list: a
 list that changed takes over what is still in it, and nobody is given the shard of another item.
+It also goes by the epoch of the attempt's lease: a paused attempt that wakes up leaves its shards under its own, and an
+attempt reads back what it made itself under its own, or takes over what older ones had finished when it began.
 """
 
 import dataclasses
@@ -11,8 +13,7 @@ import functools
 import json
 import logging
 import types
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -53,6 +54,10 @@ class ShardCall:
         fingerprint, definitions, _ = self.closure
         watch = CodeWatch(_name(self.function), code, values, fingerprint, definitions, logging.getLogger("shard"))
         store = open_store(self.prefix)
+        if store.exists(self.record_path):
+            return  # finished, and its worker died before it could say so; the files are others' to link by now
+        for left in store.list(self.folder):  # by a worker that was killed over it
+            store.delete(left.path)
         url = store.make_folder(self.folder)
         watch.check()
         result = to_json(self.function(self.item, url), self.function)
@@ -67,6 +72,7 @@ class ShardMap:
 
     store: Store
     records_folder: str
+    lease_epoch: int
     output_path: str
     name: str
     function: Callable[[Any, str], Any]
@@ -112,7 +118,7 @@ class ShardMap:
         calls = [self._call(index) for index in missing]
         for number in fan_out.run(calls, in_flight, self.name, stop_requested):
             index = missing[number]
-            shards[index] = self._read(index)
+            shards[index] = self._read(self._record_path(index))
             progress(len(shards), len(self.items))
         if len(shards) < len(self.items):
             raise StepStopped(f"{self.name}: {len(shards)} of {len(self.items)} are finished and kept")
@@ -134,35 +140,52 @@ class ShardMap:
         )
 
     def _take_over(self) -> dict[int, Shard]:
-        kept = {Path(entry.path).stem for entry in self.store.list(self.records_folder)}
+        kept: dict[str, list[tuple[int, str]]] = {}
+        for entry in self.store.list(self.records_folder):
+            key, epoch = _parts(entry.path)
+            if epoch <= self.lease_epoch:
+                kept.setdefault(key, []).append((epoch, entry.path))
         taken = {}
         for index, key in enumerate(self._keys):
-            if key in kept and self._took_over(shard := self._read(index), index):
-                taken[index] = shard
+            for _, path in sorted(kept.get(key, ()), reverse=True):
+                if self._took_over(shard := self._read(path), index):
+                    taken[index] = shard
+                    break
         return taken
 
     def _took_over(self, shard: Shard, index: int) -> bool:
         """Whether the old files are all there, unchanged, and now in this attempt's folder too."""
         if shard.folder == self._folder(index):
             return True
-        self.store.make_folder(self._folder(index))
         for file in shard.manifest:
             source = f"{shard.folder}/{file.path}"
             if not self.store.exists(source) or self.store.settle(source) != (file.size_in_bytes, file.crc32c):
                 self.log.warning("%s: missing or changed since it was finished; doing its shard again", source)
                 return False
+        self.store.make_folder(self._folder(index))
         for file in shard.manifest:
             self.store.copy(f"{shard.folder}/{file.path}", f"{self._folder(index)}/{file.path}")
         return True
 
-    def _read(self, index: int) -> Shard:
-        return Shard.model_validate_json(self.store.read(self._record_path(index)))
+    def _read(self, path: str) -> Shard:
+        return Shard.model_validate_json(self.store.read(path))
 
     def _record_path(self, index: int) -> str:
-        return f"{self.records_folder}/{self._keys[index]}.json"
+        return f"{self.records_folder}/{self._keys[index]}.{self.lease_epoch:08d}.json"
 
     def _folder(self, index: int) -> str:
         return f"{self.output_path}/{self.name}/{index:05d}"
+
+
+def num_kept(paths: Iterable[str]) -> int:
+    """Number of shards that are finished, each once, of the files below a work folder."""
+    return len({(path.rpartition("/")[0], _parts(path)[0]) for path in paths if path.startswith("shards/")})
+
+
+def _parts(path: str) -> tuple[str, int]:
+    """What a kept shard is, and the epoch in which it was finished; 0 where records did not say."""
+    key, _, epoch = path.rpartition("/")[2].removesuffix(".json").partition(".")
+    return key, int(epoch or 0)
 
 
 def to_json(value: Any, function: Callable[..., Any]) -> Any:

@@ -169,7 +169,7 @@ class Place(NamedTuple):
 
 
 class State(NamedTuple):
-    """`places` holds, for each actor, the number of its place; None: killed."""
+    """`places` holds, for each actor, the number of its place; None: killed or through."""
 
     content: int
     places: tuple[int | None, ...]
@@ -187,11 +187,13 @@ class Search:
         actors: by name.
         num_faults: how many operations may fail: not done, or done and the reply lost.
         with_kills: whether each actor may be killed before each of its operations.
-        is_private: operations that no other actor can see the effect of; nothing is to be gained from their order.
+        is_private: of an actor, its operation and the files: whether it makes no difference, to it or to any other, in
+            which order it comes with whatever others may do from here on. Then its order is not followed.
         content: of the store in the beginning.
         on_content: looks at each content of the store that is ever reached.
         on_change: looks at each change: the actor, the operation, the content before and after.
-        on_end: looks at each end: the content and what each actor returned (None: killed).
+        on_return: looks at each actor that is through: its name, what it returned, the content.
+        on_end: looks at each content in which nobody is left.
     """
 
     def __init__(
@@ -200,25 +202,28 @@ class Search:
         *,
         num_faults: int = 0,
         with_kills: bool = True,
-        is_private: Callable[[str, Operation], bool] = lambda actor, operation: False,
+        is_private: Callable[[str, Operation, Mapping[str, bytes]], bool] = lambda actor, operation, files: False,
         content: Mapping[str, bytes] | None = None,
         on_content: Callable[[Content], None] = lambda content: None,
         on_change: Callable[[str, Operation, Content, Content], None] = lambda actor, operation, before, after: None,
-        on_end: Callable[[Content, dict[str, Any]], None] = lambda content, ends: None,
+        on_return: Callable[[str, Any, Content], None] = lambda actor, value, content: None,
+        on_end: Callable[[Content], None] = lambda content: None,
         around: Callable[[str, Store, Actor], Any] = lambda name, store, actor: actor(store),
     ) -> None:
         self.names = tuple(actors)
         self.actors = tuple(actors.values())
         self.num_replays = 0
         self._with_kills, self._is_private, self._around = with_kills, is_private, around
-        self._on_content, self._on_change, self._on_end = on_content, on_change, on_end
-        self._contents: list[Content] = []
+        self._on_content, self._on_change, self._on_return, self._on_end = on_content, on_change, on_return, on_end
+        self.contents: list[Content] = []
+        """Of the store, wherever any order leads."""
+        self._files: list[dict[str, bytes]] = []
         self._content_numbers: dict[Content, int] = {}
         self._places: list[Place] = []
         self._place_numbers: dict[tuple[int, str, tuple[Answer, ...]], int] = {}
         self._moves: dict[tuple[int, int, Answer], int] = {}
         self._parents: dict[State, tuple[State, str] | None] = {}
-        beginning = tuple(self._place(index, ()) for index in range(len(actors)))
+        beginning: tuple[int | None, ...] = tuple(self._place(index, ()) for index in range(len(actors)))
         self._start = State(self._number(frozenset((content or {}).items())), beginning, num_faults)
 
     def run(self) -> int:
@@ -241,17 +246,18 @@ class Search:
         return len(self._parents)
 
     def _followers(self, state: State) -> Iterator[tuple[State, str]]:
-        content = self._contents[state.content]
-        operations = {i: self._places[place].following for i, place in enumerate(state.places) if place is not None}
-        for index, operation in operations.items():
-            if isinstance(operation, End) and operation.error is not None:
-                raise AssertionError(f"{self.names[index]} ended with {operation.error!r}")
-        running = {index: item for index, item in operations.items() if isinstance(item, Operation)}
+        content = self.contents[state.content]
+        running: dict[int, Operation] = {}
+        for index, place in enumerate(state.places):
+            if place is not None:
+                following = self._places[place].following
+                assert isinstance(following, Operation)
+                running[index] = following
         if not running:
-            ends = {self.names[i]: item.value for i, item in operations.items() if isinstance(item, End)}
-            self._on_end(content, {name: ends.get(name) for name in self.names})
+            self._on_end(content)
             return
-        private = [index for index, item in running.items() if self._is_private(self.names[index], item)]
+        files = self._files[state.content]
+        private = [index for index, item in running.items() if self._is_private(self.names[index], item, files)]
         for index in private[:1] or running:
             name, operation = self.names[index], running[index]
             if self._with_kills:
@@ -281,7 +287,13 @@ class Search:
         if place is None:
             place = self._place(index, (*self._places[before].history, answer))
             self._moves[index, before, answer] = place
-        return self._moved(state._replace(content=self._number(content)), index, place)
+        end = self._places[place].following
+        if isinstance(end, Operation):
+            return self._moved(state._replace(content=self._number(content)), index, place)
+        if end.error is not None:
+            raise AssertionError(f"{self.names[index]} ended with {end.error!r}")
+        self._on_return(self.names[index], end.value, content)
+        return self._moved(state._replace(content=self._number(content)), index, None)
 
     def _place(self, index: int, history: tuple[Answer, ...]) -> int:
         following, (num_forgotten, known) = self._replayed(index, history)
@@ -289,6 +301,7 @@ class Search:
         number = self._place_numbers.setdefault(key, len(self._places))
         if number == len(self._places):
             self._places.append(Place(history, following))
+        assert self._places[number].following == following, "two histories that were taken for one lead on differently"
         return number
 
     @staticmethod
@@ -296,9 +309,10 @@ class Search:
         return state._replace(places=(*state.places[:index], place, *state.places[index + 1 :]))
 
     def _number(self, content: Content) -> int:
-        number = self._content_numbers.setdefault(content, len(self._contents))
-        if number == len(self._contents):
-            self._contents.append(content)
+        number = self._content_numbers.setdefault(content, len(self.contents))
+        if number == len(self.contents):
+            self.contents.append(content)
+            self._files.append(dict(content))
             self._on_content(content)
         return number
 

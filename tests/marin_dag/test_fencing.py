@@ -23,11 +23,11 @@ from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_kill import driver, finish
 from tests.marin_dag.test_run import Recorder, run
 from tests.marin_dag.toy_steps import FailConfig, Text, WriteConfig, executions, fail, mark, write
-from tests.marin_dag.zombie_driver import the_step
+from tests.marin_dag.zombie_driver import the_signed_step, the_step
 
 
-def start_zombie_driver(folder: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "tests/marin_dag/zombie_driver.py", str(folder / "runs"), str(folder / "marks")]
+def start_zombie_driver(folder: Path, name: str = "held") -> subprocess.Popen[str]:
+    command = [sys.executable, "tests/marin_dag/zombie_driver.py", str(folder / "runs"), str(folder / "marks"), name]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -37,9 +37,7 @@ def test_a_paused_trainer_whose_step_was_taken_over_wakes_up_and_publishes_nothi
     marks.mkdir()
     (marks / "hold").touch()
     with start_zombie_driver(tmp_path) as zombie:
-        while "count7" not in executions(marks):
-            assert zombie.poll() is None, zombie.communicate()[0]
-            time.sleep(0.02)
+        wait_for_mark(tmp_path, "count7", 1, zombie)
         zombie.send_signal(signal.SIGSTOP)
         (marks / "hold").unlink()
         with start_zombie_driver(tmp_path) as successor:
@@ -56,6 +54,38 @@ def test_a_paused_trainer_whose_step_was_taken_over_wakes_up_and_publishes_nothi
     epochs = {at: record.provenance.lease_epoch for at, record in records.milestones(the_step("").digest).items()}
     assert epochs == {5: 1, 10: 2, 12: 2}
     assert executions(marks) == {f"count{n}": 2 if 5 <= n <= 9 else 1 for n in sorted(range(12), key=str)}
+
+
+def wait_for_mark(folder: Path, name: str, times: int, *alive: subprocess.Popen[str]) -> None:
+    while executions(folder / "marks").get(name, 0) < times:
+        for process in alive:
+            assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+
+
+def test_a_paused_worker_that_wakes_up_leaves_its_shard_to_nobody_who_has_made_it_again(tmp_path: Path):
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    (marks / "hold").touch()
+    with start_zombie_driver(tmp_path, "signed") as zombie:
+        wait_for_mark(tmp_path, "shard2", 1, zombie)
+        zombie.send_signal(signal.SIGSTOP)
+        (marks / "hold").unlink()
+        (marks / "hold-reading").touch()
+        with start_zombie_driver(tmp_path, "signed") as successor:
+            wait_for_mark(tmp_path, "finished2", 1, successor)
+            zombie.send_signal(signal.SIGCONT)
+            wait_for_mark(tmp_path, "finished2", 2, successor)
+            (marks / "hold-reading").unlink()
+            said, _ = successor.communicate(timeout=120)
+        assert successor.returncode == 0, said
+        said, _ = zombie.communicate(timeout=120)
+        assert zombie.returncode == 0, said
+    record = Records(LocalStore(str(tmp_path / "runs"))).get(the_signed_step("").key)
+    assert record.result == {"made_by": [zombie.pid, zombie.pid, successor.pid, successor.pid]}
+    folder = tmp_path / "runs" / record.output_path
+    files = [int((folder / f"shards/{index:05d}/made-by.txt").read_text()) for index in range(4)]
+    assert files == record.result["made_by"]
 
 
 def test_two_drivers_of_one_graph_at_once_run_each_step_once(tmp_path: Path):

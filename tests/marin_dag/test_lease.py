@@ -134,7 +134,7 @@ def test_a_heartbeat_that_fails_counts_as_a_loss(tmp_path: Path, monkeypatch: py
     leases.close()
 
 
-def test_what_a_released_lease_leaves_behind_are_the_seals_of_its_epochs(tmp_path: Path):
+def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epochs(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     leases = Leases(store)
     for _ in range(3):
@@ -142,8 +142,23 @@ def test_what_a_released_lease_leaves_behind_are_the_seals_of_its_epochs(tmp_pat
         assert isinstance(lease, Lease)
         lease.beat()
         lease.release()
-    assert [entry.path for entry in store.list("leases")] == [f"leases/{DIGEST}/0000000{n}.0000" for n in (1, 2, 3)]
-    assert {entry.size_in_bytes for entry in store.list("leases")} == {0}
+    left = [f"leases/{DIGEST}/0000000{n}.{what}" for n in (1, 2, 3) for what in ("0000", "claim")]
+    assert [entry.path for entry in store.list("leases")] == left
+    assert {entry.size_in_bytes for entry in store.list("leases") if entry.path.endswith("0000")} == {0}
+    leases.close()
+
+
+def test_who_looked_before_an_epoch_began_does_not_begin_it_once_more_when_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its claim is there, though nobody holds it: in its slots, which are tidied, another could publish again."""
+    store = LocalStore(str(tmp_path))
+    leases, late = Leases(store), Leases(store)
+    monkeypatch.setattr(late, "state", lambda digest: None)  # what it saw before
+    lease = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    lease.release()
+    assert isinstance(late.acquire(DIGEST, "web", ignore), Held)
     leases.close()
 
 

@@ -1,5 +1,6 @@
 """The commit protocol under every interleaving: one record a key, never torn, never lost, never by a zombie."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from marin_dag.epoch import Epoch, LeaseLostError, parts
 from marin_dag.records import LABELS, FileEntry, Record, Records, record_path
 from marin_dag.store import Store
 from tests.marin_dag import protocol
-from tests.marin_dag.interleavings import Violation, described
+from tests.marin_dag.interleavings import Content, Violation, described
 from tests.marin_dag.protocol import (
     PLAIN,
     QUIET,
@@ -45,20 +46,34 @@ def test_a_driver_whose_operations_fail_or_lose_their_reply_leaves_what_the_next
     assert search({"A": driver_of(item)}, item, num_faults=num_faults).run() > 300
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("item", [PLAIN, TWO_LEGS], ids=str)
 def test_two_drivers_of_one_step_in_any_order_killed_anywhere_make_one_record(item: Any):
-    assert search({"A": driver_of(item), "B": driver_of(item)}, item).run() > 10_000
+    assert search({"A": driver_of(item), "B": driver_of(item)}, item).run() > 3_000
+
+
+@pytest.mark.slow
+def test_three_drivers_of_one_step_in_any_order_killed_anywhere_make_one_record():
+    assert search({name: driver_of(QUIET) for name in "ABC"}, QUIET).run() > 200_000
+
+
+def test_what_an_actor_is_said_to_forget_makes_no_difference_to_what_is_reached(monkeypatch: pytest.MonkeyPatch):
+    def contents() -> set[Content]:
+        found = search({name: driver_of(QUIET) for name in "AB"}, QUIET)
+        found.run()
+        return set(found.contents)
+
+    with_forgetting = contents()
+    monkeypatch.setattr(protocol.World, "forget", lambda self, *known: None)
+    assert contents() == with_forgetting
 
 
 def test_two_holders_of_one_lease_with_a_fault_in_any_place_make_one_record():
-    assert search({name: holder_of(QUIET) for name in "AB"}, QUIET, num_faults=1).run() > 50_000
+    assert search({name: holder_of(QUIET) for name in "AB"}, QUIET, num_faults=1).run() > 5_000
 
 
-@pytest.mark.slow
 def test_a_worker_taken_for_dead_and_two_who_take_over_killed_anywhere_make_one_record():
     actors = {"worker": worker_of(QUIET), "A": holder_of(QUIET), "B": holder_of(QUIET)}
-    assert search(actors, QUIET, content=claimed(QUIET)).run() > 300_000
+    assert search(actors, QUIET, content=claimed(QUIET)).run() > 15_000
 
 
 @pytest.mark.parametrize("item", [QUIET, TWO_LEGS], ids=str)
@@ -163,8 +178,25 @@ def test_a_planted_bug_is_found_with_the_order_that_shows_it(
     assert len(str(raised.value).splitlines()) > 3
 
 
+def reads_a_slot_that_was_listed_as_the_record_it_held(patch: pytest.MonkeyPatch) -> None:
+    def carry_out(store: Store, digest: str, number: int) -> None:
+        for entry in store.list("leases", f"{digest}/{number:08d}.0"):
+            if entry.size_in_bytes:
+                with contextlib.suppress(FileNotFoundError):
+                    Records(store).commit(Record.model_validate_json(store.read(entry.path)))
+
+    patch.setattr(lease, "carry_out", carry_out)
+
+
+def test_a_planted_bug_that_takes_three_to_show_is_found(monkeypatch: pytest.MonkeyPatch):
+    reads_a_slot_that_was_listed_as_the_record_it_held(monkeypatch)
+    actors = {name: holder_of(TWO_LEGS) for name in "ABC"}
+    with pytest.raises(Violation, match="ended with 1 validation error for Record"):
+        search(actors, TWO_LEGS, with_kills=False).run()
+
+
 def test_a_step_that_begins_while_its_input_is_collected_reads_all_of_it_or_none():
-    assert search_beside_gc().run() > 1_000
+    assert search_beside_gc().run() > 500
 
 
 def test_a_collector_that_asks_before_it_deletes_is_found(monkeypatch: pytest.MonkeyPatch):

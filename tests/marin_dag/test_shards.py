@@ -69,7 +69,7 @@ def test_a_same_size_rewrite_of_what_is_kept_in_a_remote_store_is_noticed(prefix
 
 
 def keys(function: Any, items: list[Any], folder: Path, output: str = "output") -> list[str]:
-    return ShardMap(open_store(str(folder)), "records", output, "shards", function, items, None)._keys  # type: ignore[arg-type]
+    return ShardMap(open_store(str(folder)), "records", 1, output, "shards", function, items, None)._keys  # type: ignore[arg-type]
 
 
 def test_a_path_inside_the_output_is_the_same_in_every_attempt(tmp_path: Path) -> None:

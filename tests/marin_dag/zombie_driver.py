@@ -1,16 +1,21 @@
-"""A driver whose step can be held: python zombie_driver.py PREFIX MARKS. Its leases go stale within a second.
+"""A driver whose step can be held: python zombie_driver.py PREFIX MARKS STEP. Its leases go stale within a second.
 
-The step counts to 12 and publishes 5 and 10. It leaves a mark before each count, and waits at 7 while `MARKS/hold` is
-there, deaf to all wishes to stop, as a trainer in the middle of an update is.
+Step `held` counts to 12 and publishes 5 and 10. It leaves a mark before each count, and waits at 7 while `MARKS/hold`
+is there, deaf to all wishes to stop, as a trainer in the middle of an update is.
+
+Step `signed` makes four shards, each of which holds who made it. It waits likewise in shard 2; and before it reads back
+what it made of that one, while `MARKS/hold-reading` is there.
 """
 
+import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag import lease, run
+from marin_dag import lease, run, shards
 from marin_dag.live import display_for
 from marin_dag.local_backend import LocalBackend
 from marin_dag.step import Runtime, Step, StepContext, StopAt, step
@@ -41,11 +46,59 @@ def the_step(marks: str) -> Step[Count]:
     return held("held", HeldConfig(until_step=12, marks=marks))
 
 
-def main(prefix: str, marks: str) -> int:
+class SignedConfig(BaseModel, frozen=True, extra="forbid"):
+    num_shards: int
+    marks: Runtime[str]
+
+
+class Signatures(BaseModel, frozen=True, extra="forbid"):
+    made_by: tuple[int, ...]
+
+
+def sign(item: tuple[int, str], path: str) -> int:
+    number, marks = item
+    mark(marks, f"shard{number}")
+    while number == 2 and (Path(marks) / "hold").exists():
+        time.sleep(0.01)
+    write_file(f"{path}/made-by.txt", str(os.getpid()))
+    return os.getpid()
+
+
+@step()
+def signed(config: SignedConfig, context: StepContext) -> Signatures:
+    items = [(number, config.marks) for number in range(config.num_shards)]
+    return Signatures(made_by=tuple(context.map(sign, items, in_flight=1)))
+
+
+def hold_reading(marks: Path) -> None:
+    """Leaves a mark when a shard is finished; waits before shard 2 is read back that was made here."""
+    made: set[int] = set()
+    call, read = shards.ShardCall.__call__, shards.ShardMap._read
+
+    def called(self: shards.ShardCall) -> None:
+        call(self)
+        made.add(self.item[0])
+        mark(str(marks), f"finished{self.item[0]}")
+
+    def read_late(self: shards.ShardMap, *which: Any) -> shards.Shard:
+        while max(made, default=0) == 2 and (marks / "hold-reading").exists():
+            time.sleep(0.01)
+        return read(self, *which)
+
+    shards.ShardCall.__call__, shards.ShardMap._read = called, read_late  # type: ignore[method-assign]
+
+
+def the_signed_step(marks: str) -> Step[Signatures]:
+    return signed("signed", SignedConfig(num_shards=4, marks=marks))
+
+
+def main(prefix: str, marks: str, name: str) -> int:
     lease.HEARTBEAT_SECONDS, lease.LOST_SECONDS, lease.STALE_SECONDS = 0.2, 0.4, 0.8
     run.ELSEWHERE_POLL_SECONDS = 0.1
     display = display_for(stream_is_terminal=False)
-    return run.Run([the_step(marks)], open_store(prefix), LocalBackend(), display, command="").run()
+    hold_reading(Path(marks))
+    item = {"held": the_step, "signed": the_signed_step}[name](marks)
+    return run.Run([item], open_store(prefix), LocalBackend(), display, command="").run()
 
 
 if __name__ == "__main__":
