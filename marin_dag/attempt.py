@@ -1,6 +1,7 @@
 """Attempt: runs one step function, makes its output durable and commits it; the same code under every backend."""
 
 import contextlib
+import functools
 import logging
 import socket
 from collections.abc import Callable, Iterable
@@ -65,7 +66,11 @@ class AttemptContext:
         self.output_path = self._store.make_folder(self._output)
         # What is forced proves nothing if it takes over the work of the first time.
         self._work = f"{self._output}.work" if task.is_forced else f"work/{task.digest}"
-        self.work_path = self._store.make_folder(self._work)
+
+    @functools.cached_property
+    def work_path(self) -> str:
+        """See StepContext. Made when it is first asked for: many steps have nothing to resume from."""
+        return self._store.make_folder(self._work, is_durable=True)
 
     def map(
         self,
@@ -261,6 +266,8 @@ def run_attempt(
             refuse_other_packages(task.name, task.identity)
             refuse_another_config(task.name, task.kind.load(), task.config, task.identity)
             context.check_code()
+            if host.num_hosts == 1 and channel.stop_requested():  # while this waited for its resources
+                return Outcome(task, "stopped")
             result = task.kind.load().function(task.config, context)
             context.check_code()
             if meeting is not None:

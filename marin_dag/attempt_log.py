@@ -33,7 +33,7 @@ class AttemptLog:
         self._file: IO[str]
         if isinstance(self._store, LocalStore):
             target = Path(self._store.url(self._path))
-            self._store.write(self._path, b"")  # makes the folder, and refuses in words where it cannot
+            self._store.open(self._path, "wb").close()  # makes the folder, and refuses in words where it cannot
             self._file = target.open("a", buffering=1, encoding="utf-8", errors="replace")
         else:
             self._file = tempfile.NamedTemporaryFile("w+", buffering=1, suffix=".log", errors="replace")

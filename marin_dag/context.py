@@ -46,13 +46,16 @@ class StepContext(Protocol):
     """Grows with each holder of this step's lease; a checkpoint written under an older one cannot publish."""
     output_path: str
     """Empty folder or URL of this attempt; everything written below it is the output."""
-    work_path: str
-    """Survives kills; shared by all attempts of this identity."""
     log: logging.Logger
     resources: Resources
     host: Host
     """On several hosts each runs the whole function with the same config and the same folders. What is published and
     returned counts on host 0; it is committed when the function has returned on all of them."""
+
+    @property
+    def work_path(self) -> str:
+        """Folder or URL that survives kills; shared by all attempts of this identity."""
+        ...
 
     def map(
         self,

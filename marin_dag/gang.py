@@ -159,7 +159,7 @@ class Member:
         if host.index == 0:
             host = dataclasses.replace(host, coordinator=_free_address(ray.util.get_node_ip_address()))
             ray.get(switchboard.announce.remote(task.attempt, host.coordinator))
-            channel.started(task.key)
+            channel.begin(task.key)
         else:
             host = dataclasses.replace(host, coordinator=_coordinator(task.attempt, switchboard))
         meeting = _Meeting(task.attempt, host, switchboard)

@@ -76,9 +76,10 @@ class RayBackend:
             ended, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
             if not ended:
                 ended, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_seconds)
-        of_gangs = self._take_gangs()
-        self._pass_on_news(force=bool(ended) or bool(of_gangs))
-        return [self._outcome(reference) for reference in ended] + of_gangs
+        outcomes = [self._outcome(reference) for reference in ended] + self._take_gangs()
+        # What a trajectory published comes before its end. Of a plain step that is done the end says all.
+        self._pass_on_news(force=any(item.status != "done" or item.task.milestone is not None for item in outcomes))
+        return outcomes
 
     def _take_gangs(self) -> list[Outcome]:
         outcomes = []
@@ -205,9 +206,7 @@ class RayFanOut:
 
 def _run_on_worker(task: Task, switchboard: Any) -> Outcome:
     channel = SwitchboardChannel(task.attempt, switchboard)
-    if channel.stop_requested():  # while this was waiting for its resources
-        return Outcome(task, "stopped")
-    channel.started(task.key)
+    channel.begin(task.key)
     return run_attempt(task, channel, RayFanOut(task.name), capture_prints=True)
 
 

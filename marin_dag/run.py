@@ -13,9 +13,10 @@ from marin_dag.attempt import failure_of
 from marin_dag.backend import Backend
 from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
+from marin_dag.frontier import Frontier, input_keys
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
-from marin_dag.lease import Held, Leases
+from marin_dag.lease import Held, Lease, Leases
 from marin_dag.live import ENDINGS, Display
 from marin_dag.node import Node, PreemptedError, State
 from marin_dag.obituary import headline, obituary, summary
@@ -71,7 +72,9 @@ class Run:
         self._leases = Leases(store)
         self._nodes = {step.key: Node(step) for step in reversed(steps)}
         self._nodes = {step.key: self._nodes[step.key] for step in steps}
-        self._committed: set[str] = set()
+        self._frontier = Frontier(self._nodes.values())
+        self._committed = self._frontier.committed
+        self._ended_leases: list[Lease] = []
         self._num_interrupts = 0
         self._is_stopping = False
         self._force = set(force)
@@ -80,11 +83,12 @@ class Run:
 
     def run(self) -> int:
         """0 if all steps are committed in the end, else 1."""
-        self._committed = set(self._records.committed_keys())
+        for key in self._records.committed_keys():
+            self._frontier.commit(key)
         for node in self._nodes.values():
             if node.step.key in self._committed and node.step.key not in self._force:
-                node.state = "done"
-        if all(node.state == "done" for node in self._nodes.values()):
+                self._frontier.move(node, "done")
+        if self._frontier.is_finished:
             return 0
         self._provenance = collect_provenance(self._store)
         SourceArchive(self._store).keep([node.step for node in self._unfinished()])
@@ -120,53 +124,44 @@ class Run:
 
     def on_published(self, key: str) -> None:
         """See Listener."""
-        self._committed.add(key)
+        self._frontier.commit(key)
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by a run of its trajectory")
 
     def _loop(self) -> None:
-        while any(node.state in ("waiting", "running") for node in self._nodes.values()):
+        while not self._frontier.is_finished:
             self._block()
             if not self._is_stopping:
                 self._start_what_is_ready()
-            elif not self._running():
+            elif not self._frontier.running:
                 return
+            self._release_what_has_ended()  # while those that waited for it run already
             for outcome in self._backend.wait(POLL_SECONDS):
                 self._take(outcome)
             self._tell_what_is_queued()
 
     def _tell_what_is_queued(self) -> None:
-        for node in self._running():
+        for node in self._frontier.running.values():
             waits = not node.has_started and time.monotonic() - node.handed_over > QUEUED_SECONDS
             if waits and not node.is_told_queued:
                 node.is_told_queued = True
                 self._display.event(node.step.name, "queued", f"waits for {node.step.resources}")
 
     def _start_what_is_ready(self) -> None:
-        for node in self._nodes.values():
-            if len(self._running()) >= self._backend.max_running or self._is_stopping:
+        for node in self._frontier.ready(time.monotonic()):
+            if len(self._frontier.running) >= self._backend.max_running or self._is_stopping:
                 return
-            if node.state == "waiting" and node.not_before <= time.monotonic() and self._is_ready(node):
-                try:
-                    self._start(node)
-                except (UserError, ValidationError, ImportError) as error:
-                    if is_transient(error) and node.num_postponed < STARTS_POSTPONED:
-                        self._postpone(node, error)
-                    else:
-                        self._fail(node, failure_of(self._task(node, 0, {}, unbound=True), error))
-
-    def _is_ready(self, node: Node) -> bool:
-        if any(key not in self._committed for key in _input_keys(node.step)):
-            return False
-        return not any(
-            other.state == "running" or (other.state == "waiting" and (other.step.until or 0) < (node.step.until or 0))
-            for other in self._nodes.values()
-            if other is not node and other.step.digest == node.step.digest
-        )
+            try:
+                self._start(node)
+            except (UserError, ValidationError, ImportError) as error:
+                if is_transient(error) and node.num_postponed < STARTS_POSTPONED:
+                    self._postpone(node, error)
+                else:
+                    self._fail(node, failure_of(self._task(node, 0, {}, unbound=True), error))
 
     def _start(self, node: Node) -> None:
         key = node.step.key
-        needs = tuple(_input_keys(node.step))
+        needs = tuple(input_keys(node.step))
         got = self._leases.acquire(node.step.digest, node.step.name, lambda: self._backend.cancel(key), needs=needs)
         if isinstance(got, Held):
             if not node.is_elsewhere:
@@ -190,8 +185,9 @@ class Run:
             raise
         node.num_attempts += 1
         node.num_postponed = 0
-        node.state, node.has_started, node.is_told_queued = "running", False, False
+        node.has_started, node.is_told_queued = False, False
         node.handed_over = time.monotonic()
+        self._frontier.move(node, "running")
 
     def _postpone(self, node: Node, error: Exception) -> None:
         """The store did not answer: nothing of the step was lost, so that it costs no attempt to ask again."""
@@ -207,12 +203,6 @@ class Run:
             return item.bound(path=self._store.url(record.output_path), result=result)
 
         step = node.step
-        wanted = {
-            item.milestone
-            for other in self._nodes.values()
-            for _, item in other.step.inputs
-            if item.digest == step.digest and item.milestone is not None and item.key not in self._committed
-        }
         return Task(
             prefix=self._store.prefix,
             name=step.name,
@@ -225,7 +215,7 @@ class Run:
             attempt=new_attempt(),
             lease_epoch=epoch,
             provenance=self._provenance,
-            wanted_milestones=tuple(sorted(wanted - {step.until})),
+            wanted_milestones=self._frontier.wanted_milestones(step),
             is_forced=step.key in self._force and step.key in self._committed,
         )
 
@@ -236,14 +226,16 @@ class Run:
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may meet its successor's claim at its commit, before the next heartbeat does.
         lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
-        self._release(node, has_committed=outcome.status == "done")
         if outcome.status == "done":
+            self._release_later(node)
             self._done(node, "again, with the same output" if outcome.task.is_forced else "")
-        elif lost and self._is_stopping:
-            node.state = "stopped"
+            return
+        self._release(node)
+        if lost and self._is_stopping:
+            self._frontier.move(node, "stopped")
             self._display.event(node.step.name, "lost", "another run has taken it over")
         elif lost:
-            node.state = "waiting"
+            self._frontier.move(node, "waiting")
             self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
         elif outcome.status == "failed" and outcome.failure is not None:
             self._retry_or_fail(node, outcome.failure)
@@ -251,7 +243,7 @@ class Run:
             error = PreemptedError("asked to stop by somebody else than this driver; a preempted machine?")
             self._retry_or_fail(node, failure_of(outcome.task, error))
         else:
-            node.state = "stopped"
+            self._frontier.move(node, "stopped")
             self._display.event(node.step.name, "stopped", "its work so far is kept")
 
     @property
@@ -268,7 +260,8 @@ class Run:
         if failure.is_transient and node.num_without_progress < ATTEMPTS_WITHOUT_PROGRESS and not self._is_stopping:
             self._keep(failure)
             delay = self._back_off_seconds * 2 ** (node.num_without_progress - 1)
-            node.state, node.not_before = "waiting", time.monotonic() + delay
+            node.not_before = time.monotonic() + delay
+            self._frontier.move(node, "waiting")
             self._display.event(node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}")
             return
         if failure.is_transient and node.num_without_progress >= ATTEMPTS_WITHOUT_PROGRESS:
@@ -289,7 +282,7 @@ class Run:
         return hashlib.sha256(repr([(entry.path, entry.size_in_bytes) for entry in kept]).encode()).hexdigest()[:16]
 
     def _fail(self, node: Node, failure: Failure) -> None:
-        node.state = "failed"
+        self._frontier.move(node, "failed")
         self.failures[node.step.key] = failure
         self._display.event(node.step.name, "failed", headline(failure))
         self._keep(failure)
@@ -302,22 +295,23 @@ class Run:
 
     def _done(self, node: Node, how: str) -> None:
         self._release(node)
-        node.state = "done"
-        self._committed.add(node.step.key)
+        self._frontier.commit(node.step.key)
+        self._frontier.move(node, "done")
         self._display.event(node.step.name, "done", how)
 
     def _block(self) -> None:
         """Marks what can no longer run, so that the rest may end."""
-        changed = True
-        while changed:
-            changed = False
-            for node in self._nodes.values():
-                reason = self._obstacle(node.step) if node.state == "waiting" else None
+        while suspects := self._frontier.take_suspects():
+            for node in suspects:
+                reason = self._obstacle(node)
                 if reason is not None and self._sees_what_others_committed():
-                    reason = self._obstacle(node.step)
+                    reason = self._obstacle(node)
                 if reason is not None:
-                    node.state, changed = "blocked", True
+                    self._frontier.move(node, "blocked")
                     self._display.event(node.step.name, "blocked", reason)
+
+    def _obstacle(self, node: Node) -> str | None:
+        return self._frontier.obstacle(node.step, is_stopping=self._is_stopping)
 
     def _sees_what_others_committed(self) -> bool:
         """Whether there are records that this run was not told of: of other drivers, or of the attempt of a killed one
@@ -327,37 +321,31 @@ class Run:
         except StoreError as error:
             self._display.say(f"whether others have made what is missing cannot be seen: {first_lines(error)}")
             return False
-        self._committed |= found
+        for key in found:
+            self._frontier.commit(key)
         return bool(found)
-
-    def _obstacle(self, step: Step[Any]) -> str | None:
-        for _, item in step.inputs:
-            if item.key in self._committed:
-                continue
-            makers = [node for node in self._nodes.values() if node.step.key != step.key and _makes(node.step, item)]
-            if any(maker.state in ("waiting", "running") for maker in makers):
-                continue
-            if self._is_stopping and any(maker.state == "stopped" for maker in makers):
-                continue  # nothing is wrong with it: the next run goes on with both
-            for maker in makers:
-                if maker.state != "done":
-                    return f"by {maker.step.name}"
-            if makers:
-                return f"{item.name} is done but has published no milestone {item.milestone}"
-            return f"{item.name} is not committed and not part of this run"
-        return None
-
-    def _running(self) -> list[Node]:
-        return [node for node in self._nodes.values() if node.state == "running"]
 
     def _unfinished(self) -> list[Node]:
         return [node for node in self._nodes.values() if node.state != "done"]
 
-    def _release(self, node: Node, *, has_committed: bool = False) -> None:
+    def _release(self, node: Node) -> None:
         if node.lease is not None:
             lease, node.lease = node.lease, None
             with contextlib.suppress(StoreError):  # it goes stale by itself
-                lease.release(has_committed=has_committed)
+                lease.release()
+
+    def _release_later(self, node: Node) -> None:
+        """Of a step that has committed: nobody waits for its lease but another leg of its trajectory."""
+        if node.lease is not None:
+            self._ended_leases.append(node.lease)
+            node.lease = None
+            if node.step.until is not None:
+                self._release_what_has_ended()
+
+    def _release_what_has_ended(self) -> None:
+        while self._ended_leases:
+            with contextlib.suppress(StoreError):  # it goes stale by itself
+                self._ended_leases.pop().release(has_committed=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """First Ctrl-C (or SIGTERM): running steps save and leave. Second: they are cancelled."""
@@ -370,8 +358,9 @@ class Run:
 
     def _close(self) -> None:
         self._backend.close()
-        for node in self._running():
-            node.state = "stopped"
+        self._release_what_has_ended()
+        for node in list(self._frontier.running.values()):
+            self._frontier.move(node, "stopped")
             self._release(node)
         self._leases.close()
 
@@ -386,18 +375,3 @@ class Run:
         self._display.complain(summary(len(states), count))
         self._display.complain(f"to go on:  {self._command}")
         return 1
-
-
-def _input_keys(step: Step[Any]) -> list[str]:
-    return [item.key for _, item in step.inputs]
-
-
-def _makes(step: Step[Any], item: Input[Any]) -> bool:
-    """Whether a run of `step` may commit what `item` reads; of a trajectory, a leg makes what lies on it."""
-    if step.digest != item.digest:
-        return False
-    if item.milestone is None or step.until is None:
-        return True
-    start = step.predecessor
-    begins = start.milestone if start is not None and start.digest == step.digest else None
-    return (begins is None or begins < item.milestone) and item.milestone <= step.until

@@ -132,8 +132,13 @@ class Store(ABC):
     def settle(self, path: str) -> tuple[int, str]:
         """Makes the file durable; returns its size and the CRC32C (eight hex digits) of what the store holds."""
 
-    def make_folder(self, path: str) -> str:
-        """The URL of a folder that a step may write in; on a disk it exists from now on."""
+    def make_folder(self, path: str, *, is_durable: bool = False) -> str:
+        """The URL of a folder that a step may write in; on a disk it exists from now on.
+
+        Args:
+            path: relative to the prefix.
+            is_durable: it outlives a power cut from now on, and not only from the first `settle` below it on.
+        """
         return self.url(path)
 
     def url(self, path: str) -> str:
@@ -210,7 +215,7 @@ class LocalStore(Store):
             return target.read_bytes()
 
     def create(self, path: str, data: bytes) -> bool:
-        with self._temporary(path, data) as (temporary, target):
+        with self._temporary(path, data) as (temporary, target, changed):
             try:
                 os.link(temporary, target)
             except FileExistsError:
@@ -222,13 +227,13 @@ class LocalStore(Store):
                         "records; pass a --prefix on a local disk, on NFS, or gs://."
                     ) from error
                 raise
-            _flush_folder(target.parent)
+            _flush_folders(target.parent, *changed)
             return True
 
     def write(self, path: str, data: bytes) -> None:
-        with self._temporary(path, data) as (temporary, target):
+        with self._temporary(path, data) as (temporary, target, changed):
             temporary.replace(target)
-            _flush_folder(target.parent)
+            _flush_folders(target.parent, *changed)
 
     def delete(self, path: str) -> None:
         with _explained(target := self._root / checked(path)):
@@ -241,18 +246,20 @@ class LocalStore(Store):
         target = self._root / checked(path)
         with _explained(target):
             if mode == "wb":
-                _make_folder(target.parent)
+                _flush_folders(*_make_folder(target.parent))
             return target.open(mode)
 
     def copy(self, source: str, target: str) -> None:
         link = self._root / checked(target)
         with _explained(link):
-            _make_folder(link.parent)
+            _flush_folders(*_make_folder(link.parent))
             os.link(self._root / checked(source), link)
 
-    def make_folder(self, path: str) -> str:
+    def make_folder(self, path: str, *, is_durable: bool = False) -> str:
         with _explained(target := self._root / checked(path)):
-            _make_folder(target)
+            changed = _make_folder(target)
+            if is_durable:
+                _flush_folders(*changed)
         return str(target)
 
     def settle(self, path: str) -> tuple[int, str]:
@@ -271,23 +278,27 @@ class LocalStore(Store):
             # The step made the folders on the way, and a power cut forgets a folder with all that is in it.
             folder = target.parent
             while folder.is_relative_to(self._root):
-                _flush_folder(folder)
+                _flush_folders(folder)
                 folder = folder.parent
         return size, checksum.digest().hex()
 
     @contextlib.contextmanager
-    def _temporary(self, path: str, data: bytes) -> Iterator[tuple[Path, Path]]:
-        """A flushed file with `data` beside `path`. One that a kill leaves behind has a name that no listing shows."""
+    def _temporary(self, path: str, data: bytes) -> Iterator[tuple[Path, Path, tuple[Path, ...]]]:
+        """A flushed file with `data` beside `path`; and the folders that are still to be flushed.
+
+        One that a kill leaves behind has a name that no listing shows.
+        """
         target = self._root / checked(path)
         temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
         with _explained(target):
-            _make_folder(target.parent)
+            changed = _make_folder(target.parent)
             try:
                 with temporary.open("xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                yield temporary, target
+                    if data:  # of an empty file there is only the name, which the folder holds
+                        file.write(data)
+                        file.flush()
+                        os.fsync(file.fileno())
+                yield temporary, target, changed
             finally:
                 temporary.unlink(missing_ok=True)
 
@@ -310,23 +321,26 @@ def _walk(folder: Path, entries: list[Entry], skip: int) -> None:
                 entries.append(Entry(child.path[skip:], status.st_size, status.st_mtime))
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path) -> tuple[Path, ...]:
+    """The folders that are changed by it, deepest first: until they are flushed a power cut forgets the new ones, with
+    the record in them. Flushed after the record, they cost one write of the journal with it, not one each."""
     if folder.is_dir():
-        return
-    _make_folder(folder.parent)
+        return ()
+    changed = _make_folder(folder.parent)
     try:
         folder.mkdir(exist_ok=True)
     except FileNotFoundError as error:  # its parent stands: a file system such as /proc, in which nothing is made
         raise StoreError(f"{folder}: no folder can be made there; pass another --prefix.") from error
-    _flush_folder(folder.parent)  # else a power cut forgets the new folder with the record in it
+    return (folder.parent, *changed)
 
 
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _flush_folders(*folders: Path) -> None:
+    for folder in folders:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

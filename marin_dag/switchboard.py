@@ -29,9 +29,12 @@ class Switchboard:
         self._coordinators: dict[str, str] = {}
         self._returned: dict[str, set[int]] = {}
 
-    def started(self, key: str) -> None:
-        """Takes the key of a step that has begun."""
+    def begin(self, key: str, attempt: str) -> bool:
+        """Takes the key of a step that begins, unless its attempt is to stop; answers whether it is."""
+        if self.is_stopped(attempt):
+            return True
         self._news.started.append(key)
+        return False
 
     def report(self, key: str, progress: Progress) -> None:
         """Takes a figure."""
@@ -87,11 +90,13 @@ class SwitchboardChannel:
         self._switchboard = switchboard
         self._last_report = 0.0
         self._last_question = 0.0
+        self._question: Any = None
         self._is_stopped = False
 
-    def started(self, key: str) -> None:
-        """Says that the step has begun."""
-        self._switchboard.started.remote(key)
+    def begin(self, key: str) -> None:
+        """Says that the step begins. Whether it is to stop is asked with it, and the answer awaited where it counts."""
+        self._last_question = time.monotonic()
+        self._question = self._switchboard.begin.remote(key, self._attempt)
 
     def report(self, key: str, progress: Progress) -> None:
         """See Channel."""
@@ -107,7 +112,11 @@ class SwitchboardChannel:
         """See Channel."""
         import ray
 
-        if not self._is_stopped and time.monotonic() - self._last_question >= NEWS_SECONDS:
+        if self._is_stopped:
+            return True
+        if self._question is None and time.monotonic() - self._last_question >= NEWS_SECONDS:
             self._last_question = time.monotonic()
-            self._is_stopped = bool(ray.get(self._switchboard.is_stopped.remote(self._attempt)))
+            self._question = self._switchboard.is_stopped.remote(self._attempt)
+        if self._question is not None:
+            self._is_stopped, self._question = bool(ray.get(self._question)), None
         return self._is_stopped

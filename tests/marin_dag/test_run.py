@@ -173,6 +173,25 @@ def test_a_transient_error_is_tried_again_and_a_permanent_one_is_not(tmp_path: P
     assert "passing done" in display.text
 
 
+def test_a_step_that_keeps_nothing_to_resume_from_leaves_no_folder_for_it(tmp_path: Path):
+    steps = [write("a", WriteConfig(text="a")), count("keeps", CountConfig(stride=1, until_step=5))]
+    assert run(str(tmp_path / "runs"), steps)[0] == 0
+    assert [folder.name for folder in (tmp_path / "runs/work").iterdir()] == [steps[1].digest]
+
+
+def test_what_was_handed_over_when_the_run_was_asked_to_stop_does_not_begin(tmp_path: Path):
+    class Stopping(LocalBackend):
+        def submit(self, task: Any) -> None:
+            super().submit(task)
+            self.request_stop()
+
+    code, _ = run(
+        str(tmp_path / "runs"), [write("a", WriteConfig(text="a", marks=str(tmp_path / "marks")))], Stopping()
+    )
+    assert code == 1
+    assert executions(tmp_path / "marks") == {}
+
+
 def test_a_step_that_leaves_though_nobody_asked_it_to_is_started_again(tmp_path: Path, backend: Backend):
     marks = tmp_path / "marks"
     preempted = fail("preempted", FailConfig(message="SIGTERM", kind="leaves", num_failures=1, marks=str(marks)))

@@ -1,0 +1,148 @@
+"""Frontier: which steps of a run may start and which never will, kept up to date so that each change costs its readers.
+
+To look through the whole graph after each step made a chain of n steps cost n squared.
+"""
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from marin_dag.inputs import Input
+from marin_dag.node import Node, State
+from marin_dag.step import Step
+
+
+class Frontier:
+    """The nodes of one run, in the graph's order, and the keys that are committed.
+
+    States change through `move`, and keys become committed through `commit`.
+    """
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.committed: set[str] = set()
+        """Keys that have a record, as far as this run has seen."""
+        self.running: dict[str, Node] = {}
+        """By key, in the order in which they began."""
+        self._nodes = list(nodes)
+        self._index = {node.step.key: index for index, node in enumerate(self._nodes)}
+        self._by_digest: dict[str, list[Node]] = defaultdict(list)
+        self._readers: dict[str, list[tuple[str, Node]]] = defaultdict(list)
+        self._missing: dict[str, set[str]] = {}
+        for node in self._nodes:
+            key = node.step.key
+            self._by_digest[node.step.digest].append(node)
+            self._missing[key] = set(input_keys(node.step))
+            for input_key, digest in {item.key: item.digest for _, item in node.step.inputs}.items():
+                self._readers[digest].append((input_key, node))
+        self._complete = [index for index, node in enumerate(self._nodes) if not self._missing[node.step.key]]
+        self._suspects = list(self._nodes)
+        self._num_unfinished = len(self._nodes)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self._num_unfinished
+
+    def move(self, node: Node, state: State) -> None:
+        """Gives a node its next state."""
+        before, node.state = node.state, state
+        self._num_unfinished += _is_unfinished(state) - _is_unfinished(before)
+        key = node.step.key
+        self.running.pop(key, None)
+        if state == "running":
+            self.running[key] = node
+        self._note_complete(node)
+        if not _is_unfinished(state):
+            readers = self._readers[node.step.digest]
+            self._suspects += [reader for input_key, reader in readers if input_key not in self.committed]
+
+    def commit(self, key: str) -> None:
+        """Takes that `key` has a record."""
+        if key in self.committed:
+            return
+        self.committed.add(key)
+        for input_key, reader in self._readers[key.partition("@")[0]]:
+            if input_key == key:
+                self._missing[reader.step.key].discard(key)
+                self._note_complete(reader)
+
+    def ready(self, now: float) -> Iterator[Node]:
+        """Nodes that may start: inputs committed, no pause left, and no other leg of the trajectory in the way. It goes
+        by what is so when it is asked for the next, not by what was when it was asked for the first."""
+        index = -1
+        while (place := bisect.bisect_right(self._complete, index)) < len(self._complete):
+            index = self._complete[place]
+            node = self._nodes[index]
+            if node.state == "waiting" and node.not_before <= now and not self._is_in_turn_behind(node):
+                yield node
+
+    def take_suspects(self) -> list[Node]:
+        """Nodes that wait and may have been left without a maker of some input since this was last asked."""
+        suspects, self._suspects = self._suspects, []
+        return [node for node in {node.step.key: node for node in suspects}.values() if node.state == "waiting"]
+
+    def obstacle(self, step: Step[Any], *, is_stopping: bool) -> str | None:
+        """Why a step will never have its inputs, as far as this run goes; None if it may."""
+        for _, item in step.inputs:
+            if item.key in self.committed:
+                continue
+            makers = [
+                node
+                for node in self._by_digest.get(item.digest, ())
+                if node.step.key != step.key and _makes(node.step, item)
+            ]
+            if any(_is_unfinished(maker.state) for maker in makers):
+                continue
+            if is_stopping and any(maker.state == "stopped" for maker in makers):
+                continue  # nothing is wrong with it: the next run goes on with both
+            for maker in makers:
+                if maker.state != "done":
+                    return f"by {maker.step.name}"
+            if makers:
+                return f"{item.name} is done but has published no milestone {item.milestone}"
+            return f"{item.name} is not committed and not part of this run"
+        return None
+
+    def wanted_milestones(self, step: Step[Any]) -> tuple[int, ...]:
+        """Milestones of the step's trajectory, short of its own end, that others of this run start from."""
+        keys = {key for key, _ in self._readers[step.digest]} - self.committed - {step.key}
+        return tuple(sorted(int(key.rpartition("@")[2]) for key in keys if "@" in key))
+
+    def _is_in_turn_behind(self, node: Node) -> bool:
+        return any(
+            other.state == "running" or (other.state == "waiting" and (other.step.until or 0) < (node.step.until or 0))
+            for other in self._by_digest[node.step.digest]
+            if other is not node
+        )
+
+    def _note_complete(self, node: Node) -> None:
+        """Keeps the list of those that wait with all inputs committed."""
+        index = self._index[node.step.key]
+        place = bisect.bisect_left(self._complete, index)
+        is_listed = place < len(self._complete) and self._complete[place] == index
+        belongs = node.state == "waiting" and not self._missing[node.step.key]
+        if belongs and not is_listed:
+            self._complete.insert(place, index)
+        elif is_listed and not belongs:
+            del self._complete[place]
+
+
+def input_keys(step: Step[Any]) -> list[str]:
+    """Keys of the records that a step reads."""
+    return [item.key for _, item in step.inputs]
+
+
+def _is_unfinished(state: State) -> bool:
+    return state in ("waiting", "running")
+
+
+def _makes(step: Step[Any], item: Input[Any]) -> bool:
+    """Whether a run of `step` may commit what `item` reads; of a trajectory, a leg makes what lies on it."""
+    if step.digest != item.digest:
+        return False
+    if item.milestone is None or step.until is None:
+        return True
+    start = step.predecessor
+    begins = start.milestone if start is not None and start.digest == step.digest else None
+    return (begins is None or begins < item.milestone) and item.milestone <= step.until
