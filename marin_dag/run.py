@@ -156,7 +156,7 @@ class Run:
                         self._fail(node, failure_of(self._task(node, 0, {}, unbound=True), error))
 
     def _is_ready(self, node: Node) -> bool:
-        if any(key not in self._committed for key in _input_keys(node.step)):
+        if any(self._key_there(item) is None for _, item in node.step.inputs):
             return False
         return not any(
             other.state == "running" or (other.state == "waiting" and (other.step.until or 0) < (node.step.until or 0))
@@ -166,7 +166,8 @@ class Run:
 
     def _start(self, node: Node) -> None:
         key = node.step.key
-        needs = tuple(_input_keys(node.step))
+        there = {item.keys: self._key_there(item) for _, item in node.step.inputs}
+        needs = tuple(key for key in there.values() if key is not None)
         got = self._leases.acquire(node.step.digest, node.step.name, lambda: self._backend.cancel(key), needs=needs)
         if isinstance(got, Held):
             if not node.is_elsewhere:
@@ -183,7 +184,7 @@ class Run:
             if key not in self._force and self._records.find(key) is not None:
                 self._done(node, "by another run")
                 return
-            records = {input_key: self._records.get(input_key) for input_key in needs}
+            records = {keys: self._records.get(key) for keys, key in there.items() if key is not None}
             self._backend.submit(self._task(node, got.epoch, records))
         except BaseException:
             self._release(node)
@@ -200,11 +201,12 @@ class Run:
         node.not_before = time.monotonic() + delay
         self._display.event(node.step.name, "waiting", f"{delay:g} s for the store: {first_lines(error)}")
 
-    def _task(self, node: Node, epoch: int, records: dict[str, Any], *, unbound: bool = False) -> Task:
+    def _task(self, node: Node, epoch: int, records: dict[tuple[str, ...], Any], *, unbound: bool = False) -> Task:
         def bound(item: Input[Any]) -> Input[Any]:
-            record = records[item.key]
+            record = records[item.keys]
             result = item.step.kind.result_type.model_validate(record.result)
-            return item.bound(path=self._store.url(record.output_path), result=result)
+            path = self._store.url(record.output_path)
+            return item.bound(path=path, result=result, is_growing=record.key != item.key)
 
         step = node.step
         wanted = {
@@ -332,7 +334,7 @@ class Run:
 
     def _obstacle(self, step: Step[Any]) -> str | None:
         for _, item in step.inputs:
-            if item.key in self._committed:
+            if self._key_there(item) is not None:
                 continue
             makers = [node for node in self._nodes.values() if node.step.key != step.key and _makes(node.step, item)]
             if any(maker.state in ("waiting", "running") for maker in makers):
@@ -346,6 +348,10 @@ class Run:
                 return f"{item.name} is done but has published no milestone {item.milestone}"
             return f"{item.name} is not committed and not part of this run"
         return None
+
+    def _key_there(self, item: Input[Any]) -> str | None:
+        """Key of the best record of what `item` can start on; None if there is none yet."""
+        return next((key for key in item.keys if key in self._committed), None)
 
     def _running(self) -> list[Node]:
         return [node for node in self._nodes.values() if node.state == "running"]
@@ -386,10 +392,6 @@ class Run:
         self._display.complain(summary(len(states), count))
         self._display.complain(f"to go on:  {self._command}")
         return 1
-
-
-def _input_keys(step: Step[Any]) -> list[str]:
-    return [item.key for _, item in step.inputs]
 
 
 def _makes(step: Step[Any], item: Input[Any]) -> bool:
