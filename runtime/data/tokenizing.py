@@ -120,7 +120,7 @@ def write_split(
             f"{folder}/{split}: none of the {total} documents fall into this split, which is drawn by the hash of "
             "their texts. Change `validation_share`, or split the source into more documents."
         )
-    finish_cache(f"{folder}/{split}", token_format, records, lengths)
+    finish_cache(f"{folder}/{split}", token_format, [records], lengths)
     return TokenCache.open(f"{folder}/{split}", tokenizer_digest=token_format.tokenizer_digest)
 
 
