@@ -175,6 +175,7 @@ class Run:
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
+            self._sees_what_others_committed()  # the holder may publish what steps of this run start from
             if key not in self._force and self._records.find(key) is not None:
                 self._done(node, "by another run")
             return

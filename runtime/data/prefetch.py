@@ -15,6 +15,8 @@ STALL_SECONDS = 0.01
 """A wait above this is a stall: the reader could have been computing."""
 POLL_SECONDS = 0.1
 """How often a thread that waits looks whether it was asked to stop."""
+HEAR_SECONDS = 2.0
+"""After so long, and each time again, a reader that waits calls `while_waiting`."""
 
 
 class Prefetch(Generic[Item]):
@@ -116,13 +118,17 @@ class Prefetch(Generic[Item]):
         return False
 
     def _get(self) -> tuple[str, object]:
+        polls = 0
         while True:
             try:
                 return self._ready.get(timeout=POLL_SECONDS)
             except queue.Empty:
+                polls += 1
                 if self._stop.is_set():  # closed from another thread
                     return "end", None
-                self._while_waiting()
+                if polls * POLL_SECONDS >= HEAR_SECONDS:
+                    polls = 0
+                    self._while_waiting()
 
     def _account(self, seconds: float, before: dict[str, float], kind: str) -> None:
         if kind != "item":
