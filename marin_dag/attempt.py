@@ -15,6 +15,7 @@ from marin_dag.context import ALONE, Host, StepStopped
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
+from marin_dag.parts import Parts, parts_of
 from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_known_secrets
@@ -79,6 +80,7 @@ class AttemptContext:
         *,
         in_flight: int,
         name: str = "shards",
+        on_finished: Callable[[int, MappedT], None] | None = None,
     ) -> list[MappedT]:
         """See StepContext."""
         if name in self._mapped:
@@ -98,7 +100,11 @@ class AttemptContext:
             self.log,
         )
         results, files = shards.run(
-            self._fan_out, in_flight, self.stop_requested, lambda done, total: self.progress(done, total, name)
+            self._fan_out,
+            in_flight,
+            self.stop_requested,
+            lambda done, total: self.progress(done, total, name),
+            on_finished or (lambda index, result: None),
         )
         self._shard_files += files
         return results
@@ -111,8 +117,11 @@ class AttemptContext:
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
-        if self._task.milestone is None:
-            raise TypeError(f"{self.name}: only a kind with a StopAt field has milestones; return the result instead.")
+        if self._task.milestone is None and not self._task.kind.load().parts:
+            raise TypeError(
+                f"{self.name}: only a kind with a StopAt field has milestones, and one with parts=True parts; return "
+                "the result instead."
+            )
         self._published_folders.add(folder)
         self._published.add(milestone)
         if self.host.index > 0:
@@ -137,6 +146,10 @@ class AttemptContext:
             for milestone, record in sorted(self._records.milestones(self.digest).items())
             if self._may_see(milestone)
         }
+
+    def parts(self, growing: Input[Any], *, after: int = 0) -> Parts:
+        """See StepContext."""
+        return parts_of(growing, self._store, after=after)
 
     def _may_see(self, milestone: int) -> bool:
         if self._task.is_forced:  # else it would find its own end, and have nothing to do

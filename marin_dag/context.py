@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel
 
 from marin_dag.inputs import Input
+from marin_dag.parts import Parts
 from marin_dag.resources import Resources
 
 ItemT = TypeVar("ItemT")
@@ -64,12 +65,14 @@ class StepContext(Protocol):
         *,
         in_flight: int,
         name: str = "shards",
+        on_finished: Callable[[int, MappedT], None] | None = None,
     ) -> list[MappedT]:
         """`function(item, path)` for each item, at most `in_flight` at once; results in order of the items.
 
         `path` is the shard's own folder, `{output_path}/{name}/{index:05d}`. Finished shards survive a kill.
         A step that maps twice gives each its own `name`.
-        `function` must be picklable, and return a pydantic model or a JSON value.
+        `function` must be picklable, and return a pydantic model or a JSON value. `on_finished` is told, here in the
+        step's own process, the index and the result of each item once its files are in the output, as they end.
         """
         ...
 
@@ -78,11 +81,15 @@ class StepContext(Protocol):
         ...
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
-        """Commit `{output_path}/{folder}` as a milestone of this trajectory, for others to start from."""
+        """Commit `{output_path}/{folder}` as a milestone of this trajectory, or as a part, for others to start from."""
+        ...
+
+    def parts(self, growing: Input[Any], *, after: int = 0) -> Parts:
+        """What there is by now of an input that was `growing()`: the parts numbered above `after`, and the whole."""
         ...
 
     def milestones(self) -> dict[int, Input[Any]]:
-        """Committed milestones of this trajectory, by whatever attempt."""
+        """Committed milestones of this trajectory, or parts of this output, by whatever attempt."""
         ...
 
     def stop_requested(self) -> bool:

@@ -12,6 +12,9 @@ from marin_dag.inputs import Input
 from marin_dag.node import Node, State
 from marin_dag.step import Step
 
+Keys = tuple[str, ...]
+"""Of records, any one of which is enough; the best first."""
+
 
 class Frontier:
     """The nodes of one run, in the graph's order, and the keys that are committed.
@@ -27,14 +30,15 @@ class Frontier:
         self._nodes = list(nodes)
         self._index = {node.step.key: index for index, node in enumerate(self._nodes)}
         self._by_digest: dict[str, list[Node]] = defaultdict(list)
-        self._readers: dict[str, list[tuple[str, Node]]] = defaultdict(list)
-        self._missing: dict[str, set[str]] = {}
+        self._readers: dict[str, list[tuple[Keys, Node]]] = defaultdict(list)
+        self._missing: dict[str, set[Keys]] = {}
         for node in self._nodes:
             key = node.step.key
             self._by_digest[node.step.digest].append(node)
-            self._missing[key] = set(input_keys(node.step))
-            for input_key, digest in {item.key: item.digest for _, item in node.step.inputs}.items():
-                self._readers[digest].append((input_key, node))
+            wanted = {item.keys: item.digest for _, item in node.step.inputs}
+            self._missing[key] = set(wanted)
+            for keys, digest in wanted.items():
+                self._readers[digest].append((keys, node))
         self._complete = [index for index, node in enumerate(self._nodes) if not self._missing[node.step.key]]
         self._suspects = list(self._nodes)
         self._num_unfinished = len(self._nodes)
@@ -55,17 +59,21 @@ class Frontier:
         self._note_complete(node)
         if not _is_unfinished(state):
             readers = self._readers[node.step.digest]
-            self._suspects += [reader for input_key, reader in readers if input_key not in self.committed]
+            self._suspects += [reader for keys, reader in readers if self.committed.isdisjoint(keys)]
 
     def commit(self, key: str) -> None:
         """Takes that `key` has a record."""
         if key in self.committed:
             return
         self.committed.add(key)
-        for input_key, reader in self._readers[key.partition("@")[0]]:
-            if input_key == key:
-                self._missing[reader.step.key].discard(key)
+        for keys, reader in self._readers[key.partition("@")[0]]:
+            if key in keys:
+                self._missing[reader.step.key].discard(keys)
                 self._note_complete(reader)
+
+    def key_there(self, item: Input[Any]) -> str | None:
+        """Key of the best record that `item` can start on; None if there is none yet."""
+        return next((key for key in item.keys if key in self.committed), None)
 
     def ready(self, now: float) -> Iterator[Node]:
         """Nodes that may start: inputs committed, no pause left, and no other leg of the trajectory in the way. It goes
@@ -85,7 +93,7 @@ class Frontier:
     def obstacle(self, step: Step[Any], *, is_stopping: bool) -> str | None:
         """Why a step will never have its inputs, as far as this run goes; None if it may."""
         for _, item in step.inputs:
-            if item.key in self.committed:
+            if self.key_there(item) is not None:
                 continue
             makers = [
                 node
@@ -106,7 +114,7 @@ class Frontier:
 
     def wanted_milestones(self, step: Step[Any]) -> tuple[int, ...]:
         """Milestones of the step's trajectory, short of its own end, that others of this run start from."""
-        keys = {key for key, _ in self._readers[step.digest]} - self.committed - {step.key}
+        keys = {keys[0] for keys, _ in self._readers[step.digest]} - self.committed - {step.key}
         return tuple(sorted(int(key.rpartition("@")[2]) for key in keys if "@" in key))
 
     def _is_in_turn_behind(self, node: Node) -> bool:
@@ -126,11 +134,6 @@ class Frontier:
             self._complete.insert(place, index)
         elif is_listed and not belongs:
             del self._complete[place]
-
-
-def input_keys(step: Step[Any]) -> list[str]:
-    """Keys of the records that a step reads."""
-    return [item.key for _, item in step.inputs]
 
 
 def _is_unfinished(state: State) -> bool:

@@ -153,7 +153,13 @@ class _Rederivation:
         step = item.step
         new = self._new.get(step, step)
         milestone = new.until if item.follows_stop else item.milestone
-        return Input(new, milestone=milestone, subpath=item.subpath, follows_stop=item.follows_stop)
+        return Input(
+            new,
+            milestone=milestone,
+            subpath=item.subpath,
+            follows_stop=item.follows_stop,
+            is_growing=item.is_growing,
+        )
 
 
 def _like(

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
+FIRST_PART = 1
+"""Parts of an output that others may start on are numbered from here."""
+
 
 class InputNotReadyError(UserError):
     """An input's result or path was asked for outside a running step."""
@@ -28,7 +31,7 @@ class InputNotReadyError(UserError):
 class Input(Generic[ResultT_co]):
     """Type of a config field that names another step; build it from a `Step`, a `Milestone` or another `Input`."""
 
-    __slots__ = ("_digest", "_name", "_path", "_result", "_step", "follows_stop", "milestone", "subpath")
+    __slots__ = ("_digest", "_name", "_path", "_result", "_step", "follows_stop", "is_growing", "milestone", "subpath")
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Input(Generic[ResultT_co]):
         path: str | None = None,
         result: ResultT_co | None = None,
         follows_stop: bool = False,
+        is_growing: bool = False,
     ) -> None:
         self._step = step
         self._name = name
@@ -53,6 +57,8 @@ class Input(Generic[ResultT_co]):
         """Whether `milestone` is wherever the predecessor stops, and so moves with it when that is overridden."""
         self.subpath = subpath
         """Folder inside the output, "" for all of it."""
+        self.is_growing = is_growing
+        """Whether the first part is enough to start on. Never identity: what is made does not depend on it."""
 
     @property
     def step(self) -> "Step[Any]":
@@ -80,6 +86,11 @@ class Input(Generic[ResultT_co]):
     def key(self) -> str:
         """Key of the record that this input reads."""
         return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of the records of which any one is enough to start on, the best first."""
+        return (self.key, f"{self.digest}@{FIRST_PART}") if self.is_growing else (self.key,)
 
     @property
     def result(self) -> ResultT_co:
@@ -112,8 +123,11 @@ class Input(Generic[ResultT_co]):
         """Path of a file inside the committed output."""
         return f"{self.path}/{relative}"
 
-    def bound(self, *, path: str, result: Any) -> "Input[ResultT_co]":
-        """This input as a running step sees it: path and result of the committed output, without the graph."""
+    def bound(self, *, path: str, result: Any, is_growing: bool = False) -> "Input[ResultT_co]":
+        """This input as a running step sees it: path and result of the committed output, without the graph.
+
+        `is_growing` says that these are the first part's, and that there is no more yet.
+        """
         return Input(
             None,
             milestone=self.milestone,
@@ -122,11 +136,12 @@ class Input(Generic[ResultT_co]):
             digest=self.digest,
             path=path.rstrip("/"),
             result=result,
+            is_growing=is_growing,
         )
 
     def __reduce__(self) -> tuple[Callable[..., "Input[Any]"], tuple[Any, ...]]:
         # The graph does not travel to a worker: it would carry every step above this one.
-        state = (self.milestone, self.subpath, self.name, self.digest, self._path, self._result)
+        state = (self.milestone, self.subpath, self.name, self.digest, self._path, self._result, self.is_growing)
         return _from_state, state
 
     def __eq__(self, other: object) -> bool:
@@ -149,8 +164,17 @@ class Input(Generic[ResultT_co]):
 
 
 def _from_state(*state: Any) -> "Input[Any]":
-    milestone, subpath, name, digest, path, result = state
-    return Input(None, milestone=milestone, subpath=subpath, name=name, digest=digest, path=path, result=result)
+    milestone, subpath, name, digest, path, result, is_growing = state
+    return Input(
+        None,
+        milestone=milestone,
+        subpath=subpath,
+        name=name,
+        digest=digest,
+        path=path,
+        result=result,
+        is_growing=is_growing,
+    )
 
 
 def _as_input(value: Any, wanted: Any, info: ValidationInfo) -> "Input[Any]":

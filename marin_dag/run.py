@@ -13,7 +13,7 @@ from marin_dag.attempt import failure_of
 from marin_dag.backend import Backend
 from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
-from marin_dag.frontier import Frontier, input_keys
+from marin_dag.frontier import Frontier
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
 from marin_dag.lease import Held, Lease, Leases
@@ -161,7 +161,8 @@ class Run:
 
     def _start(self, node: Node) -> None:
         key = node.step.key
-        needs = tuple(input_keys(node.step))
+        there = {item.keys: self._frontier.key_there(item) for _, item in node.step.inputs}
+        needs = tuple(key for key in there.values() if key is not None)
         got = self._leases.acquire(node.step.digest, node.step.name, lambda: self._backend.cancel(key), needs=needs)
         if isinstance(got, Held):
             if not node.is_elsewhere:
@@ -169,6 +170,7 @@ class Run:
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
+            self._sees_what_others_committed()  # the holder may publish what steps of this run start from
             if key not in self._force and self._records.find(key) is not None:
                 self._done(node, "by another run")
             return
@@ -178,7 +180,7 @@ class Run:
             if key not in self._force and self._records.find(key) is not None:
                 self._done(node, "by another run")
                 return
-            records = {input_key: self._records.get(input_key) for input_key in needs}
+            records = {keys: self._records.get(key) for keys, key in there.items() if key is not None}
             self._backend.submit(self._task(node, got.epoch, records))
         except BaseException:
             self._release(node)
@@ -196,11 +198,12 @@ class Run:
         node.not_before = time.monotonic() + delay
         self._display.event(node.step.name, "waiting", f"{delay:g} s for the store: {first_lines(error)}")
 
-    def _task(self, node: Node, epoch: int, records: dict[str, Any], *, unbound: bool = False) -> Task:
+    def _task(self, node: Node, epoch: int, records: dict[tuple[str, ...], Any], *, unbound: bool = False) -> Task:
         def bound(item: Input[Any]) -> Input[Any]:
-            record = records[item.key]
+            record = records[item.keys]
             result = item.step.kind.result_type.model_validate(record.result)
-            return item.bound(path=self._store.url(record.output_path), result=result)
+            path = self._store.url(record.output_path)
+            return item.bound(path=path, result=result, is_growing=record.key != item.key)
 
         step = node.step
         return Task(

@@ -106,6 +106,7 @@ class ShardMap:
         in_flight: int,
         stop_requested: Callable[[], bool],
         progress: Callable[[int, int], None],
+        on_finished: Callable[[int, Any], None],
     ) -> tuple[list[Any], list[FileEntry]]:
         """Results in order of the items, and all files relative to the output."""
         if in_flight < 1:
@@ -114,12 +115,15 @@ class ShardMap:
         if shards:
             self.log.info("%s: %d of %d were finished before", self.name, len(shards), len(self.items))
         progress(len(shards), len(self.items))
+        for index in sorted(shards):
+            on_finished(index, from_json(shards[index].result, self.function))
         missing = [index for index in range(len(self.items)) if index not in shards]
         calls = [self._call(index) for index in missing]
         for number in fan_out.run(calls, in_flight, self.name, stop_requested):
             index = missing[number]
             shards[index] = self._read(self._record_path(index))
             progress(len(shards), len(self.items))
+            on_finished(index, from_json(shards[index].result, self.function))
         if len(shards) < len(self.items):
             raise StepStopped(f"{self.name}: {len(shards)} of {len(self.items)} are finished and kept")
         files = [

@@ -68,6 +68,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         cost: Callable[[ConfigT], Cost] | None,
         resumes_at: Callable[[Sequence[str]], Iterable[int]] | None,
         tolerance: Callable[[ResultT, ResultT], str] | None,
+        parts: bool,
     ) -> None:
         self.function = function
         self.name = function.__name__
@@ -80,6 +81,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         self.cost = cost
         self.resumes_at = resumes_at
         self.tolerance = tolerance
+        self.parts = parts
         self.config_type, self.result_type = _types_of(function)
         self.stop_field = stop_field(self.config_type)
         self.__doc__ = function.__doc__
@@ -91,6 +93,8 @@ class StepKind(Generic[ConfigT, ResultT]):
             raise TypeError(f"{where}: policy is {self.policy!r}; it is 'tracked' or 'versioned'.")
         if self.policy == "versioned" and not self.version:
             raise TypeError(f'{where}: a versioned step declares its version, such as version="1".')
+        if self.parts and self.stop_field is not None:
+            raise TypeError(f"{where}: has a StopAt field and parts; the milestones of a trajectory are its parts.")
         if self.continues is not None and self.stop_field is None:
             raise TypeError(f"{where}: continues={self.continues!r} needs a config field of type StopAt[int].")
         if self.continues is not None and self.continues not in self.config_type.model_fields:
@@ -132,6 +136,7 @@ def step(
     cost: Callable[[Any], Cost] | None = None,
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None,
     tolerance: Callable[[Any, Any], str] | None = None,
+    parts: bool = False,
 ) -> Callable[[Callable[[ConfigT, StepContext], ResultT]], StepKind[ConfigT, ResultT]]:
     """Declare a kind of step.
 
@@ -147,6 +152,8 @@ def step(
             below `work_path` (relative to it); so that a plan counts only what is left.
         tolerance: for a kind that is not exact to the bit: says what differs between two results beyond what is to be
             expected, or "". `verify --rerun` asks it.
+        parts: it publishes finished parts of its output while it runs, numbered from 1; `step.growing()` is then an
+            input that is ready with the first of them.
     """
 
     def declare(function: Callable[[ConfigT, StepContext], ResultT]) -> StepKind[ConfigT, ResultT]:
@@ -161,6 +168,7 @@ def step(
             cost=cost,
             resumes_at=resumes_at,
             tolerance=tolerance,
+            parts=parts,
         )
 
     return declare
@@ -281,6 +289,15 @@ class Step(Generic[ResultT]):
             raise UserError(f"{self.name}: a {self.kind.name} step has no milestones; use the step itself.")
         return Milestone(self, milestone=step)
 
+    def growing(self) -> "Milestone[ResultT]":
+        """This step as an input that is ready with its first part.
+
+        For whoever makes the same of it whether it was whole at the start or not: the identity is that of the whole.
+        """
+        if not self.kind.parts:
+            raise UserError(f"{self.name}: a {self.kind.name} step publishes no parts; use the step itself.")
+        return Milestone(self, milestone=None, is_growing=True)
+
     def folder(self, subpath: str) -> "Milestone[ResultT]":
         """One folder of this step's output as an input."""
         return Milestone(self, milestone=None, subpath=subpath)
@@ -345,19 +362,22 @@ class Step(Generic[ResultT]):
 class Milestone(Generic[ResultT]):
     """A step's output at one milestone of its trajectory, or one folder of it."""
 
-    def __init__(self, step: Step[ResultT], *, milestone: int | None, subpath: str = "") -> None:
+    def __init__(
+        self, step: Step[ResultT], *, milestone: int | None, subpath: str = "", is_growing: bool = False
+    ) -> None:
         if subpath.startswith("/") or ".." in subpath.split("/"):
             raise UserError(f"{step.name}: subpath {subpath!r} leaves the output; use a relative folder.")
         self.step = step
         self.milestone = milestone
         """None: wherever the step itself stops."""
         self.subpath = subpath.strip("/")
+        self.is_growing = is_growing
 
     def as_input(self) -> Input[ResultT]:
         """This milestone as the value of an `Input` field."""
         follows = self.milestone is None
         at = self.step.until if follows else self.milestone
-        return Input(self.step, milestone=at, subpath=self.subpath, follows_stop=follows)
+        return Input(self.step, milestone=at, subpath=self.subpath, follows_stop=follows, is_growing=self.is_growing)
 
     def folder(self, subpath: str) -> "Milestone[ResultT]":
         """One folder of the output at this milestone."""

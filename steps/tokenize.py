@@ -1,5 +1,6 @@
 """Tokenize: documents in, two token caches out, one to train on and one held out."""
 
+import itertools
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
@@ -10,7 +11,7 @@ from steps.documents import DocumentsResult
 from steps.tokenizer import TokenizerResult
 
 if TYPE_CHECKING:
-    from runtime.data.cache import TokenFormat
+    from runtime.data.cache import TokenCache, TokenFormat
     from runtime.data.tokenizing import Encoder
 
 
@@ -23,11 +24,17 @@ class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
     """Share of the documents, chosen by the hash of their texts, that are never trained on."""
     gates: GateLimits = GateLimits()
     """What the caches must satisfy before they are committed."""
+    shards_per_block: int | None = Field(default=None, ge=1)
+    """A block is published as soon as so many shards are tokenized, and training can start on the first of them: take
+    the step's `growing()`. The first epoch reads block after block; None makes one block of all."""
     shards_in_flight: Runtime[int] = 64
 
 
 class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
-    """Two token caches; tokens count BOS and EOS, bytes are the UTF-8 text that went in."""
+    """Two token caches; tokens count BOS and EOS, bytes are the UTF-8 text that went in.
+
+    Of a block these are the block's own, of which one may be empty.
+    """
 
     train: str
     """Folder of a token cache, relative to the step's output."""
@@ -42,34 +49,60 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
     eos_token_id: int
 
 
-@step(policy="tracked", packages=("tokenizers", "tensorstore"))
+@step(policy="tracked", packages=("tokenizers", "tensorstore"), parts=True)
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """One cache shard for one shard of documents, so the bytes do not depend on the workers."""
     from functools import partial
 
     from runtime.data.gates import refuse_bad_cache
-    from runtime.data.tokenizing import SplitShard, write_split
+    from runtime.data.tokenizing import SplitShard, shard_blocks, write_block, write_split
 
     tokenizer = config.tokenizer.result
     path = config.tokenizer.join(tokenizer.tokenizer)
-    write = partial(tokenize_item, tokenizer_path=path, tokenizer=tokenizer, validation_share=config.validation_share)
+    encoder, token_format = _reader(path, tokenizer)
+    sources = config.documents.result.shards
+    blocks = shard_blocks(len(sources), config.shards_per_block)
     items = [
-        (config.documents.join(shard), f"../shards/{i:05d}") for i, shard in enumerate(config.documents.result.shards)
+        (config.documents.join(sources[number]), f"../shards/{place:05d}")
+        for place, number in enumerate(number for block in blocks for number in block)
     ]
-    shards = [
-        SplitShard.from_json(shard)
-        for shard in context.map(write, items, in_flight=config.shards_in_flight, name="shards")
-    ]
+    ends = list(itertools.accumulate(len(block) for block in blocks))
+    shards: dict[int, SplitShard] = {}
+    # One block is the whole, and follows at once. What an earlier attempt has published stays as it is.
+    published = set(context.milestones()) if len(blocks) > 1 else set(range(1, len(blocks) + 1))
+
+    def publish_what_is_whole(place: int, found: dict) -> None:
+        shards[place] = SplitShard.from_json(found)
+        for part, end in enumerate(ends, start=1):
+            if part in published:
+                continue
+            if any(index not in shards for index in range(end)):
+                return
+            refuse_bad_cache([shards[index].counts for index in range(end)], config.gates, name=context.name)
+            folder = f"blocks/{part:05d}"
+            of_block = [shards[index] for index in range(end - len(blocks[part - 1]), end)]
+            caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, encoder.token_bytes)
+            context.publish(part, folder, _result(*caches))
+            published.add(part)
+
+    write = partial(tokenize_item, tokenizer_path=path, tokenizer=tokenizer, validation_share=config.validation_share)
+    context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_what_is_whole)
+    in_order = [shards[index] for index in range(len(items))]
     refuse_bad_cache(
-        [shard.counts for shard in shards],
+        [shard.counts for shard in in_order],
         config.gates,
         expected_documents=config.documents.result.num_documents,
         expected_bytes=config.documents.result.num_bytes,
         name=context.name,
     )
-    encoder, token_format = _reader(path, tokenizer)
-    train = write_split(context.output_path, "train", token_format, shards, encoder.token_bytes)
-    validation = write_split(context.output_path, "validation", token_format, shards, encoder.token_bytes)
+    of_blocks = [in_order[end - len(block) : end] for block, end in zip(blocks, ends, strict=True)]
+    return _result(
+        write_split(context.output_path, "train", token_format, of_blocks, encoder.token_bytes),
+        write_split(context.output_path, "validation", token_format, of_blocks, encoder.token_bytes),
+    )
+
+
+def _result(train: "TokenCache", validation: "TokenCache") -> TokenizeResult:
     return TokenizeResult(
         train="train",
         validation="validation",
@@ -79,8 +112,8 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
         num_validation_bytes=validation.num_bytes,
         num_train_documents=train.num_documents,
         num_validation_documents=validation.num_documents,
-        vocab_size=tokenizer.vocab_size,
-        eos_token_id=tokenizer.eos_token_id,
+        vocab_size=train.vocab_size,
+        eos_token_id=train.eos_token_id,
     )
 
 

@@ -13,10 +13,11 @@ from marin_dag.cost import Cost
 from marin_dag.errors import RefusedConfigError
 from marin_dag.resources import Cpu, Tpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
-from runtime.data.consumption import Leg, NoCache, consumption
+from runtime.data.consumption import NoCache
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
+from runtime.data.packing import Packing
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
@@ -24,11 +25,10 @@ from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from jax.sharding import Mesh
 
-    from runtime.data.loader import Loader
     from runtime.tracking.events import EventLog
     from runtime.training.run_state import RunState, StateLike
     from runtime.training.state import TrainState
@@ -38,6 +38,7 @@ FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
 EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps"} | {
     "publish_every_steps",
+    "give_up_seconds",
     "wandb_project",
 }
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
@@ -94,7 +95,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     replay: Input["TrainPhaseResult"] | None = None
     """Draw from each source what this phase, at a step of it, drew in the same updates; `mixing` is then not asked."""
     caches: dict[str, Input[TokenizeResult]]
-    """Token cache of each source that the mixture names."""
+    """Token cache of each source that the mixture names; one that is `growing()` is read while it is being built."""
+    packing: Packing = "concatenate"
+    """What a sequence is made of."""
     seed: int
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     acknowledge: Once[Runtime[tuple[str, ...]]] = ()
@@ -103,6 +106,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Distance of temporary checkpoints, which a killed phase resumes from."""
     publish_every_steps: Runtime[int] = 0
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
+    give_up_seconds: Runtime[float] = 900.0
+    """How long to wait for a block of a growing cache while nobody is building it."""
     wandb_project: Runtime[str | None] = None
     """Log to Weights & Biases in offline mode under this project."""
 
@@ -126,6 +131,13 @@ def _check(config: TrainPhaseConfig) -> None:
     if unprovided:
         raise ValueError("\n".join(unprovided))
     _refuse_jumps(config)
+    before = config.start.step.config if config.start is not None and config.start.has_step else config
+    if config.restore == "everything" and before.packing != config.packing:
+        raise RefusedConfigError(
+            f"packing changes from {before.packing!r} to {config.packing!r}, and the data position counts rows of the "
+            "old packing; start the data afresh, or keep the packing.",
+            {"restore": "weights_and_optimizer"},
+        )
 
 
 def _cost(config: TrainPhaseConfig) -> Cost:
@@ -155,6 +167,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     import jax
 
     from runtime.kernels.choice import default_kernels
+    from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import agree, join_hosts
     from runtime.parallel.mesh import platform
     from runtime.tracking.events import EventLog
@@ -162,6 +175,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.loop import SavingPlan, TrainingStopped, TrainSettings, train
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
+    from steps.phase_data import loader_of, warn_of_the_mixture
 
     published = context.milestones()
     if config.until_step in published:
@@ -201,7 +215,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             jax=jax.__version__,
         )
         run = _newest_state(config, context, mesh, temporary, events)
-        _warn_of_the_mixture(config, context, run)
+        warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         tokens_per_step = config.global_batch_size * config.sequence_length
 
         def show(step: int, tokens_per_second: float, loss: float) -> None:
@@ -240,13 +254,14 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                     run,
                     settings=settings,
                     train_step=train_step,
-                    loader=_loader(config),
+                    loader=loader_of(config, context),
                     saving=saving,
                     events=events,
                     control=Control(context.stop_requested, agree=agree),
                     on_milestone=publish,
                     on_progress=show,
                     exports=exports,
+                    rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),
                 )
             except TrainingStopped as stopped:
                 raise StepStopped(str(stopped)) from stopped
@@ -275,51 +290,6 @@ def _mesh(context: StepContext) -> "Mesh":
 
     num_slices = context.resources.num_slices if isinstance(context.resources, Tpu) else 1
     return make_mesh(MeshShape(replica=num_slices, data=jax.device_count() // num_slices))
-
-
-def _loader(config: TrainPhaseConfig) -> "Loader":
-    from runtime.data.cache import TokenCache
-    from runtime.data.loader import Loader
-
-    return Loader(
-        {name: TokenCache.open(cache.join(cache.result.train)) for name, cache in config.caches.items()},
-        {name: cache.digest for name, cache in config.caches.items()},
-        config.mixture,
-        config.sequence_length,
-        config.seed,
-        policy=config.mixing,
-        replay=None if config.replay is None else _log_of(config.replay),
-    )
-
-
-def _log_of(phase: Input[TrainPhaseResult]) -> "Callable[[int], dict[str, int]]":
-    """Sequences by identity that each update of a phase took, by the number of updates finished before it."""
-    from runtime.tracking.source_losses import SourceLossesTable
-    from runtime.training import checkpoint
-
-    name = phase.result.source_losses
-    table = SourceLossesTable.from_parquet(checkpoint.read_beside(phase.join(phase.result.checkpoint), name))
-    return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
-
-
-def _warn_of_the_mixture(config: TrainPhaseConfig, context: StepContext, run: "RunState") -> None:
-    """Sources that this phase will have read too often or never drawn; one that cannot be drawn the loader refuses."""
-    leg = Leg(
-        name=context.name,
-        start_step=min(run.step, config.until_step),
-        until_step=config.until_step,
-        global_batch_size=config.global_batch_size,
-        mixture=config.mixture,
-        mixing=config.mixing,
-    )
-    found = consumption(
-        [leg],
-        num_tokens={name: cache.result.num_train_tokens for name, cache in config.caches.items()},
-        sequence_length=config.sequence_length,
-        drawn_before={name: run.data_position.consumed.get(cache.digest, 0) for name, cache in config.caches.items()},
-    )
-    for finding in found.findings:
-        context.log.warning("%s", finding)
 
 
 def _newest_state(

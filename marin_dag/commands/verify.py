@@ -36,8 +36,7 @@ def _verify(session: Session) -> int:
 
 
 def _verified(session: Session, records: Records, record: Record) -> bool:
-    others = records.milestones(record.digest).values() if record.milestone is not None else ()
-    findings = findings_of(session.store, record, others)
+    findings = findings_of(session.store, record, records.milestones(record.digest).values())
     size = sum(entry.size_in_bytes for entry in record.manifest)
     if not findings:
         print(f"{record.name}: {len(record.manifest)} files, {in_bytes(size)}, all as recorded")

@@ -7,8 +7,9 @@ A cache is a manifest, `cache.json`, written last, over shards written independe
     <shard>/tokens/          all documents of the shard, one after another, each closed by EOS
     <shard>/document_ends/   for each document, the place in `tokens` behind its EOS
 
-Positions count over all shards in the manifest's order. No date, host or absolute path is written: equal
-text and tokenizer give equal bytes.
+Positions count over all shards in the manifest's order. Consecutive shards form blocks, which `order.py` reads one
+after the other; a cache is one block unless whoever wrote it says otherwise. No date, host or absolute path is written:
+equal text and tokenizer give equal bytes.
 """
 
 import functools
@@ -21,12 +22,14 @@ from dataclasses import asdict, dataclass
 import fsspec
 import google_crc32c
 import numpy as np
+import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
+from runtime.data.activity import Activity
 from runtime.data.flat_array import FlatArray, FlatArrayError, read_context
 
 MANIFEST = "cache.json"
-FORMAT = 1
+FORMAT = 2
 CHUNK_CACHE_IN_BYTES = 64 << 20
 SHARDS_OPENED_AT_ONCE = 32
 DOCUMENT_ENDS_DTYPE = np.dtype(np.int64)
@@ -83,8 +86,17 @@ class ShardRecord:
 class TokenCache:
     """Reads a finished cache: any window of any length, from a local folder or `gs://`."""
 
+    is_whole: bool = True
+    """Nothing is added to it any more; see runtime/data/growing_cache.py."""
+
     def __init__(
-        self, path: str, token_format: TokenFormat, shards: Sequence[ShardRecord], token_bytes_crc32c: str
+        self,
+        path: str,
+        token_format: TokenFormat,
+        shards: Sequence[ShardRecord],
+        shards_by_block: Sequence[int],
+        token_bytes_crc32c: str,
+        context: ts.Context,
     ) -> None:
         """For `open`, which checks what it passes here."""
         self.path = path
@@ -97,22 +109,28 @@ class TokenCache:
         self.eos_token_id = token_format.eos_token_id
         self._token_bytes_crc32c = token_bytes_crc32c
         self._starts = np.cumsum([0, *(shard.num_tokens for shard in shards)])
-        self._context = read_context(CHUNK_CACHE_IN_BYTES)
+        self._shard_ends = np.cumsum(shards_by_block).tolist()
+        self.block_ends = tuple(self._starts[self._shard_ends].tolist())
+        """For each block, the position behind its last token."""
+        self._context = context
         self._tokens: dict[int, FlatArray] = {}
 
     @classmethod
-    def open(cls, path: str, *, tokenizer_digest: str | None = None) -> "TokenCache":
+    def open(cls, path: str, *, tokenizer_digest: str | None = None, context: ts.Context | None = None) -> "TokenCache":
         """Opens the cache whose manifest lies in `path`, or raises `CacheError`.
 
         Every shard must be there with the recorded length; contents are checked chunk by chunk as they are
-        read, or all at once by `verify`. `tokenizer_digest` is what the caller expects, None whatever it is.
+        read, or all at once by `verify`. `tokenizer_digest` is what the caller expects, None whatever it is. Caches
+        that are opened with one `context` share its pool of chunks.
         """
         document = _read_manifest(path)
         cache = cls(
             path,
             TokenFormat(**document["format"]),
             [ShardRecord(**shard) for shard in document["shards"]],
+            document["shards_by_block"],
             document["token_bytes_crc32c"],
+            context or read_context(CHUNK_CACHE_IN_BYTES),
         )
         recorded = cache.format.tokenizer_digest
         if tokenizer_digest is not None and tokenizer_digest != recorded:
@@ -121,7 +139,7 @@ class TokenCache:
                 "other text; tokenize the documents again with the tokenizer you expect."
             )
         # One after another, ten thousand shards on a distant store would hold up the first batch for minutes.
-        with ThreadPoolExecutor(min(SHARDS_OPENED_AT_ONCE, len(cache.shards))) as pool:
+        with ThreadPoolExecutor(SHARDS_OPENED_AT_ONCE) as pool:
             list(pool.map(cache._shard_tokens, range(len(cache.shards))))
         return cache
 
@@ -131,43 +149,53 @@ class TokenCache:
 
     def read_windows(self, starts: Int64[np.ndarray, "n"], length: int) -> Integer[np.ndarray, "n length"]:
         """One window of `length` tokens from each of `starts`; all reads are under way at once."""
-        if length < 0 or np.any(starts < 0) or np.any(starts + length > self.num_tokens):
+        return self.read_spans(starts, np.full(len(starts), length, np.int64)).reshape(len(starts), length)
+
+    def read_spans(
+        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
+    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+        """The tokens of each span, one span after the other; all reads are under way at once."""
+        if np.any(lengths < 0) or np.any(starts < 0) or np.any(starts + lengths > self.num_tokens):
             raise IndexError(
-                f"{self.path}: windows of {length} tokens from {starts.tolist()[:8]} do not lie within the "
+                f"{self.path}: spans of {lengths.tolist()[:8]} tokens from {starts.tolist()[:8]} do not lie within the "
                 f"{self.num_tokens} tokens of the cache."
             )
-        windows = np.empty((len(starts), length), self.format.dtype)
+        tokens = np.empty(int(lengths.sum()), self.format.dtype)
         started = []
-        for row, start in enumerate(starts.tolist()):
-            first = int(np.searchsorted(self._starts, start, side="right")) - 1
-            filled = 0
-            while filled < length:
-                tokens = self._shard_tokens(first)
-                begin = start + filled - int(self._starts[first])
-                count = min(length - filled, self.shards[first].num_tokens - begin)
-                started.append((row, filled, count, tokens, tokens.start_read(begin, begin + count)))
-                filled += count
-                first += 1
+        filled = 0
+        shards = np.searchsorted(self._starts, starts, side="right") - 1
+        for start, length, shard in zip(starts.tolist(), lengths.tolist(), shards.tolist(), strict=True):
+            end = start + length
+            while start < end:
+                array = self._shard_tokens(shard)
+                begin = start - int(self._starts[shard])
+                count = min(end - start, self.shards[shard].num_tokens - begin)
+                started.append((filled, count, array, array.start_read(begin, begin + count)))
+                filled, start, shard = filled + count, start + count, shard + 1
         try:
-            for row, filled, count, tokens, future in started:
-                windows[row, filled : filled + count] = tokens.finish_read(future)
+            for place, count, array, future in started:
+                tokens[place : place + count] = array.finish_read(future)
         except FlatArrayError as error:
             raise self._torn(error) from error
-        return windows
+        return tokens
 
     @functools.cached_property
     def document_offsets(self) -> Int64[np.ndarray, "num_documents_plus_1"]:
         """Where each document begins, and at the end `num_tokens`; document i is [offsets[i], offsets[i + 1])."""
-        offsets = [np.zeros(1, np.int64)]
-        for index, shard in enumerate(self.shards):
-            offsets.append(self._read_all(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents))
-            offsets[-1] = offsets[-1] + self._starts[index]
-        return np.concatenate(offsets)
+        return np.concatenate([np.zeros(1, np.int64), self._document_ends(0, len(self.shards))])
+
+    def document_ends(self, block: int) -> Int64[np.ndarray, "num_documents"]:
+        """Where each document of a block ends, as positions in the cache."""
+        return self._document_ends(self._shard_ends[block - 1] if block else 0, self._shard_ends[block])
 
     @functools.cached_property
     def token_bytes(self) -> Int32[np.ndarray, "vocab_size"]:
         """Exact bytes of text of each id; special tokens have none."""
         return self._read_all("token_bytes", TOKEN_BYTES_DTYPE, self.vocab_size)
+
+    def grow(self, activity: Activity) -> None:
+        """For those that are still being built; see runtime/data/growing_cache.py."""
+        raise CacheError(f"{self.path}: the cache is finished; nothing is added to it any more.")
 
     def verify(self) -> None:
         """Reads everything and compares checksums and boundaries; raises `CacheError` at the first difference."""
@@ -183,6 +211,14 @@ class TokenCache:
                     raise self._torn(f"{shard.path}/{name}: recorded crc32c: {recorded}; now: {found}.")
         if self._array("token_bytes", TOKEN_BYTES_DTYPE, self.vocab_size).crc32c() != self._token_bytes_crc32c:
             raise self._torn(f"token_bytes: crc32c is not the recorded {self._token_bytes_crc32c}.")
+
+    def _document_ends(self, first: int, last: int) -> Int64[np.ndarray, "num_documents"]:
+        ends = [np.zeros(0, np.int64)]
+        for index in range(first, last):
+            shard = self.shards[index]
+            found = self._read_all(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents)
+            ends.append(found + self._starts[index])
+        return np.concatenate(ends)
 
     def _shard_tokens(self, index: int) -> FlatArray:
         if index not in self._tokens:
@@ -211,10 +247,16 @@ class TokenCache:
 
 
 def write_manifest(
-    path: str, token_format: TokenFormat, shards: Sequence[ShardRecord], *, token_bytes_crc32c: str
+    path: str,
+    token_format: TokenFormat,
+    shards: Sequence[ShardRecord],
+    *,
+    shards_by_block: Sequence[int],
+    token_bytes_crc32c: str,
 ) -> None:
     """Makes a cache of finished shards visible; the last thing that is written."""
     document = {
+        "shards_by_block": list(shards_by_block),
         "shards": [asdict(shard) for shard in shards],
         "format": asdict(token_format),
         "format_version": FORMAT,

@@ -1,7 +1,7 @@
 """Cache writers: one for a shard, one for a small cache of a single shard."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 
 import fsspec
@@ -110,11 +110,18 @@ class TokenCacheWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
-            finish_cache(self._path, self._format, [self._shard.close("shards/00000")], self._token_bytes)
+            finish_cache(self._path, self._format, [[self._shard.close("shards/00000")]], self._token_bytes)
 
 
-def finish_cache(path: str, token_format: TokenFormat, shards: Iterable[ShardRecord], token_bytes: np.ndarray) -> None:
-    """Writes the byte counts and, last, the manifest over `shards` (those without documents are left out)."""
+def finish_cache(
+    path: str,
+    token_format: TokenFormat,
+    blocks: Sequence[Sequence[ShardRecord]],
+    token_bytes: np.ndarray,
+    *,
+    may_be_empty: bool = False,
+) -> None:
+    """Writes the byte counts and, last, the manifest over the shards of `blocks` (without those that are empty)."""
     if len(token_bytes) != token_format.vocab_size:
         raise CacheError(
             f"{path}: byte lengths of {len(token_bytes)} ids for a vocabulary of {token_format.vocab_size}; "
@@ -123,7 +130,13 @@ def finish_cache(path: str, token_format: TokenFormat, shards: Iterable[ShardRec
     writer = FlatArrayWriter(resolve(path, "token_bytes"), TOKEN_BYTES_DTYPE)
     writer.append(token_bytes)
     checksum = writer.close()
-    filled = [shard for shard in shards if shard.num_documents]
-    if not filled:
+    filled = [[shard for shard in shards if shard.num_documents] for shards in blocks]
+    if not any(filled) and not may_be_empty:
         raise CacheError(f"{path}: no documents, so there is nothing to train on or evaluate; look at the source.")
-    write_manifest(path, token_format, filled, token_bytes_crc32c=checksum)
+    write_manifest(
+        path,
+        token_format,
+        [shard for shards in filled for shard in shards],
+        shards_by_block=[len(shards) for shards in filled],
+        token_bytes_crc32c=checksum,
+    )

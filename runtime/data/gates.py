@@ -68,9 +68,13 @@ class GateFinding:
 
 
 def findings(
-    shards: Sequence[ShardCounts], limits: GateLimits, *, expected_documents: int, expected_bytes: int
+    shards: Sequence[ShardCounts],
+    limits: GateLimits,
+    *,
+    expected_documents: int | None = None,
+    expected_bytes: int | None = None,
 ) -> list[GateFinding]:
-    """Every gate that the shards fail; `expected_…` is what the step that wrote the documents counted."""
+    """Every gate that the shards fail; `expected_…` is what the step that wrote all of the documents counted."""
     total = _total(shards)
     found: list[GateFinding] = []
 
@@ -86,7 +90,7 @@ def findings(
         ("documents", total.num_documents, expected_documents),
         ("bytes", total.num_bytes, expected_bytes),
     ):
-        if seen != expected:
+        if expected is not None and seen != expected:
             refuse(
                 f"lost_{what}",
                 f"read {seen} {what}, the step that wrote the shards counted {expected}. A shard is cut short or "
@@ -135,7 +139,12 @@ def findings(
 
 
 def refuse_bad_cache(
-    shards: Sequence[ShardCounts], limits: GateLimits, *, expected_documents: int, expected_bytes: int, name: str
+    shards: Sequence[ShardCounts],
+    limits: GateLimits,
+    *,
+    expected_documents: int | None = None,
+    expected_bytes: int | None = None,
+    name: str,
 ) -> None:
     """Raises `GateError` with every finding, or returns."""
     found = findings(shards, limits, expected_documents=expected_documents, expected_bytes=expected_bytes)

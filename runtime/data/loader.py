@@ -3,32 +3,35 @@
 Under a mixing policy that learns, of the losses of finished updates too, up to a fixed number of steps back
 (runtime/data/mixing); so it reads ahead all the same.
 
-Source i at its c-th sequence reads window `order(c mod n)` of epoch `c // n`, where n is how many whole
-windows its cache holds and the order is keyed by (seed, identity of the source, epoch). Nothing depends on
-names, on the order of sources, on which other sources there are, or on who asked before.
+Which row of its source a source gives at its c-th draw is said by order.py. Nothing depends on names, on the order of
+sources, on which other sources there are, on how much of a cache is built yet, or on who asked before.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
+from runtime.data.activity import Activity
 from runtime.data.allocation import Allocation, allocate, allocate_within, drawn, integer_weights, shuffled_slots
-from runtime.data.cache import TokenCache
 from runtime.data.mixing.feedback import BySource, Feedback
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.mixer import MixerState, next_shares
 from runtime.data.mixing.policy import Policy, Sources
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.permutation import key_of, permuted
+from runtime.data.order import EmptySourceError, Slots, SourceOrder, TokenSource, segments
+from runtime.data.packing import Packing
+from runtime.data.permutation import permuted
 from runtime.data.prefetch import Prefetch
 from runtime.data.shares import apportioned
+from runtime.data.sources import LoaderError, check_sources, max_epochs_by_identity
 
+Rows = slice | Int64[np.ndarray, "rows"]
+"""Rows of a batch that one host reads."""
 
-class LoaderError(ValueError):
-    """A loader that cannot give what its mixture asks for; the message names the source and the cure."""
+__all__ = ["Batch", "BatchPlan", "DataPosition", "Loader", "LoaderError", "Rows", "segments"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class DataPosition:
     """What each source is owed beyond that, by identity; see runtime/data/allocation.py."""
     sequence_length: int | None = None
     """Length of the sequences counted in `consumed`; None before the first batch."""
+    packing: Packing | None = None
+    """How those sequences were packed; None before the first batch."""
     shares: dict[str, int] = field(default_factory=dict)
     """What the last batch was drawn by, by identity; for the log, the next batch does not depend on it."""
     mixer: MixerState | None = None
@@ -61,11 +66,13 @@ class DataPosition:
 class Batch(NamedTuple):
     """Rows are sequences; those of one source are spread over the batch."""
 
-    tokens: Int32[np.ndarray, "batch sequence"]
-    segment_ids: Int32[np.ndarray, "batch sequence"]
-    """0, 1, … by document within the row; EOS belongs to the document that it closes."""
+    tokens: Int32[np.ndarray, "rows sequence"]
+    """Of the rows that were asked for."""
+    segment_ids: Int32[np.ndarray, "rows sequence"]
+    """0, 1, … by document within the row; EOS belongs to the document that it closes, padding to one each."""
     source_index: Int32[np.ndarray, "batch"]
-    """Index into `Loader.sources`; of two names of one source, the first."""
+    """Of all rows of the batch, whichever were read. Index into `Loader.sources`; of two names of one source, the
+    first."""
 
 
 class BatchPlan(NamedTuple):
@@ -73,6 +80,10 @@ class BatchPlan(NamedTuple):
 
     source_index: Int32[np.ndarray, "batch"]
     """Index into `Loader.sources`."""
+    blocks: Int64[np.ndarray, "batch"]
+    """Block of the row's source."""
+    places: Int64[np.ndarray, "batch"]
+    """Place of the row among those of its block."""
     starts: Int64[np.ndarray, "batch"]
     """Position of the row's first token in its source's cache."""
     data_epochs: Int64[np.ndarray, "batch"]
@@ -84,48 +95,54 @@ class Loader:
 
     def __init__(
         self,
-        caches: Mapping[str, TokenCache],
+        caches: Mapping[str, TokenSource],
         identities: Mapping[str, str],
         mixture: MixtureSchedule,
         sequence_length: int,
         seed: int,
         *,
+        packing: Packing = "concatenate",
         policy: Policy = Static(),  # noqa: B008 -- frozen
         replay: Callable[[int], Mapping[str, int]] | None = None,
     ) -> None:
         """Sources are named as in the mixture; two names of one identity are one source, whose weights add up.
 
         Args:
-            caches: Token cache of each source; those that the mixture never names are allowed.
+            caches: Token cache of each source, finished or growing; those that the mixture never names are allowed.
             identities: Full digest of the step that made each cache: what its order is keyed by.
             mixture: Weights by name and step.
             sequence_length: Tokens a row.
             seed: Another seed, another order.
+            packing: What a row is made of.
             policy: What makes shares of the weights, and of the losses seen so far.
             replay: Sequences by identity that the update after so many finished ones takes, from the log of a run:
                 drawn instead of the mixture, so that any mesh sees the data that the run saw.
         """
         self.sources = tuple(sorted(caches))
         """Names by `source_index`."""
-        _refuse(caches, identities, mixture, sequence_length)
-        self._caches = [caches[name] for name in self.sources]
+        check_sources(caches, identities, mixture, sequence_length)
         self._identities = [identities[name] for name in self.sources]
         self.index_of: dict[str, int] = {}
         """`source_index` of each identity."""
         for index, identity in enumerate(self._identities):
             self.index_of.setdefault(identity, index)
-        self._windows = [cache.num_tokens // sequence_length for cache in self._caches]
+        self._orders = [
+            SourceOrder(
+                name, caches[name], identities[name], seed=seed, sequence_length=sequence_length, packing=packing
+            )
+            for name in self.sources
+        ]
         self.policy = policy
         self.names = {self._identities[index]: self.sources[index] for index in self.index_of.values()}
         """Name of each identity; of two names of one source, the first."""
-        self._num_sequences = {identity: self._windows[index] for identity, index in self.index_of.items()}
-        self._max_epochs = _max_epochs(policy, identities, mixture)
+        self._max_epochs = max_epochs_by_identity(policy, identities, mixture)
         self._replay = replay
         self.lag_steps = 0 if replay else policy.lag_steps
         """A batch depends on the losses up to so many steps before it; 0: on none."""
         self._identity_of = dict(identities)
         self._mixture = mixture
         self._sequence_length = sequence_length
+        self._packing: Packing = packing
         self._seed = seed
 
     def batch(
@@ -134,16 +151,19 @@ class Loader:
         step: int,
         global_batch_size: int,
         *,
-        rows: slice = slice(None),
+        rows: Rows = slice(None),
         feedback: Callable[[int], BySource] | None = None,
+        activity: Activity | None = None,
     ) -> tuple[Batch, DataPosition]:
         """The batch of the update that follows `step` finished ones, and the position after it.
 
-        `rows` picks what this host reads; the position is that of the whole batch whatever it picks. A policy that
-        learns asks `feedback` for the losses of earlier updates, each once and in order.
+        `rows` picks what this host reads, and nothing else is; the position is that of the whole batch whatever it
+        picks. A policy that learns asks `feedback` for the losses of earlier updates, each once and in order.
+        `activity` is told what is being done.
         """
-        plan, after = self.plan(position, step, global_batch_size, feedback=feedback)
-        return self._read(plan.source_index[rows], plan.starts[rows]), after
+        activity = activity or Activity()
+        plan, after = self.plan(position, step, global_batch_size, feedback=feedback, activity=activity)
+        return self._read(plan, rows, activity), after
 
     def plan(
         self,
@@ -152,23 +172,36 @@ class Loader:
         global_batch_size: int,
         *,
         feedback: Callable[[int], BySource] | None = None,
+        activity: Activity | None = None,
     ) -> tuple[BatchPlan, DataPosition]:
         """Which window each row is, without reading any."""
+        activity = activity or Activity()
         if position.sequence_length not in (None, self._sequence_length):
             raise LoaderError(
                 f"position.sequence_length: recorded: {position.sequence_length}; now: {self._sequence_length}. The "
                 "position counts sequences of the old length, so it would point at other text. Keep the length, or "
                 'start the data afresh with restore="weights_and_optimizer".'
             )
+        if position.packing not in (None, self._packing):
+            raise LoaderError(
+                f"position.packing: recorded: {position.packing}; now: {self._packing}. The position counts rows that "
+                "were packed otherwise, so it would point at other text. Keep the packing, or start the data afresh "
+                'with restore="weights_and_optimizer".'
+            )
         segment = self._mixture.segment_at(step)
         weights: dict[str, float] = {}
         for name, weight in sorted(segment.weights.items()):
             identity = self._identity_of[name]
             weights[identity] = weights.get(identity, 0.0) + weight
-        sources = Sources(integer_weights(weights), self._num_sequences, position.consumed, self._max_epochs)
+        sizes = _NumSequences(self._orders, self.index_of, activity)
+        sources = Sources(integer_weights(weights), sizes, position.consumed, self._max_epochs)
         if self._replay is None:
             shares, mixer = next_shares(
-                self.policy, position.mixer, step=step, sources=sources, feedback=feedback or _no_feedback
+                self.policy,
+                position.mixer,
+                step=step,
+                sources=sources,
+                feedback=_noted(feedback or _no_feedback, activity),
             )
             counts, carry = self._allotted(shares, position, step, global_batch_size, sources)
         else:
@@ -181,12 +214,19 @@ class Loader:
         for identity, count in counts.items():
             first = position.consumed.get(identity, 0)
             drawn[source_index == self.index_of[identity]] = np.arange(first, first + count)
-        starts, data_epochs = self._starts(source_index, drawn)
+        located, places, starts = self._located(source_index, drawn, activity)
         consumed = dict(position.consumed)
         for identity, count in counts.items():
             consumed[identity] = consumed.get(identity, 0) + count
-        after = DataPosition(consumed, carry, self._sequence_length, shares, mixer)
-        return BatchPlan(source_index, starts, data_epochs), after
+        after = DataPosition(
+            consumed=consumed,
+            carry=carry,
+            sequence_length=self._sequence_length,
+            packing=self._packing,
+            shares=shares,
+            mixer=mixer,
+        )
+        return BatchPlan(source_index, located.blocks, places, starts, located.data_epochs), after
 
     def prefetched(
         self,
@@ -195,22 +235,26 @@ class Loader:
         global_batch_size: int,
         depth: int,
         *,
-        rows: slice = slice(None),
+        rows: Rows = slice(None),
         feedback: Feedback | None = None,
+        while_waiting: Callable[[], None] = lambda: None,
     ) -> "Prefetch[tuple[int, Batch, DataPosition]]":
         """`(step, batch, position after it)` for each of `steps`, read ahead by a thread; close it when done.
 
-        At most `depth` batches wait to be taken. Use it as a context manager, or call `close`.
+        At most `depth` batches wait to be taken. Use it as a context manager, or call `close`. `while_waiting` is
+        called in the reader's thread now and then while it waits.
         """
+        activity = Activity()
 
         def produce() -> Iterator[tuple[int, Batch, DataPosition]]:
             here = position
             for step in steps:
-                batch, here = self.batch(here, step, global_batch_size, rows=rows, feedback=feedback)
+                batch, here = self.batch(here, step, global_batch_size, rows=rows, feedback=feedback, activity=activity)
                 yield step, batch, here
 
         # Who waits for losses that nobody will publish must be let go before the thread is waited for.
-        return Prefetch(produce(), depth, unblock=feedback.close if feedback is not None else lambda: None)
+        unblock = feedback.close if feedback is not None else lambda: None
+        return Prefetch(produce(), depth, unblock=unblock, activity=activity, while_waiting=while_waiting)
 
     def consumed_by_name(self, position: DataPosition) -> dict[str, int]:
         """Sequences drawn so far by name, for logs and plots; zero for a source that was never drawn."""
@@ -221,7 +265,8 @@ class Loader:
 
     def exhausted(self, position: DataPosition) -> set[str]:
         """Names of the sources that have given all that the policy lets them."""
-        limits = Sources({}, self._num_sequences, position.consumed, self._max_epochs).limits()
+        sizes = _NumSequences(self._orders, self.index_of, Activity())
+        limits = Sources({}, sizes, position.consumed, self._max_epochs).limits()
         return {self.names[identity] for identity, left in limits.items() if not left}
 
     def _allotted(
@@ -255,82 +300,62 @@ class Loader:
             )
         return counts
 
-    def _starts(
-        self, source_index: Int32[np.ndarray, "batch"], drawn: Int64[np.ndarray, "batch"]
-    ) -> tuple[Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
-        sizes = np.array(self._windows, np.int64)[source_index]
-        data_epochs, indices = drawn // np.maximum(sizes, 1), drawn % np.maximum(sizes, 1)
-        keys, shifts = np.zeros(len(drawn), np.uint64), np.zeros(len(drawn), np.int64)
-        for index, data_epoch in {*zip(source_index.tolist(), data_epochs.tolist(), strict=True)}:
-            where = (source_index == index) & (data_epochs == data_epoch)
-            keys[where] = key_of("order", self._seed, self._identities[index], data_epoch)
-            shifts[where] = self._shift(index, data_epoch)
-        windows = permuted(indices, sizes=sizes, keys=keys)
-        return windows * self._sequence_length + shifts, data_epochs
+    def _located(
+        self, source_index: Int32[np.ndarray, "batch"], drawn: Int64[np.ndarray, "batch"], activity: Activity
+    ) -> tuple[Slots, Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
+        """Slots, places in their blocks and positions of the `drawn`-th sequences of their sources."""
+        slots = Slots(*(np.empty(len(drawn), dtype) for dtype in (np.int64, np.int64, np.int64, np.uint64, np.int64)))
+        where = {index: source_index == index for index in np.unique(source_index).tolist()}
+        for index, rows in where.items():
+            try:
+                found = self._orders[index].slots(drawn[rows], activity)
+            except EmptySourceError as error:
+                raise LoaderError(str(error)) from error
+            for whole, part in zip(slots, found, strict=True):
+                whole[rows] = part
+        places = permuted(slots.indices, sizes=slots.sizes, keys=slots.keys)
+        starts = np.empty_like(drawn)
+        for index, rows in where.items():
+            starts[rows] = self._orders[index].starts(Slots(*(part[rows] for part in slots)), places[rows], activity)
+        return slots, places, starts
 
-    def _shift(self, index: int, data_epoch: int) -> int:
-        """Tokens before the first window: what is left over is cut off in front or behind, another part each epoch."""
-        spare = self._caches[index].num_tokens - self._windows[index] * self._sequence_length
-        return key_of("shift", self._seed, self._identities[index], data_epoch) % (spare + 1)
-
-    def _read(self, source_index: Int32[np.ndarray, "rows"], starts: Int64[np.ndarray, "rows"]) -> Batch:
+    def _read(self, plan: BatchPlan, rows: Rows, activity: Activity) -> Batch:
+        source_index, blocks, places, starts = (
+            part[rows] for part in (plan.source_index, plan.blocks, plan.places, plan.starts)
+        )
         tokens = np.empty((len(starts), self._sequence_length), np.int32)
         segment_ids = np.empty_like(tokens)
         for index in np.unique(source_index).tolist():
             where = source_index == index
-            windows = self._caches[index].read_windows(starts[where], self._sequence_length)
-            tokens[where] = windows
-            segment_ids[where] = segments(windows, self._caches[index].eos_token_id)
-        return Batch(tokens, segment_ids, source_index)
+            tokens[where], segment_ids[where] = self._orders[index].read(
+                blocks[where], places[where], starts[where], activity
+            )
+        return Batch(tokens, segment_ids, plan.source_index)
 
 
-def segments(tokens: np.ndarray, eos_token_id: int) -> Int32[np.ndarray, "batch sequence"]:
-    """Number of the document that each token is of, counted from 0 in each row.
+class _NumSequences(Mapping[str, int]):
+    """Sequences in the cache of each source, by identity; asking for one that is being built waits for its end."""
 
-    EOS closes every document and occurs nowhere else (the cache's writer refuses it), so the boundaries are
-    in the tokens themselves and no offsets need to be read.
-    """
-    ends = tokens == eos_token_id
-    return np.cumsum(ends, axis=-1, dtype=np.int32) - ends.astype(np.int32)
+    def __init__(self, orders: Sequence[SourceOrder], index_of: Mapping[str, int], activity: Activity) -> None:
+        self._orders, self._index_of, self._activity = orders, index_of, activity
+
+    def __getitem__(self, identity: str) -> int:
+        return self._orders[self._index_of[identity]].num_rows(self._activity)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index_of)
+
+    def __len__(self) -> int:
+        return len(self._index_of)
+
+
+def _noted(feedback: Callable[[int], BySource], activity: Activity) -> Callable[[int], BySource]:
+    def asked(step: int) -> BySource:
+        with activity.during("losses of earlier updates"):
+            return feedback(step)
+
+    return asked
 
 
 def _no_feedback(step: int) -> BySource:
     raise LoaderError(f"mixing: the policy learns, and nobody told it the losses of step {step}; pass `feedback`.")
-
-
-def _max_epochs(policy: Policy, identities: Mapping[str, str], mixture: MixtureSchedule) -> dict[str, float]:
-    limits: dict[str, float] = getattr(policy, "max_epochs", {})
-    for name in limits:
-        if name not in mixture.sources:
-            raise LoaderError(f"mixing.max_epochs[{name!r}]: the mixture has only {list(mixture.sources)}.")
-    return {identities[name]: epochs for name, epochs in limits.items()}
-
-
-def _refuse(
-    caches: Mapping[str, TokenCache], identities: Mapping[str, str], mixture: MixtureSchedule, sequence_length: int
-) -> None:
-    missing = [name for name in mixture.sources if name not in caches]
-    if missing:
-        raise LoaderError(f"mixture: no token cache for {missing}; the caches are {sorted(caches)}.")
-    if set(identities) != set(caches):
-        raise LoaderError(f"identities: of {sorted(identities)}; the caches are {sorted(caches)}. Pass one of each.")
-    lengths: dict[str, int] = {}
-    for name, identity in sorted(identities.items()):
-        if lengths.setdefault(identity, caches[name].num_tokens) != caches[name].num_tokens:
-            raise LoaderError(
-                f"identities[{name!r}] is {identity[:12]}…, which another source has too, but their caches differ; "
-                "pass the digest of the step that made each cache."
-            )
-    for name in mixture.sources:
-        if caches[name].num_tokens < sequence_length:
-            raise LoaderError(
-                f"caches[{name!r}] holds {caches[name].num_tokens} tokens, less than one sequence of "
-                f"{sequence_length}; leave it out of the mixture or join it with another source."
-            )
-    formats = {(cache.vocab_size, cache.eos_token_id, cache.format.tokenizer_digest) for cache in caches.values()}
-    if len(formats) > 1:
-        raise LoaderError(
-            "caches: made by different tokenizers: "
-            + "; ".join(f"{name}: {caches[name].format.tokenizer_digest[:12]}…" for name in sorted(caches))
-            + ". One model reads one vocabulary; tokenize all sources with the same tokenizer."
-        )

@@ -1,4 +1,4 @@
-"""Prefetch: an iterator that a thread keeps ahead of its reader, and that says how long the reader waited."""
+"""Prefetch: an iterator that a thread keeps ahead of its reader, and that says how long the reader waited, and why."""
 
 import queue
 import threading
@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from runtime.data.activity import Activity
+
 Item = TypeVar("Item")
 
 STALL_SECONDS = 0.01
 """A wait above this is a stall: the reader could have been computing."""
 POLL_SECONDS = 0.1
 """How often a thread that waits looks whether it was asked to stop."""
+HEAR_SECONDS = 2.0
+"""After so long, and each time again, a reader that waits calls `while_waiting`."""
 
 
 class Prefetch(Generic[Item]):
@@ -22,19 +26,41 @@ class Prefetch(Generic[Item]):
     stops the thread and waits for it.
     """
 
-    def __init__(self, source: Iterator[Item], depth: int, *, unblock: Callable[[], None] = lambda: None) -> None:
-        """`unblock` is called when the thread is to end, and must make `source` stop waiting for anything."""
+    def __init__(
+        self,
+        source: Iterator[Item],
+        depth: int,
+        *,
+        unblock: Callable[[], None] = lambda: None,
+        activity: Activity | None = None,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            source: Makes the items, in the thread.
+            depth: How many may wait to be taken.
+            unblock: Called when the thread is to end; must make `source` stop waiting for anything.
+            activity: What `source` says it is doing, for the causes of waits.
+            while_waiting: Called now and then in the reader's thread while it waits; what it raises, `next` raises.
+        """
         if depth < 1:
             raise ValueError(f"depth is {depth}; a thread that may not be ahead by one cannot run at all.")
         self.waited_seconds = 0.0
         """Time that the reader has spent in `next`, the first item not counted."""
         self.last_wait_seconds = 0.0
+        self.last_wait_causes: dict[str, float] = {}
+        """Seconds of the last wait by what the thread was doing."""
+        self.waited_causes: dict[str, float] = {}
+        """Seconds of `waited_seconds` by what the thread was doing."""
         self.num_stalls = 0
         """Items after the first that the reader waited longer than `STALL_SECONDS` for."""
         self.first_wait_seconds = 0.0
         """Cold start: time until the first item."""
         self._taken = 0
         self._unblock = unblock
+        self._activity = activity or Activity()
+        self._while_waiting = while_waiting
         self._stop = threading.Event()
         self._ready: queue.Queue[tuple[str, object]] = queue.Queue(depth)
         self._thread = threading.Thread(target=self._fill, args=(source,), name="prefetch", daemon=True)
@@ -46,9 +72,10 @@ class Prefetch(Generic[Item]):
     def __next__(self) -> Item:
         if self._stop.is_set():
             raise StopIteration
+        before = self._activity.seconds()
         began = time.perf_counter()
         kind, value = self._get()
-        self._account(time.perf_counter() - began, kind)
+        self._account(time.perf_counter() - began, before, kind)
         if kind == "item":
             return value  # type: ignore[return-value]
         self.close()
@@ -60,6 +87,7 @@ class Prefetch(Generic[Item]):
     def close(self) -> None:
         """Stops the thread and waits until it is gone; may be called twice."""
         self._stop.set()
+        self._activity.stop()
         self._unblock()
         self._thread.join()
 
@@ -90,20 +118,29 @@ class Prefetch(Generic[Item]):
         return False
 
     def _get(self) -> tuple[str, object]:
+        polls = 0
         while True:
             try:
                 return self._ready.get(timeout=POLL_SECONDS)
             except queue.Empty:
+                polls += 1
                 if self._stop.is_set():  # closed from another thread
                     return "end", None
+                if polls * POLL_SECONDS >= HEAR_SECONDS:
+                    polls = 0
+                    self._while_waiting()
 
-    def _account(self, seconds: float, kind: str) -> None:
+    def _account(self, seconds: float, before: dict[str, float], kind: str) -> None:
         if kind != "item":
             return
+        after = self._activity.seconds()
+        self.last_wait_causes = {cause: after[cause] - before.get(cause, 0.0) for cause in sorted(after)}
         if self._taken == 0:
             self.first_wait_seconds = seconds
         else:
             self.waited_seconds += seconds
             self.num_stalls += seconds > STALL_SECONDS
+            for cause, part in self.last_wait_causes.items():
+                self.waited_causes[cause] = self.waited_causes.get(cause, 0.0) + part
         self.last_wait_seconds = seconds
         self._taken += 1

@@ -1,5 +1,6 @@
 """Tokenizing: one shard of documents in, its tokens out, split into training and validation by the text."""
 
+import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer
 from runtime.data.cache import CacheError, ShardRecord, TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.gates import ShardCounts
+from runtime.data.permutation import key_of, permuted
 from runtime.data.token_bytes import token_bytes
 from runtime.text.documents import Document, read_batches
 
@@ -109,12 +111,40 @@ def tokenize_shard(
     return SplitShard(train, validation, ShardCounts(**numbers, fingerprint=checksums))
 
 
+def shard_blocks(num_shards: int, shards_per_block: int | None) -> list[list[int]]:
+    """Numbers of the shards of documents that make each block of the cache; None for all of them in one.
+
+    Drawn at random, the same for equal numbers, so that a block of a source that is sorted (by date, by site) is a
+    sample of it all.
+    """
+    numbers = np.arange(num_shards)
+    if shards_per_block is None or shards_per_block >= num_shards:
+        return [numbers.tolist()]
+    key = np.full(num_shards, key_of("shards of blocks", num_shards), np.uint64)
+    order = permuted(numbers, sizes=np.full(num_shards, num_shards), keys=key)
+    return [order[start : start + shards_per_block].tolist() for start in range(0, num_shards, shards_per_block)]
+
+
+def write_block(
+    folder: str, token_format: TokenFormat, shards: Sequence[SplitShard], lengths: np.ndarray
+) -> tuple[TokenCache, TokenCache]:
+    """Makes the caches of one block, two folders below those of the whole, which may be empty."""
+    caches = []
+    for split in SPLITS:
+        records = [getattr(shard, split) for shard in shards]
+        records = [dataclasses.replace(record, path=f"../../{record.path}") for record in records]
+        finish_cache(f"{folder}/{split}", token_format, [records], lengths, may_be_empty=True)
+        caches.append(TokenCache.open(f"{folder}/{split}"))
+    return caches[0], caches[1]
+
+
 def write_split(
-    folder: str, split: str, token_format: TokenFormat, shards: Sequence[SplitShard], lengths: np.ndarray
+    folder: str, split: str, token_format: TokenFormat, blocks: Sequence[Sequence[SplitShard]], lengths: np.ndarray
 ) -> TokenCache:
-    """Makes the cache of one split, `{folder}/{split}`, of finished shards; returns it opened."""
-    records: list[ShardRecord] = [getattr(shard, split) for shard in shards]
-    if not any(record.num_documents for record in records):
+    """Makes the cache of one split, `{folder}/{split}`, of the finished shards of its blocks; returns it opened."""
+    shards = [shard for block in blocks for shard in block]
+    records: list[list[ShardRecord]] = [[getattr(shard, split) for shard in block] for block in blocks]
+    if not any(getattr(shard, split).num_documents for shard in shards):
         total = sum(shard.counts.num_documents for shard in shards)
         raise CacheError(
             f"{folder}/{split}: none of the {total} documents fall into this split, which is drawn by the hash of "

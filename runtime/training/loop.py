@@ -9,14 +9,16 @@ import collections
 import dataclasses
 import math
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Protocol
 
 import jax
 import numpy as np
 
 from runtime.data.loader import Batch, DataPosition, Loader
 from runtime.data.mixing.feedback import Feedback
+from runtime.data.prefetch import Prefetch
+from runtime.parallel.host_rows import HostRows
 from runtime.parallel.hosts import whole
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
@@ -35,6 +37,8 @@ PROGRESS_SECONDS = 0.5
 PROGRESS_EVENT_SECONDS = 10.0
 STALL_SECONDS = 1.0
 """A wait for data longer than this gets a line of its own in the event log."""
+NOTED_SECONDS = 0.001
+"""The least of one cause that is told."""
 
 
 class NonFiniteError(RuntimeError):
@@ -47,6 +51,10 @@ class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved i
     def __init__(self, step: int, reason: str) -> None:
         super().__init__(f"stopped at step {step} ({reason}); the state is saved, the same command goes on from there")
         self.step, self.reason = step, reason
+
+
+class _AskedToStop(Exception):  # noqa: N818 -- not an error
+    """Raised in the loop's thread while it waits for a batch."""
 
 
 class MetricsExport(Protocol):
@@ -193,6 +201,7 @@ def train(
     on_milestone: Callable[[RunState, str], None],
     on_progress: Callable[[int, float, float], None] = lambda step, tokens_per_second, loss: None,
     exports: tuple[MetricsExport, ...] = (),
+    rows: HostRows | None = None,
 ) -> RunState:
     """Takes updates from `run.step` to `settings.until_step` and returns the state there, published.
 
@@ -200,6 +209,7 @@ def train(
         on_milestone: Called with the run (its arrays may be used up) and the folder, relative to the output, of
             each permanent checkpoint once it is complete, the last step's included.
         on_progress: Called with step, tokens a second and the newest loss known, now and then.
+        rows: What this host reads of each batch, where there are several; None reads all of it.
 
     Raises:
         TrainingStopped: `control` asked for it; a temporary checkpoint of that step is complete.
@@ -235,21 +245,45 @@ def train(
             for export in exports:
                 export.log(row)
 
+    def leave(run: RunState) -> NoReturn:
+        fetch(all_but=0)
+        if saver.last_step != run.step:
+            saver.begin(run, None)
+        saver.finish()
+        events.write("stop", step=run.step, consumed_tokens=run.consumed_tokens, reason=control.reason)
+        raise TrainingStopped(run.step, control.reason)
+
+    def hear_while_waiting() -> None:
+        # Hosts agree between two updates only: one that waits cannot know that the others wait for it here.
+        if jax.process_count() == 1 and control.word() == Word.SAVE_AND_EXIT:
+            raise _AskedToStop
+
     def advance(run: RunState) -> RunState:
         with loader.prefetched(
-            run.data_position, steps, settings.global_batch_size, PREFETCH_BATCHES, feedback=feedback
+            run.data_position,
+            steps,
+            settings.global_batch_size,
+            PREFETCH_BATCHES,
+            rows=slice(None) if rows is None else rows.rows,
+            feedback=feedback,
+            while_waiting=hear_while_waiting,
         ) as batches:
-            for step, batch, position in batches:
+            while True:
+                try:
+                    step, batch, position = next(batches)
+                except StopIteration:
+                    break
+                except _AskedToStop:
+                    leave(run)
                 if control.word() == Word.SAVE_AND_EXIT:
-                    fetch(all_but=0)
-                    if saver.last_step != run.step:
-                        saver.begin(run, None)
-                    saver.finish()
-                    events.write("stop", step=run.step, consumed_tokens=run.consumed_tokens, reason=control.reason)
-                    raise TrainingStopped(run.step, control.reason)
-                meter.note_wait(step, batches.last_wait_seconds)
+                    leave(run)
+                meter.note_wait(step, batches)
                 told = settings.hyperparameters(step)
-                state, figures = train_step(run.state, batch.tokens, batch.segment_ids, told)
+                tokens: Any = batch.tokens
+                segment_ids: Any = batch.segment_ids
+                if rows is not None:
+                    tokens, segment_ids = rows.placed(tokens), rows.placed(segment_ids)
+                state, figures = train_step(run.state, tokens, segment_ids, told)
                 for figure in figures:
                     figure.copy_to_host_async()
                 consumed = run.consumed_tokens + tokens_per_step
@@ -331,12 +365,19 @@ class _Meter:
         self._shown_step: int | None = None
         self._tokens_per_second = 0.0
         self._waited_seconds = 0.0
+        self._waited_by_cause: dict[str, float] = {}
         self.loss = math.nan
 
-    def note_wait(self, step: int, seconds: float) -> None:
+    def note_wait(self, step: int, batches: Prefetch[Any]) -> None:
+        seconds, causes = batches.last_wait_seconds, batches.last_wait_causes
         self._waited_seconds += seconds
+        for cause, part in causes.items():
+            self._waited_by_cause[cause] = self._waited_by_cause.get(cause, 0.0) + part
         if seconds > STALL_SECONDS:
-            self._events.write("stall", step=step, waited_for_data_seconds=round(seconds, 3))
+            longest = max(causes, key=causes.__getitem__)
+            self._events.write(
+                "stall", step=step, cause=longest, waited_for_data_seconds=round(seconds, 3), by_cause=_rounded(causes)
+            )
 
     def tick(self, run: RunState, *, now: bool = False) -> None:
         moment = time.monotonic()
@@ -360,4 +401,9 @@ class _Meter:
                 tokens_per_second=round(self._tokens_per_second, 1),
                 loss=self.loss if math.isfinite(self.loss) else None,
                 waited_for_data_seconds=round(self._waited_seconds, 3),
+                waited_by_cause=_rounded(self._waited_by_cause),
             )
+
+
+def _rounded(causes: Mapping[str, float]) -> dict[str, float]:
+    return {cause: round(seconds, 3) for cause, seconds in causes.items() if seconds >= NOTED_SECONDS}

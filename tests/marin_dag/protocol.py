@@ -547,8 +547,8 @@ def main() -> None:
         num_states = found.run()
     print(
         f"{parsed.drivers} drivers of {item.name!r}, each killed before or after any of its operations, with up to "
-        f"{parsed.faults} faults: {num_states:,} states, {len(found.contents):,} contents of the store, no promise broken, in "
-        f"{time.monotonic() - begun:.0f} s"
+        f"{parsed.faults} faults: {num_states:,} states, {len(found.contents):,} contents of the store, "
+        f"no promise broken, in {time.monotonic() - begun:.0f} s"
     )
 
 

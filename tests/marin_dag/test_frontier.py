@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.frontier import Frontier, input_keys
+from marin_dag.frontier import Frontier
 from marin_dag.node import Node
+from tests.marin_dag.growing_steps import FollowConfig, GrowConfig, follow, grow
 from tests.marin_dag.test_run import run
 from tests.marin_dag.toy_steps import CountConfig, JoinConfig, WriteConfig, count, join, write
 
@@ -25,6 +26,13 @@ def nodes() -> list[Node]:
     ]
 
 
+def growing_nodes() -> list[Node]:
+    """A step that publishes parts, one that starts on the first of them, and one that waits for the whole."""
+    grown = grow("grown", GrowConfig(num_pieces=3))
+    follower = follow("follower", FollowConfig(pieces=grown.growing()))
+    return [Node(step) for step in (grown, follower, follow("patient", FollowConfig(pieces=grown), policy="versioned", version="2"))]
+
+
 def expected(frontier: Frontier, every: list[Node]) -> list[str]:
     """What may start, by definition."""
 
@@ -36,7 +44,7 @@ def expected(frontier: Frontier, every: list[Node]) -> list[str]:
         node.step.name
         for node in every
         if node.state == "waiting"
-        and set(input_keys(node.step)) <= frontier.committed
+        and all(frontier.committed.intersection(item.keys) for _, item in node.step.inputs)
         and not any(is_in_the_way(other, node) for other in every)
     ]
 
@@ -76,6 +84,19 @@ def test_after_any_history_the_frontier_is_what_a_look_through_the_whole_graph_f
                 frontier.move(node, end)  # type: ignore[arg-type]
     assert not frontier.running
     assert {node.step.name: node.state for node in every}["lost"] == "blocked"
+
+
+def test_a_part_is_enough_for_what_may_start_on_it_and_for_nothing_else():
+    grown, follower, _ = every = growing_nodes()
+    frontier = Frontier(every)
+    frontier.move(grown, "running")
+    assert not list(frontier.ready(0.0)) and frontier.wanted_milestones(grown.step) == ()
+    frontier.commit(f"{grown.step.digest}@1")
+    assert [node.step.name for node in frontier.ready(0.0)] == ["follower"] == expected(frontier, every)
+    frontier.move(follower, "running")
+    frontier.move(grown, "failed")
+    assert [node.step.name for node in frontier.take_suspects()] == ["patient"]
+    assert frontier.obstacle(follower.step, is_stopping=False) is None
 
 
 def test_a_node_in_a_pause_is_not_ready_until_it_is_over():

@@ -30,8 +30,19 @@ class FolderContext:
     resources: Resources = Cpu(1)  # noqa: RUF009 -- frozen
     host: Host = ALONE
 
-    def map(self, function: Callable[..., Any], items: Iterable[Any], *, in_flight: int, name: str = "shards") -> list:
-        return [function(item, f"{self.output_path}/{name}/{index:05d}") for index, item in enumerate(items)]
+    def map(
+        self,
+        function: Callable[..., Any],
+        items: Iterable[Any],
+        *,
+        in_flight: int,
+        name: str = "shards",
+        on_finished: Callable[[int, Any], None] = lambda index, result: None,
+    ) -> list:
+        results = [function(item, f"{self.output_path}/{name}/{index:05d}") for index, item in enumerate(items)]
+        for index, result in enumerate(results):
+            on_finished(index, result)
+        return results
 
 
 @pytest.fixture

@@ -10,12 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from marin_dag.inputs import Input
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.gates import GateError, GateLimits
-from runtime.data.tokenizing import TokenizerMismatchError, is_validation
+from runtime.data.tokenizing import TokenizerMismatchError, is_validation, shard_blocks
 from runtime.text.documents import Document, write_documents
 from steps.documents import DocumentsResult
 from steps.tokenize import TokenizeConfig, tokenize
@@ -70,12 +72,24 @@ class Context(SimpleNamespace):
     """What the engine gives a step, with as many workers as one likes; results cross JSON, as in the engine."""
 
     def __init__(self, output_path: Path, workers: int = 1) -> None:
-        super().__init__(output_path=str(output_path), name="tokenize/test", workers=workers, log=logging.getLogger())
+        super().__init__(
+            output_path=str(output_path), name="tokenize/test", workers=workers, log=logging.getLogger(), published={}
+        )
 
-    def map(self, function, items, *, in_flight, name="shards"):
+    def map(self, function, items, *, in_flight, name="shards", on_finished):
         paths = [f"{self.output_path}/{name}/{index:05d}" for index in range(len(items))]
         with ThreadPoolExecutor(self.workers) as pool:
-            return json.loads(json.dumps(list(pool.map(function, items, paths))))
+            results = json.loads(json.dumps(list(pool.map(function, items, paths))))
+        for index, result in reversed(list(enumerate(results))):  # they end in any order
+            on_finished(index, result)
+        return results
+
+    def milestones(self):
+        return dict(self.published)
+
+    def publish(self, milestone, folder, result):
+        assert milestone not in self.published
+        self.published[milestone] = folder, result
 
 
 def run(folder, documents, tokenizer, workers=1, **changes):
@@ -107,6 +121,50 @@ def test_two_runs_with_any_number_of_workers_write_the_same_bytes(tmp_path, docu
     assert one == run(tmp_path / "three", documents, tokenizer, workers=3, shards_in_flight=3)
     assert files_of(tmp_path / "one") == files_of(tmp_path / "three")
     assert not any(str(tmp_path).encode() in content for content in files_of(tmp_path / "one").values())
+
+
+def test_blocks_are_published_as_they_are_whole_and_together_they_are_the_cache(tmp_path, tokenizer):
+    documents = write_shards(tmp_path / "documents", [TEXTS[start : start + 7] for start in range(0, 60, 7)])
+    context = Context(tmp_path / "out", workers=2)
+    config = {"documents": documents, "tokenizer": tokenizer, "validation_share": 0.2}
+    whole = tokenize.function(TokenizeConfig(**config, shards_per_block=4), context)
+    assert list(context.published) == [1, 2, 3]
+    for split in ("train", "validation"):
+        cache = TokenCache.open(str(tmp_path / "out" / split))
+        parts = [TokenCache.open(f"{tmp_path}/out/{folder}/{split}") for folder, _ in context.published.values()]
+        ends = list(itertools.accumulate(part.num_tokens for part in parts))
+        assert cache.block_ends == tuple(ends) and cache.num_tokens == ends[-1]
+        read = [part.read(0, part.num_tokens).tolist() for part in parts]
+        assert [token for tokens in read for token in tokens] == cache.read(0, cache.num_tokens).tolist()
+        found = [cache.document_ends(block).tolist() for block in range(3)]
+        assert [end for ends in found for end in ends] == cache.document_offsets[1:].tolist()
+    assert sum(result.num_train_tokens for _, result in context.published.values()) == whole.num_train_tokens
+    again = Context(tmp_path / "again")
+    again.published = dict(list(context.published.items())[:2])  # by an attempt that was killed
+    assert tokenize.function(TokenizeConfig(**config, shards_per_block=4), again) == whole
+    assert list(again.published) == [1, 2, 3]
+
+
+@given(num_shards=st.integers(1, 200), shards_per_block=st.none() | st.integers(1, 220))
+def test_each_shard_is_in_one_block_and_only_the_last_may_be_smaller(num_shards, shards_per_block):
+    blocks = shard_blocks(num_shards, shards_per_block)
+    assert sorted(number for block in blocks for number in block) == list(range(num_shards))
+    assert {len(block) for block in blocks[:-1]} <= {shards_per_block}
+    assert len(blocks[-1]) <= (shards_per_block or num_shards)
+
+
+def test_a_block_is_a_sample_of_a_source_that_is_sorted():
+    first = shard_blocks(1000, 100)[0]
+    assert 400 < sum(first) / len(first) < 600 and min(first) < 100 and max(first) > 900
+
+
+def test_a_block_that_fails_a_gate_is_not_published(tmp_path, tokenizer):
+    documents = write_shards(tmp_path / "documents", [TEXTS[:20], TEXTS[:20], TEXTS[20:]])
+    context = Context(tmp_path / "out")
+    config = {"documents": documents, "tokenizer": tokenizer, "validation_share": 0.2, "shards_per_block": 2}
+    with pytest.raises(GateError, match="have the same tokens"):
+        tokenize.function(TokenizeConfig(**config), context)
+    assert len(context.published) < 2
 
 
 def test_a_text_that_spells_a_special_token_does_not_end_its_document(tmp_path, tokenizer):

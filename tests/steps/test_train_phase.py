@@ -313,6 +313,25 @@ def test_a_phase_resumes_on_another_number_of_devices_with_the_same_data(tmp_pat
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
+def test_another_packing_cannot_go_on_with_the_old_position(phase):
+    start = train_phase("first", phase).as_input()
+    packed = phase.model_copy(update={"start": start, "until_step": 10, "packing": "whole_documents"})
+    with pytest.raises(RefusedConfigError, match="packing changes from 'concatenate' to 'whole_documents'"):
+        train_phase.check(packed)
+    afresh = {"restore": "weights_and_optimizer", "acknowledge": ("restore",)}
+    train_phase.check(packed.model_copy(update=afresh))
+
+
+def test_a_phase_over_whole_documents_ends_with_the_same_bytes_when_it_was_stopped(tmp_path, phase):
+    packed = phase.model_copy(update={"packing": "whole_documents"})
+    whole, stopped = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "stopped", "e" * 64)
+    whole.run(packed)
+    with pytest.raises(StepStopped):
+        stopped.run(packed, stop_after=5)
+    stopped.run(packed)
+    assert stopped.files(8) == whole.files(8)
+
+
 def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase):
     first = train_phase("first", phase)
     jumping = {"start": first, "until_step": 10, "weight_decay": 0.2}
@@ -424,7 +443,7 @@ def test_a_phase_that_jumps_is_refused_with_the_option_that_says_it_is_meant(pha
 def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(tmp_path, phase):
     (tmp_path / "config").write_bytes(pickle.dumps(phase))
     environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "JAX_PLATFORMS": "cpu"}
-    trees = []
+    trees, read = [], []
     for num_hosts in (1, 2):
         folder = tmp_path / str(num_hosts)
         command = [sys.executable, "-m", "tests.steps.train_on_hosts", str(tmp_path / "config"), str(folder)]
@@ -443,8 +462,10 @@ def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(tmp_
         for host in hosts:
             errors = host.communicate()[1]
             assert host.returncode == 0, errors
+        read.append([int((folder / f"read-{index}").read_text()) for index in range(num_hosts)])
         output = folder / "outputs" / "attempt-1"
         files = (path for path in output.rglob("*") if path.is_file() and "parts" not in path.parts)
         trees.append({str(path.relative_to(output)): path.read_bytes() for path in files})
     assert trees[0].keys() == trees[1].keys()
     assert [name for name in trees[0] if trees[0][name] != trees[1][name]] == []
+    assert read == [[8 * 4 * SEQUENCE_LENGTH], [4 * 4 * SEQUENCE_LENGTH] * 2], "each host reads its rows alone"

@@ -22,7 +22,7 @@ def write_cache(path: Path, shards: list[list[list[int]]]) -> TokenCache:
         writer = ShardWriter(f"{path}/shards/{index}", FORMAT)
         writer.add(documents, num_bytes=7)
         records.append(writer.close(f"../shards/{index}"))
-    finish_cache(f"{path}/train", FORMAT, records, np.arange(500))
+    finish_cache(f"{path}/train", FORMAT, [records], np.arange(500))
     return TokenCache.open(f"{path}/train")
 
 
@@ -125,7 +125,7 @@ def test_a_manifest_that_was_edited_is_refused(cache_folder):
 def test_a_manifest_of_another_format_is_refused(cache_folder):
     manifest = cache_folder / "cache.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 0}))
-    with pytest.raises(CacheError, match="format version 0; this version reads 1"):
+    with pytest.raises(CacheError, match="format version 0; this version reads 2"):
         TokenCache.open(str(cache_folder))
 
 
@@ -171,7 +171,7 @@ def test_a_window_past_the_end_is_refused(make_cache):
     cache = make_cache()
     assert len(cache.read(cache.num_tokens - 5, 5)) == 5
     for start, length in ((cache.num_tokens - 5, 6), (-1, 2)):
-        with pytest.raises(IndexError, match=f"windows of {length} tokens from"):
+        with pytest.raises(IndexError, match=f"spans of \\[{length}\\] tokens from"):
             cache.read(start, length)
 
 

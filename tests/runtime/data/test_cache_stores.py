@@ -26,7 +26,7 @@ def write_cache(folder):
         writer = ShardWriter(f"{folder}/shards/{index:05d}/train", FORMAT)
         writer.add([np.arange(2, 40 + index), np.arange(2, 9)], num_bytes=10)
         records.append(writer.close(f"../shards/{index:05d}/train"))
-    finish_cache(f"{folder}/train", FORMAT, records, np.arange(500))
+    finish_cache(f"{folder}/train", FORMAT, [records], np.arange(500))
 
 
 def files_of(folder):

@@ -1,0 +1,48 @@
+"""Parts: what there is of an output that is still being made, for a step that began on the first of it.
+
+A part is a record of its own, `commits/<digest>@<number>.json`, numbered from 1 in the order in which parts are
+published; it is as immutable as any other record. The whole follows under `commits/<digest>.json`, complete in itself.
+"""
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from marin_dag.inputs import Input
+
+if TYPE_CHECKING:
+    from marin_dag.store import Store
+
+
+class Parts(NamedTuple):
+    """What there is of one output."""
+
+    parts: dict[int, Input[Any]]
+    """By number, of those that were asked for."""
+    whole: Input[Any] | None
+    """The finished output; None while it is being made."""
+    is_being_made: bool
+    """Whether the whole is there or somebody holds the lease of the step that makes it."""
+
+
+def parts_of(growing: Input[Any], store: "Store", *, after: int) -> Parts:
+    """Parts numbered above `after`, and the whole if it is there; two listings, and a read for each new record."""
+    from marin_dag.lease import STALE_SECONDS, Leases  # not above: every step's module imports this one
+    from marin_dag.records import COMMITS, Records
+
+    records = Records(store)
+    digest = growing.digest
+    # Asked first: a step that ends in between has committed all that it will before it lets go of its lease.
+    lease = Leases(store).state(digest)
+    is_running = lease is not None and not lease.is_sealed and time.time() - lease.updated <= STALE_SECONDS
+
+    def input_of(key: str, number: int | None) -> Input[Any]:
+        record = records.get(key)
+        result = type(growing.result).model_validate(record.result)
+        path = store.url(record.output_path)
+        return Input(None, milestone=number, name=growing.name, digest=digest, path=path, result=result)
+
+    keys = {entry.path.removeprefix(f"{COMMITS}/").removesuffix(".json") for entry in store.list(COMMITS, digest)}
+    numbers = sorted(int(key.partition("@")[2]) for key in keys if "@" in key)
+    whole = input_of(digest, None) if digest in keys else None
+    parts = {number: input_of(f"{digest}@{number}", number) for number in numbers if number > after}
+    return Parts(parts, whole, is_running or whole is not None)

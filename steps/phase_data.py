@@ -1,0 +1,80 @@
+"""Phase data: the caches, the order and the mixture of a training phase, as the loader takes them."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from marin_dag.inputs import Input
+from marin_dag.step import StepContext
+from runtime.data.cache import TokenCache
+from runtime.data.consumption import Leg, consumption
+from runtime.data.growing_cache import GrowingCache, Growth
+from runtime.data.loader import Loader
+from runtime.data.order import TokenSource
+from runtime.tracking.source_losses import SourceLossesTable
+from runtime.training import checkpoint
+from steps.tokenize import TokenizeResult
+
+if TYPE_CHECKING:
+    from steps.train_phase import TrainPhaseConfig
+
+
+def loader_of(config: "TrainPhaseConfig", context: StepContext) -> Loader:
+    """Batches from the caches of a phase."""
+    return Loader(
+        {name: _cache(name, cache, config, context) for name, cache in config.caches.items()},
+        {name: cache.digest for name, cache in config.caches.items()},
+        config.mixture,
+        config.sequence_length,
+        config.seed,
+        packing=config.packing,
+        policy=config.mixing,
+        replay=None if config.replay is None else _log_of(config.replay),
+    )
+
+
+def _cache(name: str, cache: Input[TokenizeResult], config: "TrainPhaseConfig", context: StepContext) -> TokenSource:
+    """The finished cache, or what there is of one that is being built; which of the two does not change a batch."""
+    if not cache.is_growing:
+        return TokenCache.open(cache.join(cache.result.train))
+
+    def watch(known: int) -> Growth:
+        found = context.parts(cache, after=known)
+        blocks = [part.join(part.result.train) for _, part in sorted(found.parts.items())]
+        whole = None if found.whole is None else found.whole.join(found.whole.result.train)
+        return Growth(blocks, whole, found.is_being_made)
+
+    context.log.info("%s: its token cache is still being built; starting on what there is of it", name)
+    return GrowingCache(name, watch, give_up_seconds=config.give_up_seconds, log=context.log)
+
+
+def _log_of(phase: Input[Any]) -> Callable[[int], dict[str, int]]:
+    """Sequences by identity that each update of a phase took, by the number of updates finished before it."""
+    name = phase.result.source_losses
+    table = SourceLossesTable.from_parquet(checkpoint.read_beside(phase.join(phase.result.checkpoint), name))
+    return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
+
+
+def warn_of_the_mixture(
+    config: "TrainPhaseConfig", context: StepContext, *, step: int, drawn_before: Mapping[str, int]
+) -> None:
+    """Sources that this phase will have read too often or never drawn; one that cannot be drawn the loader refuses."""
+    growing = [name for name, cache in config.caches.items() if cache.is_growing]
+    if growing:
+        context.log.info("mixture: how often each source will be read is not known before %s are built", growing)
+        return
+    leg = Leg(
+        name=context.name,
+        start_step=min(step, config.until_step),
+        until_step=config.until_step,
+        global_batch_size=config.global_batch_size,
+        mixture=config.mixture,
+        mixing=config.mixing,
+    )
+    found = consumption(
+        [leg],
+        num_tokens={name: cache.result.num_train_tokens for name, cache in config.caches.items()},
+        sequence_length=config.sequence_length,
+        drawn_before={name: drawn_before.get(cache.digest, 0) for name, cache in config.caches.items()},
+    )
+    for finding in found.findings:
+        context.log.warning("%s", finding)

@@ -1,0 +1,178 @@
+"""Pins down: what is drawn from a cache that is still being built is what is drawn from the finished one."""
+
+import itertools
+import logging
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.data import growing_cache
+from runtime.data.activity import Activity, ActivityStoppedError
+from runtime.data.cache import CacheError, TokenCache
+from runtime.data.cache_writer import ShardWriter, finish_cache
+from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
+from runtime.data.loader import DataPosition, Loader
+from runtime.data.mixing.fixed import Proportional
+from runtime.data.mixture import MixtureSchedule
+from tests.runtime.data.conftest import FORMAT, VOCAB_SIZE, random_documents
+
+LENGTH = 32
+LOG = logging.getLogger(__name__)
+
+
+class Building:
+    """A cache of so many shards in each block; `build` makes one more of its blocks visible."""
+
+    def __init__(self, folder, shards_by_block=(2, 1, 0, 3)):
+        self.folder, self.built, self.is_done, self.asked = folder, 0, False, threading.Event()
+        blocks, number = [], 0
+        for index, count in enumerate(shards_by_block):
+            records = []
+            for _ in range(count):
+                writer = ShardWriter(f"{folder}/shards/{number}", FORMAT)
+                writer.add(random_documents(30, seed=number), num_bytes=100)
+                records.append(writer.close(f"../shards/{number}"))
+                number += 1
+            blocks.append(records)
+            finish_cache(f"{folder}/block-{index}", FORMAT, [records], np.arange(VOCAB_SIZE), may_be_empty=True)
+        finish_cache(f"{folder}/whole", FORMAT, blocks, np.arange(VOCAB_SIZE))
+        self.whole = TokenCache.open(f"{folder}/whole")
+        self.num_blocks = len(shards_by_block)
+
+    def build(self, blocks=1):
+        self.built += blocks
+        self.is_done = self.built == self.num_blocks
+
+    def watch(self, known):
+        self.asked.set()
+        if self.built == known < self.num_blocks and self.grows_when_asked:
+            self.build()
+        blocks = [f"{self.folder}/block-{index}" for index in range(known, self.built)]
+        return Growth(blocks, f"{self.folder}/whole" if self.is_done else None, self.is_being_built)
+
+    grows_when_asked = True
+    is_being_built = True
+
+    def growing(self, **changes):
+        return GrowingCache("web", self.watch, **({"give_up_seconds": 60.0, "log": LOG} | changes))
+
+
+@pytest.fixture
+def building(tmp_path, monkeypatch):
+    monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.001)
+    return Building(tmp_path)
+
+
+def loader_of(cache, packing="concatenate", **changes):
+    return Loader(
+        {"web": cache}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), LENGTH, 0, packing=packing, **changes
+    )
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
+def test_over_every_epoch_the_batches_are_those_of_the_finished_cache(building, packing):
+    whole, growing = loader_of(building.whole, packing), loader_of(building.growing(), packing)
+    here, there, grown = DataPosition(), DataPosition(), []
+    for step in range(60):
+        one, here = whole.batch(here, step, 8)
+        two, there = growing.batch(there, step, 8)
+        assert all(np.array_equal(x, y) for x, y in zip(one, two, strict=True)) and here == there
+        grown.append(building.built)
+    assert grown[0] == 1 and grown[-1] == 4, "it asked for no block before it came to it"
+
+
+def test_resumed_while_it_grows_it_goes_on_with_the_same_batches(building):
+    whole = loader_of(building.whole)
+    _, position = whole.batch(DataPosition(), 0, 40)
+    expected, _ = whole.batch(position, 1, 40)
+    found, _ = loader_of(building.growing()).batch(position, 1, 40)
+    assert np.array_equal(expected.tokens, found.tokens)
+
+
+def test_each_epoch_reads_every_row_of_every_block_once_and_later_ones_mix_the_blocks(building):
+    loader, ends = loader_of(building.whole), (0, *building.whole.block_ends)
+    rows = [(end - begin) // LENGTH for begin, end in itertools.pairwise(ends)]
+    plan, position = loader.plan(DataPosition(), 0, sum(rows))
+    assert plan.blocks.tolist() == sorted(plan.blocks.tolist())
+    later, _ = loader.plan(position, 1, sum(rows))
+    for found in (plan, later):
+        places = set(zip(found.blocks.tolist(), found.places.tolist(), strict=True))
+        assert places == {(block, place) for block, count in enumerate(rows) for place in range(count)}
+        starts = found.starts - np.array(ends)[found.blocks]
+        assert (starts >= 0).all() and (found.starts + LENGTH <= np.array(ends)[found.blocks + 1]).all()
+    assert set(later.data_epochs.tolist()) == {1} and not np.array_equal(plan.starts, later.starts)
+
+
+def test_who_needs_its_size_waits_for_its_end(building):
+    loader = loader_of(building.growing(), policy=Proportional())
+    assert building.built == 1
+    loader.plan(DataPosition(), 0, 4)
+    assert building.is_done
+
+
+def test_a_wait_is_counted_by_its_cause_and_ends_when_nobody_wants_the_batch(building):
+    building.grows_when_asked = False
+    building.build()
+    loader = loader_of(building.growing())
+    building.asked.clear()
+    batches = loader.prefetched(DataPosition(), range(100), 8, depth=1)
+    step = 0
+    while loader._orders[0]._num_rows[0] >= 8 * (step + 2):
+        next(batches)
+        step += 1
+    assert building.asked.wait(60)
+    before = batches._activity.seconds()
+    building.asked.clear()
+    assert building.asked.wait(60)
+    after = batches._activity.seconds()
+    assert after["cache not built yet"] > before["cache not built yet"]
+    batches.close()
+    assert not batches._thread.is_alive()
+
+
+def test_a_cache_that_nobody_builds_ends_the_wait_with_what_to_do(building, caplog):
+    building.grows_when_asked = building.is_being_built = False
+    building.build()
+    growing = building.growing(give_up_seconds=0.01)
+    with pytest.raises(CacheAbandonedError, match=r"web: block 2 of its token cache is needed, .* tokenize step ended"):
+        growing.grow(Activity())
+    assert "web: waiting for block 2 of its token cache, which is not built yet" in caplog.text
+
+
+def test_a_stop_lets_go_who_waits(building):
+    building.grows_when_asked = False
+    building.build()
+    activity = Activity()
+    activity.stop()
+    with pytest.raises(ActivityStoppedError):
+        building.growing().grow(activity)
+
+
+def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = Building(tmp_path / "other", (1, 1, 1, 1))
+    growing = building.growing()
+    building.folder, building.built, building.is_done = other.folder, 4, True
+    with pytest.raises(CacheError, match="not made of the 4 blocks that were read while it was built"):
+        growing.grow(Activity())
+
+
+def test_it_cannot_begin_without_a_block(building):
+    building.grows_when_asked = False
+    with pytest.raises(CacheError, match="web: no block of its token cache is there yet"):
+        building.growing()
+
+
+@given(parts=st.lists(st.sampled_from(["packing", "store read"]), max_size=6))
+def test_seconds_of_an_activity_add_up_to_the_time_that_passed(parts):
+    activity = Activity()
+    began = activity.seconds()
+    for cause in parts:
+        with activity.during(cause), activity.during("cache not built yet"):
+            pass
+    ended = activity.seconds()
+    assert set(ended) <= {"drawing", "cache not built yet", *parts}
+    assert all(ended[cause] >= began.get(cause, 0.0) for cause in ended)

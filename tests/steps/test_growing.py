@@ -1,0 +1,193 @@
+"""Training on a token cache that another process is still building: the bytes of training on the finished one."""
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin_dag.context import StepStopped
+from marin_dag.inputs import Input
+from marin_dag.parts import Parts, parts_of
+from marin_dag.records import Records
+from marin_dag.store import open_store
+from runtime.data import growing_cache, prefetch
+from runtime.data.cache import TokenCache
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.optim.schedule import Linear
+from steps.tokenize import TokenizeResult
+from steps.train_phase import TrainPhaseConfig, train_phase
+from tests.steps import tokenize_slowly
+from tests.steps.test_train_phase import Attempt, Trajectory, use_devices  # noqa: F401 -- an autouse fixture
+
+LENGTH = 32
+PATIENCE_SECONDS = 600.0
+
+
+class Growing(Trajectory):
+    """A trajectory whose attempts follow the parts of one store."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        super().__init__(folder, "e" * 64)
+        self.prefix = prefix
+
+    def run(self, config: TrainPhaseConfig, *, stop: Callable[[], bool] = lambda: False) -> Any:
+        self.attempts += 1
+        attempt = Attempt(self, None)
+        attempt.stop_requested = stop  # type: ignore[method-assign]
+
+        def parts(growing: Input[Any], *, after: int = 0) -> Parts:
+            return parts_of(growing, open_store(self.prefix), after=after)
+
+        attempt.parts = parts  # type: ignore[attr-defined]
+        return train_phase.function(config, attempt)
+
+
+def cache_input(prefix: str, part: int | None) -> Input[TokenizeResult]:
+    """As the engine binds a growing input: the first part while there is no more, else the whole."""
+    step = tokenize_slowly.tokenize_step()
+    store = open_store(prefix)
+    record = Records(store).get(step.digest if part is None else f"{step.digest}@{part}")
+    result = TokenizeResult.model_validate(record.result)
+    path = store.url(record.output_path)
+    return Input(None, name="tokenize", digest=step.digest, path=path, result=result, is_growing=part is not None)
+
+
+def phase_on(cache: Input[TokenizeResult], until_step: int) -> TrainPhaseConfig:
+    model = LlamaConfig(
+        vocab_size=tokenize_slowly.VOCAB_SIZE + 4,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        max_position_embeddings=LENGTH,
+    )
+    return TrainPhaseConfig(
+        start=None,
+        until_step=until_step,
+        model=model,
+        rope=LLAMA2_ROPE,
+        sequence_length=LENGTH,
+        global_batch_size=4,
+        learning_rate=Linear(1e-3, 1e-4, 0, 10),
+        weight_decay=0.0,
+        b1=0.9,
+        b2=0.95,
+        eps=1e-8,
+        max_norm=1.0,
+        average=None,
+        z_loss=0.0,
+        mixture=MixtureSchedule.constant({"web": 1.0}),
+        caches={"web": cache},
+        seed=0,
+        compute_dtype="float32",
+        checkpoint_every_steps=100,
+    )
+
+
+@contextlib.contextmanager
+def tokenizing(prefix: str, gates: Path) -> Iterator[subprocess.Popen]:
+    environment = os.environ | {"PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-m", "tests.steps.tokenize_slowly", prefix, str(gates)]
+    process = subprocess.Popen(command, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def when(happens: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not happens():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def has(prefix: str, part: int) -> Callable[[], bool]:
+    key = f"{tokenize_slowly.tokenize_step().digest}@{part}"
+    return lambda: (Path(prefix) / "commits" / f"{key}.json").exists()
+
+
+def steps_of_an_epoch(cache: Input[TokenizeResult]) -> int:
+    ends = TokenCache.open(cache.join("train")).block_ends
+    assert len(ends) == 3
+    return sum((end - begin) // LENGTH for begin, end in zip((0, *ends), ends, strict=False)) // 4
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A prefix where the cache is whole."""
+    prefix = str(tmp_path_factory.mktemp("finished"))
+    assert tokenize_slowly.run(prefix) == 0
+    return prefix
+
+
+def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_the_finished_one(
+    tmp_path, finished, monkeypatch, caplog
+):
+    monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.2)
+    prefix, gates = str(tmp_path / "runs"), tmp_path / "gates"
+    gates.mkdir()
+    for shard in (0, 1):
+        (gates / str(shard)).touch()
+    whole_input = cache_input(finished, None)
+    until_step = 2 * steps_of_an_epoch(whole_input)
+    straight = Trajectory(tmp_path / "straight", "e" * 64)
+    straight.run(phase_on(whole_input, until_step))
+
+    growing = Growing(tmp_path / "growing", prefix)
+    waits = threading.Event()
+
+    class Waits(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "waiting for block" in record.getMessage():
+                waits.set()
+
+    monkeypatch.setattr(logging.getLogger("tests.steps.test_train_phase"), "handlers", [Waits()])
+    with tokenizing(prefix, gates) as tokenizer:
+        when(has(prefix, 1))
+        early = cache_input(prefix, 1)
+        assert early.digest == whole_input.digest and early.result.num_train_tokens > 0
+        with pytest.raises(StepStopped):  # it can be stopped while it waits
+            growing.run(phase_on(early, until_step), stop=waits.is_set)
+        assert waits.is_set() and tokenizer.poll() is None
+        tokenizer.kill()
+    for shard in (2, 3, 4):
+        (gates / str(shard)).touch()
+    waits.clear()
+
+    def build_the_rest() -> None:
+        assert waits.wait(PATIENCE_SECONDS)  # for block 2, which nobody builds
+        with tokenizing(prefix, gates) as restarted:
+            assert restarted.wait(PATIENCE_SECONDS) == 0
+
+    builder = threading.Thread(target=build_the_rest)
+    builder.start()
+    growing.run(phase_on(early, until_step))
+    builder.join()
+    assert growing.files(until_step) == straight.files(until_step)
+    stalls = [event for event in growing.events() if event["event"] == "stall"]
+    assert stalls and all(event["cause"] == "cache not built yet" for event in stalls)
+    waited = growing.events()[-2]["waited_by_cause"]
+    assert waited["cache not built yet"] >= sum(event["by_cause"]["cache not built yet"] for event in stalls)
+
+    again = cache_input(prefix, None)
+    assert files_of(again) == files_of(whole_input), "killed on the way, the cache has the bytes of one built in one go"
+
+
+def files_of(cache: Input[TokenizeResult]) -> dict[str, bytes]:
+    root = Path(cache.path)
+    found = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {name: content for name, content in found.items() if not name.startswith("blocks/")}
