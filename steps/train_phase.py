@@ -38,6 +38,7 @@ FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
 EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps"} | {
     "publish_every_steps",
+    "digest_every_steps",
     "wandb_project",
 }
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
@@ -103,6 +104,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Distance of temporary checkpoints, which a killed phase resumes from."""
     publish_every_steps: Runtime[int] = 0
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
+    digest_every_steps: Runtime[int] = Field(default=100, ge=0)
+    """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
     wandb_project: Runtime[str | None] = None
     """Log to Weights & Biases in offline mode under this project."""
 
@@ -222,6 +225,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             max_norm=config.max_norm,
             z_loss=config.z_loss,
             average_decay=None if config.average is None else config.average.decay,
+            digest_every_steps=config.digest_every_steps,
         )
         saving = SavingPlan(
             temporary=temporary,
@@ -363,10 +367,10 @@ def _state_like(config: TrainPhaseConfig, mesh: "Mesh") -> "StateLike":
     import jax
 
     from runtime.parallel.placement import shardings
-    from runtime.training.state import initial_state, state_specs
+    from runtime.training.state import abstract_state, state_specs
 
     def like(with_average: bool) -> "TrainState":
-        shapes = jax.eval_shape(lambda: initial_state(config.model, config.seed, mesh, with_average=with_average))
+        shapes = abstract_state(config.model, with_average=with_average)
         placed = shardings(state_specs(config.model, with_average=with_average), mesh)
         return jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding), shapes, placed

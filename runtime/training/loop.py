@@ -24,6 +24,7 @@ from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
 from runtime.training.control import Control, Word
+from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.run_state import RunState
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
@@ -72,6 +73,8 @@ class TrainSettings:
     z_loss: float
     average_decay: float | None
     """None where the state holds no average."""
+    digest_every_steps: int = 0
+    """Distance of the digests of the parameters in the event log; 0: none."""
 
     def hyperparameters(self, step: int) -> Hyperparameters:
         """For the update that follows `step` finished ones."""
@@ -125,6 +128,7 @@ class _Pending:
     batch: Batch
     row: dict[str, Any]
     metrics: StepMetrics
+    digests: dict[str, jax.Array] | None
 
 
 class _Saver:
@@ -227,6 +231,9 @@ def train(
         while len(pending) > all_but:
             update = pending.popleft()
             row, of_sources = _fetched(update), _losses_by_source(update, loader)
+            if update.digests is not None:
+                digests = finish_digests(update.digests)
+                events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
             metrics.append(row)
             losses.append(of_sources)
             if lag_steps:
@@ -261,7 +268,9 @@ def train(
                 }
                 for source in sorted(loader.exhausted(position) - loader.exhausted(run.data_position)):
                     events.write("exhausted", step=step + 1, source=source)
-                pending.append(_Pending(run.data_position, position, batch, row, figures))
+                is_digested = settings.digest_every_steps and (step + 1) % settings.digest_every_steps == 0
+                digests = begin_digests(state.params) if is_digested else None
+                pending.append(_Pending(run.data_position, position, batch, row, figures, digests))
                 run = RunState(state, step + 1, consumed, position, metrics, losses)
                 is_milestone = saving.is_milestone(run.step, settings.until_step)
                 if is_milestone or run.step % saving.checkpoint_every_steps == 0:

@@ -1,5 +1,8 @@
 """The state of a training run that lives on the devices, and how it begins."""
 
+import functools
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -42,20 +45,27 @@ def state_specs(config: LlamaConfig, *, with_average: bool) -> TrainState:
 def initial_state(config: LlamaConfig, seed: int, mesh: Mesh, *, with_average: bool) -> TrainState:
     """The state before the first update: the same values on every mesh, each device making only what it holds."""
     check_placement(config, mesh)
-
-    def make() -> TrainState:
-        return _first_state(config, seed, with_average=with_average)
-
-    return jax.jit(make, out_shardings=shardings(state_specs(config, with_average=with_average), mesh))()
+    return _initialization(config, mesh, with_average)(jax.random.key_data(_root(seed)))
 
 
 def abstract_state(config: LlamaConfig, *, with_average: bool) -> TrainState:
     """The state's tree with shapes and dtypes only; nothing is made."""
-    return jax.eval_shape(lambda: _first_state(config, 0, with_average=with_average))
+    return jax.eval_shape(lambda: _first_state(config, jax.random.key_data(_root(0)), with_average=with_average))
 
 
-def _first_state(config: LlamaConfig, seed: int, *, with_average: bool) -> TrainState:
-    root = jax.random.key(seed, impl="threefry2x32")
+@functools.cache
+def _initialization(config: LlamaConfig, mesh: Mesh, with_average: bool) -> Callable:
+    """The program that makes the first state; the seed is its argument, so that another one compiles nothing."""
+    make = functools.partial(_first_state, config, with_average=with_average)
+    return jax.jit(make, out_shardings=shardings(state_specs(config, with_average=with_average), mesh))
+
+
+def _root(seed: int) -> Key[Array, ""]:
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def _first_state(config: LlamaConfig, key: UInt32[Array, "2"], *, with_average: bool) -> TrainState:
+    root = jax.random.wrap_key_data(key, impl="threefry2x32")
     params = Llama.init(config, key=jax.random.fold_in(root, INITIALIZATION))
     return TrainState(
         params=params,
@@ -63,7 +73,7 @@ def _first_state(config: LlamaConfig, seed: int, *, with_average: bool) -> Train
         nu=jax.tree.map(jnp.zeros_like, params),
         average=jax.tree.map(jnp.copy, params) if with_average else None,
         count=jnp.zeros((), jnp.int32),
-        key=jax.random.key_data(root),
+        key=key,
     )
 
 

@@ -284,20 +284,6 @@ def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
     assert train_phase.cost(until(phase, 10, start=start)).tokens == 2 * 4 * SEQUENCE_LENGTH
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 4])
-def test_on_any_number_of_devices_a_stopped_phase_ends_with_the_bytes_of_one_that_was_not(
-    tmp_path, phase, use_devices, num_devices
-):
-    use_devices(num_devices)
-    whole, stopped = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "stopped", "e" * 64)
-    averaged = phase.model_copy(update={"average": Ema(decay=0.75)})
-    whole.run(averaged)
-    with pytest.raises(StepStopped):
-        stopped.run(averaged, stop_after=5)
-    stopped.run(averaged)
-    assert stopped.files(8) == whole.files(8)
-
-
 def test_a_phase_resumes_on_another_number_of_devices_with_the_same_data(tmp_path, phase, use_devices):
     whole, moved = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "moved", "e" * 64)
     whole.run(phase)
