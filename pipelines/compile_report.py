@@ -86,6 +86,8 @@ def request_of(phase: Step, step: str) -> Request:
         global_batch_size=config.global_batch_size if step == "train" else EVAL_SEQUENCES_A_CHIP * num_chips,
         with_average=config.average is not None and step == "train",
         compute_dtype=config.compute_dtype,
+        reduce_dtype=config.reduce_dtype,
+        skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
     )

@@ -1,6 +1,7 @@
 """Train phase: one leg of a run, from the state its predecessor left to `until_step`."""
 
 import contextlib
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from runtime.data.packing import Packing
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
+from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged_changes
 from steps.tokenize import TokenizeResult
 
@@ -30,8 +32,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from runtime.tracking.events import EventLog
-    from runtime.training.run_state import RunState, StateLike
-    from runtime.training.state import TrainState
+    from runtime.training.run_state import RunState
     from runtime.training.temporary import TemporaryCheckpoints
 
 FINAL_LOSS_STEPS = 20
@@ -39,6 +40,7 @@ FINAL_LOSS_STEPS = 20
 EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps"} | {
     "publish_every_steps",
     "give_up_seconds",
+    "digest_every_steps",
     "wandb_project",
 }
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
@@ -62,6 +64,8 @@ class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
     final_loss: float
     """Mean cross-entropy (nats a token) over the last updates."""
     has_average: bool
+    num_skipped: int = 0
+    """Finished steps of this trajectory whose update the skip rule left out."""
 
 
 class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
@@ -100,6 +104,10 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """What a sequence is made of."""
     seed: int
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    reduce_dtype: Literal["bfloat16", "float32"] = "float32"
+    """What gradients are summed in over the devices that share the parameters."""
+    skip: SkipRule | None = None
+    """Which updates are left out; None takes every one, and one that is not finite stops the run."""
     acknowledge: Once[Runtime[tuple[str, ...]]] = ()
     """Discontinuities against `start` that are meant: field names such as "learning_rate" or "weight_decay"."""
     checkpoint_every_steps: Runtime[int] = 200
@@ -108,6 +116,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
     give_up_seconds: Runtime[float] = 900.0
     """How long to wait for a block of a growing cache while nobody is building it."""
+    digest_every_steps: Runtime[int] = Field(default=100, ge=0)
+    """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
     wandb_project: Runtime[str | None] = None
     """Log to Weights & Biases in offline mode under this project."""
 
@@ -199,6 +209,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         compute_dtype=config.compute_dtype,
         # Also on a CPU: recomputing a layer costs less than the fresh pages that its activations would take.
         remat="full",
+        reduce_dtype=config.reduce_dtype,
     )
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
     of_host = "" if host.index == 0 else f".host{host.index}"
@@ -236,6 +247,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             max_norm=config.max_norm,
             z_loss=config.z_loss,
             average_decay=None if config.average is None else config.average.decay,
+            skip_rule=config.skip,
+            digest_every_steps=config.digest_every_steps,
         )
         saving = SavingPlan(
             temporary=temporary,
@@ -265,6 +278,10 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 )
             except TrainingStopped as stopped:
                 raise StepStopped(str(stopped)) from stopped
+        if skipped := run.metrics.skipped_steps:
+            context.log.warning(
+                "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
+            )
     return _result(run)
 
 
@@ -279,6 +296,7 @@ def _result(run: "RunState") -> TrainPhaseResult:
         source_losses=SOURCE_LOSSES,
         final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS),
         has_average=run.has_average,
+        num_skipped=len(run.metrics.skipped_steps),
     )
 
 
@@ -301,19 +319,20 @@ def _newest_state(
 ) -> "RunState":
     """The newest of this trajectory's own states up to `until_step`; without one, what `start` says."""
     from runtime.training import run_state
-    from runtime.training.state import initial_state
+    from runtime.training.state import initial_state, placed_shapes
 
     with_average = config.average is not None
-    state_like = _state_like(config, mesh)
+    window = 0 if config.skip is None else config.skip.window_steps
+    state_like = functools.partial(placed_shapes, config.model, mesh)
     own = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
     if (newest := temporary.newest(config.until_step)) is not None:
         own.setdefault(newest.step, newest.folder)
     if own:
         folder = own[max(own)]
-        run = run_state.resumed(folder, state_like, with_average=with_average)
+        run = run_state.resumed(folder, state_like, with_average=with_average, skip_window_steps=window)
         events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
         return run
-    initial = initial_state(config.model, config.seed, mesh, with_average=with_average)
+    initial = initial_state(config.model, config.seed, mesh, with_average=with_average, skip_window_steps=window)
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
         return run_state.from_scratch(initial)
@@ -326,23 +345,6 @@ def _newest_state(
         restore=config.restore,
     )
     return run
-
-
-def _state_like(config: TrainPhaseConfig, mesh: "Mesh") -> "StateLike":
-    """Shapes and shardings of the state, without making one."""
-    import jax
-
-    from runtime.parallel.placement import shardings
-    from runtime.training.state import initial_state, state_specs
-
-    def like(with_average: bool) -> "TrainState":
-        shapes = jax.eval_shape(lambda: initial_state(config.model, config.seed, mesh, with_average=with_average))
-        placed = shardings(state_specs(config.model, with_average=with_average), mesh)
-        return jax.tree.map(
-            lambda shape, sharding: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=sharding), shapes, placed
-        )
-
-    return like
 
 
 @contextlib.contextmanager

@@ -19,8 +19,7 @@ from runtime.cost.chips import slice_of
 from runtime.cost.program import collectives
 from runtime.cost.request import Compiled, Request
 from runtime.parallel.mesh import BATCH_AXES, MeshShape, make_mesh
-from runtime.parallel.placement import shardings
-from runtime.training.state import TrainState, abstract_state, state_specs
+from runtime.training.state import placed_shapes
 from runtime.training.train_step import Hyperparameters, eval_program, train_program
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
@@ -44,12 +43,7 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
     shape = request.global_batch_size, request.sequence_length
     tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, PartitionSpec(BATCH_AXES)))
     frequencies = jax.ShapeDtypeStruct((request.model.head_dim // 2,), np.float32, sharding=everywhere)
-    specs = state_specs(request.model, with_average=request.with_average)
-    state: TrainState = jax.tree.map(
-        lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
-        abstract_state(request.model, with_average=request.with_average),
-        shardings(specs, mesh),
-    )
+    state = placed_shapes(request.model, mesh, request.with_average, request.skip_window_steps)
     if request.step == "eval":
         return state.params, tokens, tokens, frequencies
     told = jax.ShapeDtypeStruct((len(Hyperparameters._fields),), np.float32, sharding=everywhere)

@@ -26,6 +26,7 @@ class Request:
     remat: Literal["none", "dots", "full"] = "full"
     num_microbatches: int = 1
     reduce_dtype: str = "float32"
+    skip_window_steps: int = 0
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)

@@ -47,14 +47,22 @@ def layer_specs(config: LlamaConfig) -> LlamaLayers:
     """A partition spec for each tensor of one layer, as the scan sees it."""
     absent = () if config.use_qk_norm else ("q_norm", "k_norm")
     specs: dict[str, Any] = {name: None if name in absent else spec for name, spec in _LAYERS.items()}
-    return _bundle(LlamaLayers, specs)
+    return bundle(LlamaLayers, specs)
 
 
 def parameter_specs(config: LlamaConfig) -> Llama:
     """A partition spec for each tensor of the model; the stacking axis of the layers is never split."""
     stacked = jax.tree.map(lambda spec: PartitionSpec(None, *spec), layer_specs(config), is_leaf=_is_spec)
     head = None if config.tie_word_embeddings else _FIRST
-    return _bundle(Llama, {"embed_tokens": _SECOND, "layers": stacked, "norm": _FIRST, "lm_head": head})
+    return bundle(Llama, {"embed_tokens": _SECOND, "layers": stacked, "norm": _FIRST, "lm_head": head})
+
+
+def bundle(kind: type[PartT], fields: dict[str, Any]) -> PartT:
+    """A module of `kind` whose fields are not arrays, which its constructor would rightly refuse."""
+    made = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 def shardings(specs: PartT, mesh: Mesh) -> PartT:
@@ -90,11 +98,3 @@ class Sharded:
 
 def _is_spec(value: object) -> bool:
     return isinstance(value, PartitionSpec)
-
-
-def _bundle(kind: type[PartT], fields: dict[str, Any]) -> PartT:
-    """A module of `kind` whose fields are not arrays, which its constructor would rightly refuse."""
-    bundle = object.__new__(kind)
-    for name, value in fields.items():
-        object.__setattr__(bundle, name, value)
-    return bundle

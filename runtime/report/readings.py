@@ -5,6 +5,7 @@ from itertools import islice
 
 import fsspec
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from runtime.report.contents import Curve, Sample, SourceCurve
@@ -17,7 +18,7 @@ class ReadingError(ValueError):
 
 
 def read_curve(path: str) -> Curve:
-    """Rows of a `metrics.parquet`.
+    """Rows of a `metrics.parquet`, without those of updates that the skip rule left out.
 
     Raises:
         ReadingError: a column is missing.
@@ -32,7 +33,9 @@ def read_curve(path: str) -> Curve:
                 f"{path}: has no column {', '.join(missing)}; it is not the metrics of a phase, or of another version. "
                 "Train the phase again."
             )
-        table = parquet.read(columns=list(columns))
+        table = parquet.read()
+    if "is_skipped" in table.column_names:  # tables from before there was a skip rule have none
+        table = table.filter(pc.equal(table.column("is_skipped"), 0))
     values = {name: table.column(name).to_numpy() for name in columns}
     return Curve(**{name: np.asarray(value) for name, value in values.items()})
 

@@ -36,12 +36,14 @@ def phases_table(report: Report) -> Markup:
     for phase in report.phases:
         curve = phase.curve
         sizes = sorted({int(size) for size in curve.global_batch_size})
+        num_skipped = phase.step + 1 - int(curve.step[0]) - len(curve.step)
+        skipped = f" ({num_skipped:,} skipped)" if num_skipped else ""
         rates = f"{rate_label(float(curve.learning_rate[0]))} → {rate_label(float(curve.learning_rate[-1]))}"
         rows.append(
             [
                 phase_name(phase),
                 phase.parent or Cell("scratch", is_quiet=True),
-                f"{curve.step[0]:,} – {phase.step:,}",
+                f"{curve.step[0]:,} – {phase.step:,}{skipped}",
                 f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
                 ", ".join(f"{size:,}" for size in sizes),
                 rates,

@@ -27,9 +27,11 @@ class MetricsRow(NamedTuple):
     update_norm: float
     param_norm: float
     mean_log_normalizer: float
+    is_skipped: int = 0
+    """1 where the skip rule left the update out; the figures above may then be anything, and not a number."""
 
 
-INTEGERS = ("step", "consumed_tokens", "global_batch_size", "num_targets")
+INTEGERS = ("step", "consumed_tokens", "global_batch_size", "num_targets", "is_skipped")
 
 
 class MetricsError(ValueError):
@@ -64,10 +66,23 @@ class MetricsTable:
         return table
 
     def mean_loss_of_last(self, num_steps: int) -> float:
-        """Mean loss over the last updates, as many as there are; correctly rounded, so independent of their order."""
-        if not len(self):
+        """Mean loss over the last updates that were taken, as many as there are; correctly rounded, so independent of
+        their order."""
+        taken = [
+            loss
+            for loss, skipped in zip(self._columns["loss"], self._columns["is_skipped"], strict=True)
+            if not skipped
+        ]
+        if not taken:
             raise MetricsError("metrics: there is no row to take the mean of; no update was made.")
-        return statistics.fmean(self._columns["loss"][-num_steps:])
+        return statistics.fmean(taken[-num_steps:])
+
+    @property
+    def skipped_steps(self) -> list[int]:
+        """Steps whose update was left out."""
+        return [
+            step for step, skipped in zip(self._columns["step"], self._columns["is_skipped"], strict=True) if skipped
+        ]
 
     def to_parquet(self) -> bytes:
         """Equal rows give equal bytes (with one version of pyarrow)."""

@@ -8,8 +8,7 @@ the data position and the absolute step alone. The device is never waited for: f
 import collections
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 
 from runtime.data.loader import Batch, DataPosition, Loader
 from runtime.data.mixing.feedback import Feedback
-from runtime.data.prefetch import Prefetch
+from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.host_rows import HostRows
 from runtime.parallel.hosts import whole
 from runtime.tracking.events import EventLog
@@ -26,23 +25,22 @@ from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
 from runtime.training.control import Control, Word
+from runtime.training.digests import begin_digests, finish_digests
+from runtime.training.meter import Meter
 from runtime.training.run_state import RunState
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
 
 METRICS_LATE_STEPS = 2
 PREFETCH_BATCHES = 4
-PROGRESS_SECONDS = 0.5
-"""Least time between two calls of `on_progress`."""
-PROGRESS_EVENT_SECONDS = 10.0
-STALL_SECONDS = 1.0
-"""A wait for data longer than this gets a line of its own in the event log."""
-NOTED_SECONDS = 0.001
-"""The least of one cause that is told."""
 
 
 class NonFiniteError(RuntimeError):
     """A loss or a norm that is not a number; nothing of the update or after it was saved."""
+
+
+class SkippedTooOftenError(RuntimeError):
+    """The skip rule left out so many updates in a row that it is no longer a matter of single batches."""
 
 
 class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved its state and left, as it was asked to
@@ -80,9 +78,14 @@ class TrainSettings:
     z_loss: float
     average_decay: float | None
     """None where the state holds no average."""
+    skip_rule: SkipRule | None = None
+    """None where the state holds no history."""
+    digest_every_steps: int = 0
+    """Distance of the digests of the parameters in the event log; 0: none."""
 
     def hyperparameters(self, step: int) -> Hyperparameters:
         """For the update that follows `step` finished ones."""
+        rule = self.skip_rule
         return Hyperparameters(
             learning_rate=self.learning_rate(step),
             weight_decay=self.weight_decay,
@@ -92,6 +95,8 @@ class TrainSettings:
             max_norm=self.max_norm,
             z_loss=self.z_loss,
             average_decay=0.0 if self.average_decay is None else self.average_decay,
+            skip_sigma=math.inf if rule is None else rule.sigma,
+            skip_warmup_steps=0 if rule is None else rule.warmup_steps,
         )
 
 
@@ -133,6 +138,7 @@ class _Pending:
     batch: Batch
     row: dict[str, Any]
     metrics: StepMetrics
+    digests: dict[str, jax.Array] | None
 
 
 class _Saver:
@@ -213,7 +219,8 @@ def train(
 
     Raises:
         TrainingStopped: `control` asked for it; a temporary checkpoint of that step is complete.
-        NonFiniteError: an update gave a loss or a norm that is not finite.
+        NonFiniteError: an update gave a loss or a norm that is not finite, and no skip rule left it out.
+        SkippedTooOftenError: as many updates in a row were left out as the skip rule allows.
     """
     if run.step >= settings.until_step:
         raise ValueError(f"until_step is {settings.until_step} and the state is of step {run.step}: nothing to train.")
@@ -222,8 +229,16 @@ def train(
             f"average_decay is {settings.average_decay} and the state has {'an' if run.has_average else 'no'} average; "
             "let one enter or leave by `run_state.continued`."
         )
+    if (settings.skip_rule.window_steps if settings.skip_rule else 0) != run.state.skip_window_steps:
+        raise ValueError(
+            f"skip_rule is {settings.skip_rule} and the state has a history of {run.state.skip_window_steps} steps; "
+            "let one enter or leave by `run_state.continued`."
+        )
     saver = _Saver(saving, events, on_milestone)
-    meter = _Meter(settings, events, on_progress)
+    tokens_per_step = settings.global_batch_size * settings.sequence_length
+    meter = Meter(
+        until_step=settings.until_step, tokens_per_step=tokens_per_step, events=events, on_progress=on_progress
+    )
     pending: collections.deque[_Pending] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
     lag_steps = loader.lag_steps
@@ -231,12 +246,16 @@ def train(
     # A policy that learns from the last update waits for its figures, and so does the device.
     late_steps = min(METRICS_LATE_STEPS, lag_steps - 1) if lag_steps else METRICS_LATE_STEPS
     steps = range(run.step, settings.until_step)
-    tokens_per_step = settings.global_batch_size * settings.sequence_length
 
     def fetch(*, all_but: int) -> None:
         while len(pending) > all_but:
             update = pending.popleft()
             row, of_sources = _fetched(update), _losses_by_source(update, loader)
+            if row.is_skipped:
+                _tell_of_skip(update, row, settings, events)
+            if update.digests is not None:
+                digests = finish_digests(update.digests)
+                events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
             metrics.append(row)
             losses.append(of_sources)
             if lag_steps:
@@ -284,7 +303,7 @@ def train(
                 if rows is not None:
                     tokens, segment_ids = rows.placed(tokens), rows.placed(segment_ids)
                 state, figures = train_step(run.state, tokens, segment_ids, told)
-                for figure in figures:
+                for figure in jax.tree.leaves(figures):
                     figure.copy_to_host_async()
                 consumed = run.consumed_tokens + tokens_per_step
                 row = {
@@ -295,7 +314,9 @@ def train(
                 }
                 for source in sorted(loader.exhausted(position) - loader.exhausted(run.data_position)):
                     events.write("exhausted", step=step + 1, source=source)
-                pending.append(_Pending(run.data_position, position, batch, row, figures))
+                is_digested = settings.digest_every_steps and (step + 1) % settings.digest_every_steps == 0
+                digests = begin_digests(state.params) if is_digested else None
+                pending.append(_Pending(run.data_position, position, batch, row, figures, digests))
                 run = RunState(state, step + 1, consumed, position, metrics, losses)
                 is_milestone = saving.is_milestone(run.step, settings.until_step)
                 if is_milestone or run.step % saving.checkpoint_every_steps == 0:
@@ -311,7 +332,7 @@ def train(
         events.write("begin", step=run.step, consumed_tokens=run.consumed_tokens, hears_signals=hears_signals)
         try:
             run = advance(run)
-        except NonFiniteError as error:
+        except (NonFiniteError, SkippedTooOftenError) as error:
             events.write("error", message=str(error))
             saver.finish()  # what was begun before the bad update is good
             raise
@@ -322,9 +343,11 @@ def train(
 
 
 def _fetched(update: _Pending) -> MetricsRow:
-    of_rows = {"row_loss", "row_targets"}  # split over the hosts
-    fetched = jax.device_get({name: value for name, value in update.metrics._asdict().items() if name not in of_rows})
+    others = {"row_loss", "row_targets", "skip"}  # split over the hosts, or no figure
+    fetched = jax.device_get({name: value for name, value in update.metrics._asdict().items() if name not in others})
     figures = {name: value.item() for name, value in fetched.items()}
+    if update.metrics.skip is not None and bool(update.metrics.skip.is_skipped):
+        return MetricsRow(**update.row, **figures, is_skipped=1)
     wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
     if wrong:
         raise NonFiniteError(
@@ -334,6 +357,24 @@ def _fetched(update: _Pending) -> MetricsRow:
             "would meet it again: fork an earlier milestone with a lower learning_rate or max_norm, or another mixture."
         )
     return MetricsRow(**update.row, **figures)
+
+
+def _tell_of_skip(update: _Pending, row: MetricsRow, settings: TrainSettings, events: EventLog) -> None:
+    assert update.metrics.skip is not None and settings.skip_rule is not None
+    told = jax.device_get(update.metrics.skip)
+    figures = {"loss": row.loss, "grad_norm": row.grad_norm}
+    limits = {"loss_limit": told.loss_limit.item(), "grad_norm_limit": told.grad_norm_limit.item()}
+    said = {name: value if math.isfinite(value) else str(value) for name, value in (figures | limits).items()}
+    consecutive = int(told.num_consecutive)
+    events.write("skipped", step=row.step, consecutive=consecutive, **said, data_position=update.before.to_json())
+    if consecutive >= settings.skip_rule.max_consecutive:
+        raise SkippedTooOftenError(
+            f"step {row.step}: the skip rule left out {consecutive} updates in a row, the last with loss "
+            f"{row.loss:.6g} (limit {told.loss_limit:.6g}) and gradient norm {row.grad_norm:.6g} "
+            f"(limit {told.grad_norm_limit:.6g}). "
+            "So many are no matter of single batches: fork an earlier milestone with a lower learning_rate or another "
+            "mixture, or with a larger skip.sigma if these values are what training should go on from."
+        )
 
 
 def _losses_by_source(update: _Pending, loader: Loader) -> list[SourceLosses]:
@@ -352,58 +393,3 @@ def _losses_by_source(update: _Pending, loader: Loader) -> list[SourceLosses]:
         num_targets=by_identity(np.bincount(index, weights=targets, minlength=count).astype(np.int64)),
         loss_sum=by_identity(np.bincount(index, weights=losses, minlength=count)),
     )
-
-
-class _Meter:
-    """Speed and waits, for people and for the event log."""
-
-    def __init__(
-        self, settings: TrainSettings, events: EventLog, on_progress: Callable[[int, float, float], None]
-    ) -> None:
-        self._settings, self._events, self._on_progress = settings, events, on_progress
-        self._shown = self._logged = time.monotonic()
-        self._shown_step: int | None = None
-        self._tokens_per_second = 0.0
-        self._waited_seconds = 0.0
-        self._waited_by_cause: dict[str, float] = {}
-        self.loss = math.nan
-
-    def note_wait(self, step: int, batches: Prefetch[Any]) -> None:
-        seconds, causes = batches.last_wait_seconds, batches.last_wait_causes
-        self._waited_seconds += seconds
-        for cause, part in causes.items():
-            self._waited_by_cause[cause] = self._waited_by_cause.get(cause, 0.0) + part
-        if seconds > STALL_SECONDS:
-            longest = max(causes, key=causes.__getitem__)
-            self._events.write(
-                "stall", step=step, cause=longest, waited_for_data_seconds=round(seconds, 3), by_cause=_rounded(causes)
-            )
-
-    def tick(self, run: RunState, *, now: bool = False) -> None:
-        moment = time.monotonic()
-        if self._shown_step is None:  # the first update compiles: no speed to tell from it
-            self._shown, self._shown_step = moment, run.step
-        elapsed = moment - self._shown
-        if elapsed < PROGRESS_SECONDS and not now:
-            return
-        if run.step > self._shown_step and elapsed > 0:
-            tokens_per_step = self._settings.global_batch_size * self._settings.sequence_length
-            self._tokens_per_second = (run.step - self._shown_step) * tokens_per_step / elapsed
-        self._shown, self._shown_step = moment, run.step
-        self._on_progress(run.step, self._tokens_per_second, self.loss)
-        if moment - self._logged >= PROGRESS_EVENT_SECONDS or now:
-            self._logged = moment
-            self._events.write(
-                "progress",
-                step=run.step,
-                until_step=self._settings.until_step,
-                consumed_tokens=run.consumed_tokens,
-                tokens_per_second=round(self._tokens_per_second, 1),
-                loss=self.loss if math.isfinite(self.loss) else None,
-                waited_for_data_seconds=round(self._waited_seconds, 3),
-                waited_by_cause=_rounded(self._waited_by_cause),
-            )
-
-
-def _rounded(causes: Mapping[str, float]) -> dict[str, float]:
-    return {cause: round(seconds, 3) for cause, seconds in causes.items() if seconds >= NOTED_SECONDS}

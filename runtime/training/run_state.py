@@ -23,8 +23,9 @@ METRICS = "metrics.parquet"
 SOURCE_LOSSES = "source_losses.parquet"
 
 Restore = Literal["everything", "weights_and_optimizer", "weights"]
-StateLike = Callable[[bool], TrainState]
-"""Shapes with shardings of a state with or without an average: what a checkpoint is laid out as."""
+StateLike = Callable[[bool, int], TrainState]
+"""Shapes with shardings of a state with or without an average, and with a skip history of so many steps or (0) without:
+what a checkpoint is laid out as."""
 
 
 class RunState(NamedTuple):
@@ -47,9 +48,9 @@ def from_scratch(initial: TrainState) -> RunState:
     return RunState(initial, 0, 0, DataPosition(), MetricsTable(), SourceLossesTable())
 
 
-def resumed(folder: str, state_like: StateLike, *, with_average: bool) -> RunState:
+def resumed(folder: str, state_like: StateLike, *, with_average: bool, skip_window_steps: int = 0) -> RunState:
     """The very state that was saved; an average that should be there and is not, or the other way, is an error."""
-    state, metadata = checkpoint.load(f"{folder}/{CHECKPOINT}", state_like(with_average))
+    state, metadata = checkpoint.load(f"{folder}/{CHECKPOINT}", state_like(with_average, skip_window_steps))
     return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
 
 
@@ -57,12 +58,13 @@ def continued(folder: str, restore: Restore, initial: TrainState, state_like: St
     """The state that a phase begins with where another one left off.
 
     Whether there is an average is up to `initial`: it goes on from the saved one, or begins as a copy of the
-    weights where none was saved or `restore` is not "everything". What is not restored is that of `initial`, and the
-    data begin anew; `step` and `consumed_tokens` go on in any case.
+    weights where none was saved or `restore` is not "everything". A skip history goes on where both are of one size,
+    and otherwise begins anew. What is not restored is that of `initial`, and the data begin anew; `step` and
+    `consumed_tokens` go on in any case.
     """
     path = f"{folder}/{CHECKPOINT}"
     metadata = checkpoint.read_metadata(path)
-    like = state_like(metadata["has_average"])
+    like = state_like(metadata["has_average"], metadata.get("skip_window_steps", 0))
     fields: tuple[str, ...]
     match restore:
         case "everything":
@@ -71,6 +73,8 @@ def continued(folder: str, restore: Restore, initial: TrainState, state_like: St
                 state = drop_average(state)
             elif state.average is None:
                 state = start_average(state)
+            if state.skip_window_steps != initial.skip_window_steps:
+                state = dataclasses.replace(state, history=initial.history)
             return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
         case "weights_and_optimizer":
             fields = ("params", "mu", "nu", "count")
@@ -108,6 +112,7 @@ def save(folder: str, run: RunState, *, facts: dict[str, Any], lease_epoch: int 
         "consumed_tokens": run.consumed_tokens,
         "data_position": run.data_position.to_json(),
         "has_average": run.has_average,
+        "skip_window_steps": run.state.skip_window_steps,
         "num_parameters": sum(leaf.size for leaf in jax.tree.leaves(run.state.params)),
         "facts": facts,
     }

@@ -1,14 +1,20 @@
 """The state of a training run that lives on the devices, and how it begins."""
 
+import dataclasses
+import functools
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Int32, Key, UInt32
 
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama
-from runtime.parallel.placement import check_placement, parameter_specs, shardings
+from runtime.optim.skipping import SkipHistory, empty_history
+from runtime.parallel.placement import bundle, check_placement, parameter_specs, shardings
 
 # Purposes of `jax.random.fold_in(root, purpose)`: a new use of randomness gets a new number and disturbs no other.
 INITIALIZATION = 0
@@ -23,39 +29,69 @@ class TrainState(eqx.Module):
     average: Llama | None
     count: Int32[Array, ""]  # finished optimiser updates
     key: UInt32[Array, "2"]  # data of the PRNG root; never changes, only folded into
+    history: SkipHistory | None = None  # what the skip rule judges by; None where every update is taken
+
+    @property
+    def skip_window_steps(self) -> int:
+        """Size of the history; 0 without one."""
+        return 0 if self.history is None else self.history.losses.shape[0]
 
     def root(self) -> Key[Array, ""]:
         """The PRNG root as a key."""
         return jax.random.wrap_key_data(self.key, impl="threefry2x32")
 
 
-def state_specs(config: LlamaConfig, *, with_average: bool) -> TrainState:
+def state_specs(config: LlamaConfig, *, with_average: bool, with_history: bool = False) -> TrainState:
     """The state's tree with a partition spec for each leaf: moments and average lie where their parameters do."""
-    specs = parameter_specs(config)
-    bundle: TrainState = object.__new__(TrainState)
+    specs, everywhere = parameter_specs(config), PartitionSpec()
     fields = {"params": specs, "mu": specs, "nu": specs, "average": specs if with_average else None}
-    for name, value in (fields | {"count": PartitionSpec(), "key": PartitionSpec()}).items():
-        object.__setattr__(bundle, name, value)
-    return bundle
+    history = None
+    if with_history:
+        history = bundle(SkipHistory, {field.name: everywhere for field in dataclasses.fields(SkipHistory)})
+    return bundle(TrainState, fields | {"count": everywhere, "key": everywhere, "history": history})
 
 
-def initial_state(config: LlamaConfig, seed: int, mesh: Mesh, *, with_average: bool) -> TrainState:
+def initial_state(
+    config: LlamaConfig, seed: int, mesh: Mesh, *, with_average: bool, skip_window_steps: int = 0
+) -> TrainState:
     """The state before the first update: the same values on every mesh, each device making only what it holds."""
     check_placement(config, mesh)
-
-    def make() -> TrainState:
-        return _first_state(config, seed, with_average=with_average)
-
-    return jax.jit(make, out_shardings=shardings(state_specs(config, with_average=with_average), mesh))()
+    return _initialization(config, mesh, with_average, skip_window_steps)(jax.random.key_data(_root(seed)))
 
 
-def abstract_state(config: LlamaConfig, *, with_average: bool) -> TrainState:
+def abstract_state(config: LlamaConfig, *, with_average: bool, skip_window_steps: int = 0) -> TrainState:
     """The state's tree with shapes and dtypes only; nothing is made."""
-    return jax.eval_shape(lambda: _first_state(config, 0, with_average=with_average))
+    make = functools.partial(_first_state, config, with_average=with_average, skip_window_steps=skip_window_steps)
+    return jax.eval_shape(make, jax.ShapeDtypeStruct((2,), np.uint32))
 
 
-def _first_state(config: LlamaConfig, seed: int, *, with_average: bool) -> TrainState:
-    root = jax.random.key(seed, impl="threefry2x32")
+def placed_shapes(config: LlamaConfig, mesh: Mesh, with_average: bool, skip_window_steps: int) -> TrainState:
+    """The state's tree with shapes and shardings: what a checkpoint is laid out as on this mesh."""
+    shapes = abstract_state(config, with_average=with_average, skip_window_steps=skip_window_steps)
+    specs = state_specs(config, with_average=with_average, with_history=skip_window_steps > 0)
+    return jax.tree.map(
+        lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
+        shapes,
+        shardings(specs, mesh),
+    )
+
+
+@functools.cache
+def _initialization(config: LlamaConfig, mesh: Mesh, with_average: bool, skip_window_steps: int) -> Callable:
+    """The program that makes the first state; the seed is its argument, so that another one compiles nothing."""
+    make = functools.partial(_first_state, config, with_average=with_average, skip_window_steps=skip_window_steps)
+    specs = state_specs(config, with_average=with_average, with_history=skip_window_steps > 0)
+    return jax.jit(make, out_shardings=shardings(specs, mesh))
+
+
+def _root(seed: int) -> Key[Array, ""]:
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def _first_state(
+    config: LlamaConfig, key: UInt32[Array, "2"], *, with_average: bool, skip_window_steps: int
+) -> TrainState:
+    root = jax.random.wrap_key_data(key, impl="threefry2x32")
     params = Llama.init(config, key=jax.random.fold_in(root, INITIALIZATION))
     return TrainState(
         params=params,
@@ -63,7 +99,8 @@ def _first_state(config: LlamaConfig, seed: int, *, with_average: bool) -> Train
         nu=jax.tree.map(jnp.zeros_like, params),
         average=jax.tree.map(jnp.copy, params) if with_average else None,
         count=jnp.zeros((), jnp.int32),
-        key=jax.random.key_data(root),
+        key=key,
+        history=empty_history(skip_window_steps) if skip_window_steps else None,
     )
 
 

@@ -14,6 +14,7 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
+from runtime.optim.skip_rule import SkipRule
 
 
 class UnacknowledgedError(ValueError):
@@ -64,6 +65,10 @@ class PhaseSettings(Protocol):
     @property
     def compute_dtype(self) -> str: ...
     @property
+    def reduce_dtype(self) -> str: ...
+    @property
+    def skip(self) -> SkipRule | None: ...
+    @property
     def acknowledge(self) -> tuple[str, ...]: ...
 
 
@@ -71,7 +76,7 @@ class PhaseSettings(Protocol):
 # embedding, without anybody writing it down. A mixing policy begins anew where it changes: what it had learned is lost.
 ABRUPT_FIELDS = (
     "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "mixing", "restore",
-    "compute_dtype",
+    "compute_dtype", "reduce_dtype",
 )  # fmt: skip
 
 # Rates closer than this are one rate: the end of one segment and the start of the next are computed apart.
@@ -97,6 +102,7 @@ def changes(before: PhaseSettings, after: PhaseSettings) -> tuple[Change, ...]:
         "learning_rate",
         "average",
         "z_loss",
+        "skip",
         "mixture",
         *(field for field in ABRUPT_FIELDS if field != "restore"),
     ):

@@ -4,7 +4,9 @@ What a recipe changes from step to step (learning rate, weight decay, betas, cli
 frequencies) is an argument of the program, so all phases with the same batch shape share one compiled step.
 """
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +24,7 @@ from runtime.model.llama import REMATS, Computation, Llama, Remat, Whole
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import averaged
+from runtime.optim.skipping import Verdict, judged, remembered, unless
 from runtime.parallel.collectives import splits
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import BATCH_AXES, DATA_AXES, data_size, num_batch_parts, platform
@@ -43,6 +46,8 @@ class Hyperparameters(NamedTuple):
     max_norm: float  # of the gradient over all parameters; infinity to not clip
     z_loss: float
     average_decay: float  # share of the average that is kept; read only where the state has an average
+    skip_sigma: float = math.inf  # of the skip rule; these two are read only where the state has a history
+    skip_warmup_steps: int = 0
 
 
 class StepMetrics(NamedTuple):
@@ -61,6 +66,16 @@ class StepMetrics(NamedTuple):
     mean_log_normalizer: Scalar
     row_loss: Float32[Array, "batch"]  # sum of the cross-entropy over the predicted positions of each row, nats
     row_targets: Int32[Array, "batch"]  # how many positions of the row were predicted
+    skip: "SkipMetrics | None" = None  # where the state has a history
+
+
+class SkipMetrics(NamedTuple):
+    """What the skip rule decided; where `is_skipped`, the state is the one before the update."""
+
+    is_skipped: Bool[Array, ""]
+    loss_limit: Scalar
+    grad_norm_limit: Scalar
+    num_consecutive: Int32[Array, ""]  # updates left out since the last good one, this one included
 
 
 class TokenLosses(NamedTuple):
@@ -235,24 +250,36 @@ def _train_program(
         average = state.average
         if average is not None:
             average = averaged(average, result.params, told["average_decay"])
+        new_state = TrainState(
+            params=result.params, mu=result.mu, nu=result.nu, average=average, count=count, key=state.key
+        )
+        update_norm = norm(result.step)
+        skip = None
+        if state.history is not None:
+            judge = functools.partial(judged, sigma=told["skip_sigma"], warmup_steps=told["skip_warmup_steps"])
+            verdict: Verdict = judge(state.history, loss, grad_norm)
+            history = remembered(state.history, verdict, loss, grad_norm)
+            new_state = unless(verdict.is_bad, new_state, dataclasses.replace(state, history=None))
+            new_state = dataclasses.replace(new_state, history=history)
+            update_norm = jnp.where(verdict.is_bad, 0.0, update_norm)
+            skip = SkipMetrics(*verdict, history.num_consecutive)
         metrics = StepMetrics(
             loss=loss,
             z_loss=told["z_loss"] * mean_square,
             grad_norm=grad_norm,
-            update_norm=norm(result.step),
-            param_norm=norm(result.params),
+            update_norm=update_norm,
+            param_norm=norm(new_state.params),
             num_targets=num_targets,
             mean_log_normalizer=mean_log_normalizer,
             row_loss=_all_rows(axes, row_loss),
             row_targets=_all_rows(axes, row_targets),
-        )
-        new_state = TrainState(
-            params=result.params, mu=result.mu, nu=result.nu, average=average, count=count, key=state.key
+            skip=skip,
         )
         return new_state, metrics
 
     def program(state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array) -> Any:
-        specs = state_specs(config, with_average=state.average is not None)
+        forms = {"with_average": state.average is not None, "with_history": state.history is not None}
+        specs = state_specs(config, **forms)
         batch_spec, everywhere = PartitionSpec(BATCH_AXES), PartitionSpec()
         mapped = jax.shard_map(
             update,

@@ -30,7 +30,10 @@ def growing_nodes() -> list[Node]:
     """A step that publishes parts, one that starts on the first of them, and one that waits for the whole."""
     grown = grow("grown", GrowConfig(num_pieces=3))
     follower = follow("follower", FollowConfig(pieces=grown.growing()))
-    return [Node(step) for step in (grown, follower, follow("patient", FollowConfig(pieces=grown), policy="versioned", version="2"))]
+    return [
+        Node(step)
+        for step in (grown, follower, follow("patient", FollowConfig(pieces=grown), policy="versioned", version="2"))
+    ]
 
 
 def expected(frontier: Frontier, every: list[Node]) -> list[str]:

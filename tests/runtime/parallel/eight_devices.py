@@ -65,7 +65,7 @@ def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.nd
     metrics = []
     for _ in range(3):
         state, figures = step(state, *batch(), HYPERPARAMETERS)
-        metrics.append(np.concatenate([np.ravel(figure) for figure in figures]).tolist())
+        metrics.append(np.concatenate([np.ravel(figure) for figure in jax.tree.leaves(figures)]).tolist())
     evaluate = build_eval_step(
         CONFIG, LLAMA3_ROPE, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="float32"
     )

@@ -20,6 +20,7 @@ from runtime.data.loader import Loader
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
+from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
@@ -44,6 +45,8 @@ class SmallState(eqx.Module):
     average: dict[str, jax.Array] | None
     count: jax.Array
     key: jax.Array
+    history: None = None
+    skip_window_steps: int = eqx.field(default=0, static=True)
 
 
 def placed(values: np.ndarray) -> jax.Array:
@@ -51,7 +54,7 @@ def placed(values: np.ndarray) -> jax.Array:
     return jax.device_put(values)
 
 
-def initial(with_average: bool = True) -> SmallState:
+def initial(with_average: bool = True, skip_window_steps: int = 0) -> SmallState:
     matrix = np.random.default_rng(0).normal(size=(VOCAB_SIZE, 4)).astype(np.float32)
     return SmallState(
         params={"w": placed(matrix)},
@@ -60,11 +63,13 @@ def initial(with_average: bool = True) -> SmallState:
         average={"w": placed(matrix)} if with_average else None,
         count=placed(np.int32(0)),
         key=placed(np.array([1, 2], np.uint32)),
+        skip_window_steps=skip_window_steps,
     )
 
 
-def state_like(with_average: bool) -> SmallState:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), initial(with_average))
+def state_like(with_average: bool, skip_window_steps: int = 0) -> SmallState:
+    state = initial(with_average, skip_window_steps)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
 
 def train_step(
@@ -88,6 +93,7 @@ def train_step(
         average,
         placed(np.int32(int(state.count) + 1)),
         state.key,
+        skip_window_steps=state.skip_window_steps,
     )
     loss, norm, zero = np.float32((error**2).mean()), np.float32(np.linalg.norm(gradient)), np.float32(0)
     row_loss = (error**2).sum(axis=(1, 2), dtype=np.float32)
@@ -111,7 +117,9 @@ def small_loader(folder: Path, policy: Policy = STATIC) -> Loader:
     return Loader(caches, identities, mixture, SEQUENCE_LENGTH, 0, policy=policy)
 
 
-def settings(until_step: int, *, average_decay: float | None = 0.75) -> TrainSettings:
+def settings(
+    until_step: int, *, average_decay: float | None = 0.75, skip_rule: SkipRule | None = None
+) -> TrainSettings:
     return TrainSettings(
         until_step=until_step,
         sequence_length=SEQUENCE_LENGTH,
@@ -124,6 +132,7 @@ def settings(until_step: int, *, average_decay: float | None = 0.75) -> TrainSet
         max_norm=1.0,
         z_loss=0.0,
         average_decay=average_decay,
+        skip_rule=skip_rule,
     )
 
 
@@ -142,6 +151,8 @@ def run(
     step_function: Callable = train_step,
     control: Control | None = None,
     policy: Policy = STATIC,
+    skip_rule: SkipRule | None = None,
+    history_steps: int | None = None,
 ) -> RunState | None:
     """One attempt: resumes from the newest state of its own, else starts from scratch; None if nothing was to do."""
     (folder / "records").mkdir(parents=True, exist_ok=True)
@@ -155,7 +166,8 @@ def run(
     if found:
         begin = run_state.resumed(found[max(found)], state_like, with_average=with_average)
     else:
-        begin = run_state.from_scratch(initial(with_average))
+        size = skip_rule.window_steps if skip_rule else 0
+        begin = run_state.from_scratch(initial(with_average, size if history_steps is None else history_steps))
 
     def commit(reached: RunState, milestone: str) -> None:
         part = folder / f"record-{lease_epoch}.part"
@@ -165,7 +177,7 @@ def run(
     with EventLog(str(folder / "events" / f"{lease_epoch}.jsonl")) as events:
         return train(
             begin,
-            settings=settings(until_step, average_decay=average_decay),
+            settings=settings(until_step, average_decay=average_decay, skip_rule=skip_rule),
             train_step=step_function,
             loader=small_loader(folder / "caches", policy),
             saving=SavingPlan(

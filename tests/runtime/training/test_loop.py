@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
 from runtime.training import run_state
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.control import Control, Word
-from runtime.training.loop import NonFiniteError, TrainingStopped
+from runtime.training.loop import NonFiniteError, SkippedTooOftenError, TrainingStopped
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
+from runtime.training.train_step import SkipMetrics
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import committed_bytes
 
@@ -143,6 +145,47 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
     # The checkpoint before it is written in the background, and may be said to be complete only after the error.
     told = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "error"]
     assert [f"step {bad_step}:" in event["message"] for event in told] == [True]
+
+
+def skipping(bad_steps: set[int]):
+    """The small train step, which says of some updates that they were left out, and that their loss was NaN."""
+    consecutive = 0
+
+    def step_function(state, tokens, segment_ids, told):
+        nonlocal consecutive
+        assert (told.skip_sigma, told.skip_warmup_steps) == (6.0, 2)
+        after, metrics = small_run.train_step(state, tokens, segment_ids, told)
+        is_bad = int(after.count) in bad_steps
+        consecutive = consecutive + 1 if is_bad else 0
+        limits = jnp.float32(2.5), jnp.float32(np.inf)
+        skip = SkipMetrics(jnp.array(is_bad), *limits, jnp.int32(consecutive))
+        return after, metrics._replace(loss=jnp.float32(np.nan) if is_bad else metrics.loss, skip=skip)
+
+    return step_function
+
+
+RULE = SkipRule(window_steps=4, sigma=6.0, warmup_steps=2, max_consecutive=3)
+
+
+def test_updates_that_the_skip_rule_left_out_are_counted_and_told_and_the_run_goes_on(tmp_path):
+    run = small_run.run(tmp_path, lease_epoch=1, step_function=skipping({3, 4, 9}), skip_rule=RULE)
+    assert run.metrics.skipped_steps == [3, 4, 9]
+    assert np.isfinite(run.metrics.mean_loss_of_last(20))
+    told = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "skipped"]
+    assert [(event["step"], event["consecutive"]) for event in told] == [(3, 1), (4, 2), (9, 1)]
+    assert (told[0]["loss"], told[0]["loss_limit"], told[0]["grad_norm_limit"]) == ("nan", 2.5, "inf")
+
+
+def test_too_many_updates_left_out_in_a_row_stop_the_run(tmp_path):
+    with pytest.raises(SkippedTooOftenError, match=r"step 8: the skip rule left out 3 updates in a row.* fork an earl"):
+        small_run.run(tmp_path, lease_epoch=1, step_function=skipping({2, 6, 7, 8}), skip_rule=RULE)
+    assert small_run.records(tmp_path) == {}
+    assert TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12).step == 4
+
+
+def test_a_rule_without_a_history_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"skip_rule is SkipRule\(.*\) and the state has a history of 0 steps"):
+        small_run.run(tmp_path, lease_epoch=1, skip_rule=RULE, history_steps=0)
 
 
 def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_path):

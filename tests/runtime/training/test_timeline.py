@@ -12,6 +12,7 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Linear, Schedule
+from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import changes, consumed_tokens, legs_of, refuse_unacknowledged_changes
 
 
@@ -34,6 +35,8 @@ class Settings:
     mixture: MixtureSchedule = dataclasses.field(default_factory=lambda: MixtureSchedule.constant({"web": 1.0}))
     mixing: MixingPolicy = dataclasses.field(default_factory=Static)
     compute_dtype: str = "bfloat16"
+    reduce_dtype: str = "float32"
+    skip: SkipRule | None = None
     seed: int = 0
     acknowledge: tuple[str, ...] = ()
 

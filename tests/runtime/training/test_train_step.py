@@ -123,7 +123,7 @@ def test_a_batch_that_repeats_is_learned(mesh: Mesh) -> None:
 def test_micro_batches_change_rounding_only(mesh: Mesh) -> None:
     results = [build(mesh, num_microbatches=parts)(state_of(mesh), *batch(), TOLD) for parts in (1, 2, 4)]
     for state, metrics in results[1:]:
-        for figure, expected in zip(metrics, results[0][1], strict=True):
+        for figure, expected in zip(jax.tree.leaves(metrics), jax.tree.leaves(results[0][1]), strict=True):
             np.testing.assert_allclose(figure, expected, rtol=1e-5)
         for got, expected in zip(jax.tree.leaves(state.mu), jax.tree.leaves(results[0][0].mu), strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-7)
@@ -172,6 +172,27 @@ def test_the_average_follows_the_weights_from_where_it_starts(mesh: Mesh) -> Non
     old, new, average = (tree.embed_tokens for tree in (started.params, after.params, after.average))
     np.testing.assert_allclose(average, 0.75 * old + 0.25 * new, rtol=1e-6, atol=1e-9)
     assert drop_average(after).average is None
+
+
+@pytest.mark.parametrize("worst", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh: Mesh, worst: float) -> None:
+    state = initial_state(CONFIG, 0, mesh, with_average=True, skip_window_steps=4)
+    told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
+    first, metrics = build(mesh)(state, *batch(), told)
+    assert metrics.skip is not None and not metrics.skip.is_skipped and int(first.count) == 1
+    plain, _ = build(mesh)(state_of(mesh), *batch(), TOLD)
+    assert all(map(np.array_equal, jax.tree.leaves(plain), jax.tree.leaves(dataclasses.replace(first, history=None))))
+
+    second, metrics = build(mesh)(first, *batch(1), told._replace(z_loss=worst))
+    assert metrics.skip is not None and metrics.skip.is_skipped and int(metrics.skip.num_consecutive) == 1
+    assert not np.isfinite(metrics.grad_norm) and float(metrics.update_norm) == 0 and np.isfinite(metrics.param_norm)
+    assert int(second.history.num_skipped) == 1
+    zero = jnp.int32(0)
+    first, second = (
+        dataclasses.replace(state, history=dataclasses.replace(state.history, num_skipped=zero, num_consecutive=zero))
+        for state in (first, second)
+    )
+    assert all(map(np.array_equal, jax.tree.leaves(second), jax.tree.leaves(first)))
 
 
 def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:

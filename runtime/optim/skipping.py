@@ -1,0 +1,81 @@
+"""Leaving out bad updates: the arithmetic of `skip_rule.SkipRule`, on the device, without waiting for the host.
+
+Bad is decided by comparison and applied by selection. Multiplying an update by 0 would let the one value through that
+the rule exists for, since 0 times NaN is NaN; and one NaN in the window would make every mean after it NaN.
+"""
+
+from typing import NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float32, Int32
+
+Scalar = Float32[Array, ""]
+TreeT = TypeVar("TreeT")
+
+
+class SkipHistory(eqx.Module):
+    """The last good losses and gradient norms, in rings, and counts. Part of the state of a run."""
+
+    losses: Float32[Array, "window"]
+    grad_norms: Float32[Array, "window"]
+    num_good: Int32[Array, ""]
+    num_skipped: Int32[Array, ""]
+    num_consecutive: Int32[Array, ""]
+    """Updates left out since the last good one."""
+
+
+class Verdict(NamedTuple):
+    """On one update; the limits are infinite as long as the history is too short."""
+
+    is_bad: Bool[Array, ""]
+    loss_limit: Scalar
+    grad_norm_limit: Scalar
+
+
+def empty_history(window_steps: int) -> SkipHistory:
+    """Before the first update."""
+    ring, zero = jnp.zeros(window_steps, jnp.float32), jnp.zeros((), jnp.int32)
+    return SkipHistory(ring, ring, zero, zero, zero)
+
+
+def judged(history: SkipHistory, loss: Scalar, grad_norm: Scalar, *, sigma: Scalar, warmup_steps: Scalar) -> Verdict:
+    """Whether an update with these figures is to be left out."""
+    loss_limit = _limit(history.losses, history.num_good, sigma, warmup_steps)
+    grad_norm_limit = _limit(history.grad_norms, history.num_good, sigma, warmup_steps)
+    # Each comparison is false for NaN, so it is the good that has to be shown.
+    is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (loss <= loss_limit) & (grad_norm <= grad_norm_limit)
+    return Verdict(~is_good, loss_limit, grad_norm_limit)
+
+
+def remembered(history: SkipHistory, verdict: Verdict, loss: Scalar, grad_norm: Scalar) -> SkipHistory:
+    """The history after this update: good figures take the place of the oldest, bad ones are only counted."""
+    place = history.num_good % history.losses.shape[0]
+    is_bad, bad = verdict.is_bad, verdict.is_bad.astype(jnp.int32)
+
+    def with_value(ring: Array, value: Array) -> Array:
+        return jnp.where(is_bad, ring, ring.at[place].set(value))
+
+    return SkipHistory(
+        losses=with_value(history.losses, loss),
+        grad_norms=with_value(history.grad_norms, grad_norm),
+        num_good=history.num_good + 1 - bad,
+        num_skipped=history.num_skipped + bad,
+        num_consecutive=jnp.where(is_bad, history.num_consecutive + 1, 0),
+    )
+
+
+def unless(is_bad: Bool[Array, ""], new: TreeT, old: TreeT) -> TreeT:
+    """`old` where the update is bad, bit for bit, and otherwise `new`."""
+    return jax.tree.map(lambda after, before: jnp.where(is_bad, before, after), new, old)
+
+
+def _limit(ring: Array, num_good: Array, sigma: Array, warmup_steps: Array) -> Array:
+    size = ring.shape[0]
+    is_held = jnp.arange(size, dtype=jnp.int32) < num_good
+    count = jnp.clip(num_good, 1, size).astype(jnp.float32)
+    mean = jnp.sum(jnp.where(is_held, ring, 0.0)) / count
+    deviation = jnp.sqrt(jnp.sum(jnp.where(is_held, jnp.square(ring - mean), 0.0)) / count)
+    is_long_enough = num_good.astype(jnp.float32) >= warmup_steps
+    return jnp.where(is_long_enough, mean + sigma * deviation, jnp.inf)

@@ -1,0 +1,114 @@
+"""The skip rule against a plain model of it: bad values change nothing, are never remembered, and NaN is the worst."""
+
+import collections
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from runtime.optim.skip_rule import SkipRule
+from runtime.optim.skipping import SkipHistory, empty_history, judged, remembered, unless
+
+RULE = SkipRule(window_steps=8, sigma=3.0, warmup_steps=4, max_consecutive=5)
+NOT_FINITE = (math.nan, math.inf, -math.inf)
+
+
+@jax.jit
+def _after(history: SkipHistory, loss: jax.Array, norm: jax.Array) -> tuple[SkipHistory, jax.Array]:
+    told = {"sigma": jnp.float32(RULE.sigma), "warmup_steps": jnp.float32(RULE.warmup_steps)}
+    verdict = judged(history, loss, norm, **told)
+    return remembered(history, verdict, loss, norm), verdict.is_bad
+
+
+def run(values: list[tuple[float, float]]) -> tuple[SkipHistory, list[bool]]:
+    """Loss and gradient norm of each update, in order."""
+    history, bad = empty_history(RULE.window_steps), []
+    for loss, norm in values:
+        history, is_bad = _after(history, jnp.float32(loss), jnp.float32(norm))
+        bad.append(bool(is_bad))
+    return history, bad
+
+
+def expected(values: list[tuple[float, float]]) -> list[bool] | None:
+    """The rule in float64 over Python lists; None where a value lies so near the limit that rounding decides."""
+    good: collections.deque[tuple[float, float]] = collections.deque(maxlen=RULE.window_steps)
+    bad = []
+    for figures in values:
+        is_bad = not all(map(math.isfinite, figures))
+        if not is_bad and len(good) >= RULE.warmup_steps:
+            for value, before in zip(figures, np.array(good, np.float64).T, strict=True):
+                limit = before.mean() + RULE.sigma * before.std()
+                if abs(value - limit) < 1e-4 * max(1.0, abs(limit)):
+                    return None
+                is_bad |= bool(value > limit)
+        bad.append(is_bad)
+        if not is_bad:
+            good.append(figures)
+    return bad
+
+
+finite = st.floats(0, 100, width=32)
+anything = st.one_of(finite, finite, finite, st.sampled_from([*NOT_FINITE, 1e4]))
+
+
+@given(st.lists(st.tuples(anything, anything), max_size=24))
+def test_what_is_left_out_is_what_the_definition_says(values):
+    bad = expected(values)
+    assume(bad is not None)
+    history, got = run(values)
+    assert got == bad
+    assert (int(history.num_skipped), int(history.num_good)) == (sum(got), len(got) - sum(got))
+    assert int(history.num_consecutive) == next((at for at, was in enumerate(reversed(got)) if not was), len(got))
+
+
+@given(st.lists(st.tuples(finite, finite), min_size=1, max_size=20), st.data())
+def test_bad_values_leave_the_memory_as_if_they_had_never_come(values, data):
+    clean, was_bad = run(values)
+    assume(not any(was_bad))
+    at = data.draw(st.integers(0, len(values)))
+    worst = data.draw(st.sampled_from([(value, 1.0) for value in NOT_FINITE] + [(1.0, value) for value in NOT_FINITE]))
+    dirty, bad = run([*values[:at], worst, worst, *values[at:]])
+    assert bad[at : at + 2] == [True, True] and sum(bad) == 2
+    for name in ("losses", "grad_norms", "num_good"):
+        np.testing.assert_array_equal(getattr(dirty, name), getattr(clean, name))
+    assert np.isfinite(dirty.losses).all() and np.isfinite(dirty.grad_norms).all()
+
+
+def test_a_lasting_jump_is_never_taken_for_the_new_level():
+    calm = [(2.0 + 0.01 * (step % 3), 1.0) for step in range(20)]
+    _, bad = run([*calm, *[(5.0, 1.0)] * 10])
+    assert bad == [False] * 20 + [True] * 10
+
+
+def test_a_falling_loss_is_never_left_out():
+    _, bad = run([(10.0 / (1 + step), 5.0 / (1 + step)) for step in range(40)])
+    assert not any(bad)
+
+
+@pytest.mark.parametrize("worst", NOT_FINITE)
+def test_selecting_survives_what_multiplying_would_not(worst):
+    old = {"w": jnp.array([1.5, -0.0], jnp.float32), "count": jnp.int32(3)}
+    new = {"w": jnp.array([worst, worst], jnp.float32), "count": jnp.int32(4)}
+    kept = unless(jnp.array(True), new, old)
+    assert kept["w"].tobytes() == old["w"].tobytes() and int(kept["count"]) == 3
+    assert unless(jnp.array(False), new, old)["w"].tobytes() == new["w"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sigma": math.nan}, "SkipRule.sigma is nan; public runs take 6"),
+        ({"sigma": 0.0}, "SkipRule.sigma is 0.0"),
+        ({"warmup_steps": 9}, "SkipRule.warmup_steps is 9 and window_steps 8; .* 2 <= warmup_steps <= window_steps"),
+        ({"warmup_steps": 1}, "SkipRule.warmup_steps is 1"),
+        ({"max_consecutive": 0}, "max_consecutive is 0; write None for no rule at all"),
+    ],
+)
+def test_a_rule_that_cannot_work_is_refused(changes, message):
+    arguments = {"window_steps": 8, "sigma": 3.0, "warmup_steps": 4, "max_consecutive": 5} | changes
+    with pytest.raises(ValueError, match=message):
+        SkipRule(**arguments)

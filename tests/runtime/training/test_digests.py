@@ -1,0 +1,75 @@
+"""A digest tells every bit and its place apart and does not know the mesh; a replay that differs is named by tensor."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from runtime.tracking.events import EventLog
+from runtime.training.digests import Digests, begin_digests, finish_digests
+from runtime.training.replay import compare, logged_digests, main
+
+VALUES = np.random.default_rng(0).normal(size=(2, 8, 4)).astype(np.float32)
+
+
+def digests(values: np.ndarray, *spec: str | None, shape: tuple[int, ...] = (8,)) -> Digests:
+    mesh = Mesh(np.array(jax.devices()[: np.prod(shape)]).reshape(shape), ("x", "y")[: len(shape)])
+    placed = jax.device_put(values, NamedSharding(mesh, PartitionSpec(*spec)))
+    norm = jax.device_put(np.ones(4, np.float32), NamedSharding(mesh, PartitionSpec()))
+    return finish_digests(begin_digests({"layers": {"w": placed}, "norm": norm}))
+
+
+def test_the_digest_is_the_same_on_every_mesh():
+    expected = digests(VALUES, shape=(1,))
+    assert expected.tensors.keys() == {"layers.w", "norm"}
+    assert expected == digests(VALUES, None, "x") == digests(VALUES, "y", "x", shape=(4, 2))
+
+
+@pytest.mark.parametrize("change", ["one bit", "two swapped", "a row moved", "the sign of a zero"])
+def test_any_change_of_a_tensor_changes_its_digest_and_the_whole_one_alone(change):
+    before, after = VALUES.copy(), VALUES.copy()
+    before[1, 1, 1] = 0.0
+    after[1, 1, 1] = 0.0
+    match change:
+        case "one bit":
+            after.view(np.uint32)[0, 0, 0] ^= 1
+        case "two swapped":
+            after[0, 0, 0], after[1, 2, 3] = after[1, 2, 3], after[0, 0, 0]
+        case "a row moved":
+            after[:] = np.roll(after, 1, axis=1)
+        case "the sign of a zero":
+            after[1, 1, 1] = -0.0
+    one, two = digests(before, shape=(1,)), digests(after, shape=(1,))
+    assert one.tensors["norm"] == two.tensors["norm"]
+    assert one.tensors["layers.w"] != two.tensors["layers.w"]
+    assert one.whole != two.whole
+
+
+def log(work: Path, attempt: str, digests_by_step: dict[int, dict[str, str]]) -> str:
+    with EventLog(str(work / "events" / f"{attempt}.jsonl")) as events:
+        events.write("begin", step=0)
+        for step, tensors in digests_by_step.items():
+            events.write("digest", step=step, digest="-".join(tensors.values()), tensors=tensors)
+    return str(work)
+
+
+def test_a_replay_that_differs_is_told_by_step_and_tensor(tmp_path, capsys):
+    first = log(tmp_path / "first", "a", {10: {"w": "1", "v": "2"}, 20: {"w": "3", "v": "4"}})
+    log(tmp_path / "first", "b", {20: {"w": "3", "v": "4"}, 30: {"w": "5", "v": "6"}})
+    assert main([first]) == 0
+    second = log(tmp_path / "second", "c", {20: {"w": "0", "v": "4"}, 30: {"w": "0", "v": "0"}})
+    found = compare(logged_digests([first, second]))
+    assert (found.num_compared, [difference.step for difference in found.differences]) == (3, [20, 30])
+    assert [difference.tensors for difference in found.differences] == [("w",), ("v", "w")]
+    capsys.readouterr()
+    assert main([first, second]) == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("step 20: w differ between ") and told[0].endswith("c.jsonl")
+    assert told[-1] == "3 digests compared, 2 differ"
+
+
+def test_a_replay_without_any_step_made_twice_proves_nothing_and_says_so(tmp_path, capsys):
+    assert main([log(tmp_path, "a", {10: {"w": "1"}, 20: {"w": "2"}})]) == 2
+    assert "nothing to compare: 2 digests, no two of one step" in capsys.readouterr().out

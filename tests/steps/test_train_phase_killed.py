@@ -1,0 +1,121 @@
+"""SIGKILL in the middle of a real training phase: every leaf and every batch is that of a run that nobody disturbed."""
+
+import functools
+import hashlib
+import itertools
+import multiprocessing
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import LLAMA3_ROPE
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Linear
+from runtime.optim.skip_rule import SkipRule
+from runtime.training import train_step
+from runtime.training.replay import main as replay
+from steps.train_phase import TrainPhaseConfig
+from tests.steps.test_train_phase import MODEL, SEQUENCE_LENGTH, Trajectory, cache_of
+
+UNTIL_STEP = 12
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(["jax", "equinox", "tensorstore", "pyarrow.parquet", "runtime.training.loop"])
+BUILD = train_step.build_train_step
+
+
+@pytest.fixture(scope="module")
+def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
+    return TrainPhaseConfig(
+        start=None,
+        until_step=UNTIL_STEP,
+        model=MODEL,
+        rope=LLAMA3_ROPE,
+        sequence_length=SEQUENCE_LENGTH,
+        global_batch_size=8,
+        learning_rate=Linear(peak_value=1e-2, end_value=1e-3, start_step=0, decay_steps=20),
+        weight_decay=0.1,
+        b1=0.9,
+        b2=0.95,
+        eps=1e-8,
+        max_norm=1.0,
+        average=Ema(decay=0.75),
+        z_loss=1e-4,
+        mixture=MixtureSchedule.constant({"web": 1.0}),
+        caches={"web": cache_of(tmp_path_factory.mktemp("tokenize"), "web", last_id=MODEL.vocab_size)},
+        seed=0,
+        compute_dtype="float32",
+        skip=SkipRule(window_steps=4, sigma=1.0, warmup_steps=3, max_consecutive=9),  # so tight that it does skip
+        checkpoint_every_steps=3,
+        digest_every_steps=2,
+    )
+
+
+def build_recorded(log: Path, dies_at: int | None, *arguments: Any, **keywords: Any) -> Callable:
+    """The train step; what it is given is written down, and at one step it dies instead."""
+    step, updates = BUILD(*arguments, **keywords), itertools.count()
+
+    def recorded(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
+        if next(updates) == dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        batch = hashlib.sha256(np.asarray(tokens).tobytes() + np.asarray(segment_ids).tobytes()).hexdigest()
+        with log.open("a") as file:
+            file.write(f"{batch}\n")
+        return step(state, tokens, segment_ids, told)
+
+    return recorded
+
+
+def train(folder: Path, config: TrainPhaseConfig, num_devices: int, attempt: int, dies_at: int | None = None) -> Any:
+    """One attempt on the first devices of this process."""
+    simulated = jax.devices()[:num_devices]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "devices", lambda *_: simulated)
+        patch.setattr(jax, "device_count", lambda *_: num_devices)
+        log = folder / f"batches-{attempt}"
+        patch.setattr(train_step, "build_train_step", functools.partial(build_recorded, log, dies_at))
+        trajectory = Trajectory(folder, "e" * 64)
+        trajectory.attempts = attempt - 1
+        trajectory.run(config)
+    return trajectory
+
+
+def batches(folder: Path, attempt: int) -> list[str]:
+    return (folder / f"batches-{attempt}").read_text().splitlines()
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
+def test_killed_at_any_step_the_next_attempt_ends_with_the_leaves_and_batches_of_an_undisturbed_run(
+    tmp_path, phase, num_devices, capsys
+):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    undisturbed = train(whole, phase, num_devices, 1)
+
+    dies_at = random.Random(num_devices).randrange(1, UNTIL_STEP)
+    child = FORKSERVER.Process(target=train, args=(killed, phase, num_devices, 1, dies_at))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL, f"at step {dies_at}"
+    resumed = train(killed, phase, num_devices, 2)
+
+    expected, got = undisturbed.files(UNTIL_STEP), resumed.files(UNTIL_STEP)
+    assert expected.keys() == got.keys()
+    assert [name for name in expected if expected[name] != got[name]] == []
+    assert any("/average." in name for name in expected) and any("/nu." in name for name in expected)
+    assert any("/history." in name for name in expected)
+    assert 0 < undisturbed.at(UNTIL_STEP).result.num_skipped < UNTIL_STEP
+    seen, again = batches(whole, 1), batches(killed, 2)
+    assert len(set(seen)) == UNTIL_STEP and UNTIL_STEP - dies_at <= len(again)
+    assert (batches(killed, 1), again) == (seen[:dies_at], seen[-len(again) :]), f"killed at step {dies_at}"
+
+    assert replay([str(whole / "work"), str(killed / "work")]) == 0
+    assert "digests compared, 0 differ" in capsys.readouterr().out
