@@ -1,6 +1,7 @@
 """Extract: downloaded files in, documents out."""
 
 import functools
+from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
 
@@ -11,6 +12,8 @@ from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, Doc
 from steps.download import DownloadResult
 
 ID_DIGITS = 12
+MESSAGES = 3
+"""How many damaged files a message names."""
 
 
 class ExtractConfig(BaseModel, frozen=True, extra="forbid"):
@@ -20,23 +23,38 @@ class ExtractConfig(BaseModel, frozen=True, extra="forbid"):
     """About how many bytes of members make one shard."""
     max_unreadable_share: float = Field(default=0.01, ge=0, le=1)
     """More unreadable pieces than this among all are an error: the format or the download is not what was thought."""
+    max_damaged_file_share: float = Field(default=0.01, ge=0, le=1)
+    """More files than this that are damaged, among all, are an error; of a source of a few files, any one is."""
     shards_in_flight: Runtime[int] = 64
     origin: Runtime[str] = ""
     """What messages call the file of a source that has one only, if a person knows it under another name."""
+
+
+class ExtractedShard(DocumentsShard, frozen=True, extra="forbid"):
+    left_out: tuple[str, ...]
+    """Those of the reasons in `dropped` that are no fault: what was left out is no document by its nature."""
+    num_damaged: int
+    """Files that could not be read to their end."""
+    damaged: tuple[str, ...]
+    """What is wrong with the first of them."""
 
 
 @step(policy="tracked", packages=("pyarrow", "resiliparse"))
 def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     """One shard for a run of members, so that the bytes do not depend on the workers."""
     from runtime.text.extraction.archive import is_archive, units
-    from runtime.text.extraction.extract import EMPTY
+    from runtime.text.extraction.extracted import DamagedFileError
 
     files = config.download.result.files
-    work = []
+    work: list[tuple[str, str, int, tuple[str, ...]]] = []
+    damaged: list[str] = []
     for file in files:
         name = "" if len(files) == 1 and is_archive(file.path) else file.name
-        work += units(config.download.join(file.path), name, config.formats, unit_bytes=config.unit_bytes)
-    if not work:
+        try:
+            work += units(config.download.join(file.path), name, config.formats, unit_bytes=config.unit_bytes)
+        except DamagedFileError as error:
+            damaged.append(str(error))
+    if not work and not damaged:
         names = [file.name for file in files]
         patterns = [pattern for format_ in config.formats for pattern in format_.members]
         raise UserError(
@@ -47,15 +65,35 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     # renaming a source must not change it.
     write = functools.partial(_extract_shard, config.formats, context.digest[:ID_DIGITS], config.origin)
     shards = context.map(write, work, in_flight=config.shards_in_flight)
+    num_damaged = len(damaged) + sum(shard.num_damaged for shard in shards)
+    damaged += [detail for shard in shards for detail in shard.damaged]
+    num_files = len(files) + sum(max(len(item[3]) - 1, 0) for item in work)
+    _refuse_too_many_damaged(config, context, damaged, num_damaged, num_files)
     fields = documents_fields(
         context, shards, emptied="The source is empty: check the files and `text_field`, or leave the source out."
     )
     result = DocumentsResult(**fields)
-    unreadable = {reason: count for reason, count in result.dropped.items() if reason != EMPTY}
+    left_out = {reason for shard in shards for reason in shard.left_out}
+    unreadable = {reason: count for reason, count in result.dropped.items() if reason not in left_out}
     if unreadable:
         context.log.warning("left out: %s; samples are in %s", _listed(unreadable), result.dropped_samples)
     _refuse_too_many_unreadable(config, context, result, unreadable)
     return result
+
+
+def _refuse_too_many_damaged(
+    config: ExtractConfig, context: StepContext, damaged: Sequence[str], num_damaged: int, num_files: int
+) -> None:
+    for detail in damaged[:MESSAGES]:
+        context.log.warning("damaged file left out: %s", detail)
+    if num_damaged > config.max_damaged_file_share * num_files:
+        rest = f"\nand {num_damaged - MESSAGES:,} more" if num_damaged > MESSAGES else ""
+        raise UserError(
+            f"{context.name}: {num_damaged:,} of {num_files:,} files cannot be read:\n"
+            + "\n".join(damaged[:MESSAGES])
+            + f"{rest}\nFetch them anew, or raise the source's max_damaged_file_share (now "
+            f"{config.max_damaged_file_share:g})."
+        )
 
 
 def _listed(counts: dict[str, int]) -> str:
@@ -76,15 +114,22 @@ def _refuse_too_many_unreadable(
 
 def _extract_shard(
     formats: tuple[Format, ...], source: str, origin: str, item: tuple[str, str, int, tuple[str, ...]], path: str
-) -> DocumentsShard:
+) -> ExtractedShard:
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
     from runtime.text.extraction.archive import Unit
+    from runtime.text.extraction.extract import DAMAGED_FILE
     from runtime.text.extraction.extract import extract as extract_unit
 
     ledger = DropLedger(SAMPLES_PER_REASON)
     documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin)
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
-    return DocumentsShard(
-        num_documents=num_documents, num_bytes=num_bytes, dropped=dict(ledger.counts), samples=tuple(ledger.samples)
+    return ExtractedShard(
+        num_documents=num_documents,
+        num_bytes=num_bytes,
+        dropped=dict(ledger.counts),
+        samples=tuple(ledger.samples),
+        left_out=tuple(sorted(ledger.left_out)),
+        num_damaged=ledger.counts[DAMAGED_FILE],
+        damaged=tuple(sample["detail"] for sample in ledger.samples if sample["reason"] == DAMAGED_FILE),
     )

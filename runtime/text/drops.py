@@ -17,12 +17,19 @@ class DropLedger:
     samples_per_reason: int
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     samples: list[dict[str, str]] = dataclasses.field(default_factory=list)
+    left_out: set[str] = dataclasses.field(default_factory=set)
+    """Reasons that are no fault of anybody's."""
 
     def drop(self, reason: str, *, document_id: str, detail: str, text: str) -> None:
         if self.counts[reason] < self.samples_per_reason:
             excerpt = text[:EXCERPT_CHARACTERS].encode(errors="replace").decode()
             self.samples.append({"reason": reason, "id": document_id, "detail": detail, "excerpt": excerpt})
         self.counts[reason] += 1
+
+    def leave_out(self, reason: str, *, document_id: str, detail: str) -> None:
+        """Counts what is no document by its nature, however much there is of it."""
+        self.left_out.add(reason)
+        self.drop(reason, document_id=document_id, detail=detail, text="")
 
     def merge(self, counts: Mapping[str, int], samples: Iterable[dict[str, str]]) -> None:
         """Adds the ledger of a later shard."""

@@ -12,7 +12,7 @@ from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.documents import read_documents
-from runtime.text.extraction.formats import JsonLines
+from runtime.text.extraction.formats import JsonLines, WebArchive
 from runtime.text.extraction.records import UnreadableFileError
 from runtime.text.fetch.errors import ChecksumError
 from runtime.text.filter_rules import Length
@@ -227,6 +227,41 @@ def test_lines_that_cannot_be_read_are_a_warning_with_their_counts(run_alone, tm
     assert found.result.num_documents == 400
     (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
     assert record.getMessage() == "left out: not UTF-8: 1, not a JSON object: 2; samples are in dropped.jsonl"
+
+
+def test_a_damaged_file_costs_no_other_and_more_than_the_limit_are_an_error(run_alone, tmp_path, caplog):
+    for number in range(4):
+        write_corpus(tmp_path / "corpus", [f"{STORY} {number}"], name=f"{number}.jsonl.gz")
+    path = tmp_path / "corpus/2.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-30])
+    message = r"extract: 1 of 4 files cannot be read:\n2\.jsonl\.gz: cannot be unpacked .*\nFetch them anew, or raise"
+    with pytest.raises(UserError, match=message):
+        extracted(run_alone, str(tmp_path / "corpus"), max_unreadable_share=0.3)
+    shutil.rmtree(tmp_path / "outputs")
+    limits = {"max_unreadable_share": 0.3, "max_damaged_file_share": 0.3}
+    found = extracted(run_alone, str(tmp_path / "corpus"), **limits)
+    assert texts_of(found) == [f"{STORY} {number}" for number in (0, 1, 3)]
+    assert found.result.dropped == {"damaged file": 1}
+    assert "damaged file left out: 2.jsonl.gz: cannot be unpacked" in caplog.text
+
+
+def test_what_is_no_page_in_a_web_archive_is_counted_and_no_reason_to_stop(run_alone, tmp_path):
+    page = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>" + STORY.encode()
+    records = [
+        b"WARC/1.0\r\nWARC-Type: %s\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n%s\r\n\r\n"
+        % (kind, len(page), page)
+        for kind in (b"request", b"request", b"revisit", b"response")
+    ]
+    (tmp_path / "crawl").mkdir()
+    (tmp_path / "crawl/0.warc.gz").write_bytes(b"".join(map(gzip.compress, records)))
+    fetch = files_in(str(tmp_path / "crawl"), "*.warc.gz")
+    downloaded = run_alone(download, DownloadConfig(fetch=fetch), "download")
+    config = ExtractConfig(download=downloaded, formats=(WebArchive(main_content=False),))
+    found = run_alone(extract, config, "extract")
+    assert texts_of(found) == [STORY]
+    assert found.result.dropped == {
+        "not a page: another kind of record": 2, "not a page: revisit of an earlier record": 1,
+    }  # fmt: skip
 
 
 def test_a_download_without_a_matching_file_is_an_error(run_alone, corpus):

@@ -1,13 +1,14 @@
 """One unit of downloaded files to documents: reads each member as its format says, counts what it cannot read."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
 from runtime.text.documents import Document
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import html, prose, python_source, records
+from runtime.text.extraction import html, prose, python_source, records, web_archive
 from runtime.text.extraction.archive import Unit, open_members, read_member
-from runtime.text.extraction.extracted import Extracted, Text, Unreadable
+from runtime.text.extraction.extracted import DamagedFileError, Extracted, LeftOut, Text, Unreadable
 from runtime.text.extraction.formats import (
     ChatTable,
     Format,
@@ -20,9 +21,11 @@ from runtime.text.extraction.formats import (
     PythonSource,
     RestructuredText,
     ServiceModels,
+    WebArchive,
 )
 
 EMPTY = "empty"
+DAMAGED_FILE = "damaged file"
 
 
 def extract(
@@ -34,27 +37,45 @@ def extract(
         unit: What to read.
         formats: Those of the source.
         source: Begins every id.
-        ledger: Takes what cannot be read.
+        ledger: Takes what is no document and what cannot be read, a damaged file among it: what came out of it before
+            the damage stays, and the next is read.
         origin: What a message calls the file, if not by its name in the ids.
 
     Raises:
-        UnreadableFileError: a file is not what its name says, or gives two documents one id where none may be.
+        UnreadableFileError: a file does not fit the format, or gives two documents one id where none may be.
     """
     format_ = formats[unit.format_index]
-    for name, file in open_members(unit):
-        for found in _read(format_, file, unit.file, name, origin or name):
+    try:
+        for name, file in open_members(unit):
+            read = functools.partial(_read, format_, file, unit.file, name, origin or name)
+            yield from _documents(read, source, name, ledger)
+    except DamagedFileError as error:
+        # No member behind it can be had either.
+        identifier = f"{source}/{unit.name}" if unit.name else source
+        ledger.drop(DAMAGED_FILE, document_id=identifier, detail=str(error), text="")
+
+
+def _documents(read: Callable[[], Extracted], source: str, name: str, ledger: DropLedger) -> Iterator[Document]:
+    try:
+        for found in read():
             identifier = f"{source}/{name}#{found.anchor}" if found.anchor else f"{source}/{name}"
             match found:
                 case Unreadable():
                     ledger.drop(found.reason, document_id=identifier, detail=found.detail, text=found.excerpt)
+                case LeftOut():
+                    ledger.leave_out(found.reason, document_id=identifier, detail=found.detail)
                 case Text() if not found.text.strip():
-                    ledger.drop(EMPTY, document_id=identifier, detail="nothing but white space", text="")
+                    ledger.leave_out(EMPTY, document_id=identifier, detail="nothing but white space")
                 case Text():
                     yield Document(identifier, found.text, source, found.metadata)
+    except DamagedFileError as error:
+        ledger.drop(DAMAGED_FILE, document_id=f"{source}/{name}", detail=str(error), text="")
 
 
 def _read(format_: Format, file: IO[bytes], archive: str, name: str, shown: str) -> Extracted:
     match format_:
+        case WebArchive():
+            return web_archive.read_web_archive(file, format_)
         case JsonLines():
             return records.read_json_lines(
                 file,

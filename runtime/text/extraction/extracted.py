@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
+class DamagedFileError(ValueError):
+    """A file that cannot be read from here on; the others of its source can."""
+
+
 class Text(NamedTuple):
     """One document of a file; `anchor` tells it from the others of the same file ("" where there are none)."""
 
@@ -23,7 +27,15 @@ class Unreadable(NamedTuple):
     excerpt: str
 
 
-Extracted = Iterator[Text | Unreadable]
+class LeftOut(NamedTuple):
+    """A piece that is no document by its nature, so that nothing is wrong if there are many."""
+
+    anchor: str
+    reason: str
+    detail: str
+
+
+Extracted = Iterator[Text | Unreadable | LeftOut]
 
 NOT_UTF8 = "not UTF-8"
 EXCERPT_BYTES = 200

@@ -27,6 +27,22 @@ class HtmlPages:
 
 
 @dataclasses.dataclass(frozen=True)
+class WebArchive:
+    """Pages of a crawl, out of WARC files; the texts of WET files as they are."""
+
+    members: tuple[str, ...] = ("*.warc", "*.warc.gz", "*.wet", "*.wet.gz")
+    exclude: tuple[str, ...] = ()
+    main_content: bool = True
+    """Leave navigation, side bars and footers out."""
+    statuses: tuple[int, ...] = (200,)
+    """What a server must have answered; an error page is none that was asked for."""
+    max_record_bytes: int = 32 << 20
+    """Larger records, and pages that are larger when decompressed, are counted as unreadable; memory holds one."""
+    max_replaced_share: float = 0.001
+    """A page that keeps to its charset but for this share of its characters is read, with U+FFFD for them."""
+
+
+@dataclasses.dataclass(frozen=True)
 class PythonSource:
     """One module a document, as it is."""
 
@@ -103,6 +119,7 @@ class ChatTable:
 Format = (
     ServiceModels
     | HtmlPages
+    | WebArchive
     | PythonSource
     | PythonDocstrings
     | RestructuredText

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from runtime.text.extraction.extracted import NOT_UTF8, Extracted, Text, Unreadable, decoded
+from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Extracted, Text, Unreadable, decoded
 
 NOT_JSON = "not a JSON object"
 NO_TEXT = "no text"
@@ -20,7 +20,7 @@ EXCERPT_CHARACTERS = 200
 
 
 class UnreadableFileError(ValueError):
-    """A file as a whole that is not what its name or its format says."""
+    """A file that does not fit the format that a recipe gives it; the recipe is wrong, not the file."""
 
 
 def read_json_lines(
@@ -104,7 +104,7 @@ def _parquet_rows(file: IO[bytes], name: str, field: str, id_field: str | None) 
     try:
         table = pq.ParquetFile(file)
     except pa.ArrowInvalid as error:
-        raise UnreadableFileError(f"{name}: not a Parquet file ({error})") from error
+        raise DamagedFileError(f"{name}: not a Parquet file ({error})") from error
     names = table.schema_arrow.names
     if field not in names:
         raise UnreadableFileError(
@@ -148,7 +148,7 @@ def _lines(file: IO[bytes], name: str) -> Iterator[bytes]:
         # Arrow and gzip raise a bare OSError for a bad stream; one with a number comes from the disk or the network.
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UnreadableFileError(
+        raise DamagedFileError(
             f"{name}: cannot be unpacked ({error}); it is cut short or not what its name says"
         ) from error
 

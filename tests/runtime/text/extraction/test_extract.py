@@ -3,6 +3,9 @@
 import gzip
 import io
 import json
+import random
+import re
+import tarfile
 import zipfile
 
 import pyarrow as pa
@@ -10,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.text.drops import DropLedger
-from runtime.text.extraction.archive import UnreadableArchiveError, units
+from runtime.text.extraction.archive import UnreadableArchiveError, is_archive, units
 from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import (
     ChatTable,
@@ -24,7 +27,6 @@ from runtime.text.extraction.formats import (
     RestructuredText,
     ServiceModels,
 )
-from runtime.text.extraction.records import UnreadableFileError
 
 SERVICE = {
     "metadata": {"serviceFullName": "Toy Service"},
@@ -41,7 +43,7 @@ SERVICE = {
 
 def read(path, *formats):
     ledger = DropLedger(5)
-    name = "" if path.suffix == ".zip" else path.name
+    name = "" if is_archive(str(path)) else path.name
     found = units(str(path), name, formats, unit_bytes=100)
     return {doc.id: doc.text for unit in found for doc in extract(unit, formats, "toys", ledger)}, ledger
 
@@ -175,25 +177,54 @@ def test_an_unreadable_archive_is_named_with_the_cure(tmp_path):
         read(path, PythonSource())
 
 
-def test_a_damaged_member_is_named_with_the_cure(tmp_path):
-    path = archive_of(tmp_path, {"a.py": b"x = 1\n" * 100})
+def test_a_damaged_member_costs_no_other_and_is_named_with_the_cure(tmp_path):
+    path = archive_of(tmp_path, dict.fromkeys(("a.py", "b.py"), b"x = 1\n" * 100))
     data = bytearray(path.read_bytes())
     data[60] ^= 0xFF
     path.write_bytes(bytes(data))
-    with pytest.raises(UnreadableArchiveError, match=r"toys\.zip: member 'a\.py' cannot be unpacked .*`exclude`"):
-        read(path, PythonSource())
+    documents, ledger = read(path, PythonSource())
+    assert list(documents) == ["toys/b.py"]
+    (sample,) = ledger.samples
+    assert sample["reason"] == "damaged file"
+    assert re.search(r"toys\.zip: member 'a\.py' cannot be unpacked .*`exclude`", sample["detail"])
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
-def test_a_file_that_is_cut_short_is_an_error(tmp_path, name):
+def test_a_file_that_is_cut_short_is_counted_and_what_came_before_the_cut_is_kept(tmp_path, name):
+    chance = random.Random(0)
+    lines = "".join(json.dumps({"text": chance.randbytes(2_000).hex()}) + "\n" for _ in range(600))
     whole = {
-        "a.jsonl.gz": gzip.compress(b'{"text": "one"}\n' * 1_000),
-        "a.jsonl.zst": pa.compress(b'{"text": "one"}\n' * 1_000, codec="zstd", asbytes=True),
+        "a.jsonl.gz": gzip.compress(lines.encode()),
+        "a.jsonl.zst": pa.compress(lines.encode(), codec="zstd", asbytes=True),
         "a.parquet": parquet([{"text": "one"}]),
     }[name]
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UnreadableFileError, match=f"{name}: "):
-        read(tmp_path / name, ParquetTable() if name.endswith("parquet") else JsonLines())
+    documents, ledger = read(tmp_path / name, ParquetTable() if name.endswith("parquet") else JsonLines())
+    assert ledger.counts == {"damaged file": 1}
+    assert ledger.samples[0]["detail"].startswith(f"{name}: ")
+    assert bool(documents) == (name != "a.parquet")
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tar.xz", ".tar.zst"])
+def test_a_tar_archive_gives_what_a_zip_archive_of_the_same_files_does(tmp_path, suffix):
+    files = {f"{index}.py": f"x = {index}\n".encode() * 30 for index in range(4)} | {"skip.bin": b"\0"}
+    expected, _ = read(archive_of(tmp_path, files), PythonSource())
+    path = tmp_path / f"toys{suffix}"
+    mode = {".tar.gz": "w:gz", ".tar.xz": "w:xz"}.get(suffix, "w")
+    with tarfile.open(path, mode) as archive:
+        for name, data in reversed(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    if suffix == ".tar.zst":
+        path.write_bytes(pa.compress(path.read_bytes(), codec="zstd", asbytes=True))
+    found, ledger = read(path, PythonSource())
+    assert found == expected
+    assert not ledger.counts
+    assert len(units(str(path), "", (PythonSource(),), unit_bytes=100)) == (4 if suffix == ".tar" else 1)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UnreadableArchiveError, match=r"toys\.tar.*: not a readable tar archive .*fetch it anew"):
+        units(str(path), "", (PythonSource(),), unit_bytes=100)
 
 
 def test_units_cut_an_archive_by_its_table_of_contents(tmp_path):

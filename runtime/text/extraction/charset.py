@@ -1,0 +1,76 @@
+"""The characters of a web page: by what its bytes show, then by what server and page say, last by a guess.
+
+UTF-8 is tried first whatever is declared: hardly a text in another encoding is valid UTF-8, and servers that declare
+another one for it are common. Then come the declarations, as browsers read them (WHATWG Encoding: "iso-8859-1" means
+windows-1252), and last a statistical guess. The first that decodes all the bytes is taken. A page that keeps to what
+it declares but for a few bytes (a visitor's name in another encoding) is taken with a U+FFFD for each: the guess would
+make the few right and the rest wrong.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
+_BYTE_ORDER_MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w:.+-]+)", re.I)
+# As browsers do (HTML, "prescan a byte stream"), but twice as far: pages of 2008 begin with long scripts.
+_PRESCAN_BYTES = 2_048
+
+
+class Decoded(NamedTuple):
+    text: str
+    charset: str
+    """Name of the Python codec."""
+    source: str
+    """What told it: "bytes", "server", "page" or "guess"."""
+    num_replaced: int = 0
+    """Characters that are U+FFFD, since their bytes are none in this charset."""
+
+
+def decode_page(
+    data: bytes, *, server_charset: str | None, is_cut: bool = False, max_replaced_share: float = 0.0
+) -> Decoded | None:
+    """None if no encoding that is declared or likely decodes the bytes, or the text holds NUL, which no page does.
+
+    Args:
+        data: The body.
+        server_charset: Of the Content-Type, if any.
+        is_cut: The body may end inside a character.
+        max_replaced_share: Of the characters, how many may be none in the charset that is declared.
+    """
+    for mark, charset in _BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            text = _strictly(data[len(mark) :], charset, is_cut)
+            return None if text is None else Decoded(text, charset, "bytes")
+    declared = [("utf-8", "bytes"), *_declared(data, server_charset)]
+    for charset, source in declared:
+        text = _strictly(data, charset, is_cut)
+        if text is not None:
+            return Decoded(text, charset, source)
+    for charset, source in declared[1:]:
+        text = data.decode(charset, errors="replace")
+        num_replaced = text.count("\ufffd")
+        if num_replaced <= max_replaced_share * len(text) and "\0" not in text:
+            return Decoded(text, charset, source, num_replaced)
+    guess = detect_encoding(data)
+    text = _strictly(data, guess, is_cut) if guess else None
+    return None if guess is None or text is None else Decoded(text, guess, "guess")
+
+
+def _declared(data: bytes, server_charset: str | None) -> Iterator[tuple[str, str]]:
+    meta = _META.search(data, 0, _PRESCAN_BYTES)
+    for label, source in ((server_charset, "server"), (meta and meta[1].decode("ascii"), "page")):
+        charset = map_encoding_to_html5(label, fallback_utf8=False) if label else None
+        if charset:
+            yield charset, source
+
+
+def _strictly(data: bytes, charset: str, is_cut: bool) -> str | None:
+    try:
+        text = codecs.getincrementaldecoder(charset)("strict").decode(data, final=not is_cut)
+    except (UnicodeDecodeError, LookupError):
+        return None
+    return None if "\0" in text else text

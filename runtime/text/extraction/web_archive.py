@@ -1,0 +1,92 @@
+"""Web archives to documents: the pages among the records of a WARC file, and the texts of a WET file."""
+
+from collections.abc import Iterator
+from typing import IO
+
+from runtime.text.extraction import html
+from runtime.text.extraction.charset import decode_page
+from runtime.text.extraction.extracted import Extracted, LeftOut, Text, Unreadable, metadata
+from runtime.text.extraction.formats import WebArchive
+from runtime.text.extraction.http_answer import CUT_SHORT, Answer, HttpError, parse_answer
+from runtime.text.extraction.warc import Damage, Record, read_records
+
+OTHER_KIND = "not a page: another kind of record"
+REVISIT = "not a page: revisit of an earlier record"
+OTHER_STATUS = "not a page: HTTP status"
+OTHER_TYPE = "not a page: content type"
+NO_CHARSET = "no charset fits"
+
+_HTML = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
+_EXCERPT_BYTES = 200
+
+
+def read_web_archive(file: IO[bytes], format_: WebArchive) -> Extracted:
+    """A document for each page that a server gave (response, resource) and each text (conversion); anchors are the
+    offsets of their records."""
+    for record in read_records(file, max_record_bytes=format_.max_record_bytes):
+        match record:
+            case Damage():
+                yield Unreadable(record.place, record.reason, record.detail, record.excerpt)
+            case Record():
+                yield from _documents(record, format_)
+
+
+def _documents(record: Record, format_: WebArchive) -> Iterator[Text | Unreadable | LeftOut]:
+    kind = record.headers.get("content-type", "").partition(";")[0].strip().lower()
+    match record.kind:
+        case "response" if kind == "application/http" or record.payload.startswith(b"HTTP/"):
+            try:
+                answer = parse_answer(record.payload, max_body_bytes=format_.max_record_bytes)
+            except HttpError as error:
+                yield _unreadable(record, error.reason, str(error), record.payload)
+                return
+            if answer.status not in format_.statuses:
+                yield LeftOut(record.place, OTHER_STATUS, f"{answer.status}, {_uri(record)}")
+            else:
+                yield _page(record, answer, format_)
+        case "resource":
+            yield _page(record, Answer(200, kind, None, record.payload, is_cut=False), format_)
+        case "conversion":
+            yield _text(record)
+        case "revisit":
+            yield LeftOut(record.place, REVISIT, _uri(record))
+        case _:
+            yield LeftOut(record.place, OTHER_KIND, f"{record.kind or 'none'}, {kind or 'no content type'}")
+
+
+def _page(record: Record, answer: Answer, format_: WebArchive) -> Text | Unreadable | LeftOut:
+    if answer.content_type not in _HTML:
+        return LeftOut(record.place, OTHER_TYPE, f"{answer.content_type or 'none'}, {_uri(record)}")
+    was_truncated = "warc-truncated" in record.headers
+    if answer.is_cut and not was_truncated:
+        return _unreadable(record, CUT_SHORT, f"{len(answer.body):,} bytes", answer.body)
+    page = decode_page(
+        answer.body,
+        server_charset=answer.charset,
+        is_cut=was_truncated,
+        max_replaced_share=format_.max_replaced_share,
+    )
+    if page is None:
+        return _unreadable(record, NO_CHARSET, f"server says {answer.charset or 'none'}", answer.body)
+    text = html.page_text(page.text, main_content=format_.main_content)
+    told = {"url": _uri(record), "date": record.headers.get("warc-date", ""), "charset": page.charset}
+    told |= {"charset_from": page.source} | ({"truncated": "yes"} if was_truncated else {})
+    told |= {"replaced": str(page.num_replaced)} if page.num_replaced else {}
+    return Text(record.place, text, metadata(**told))
+
+
+def _text(record: Record) -> Text | Unreadable:
+    try:
+        text = record.payload.decode()
+    except UnicodeDecodeError as error:
+        return _unreadable(record, NO_CHARSET, f"a text that is not UTF-8: {error.reason}", record.payload)
+    return Text(record.place, text.strip(), metadata(url=_uri(record), date=record.headers.get("warc-date", "")))
+
+
+def _uri(record: Record) -> str:
+    return record.headers.get("warc-target-uri", "").strip("<>")
+
+
+def _unreadable(record: Record, reason: str, detail: str, data: bytes) -> Unreadable:
+    excerpt = data[:_EXCERPT_BYTES].decode(errors="backslashreplace")
+    return Unreadable(record.place, reason, f"{detail}, {_uri(record)}", excerpt)
