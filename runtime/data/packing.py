@@ -6,14 +6,10 @@ give equal rows, so nothing needs to be kept. Documents of one length go at once
 length and a room that meet, and not one for each document.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
-
-Packing = Literal["concatenate", "whole_documents"]
-"""concatenate: a row is any stretch of the source, and begins in the middle of a document more often than not.
-whole_documents: a row holds whole documents and, behind them, padding."""
 
 
 class Packed(NamedTuple):
