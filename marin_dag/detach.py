@@ -20,6 +20,7 @@ from typing import Any
 from marin_dag.errors import UserError
 from marin_dag.provenance import DETACHED_FROM, git_state
 from marin_dag.ray_cluster import first_line, refuse_unreachable, unreachable, use_the_token
+from marin_dag.wishes import RUN_NAME
 
 DRAIN_SECONDS = 3600
 """How long running steps may take to save their work before Ray kills the driver."""
@@ -80,6 +81,7 @@ class DetachedRuns:
                 "excludes": list(NOT_SENT),
                 "env_vars": {
                     "RAY_JOB_STOP_WAIT_TIME_S": str(DRAIN_SECONDS),
+                    RUN_NAME: name,
                     DETACHED_FROM: json.dumps(git_state(folder)),
                 },
             },

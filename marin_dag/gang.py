@@ -25,12 +25,21 @@ SLICE_HEAD_SECONDS = 10.0
 """How long one try for the first host of a slice lasts; between two tries a wish to stop is heard."""
 OTHER_FAILURES_SECONDS = 3.0
 """How long the other members are given to say what they died of: the first to fall need not be the cause."""
+STOPPED_ALONE_SECONDS = 60.0
+"""How long the others may take to leave when one member has left as it was asked to. Hosts that agreed leave together;
+one that did not know waits for the first in a collective, for ever."""
 LOST_PEER_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError", "DistBackendError"})
 """What a collective raises when another member is gone: a consequence if any member has another error to show."""
 
 
 class GangStoppedError(Exception):
     """The gang was asked to stop before it had its hosts."""
+
+
+class HostsDisagreedError(Exception):
+    """Some hosts saved their work and left, and the others went on without them."""
+
+    is_transient = True
 
 
 class Reservation(Protocol):
@@ -119,6 +128,7 @@ class Gang:
         import ray
 
         outcomes: dict[int, Outcome] = {}
+        patience = {"failed": OTHER_FAILURES_SECONDS, "stopped": STOPPED_ALONE_SECONDS}
         deadline = float("inf")
         while running and time.monotonic() < deadline:
             ended, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
@@ -127,11 +137,17 @@ class Gang:
             for reference in ended:
                 index = running.pop(reference)
                 outcomes[index] = self._outcome(reference, index)
-                if outcomes[index].status == "failed":
-                    deadline = min(deadline, time.monotonic() + OTHER_FAILURES_SECONDS)
+                if outcomes[index].status in patience:
+                    deadline = min(deadline, time.monotonic() + patience[outcomes[index].status])
         failures = [outcome.failure for outcome in outcomes.values() if outcome.failure is not None]
         if failures:
             return Outcome(self._task, "failed", failure=cause_of(failures))
+        if running:
+            gone, here = (", ".join(str(host + 1) for host in sorted(who)) for who in (outcomes, running.values()))
+            raise HostsDisagreedError(
+                f"asked to stop, host {gone} left and host {here} did not follow within {STOPPED_ALONE_SECONDS:g} s, "
+                "so that all are ended; the function must have its hosts agree on where to stop."
+            )
         return dataclasses.replace(outcomes[0], task=self._task)
 
     def _outcome(self, reference: Any, index: int) -> Outcome:

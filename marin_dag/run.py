@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, get_args
 
@@ -50,6 +50,7 @@ class Run:
         command: what the user types to go on after a failure.
         back_off_seconds: the wait before the second attempt; it doubles.
         force: keys of committed steps to run again; they must give the same files, and the record stays what it was.
+        is_to_end: asked while running steps save their work; whether to cancel them, as a second Ctrl-C does.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Run:
         command: str,
         back_off_seconds: float = 2.0,
         force: frozenset[str] = frozenset(),
+        is_to_end: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -78,6 +80,7 @@ class Run:
         self._num_interrupts = 0
         self._is_stopping = False
         self._force = set(force)
+        self._is_to_end = is_to_end
         self.failures: dict[str, Failure] = {}
         """Of the steps that failed for good, by key."""
 
@@ -135,10 +138,17 @@ class Run:
                 self._start_what_is_ready()
             elif not self._frontier.running:
                 return
+            else:
+                self._end_if_asked()
             self._release_what_has_ended()  # while those that waited for it run already
             for outcome in self._backend.wait(POLL_SECONDS):
                 self._take(outcome)
             self._tell_what_is_queued()
+
+    def _end_if_asked(self) -> None:
+        with contextlib.suppress(StoreError):  # whoever asks in vain asks again
+            if self._is_to_end():
+                raise KeyboardInterrupt
 
     def _tell_what_is_queued(self) -> None:
         for node in self._frontier.running.values():

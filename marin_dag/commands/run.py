@@ -1,6 +1,7 @@
 """(no command): plan, then run what is not done; with --dry-run only the plan."""
 
 import json
+import os
 import shutil
 import sys
 import time
@@ -14,6 +15,7 @@ from marin_dag.plan import Plan, Verdict
 from marin_dag.plan_document import plan_document
 from marin_dag.records import Records
 from marin_dag.table import render_plan
+from marin_dag.wishes import RUN_NAME, Wishes
 
 
 def plan_and_run(session: Session) -> int:
@@ -95,7 +97,9 @@ def _carry_out(session: Session, plan: Plan) -> int:
     steps = [planned.step for planned in plan.will_run]
     forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
     backend = backend_named(session.parsed.backend)
-    run = Run(steps, session.store, backend, display, command=session.line(), force=forced)
+    name = os.environ.get(RUN_NAME)
+    is_to_end = (lambda: False) if name is None else Wishes(session.store, name).is_to_end
+    run = Run(steps, session.store, backend, display, command=session.line(), force=forced, is_to_end=is_to_end)
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started

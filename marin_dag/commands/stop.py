@@ -1,8 +1,11 @@
-"""stop: let a detached run save its work and end, as one Ctrl-C does to a run in a terminal."""
+"""stop: let a detached run save its work and end, as one Ctrl-C does to a run in a terminal; again: end it at once."""
+
+from typing import Any
 
 from marin_dag.commands.attach import follow
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.wishes import Wishes
 
 
 def _stop(session: Session) -> int:
@@ -12,10 +15,24 @@ def _stop(session: Session) -> int:
     job = runs.newest(session.parsed.names[0] if session.parsed.names else None)
     if job.has_ended:
         raise UserError(f"{job.name} has ended already: {job.status.lower()}.")
-    runs.stop(job.name)
-    print(f"{job.name}: asked to stop; running steps save their work")
+    wishes = Wishes(session.store, job.name)
+    runs.stop(job.name)  # before it is noted: a wish that was not passed on must not count as the first of two
+    is_first = wishes.stop()
+    if session.parsed.now or not is_first:
+        wishes.end()
+        print(f"{job.name}: asked to end at once; what runs is cancelled, what was finished is kept")
+    else:
+        print(f"{job.name}: asked to stop; running steps save their work; stop again to cancel them")
     follow(session, job.name)
+    if runs.newest(job.name).has_ended:
+        wishes.forget()
     return NOTHING_WOULD_RUN
 
 
-COMMAND = Command("stop", "[JOB]", "let a detached run save its work and end", _stop, 0, 1)
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--now", action="store_true", help="(stop) cancel running steps, as stopping twice does")
+
+
+COMMAND = Command(
+    "stop", "[JOB] [--now]", "let a detached run save its work and end; twice: end it now", _stop, 0, 1, _add_arguments
+)

@@ -12,10 +12,11 @@ from tests.marin_dag.cluster_steps import graph
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--marks", required=True)
     parser.add_argument("--gate", type=int, default=-1)
+    parser.add_argument("--deaf", action="store_true")
 
 
 def build(arguments: Namespace) -> list[Step[Any]]:
-    steps = graph(arguments.marks, arguments.gate)
+    steps = graph(arguments.marks, arguments.gate, is_deaf=arguments.deaf)
     return [steps["main"], steps["branch"]]
 
 

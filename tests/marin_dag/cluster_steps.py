@@ -50,6 +50,8 @@ class WalkConfig(BaseModel, frozen=True, extra="forbid"):
     stride: int = 2
     gate_at: Runtime[int] = -1
     """Waits there until the test makes MARKS/open."""
+    is_deaf: Runtime[bool] = False
+    """Whether it waits there even when it is asked to stop."""
     marks: Runtime[str] = ""
 
 
@@ -69,7 +71,7 @@ def walk(config: WalkConfig, context: StepContext) -> Count:
         if number == config.gate_at:
             note(config.marks, f"{context.name}-gate")
             while not (Path(config.marks) / "open").exists():
-                if context.stop_requested():
+                if context.stop_requested() and not config.is_deaf:
                     raise StepStopped(f"at {number}")
                 time.sleep(0.02)
         position = Count(step=number + 1, value=position.value + config.stride)
@@ -110,8 +112,8 @@ def spread(config: SpreadConfig, context: StepContext) -> Count:
     return Count(step=SHARDS, value=sum(context.map(spread_shard, items, in_flight=IN_FLIGHT)))
 
 
-def graph(marks: str, gate: int) -> dict[str, Step[Any]]:
-    main = walk("main", WalkConfig(until_step=12, gate_at=gate, marks=marks))
+def graph(marks: str, gate: int, *, is_deaf: bool = False) -> dict[str, Step[Any]]:
+    main = walk("main", WalkConfig(until_step=12, gate_at=gate, is_deaf=is_deaf, marks=marks))
     return {
         "main": main,
         "branch": walk("branch", WalkConfig(until_step=8, start=main.at(step=5), stride=7, marks=marks)),

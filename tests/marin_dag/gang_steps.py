@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from marin_dag import gang
 from marin_dag.live import display_for
 from marin_dag.ray_backend import RayBackend
 from marin_dag.resources import Cpu, Resources, Tpu
@@ -29,6 +30,8 @@ class SumConfig(BaseModel, frozen=True, extra="forbid"):
     gate_at: Runtime[int] = -1
     """Host 1 waits there until the test makes MARKS/open; host 0 is in the sum by then."""
     mistake: Runtime[bool] = False
+    disagrees: Runtime[bool] = False
+    """Host 1 leaves when it is asked to stop, and tells nobody."""
     marks: Runtime[str] = ""
 
 
@@ -66,6 +69,8 @@ def sums(config: SumConfig, context: StepContext) -> Sums:
             note(config.marks, "gate")
             while not (Path(config.marks) / "open").exists() and not context.stop_requested():
                 time.sleep(0.02)
+        if config.disagrees and host.index == 1 and context.stop_requested():
+            raise StepStopped(f"alone at {number}")
         values = (number + 1) * (1 + np.arange(jax.device_count(), dtype=np.int32))
         spread = jax.make_array_from_callback(values.shape, split, lambda index, values=values: values[index])
         stop = jax.make_array_from_callback(
@@ -90,7 +95,9 @@ def sums(config: SumConfig, context: StepContext) -> Sums:
 def main(arguments: Sequence[str]) -> int:
     prefix, marks, resources = arguments
     gate, mistake = int(os.environ.get("GATE", "-1")), "MISTAKE" in os.environ
-    config = SumConfig(until_step=6, gate_at=gate, mistake=mistake, marks=marks)
+    disagrees = "DISAGREES" in os.environ
+    gang.STOPPED_ALONE_SECONDS = 1.0 if disagrees else gang.STOPPED_ALONE_SECONDS
+    config = SumConfig(until_step=6, gate_at=gate, mistake=mistake, disagrees=disagrees, marks=marks)
     steps: list[Any] = [sums("sums", config, resources=RESOURCES[resources])]
     display = display_for(stream_is_terminal=False)
     return Run(steps, open_store(prefix), RayBackend(), display, command="again", back_off_seconds=0.01).run()

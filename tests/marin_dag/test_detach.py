@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag.records import Record, Records
-from marin_dag.store import open_store
+from marin_dag.store import Entry, open_store
 from tests.marin_dag.cluster_steps import notes
 from tests.marin_dag.test_kill import wait_for
 from tests.ray_nodes import ROOT, RayNodes
@@ -49,6 +49,9 @@ class Terminal:
         process = self.start(*words, **variables)
         output, errors = process.communicate(timeout=240)
         return process.returncode, output, errors
+
+    def notes_to_the_driver(self) -> list[Entry]:
+        return open_store(str(self._folder / "runs")).list("wishes")
 
     def records(self) -> list[Record]:
         records = Records(open_store(str(self._folder / "runs")))
@@ -115,8 +118,26 @@ def test_stop_drains_a_detached_run_and_the_next_one_goes_on(terminal: Terminal)
     ]
 
 
+def test_stopped_twice_a_detached_run_ends_at_once_and_the_next_one_goes_on(terminal: Terminal):
+    assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
+    wait_for(lambda: notes(terminal.marks, "main-gate"))
+    first = terminal.start("stop")
+    assert "running steps save their work; stop again to cancel them" in read_until(first, "stopping: running steps")
+    code, output, errors = terminal("stop")
+    assert code == 0, errors
+    assert "asked to end at once; what runs is cancelled, what was finished is kept" in output
+    assert "interrupted; what was running is cancelled" in output
+    assert "stopped" in first.communicate()[0]
+    assert terminal.notes_to_the_driver() == []
+    (terminal.marks / "open").touch()
+    assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
+    code, output, errors = terminal("attach")
+    assert code == 0, output + errors
+    assert [what for what, _, _ in notes(terminal.marks, "main-from-3")] == ["main-from-3"]
+
+
 def test_leaving_an_attached_run_says_how_to_come_back(terminal: Terminal):
-    assert terminal("--detach", "--gate", "3")[0] == 0
+    assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
     attached = terminal.start("attach")
     read_until(attached, "main  started")
     attached.send_signal(signal.SIGINT)
@@ -124,8 +145,9 @@ def test_leaving_an_attached_run_says_how_to_come_back(terminal: Terminal):
     assert attached.returncode == 130
     assert "goes on without this terminal" in output
     assert f"stop it    python {SCRIPT} stop --prefix" in output
-    (terminal.marks / "open").touch()
-    assert terminal("attach")[0] == 0
+    code, output, errors = terminal("stop", "--now")
+    assert code == 0, errors
+    assert "interrupted; what was running is cancelled" in output
 
 
 def test_without_a_cluster_a_token_or_a_run_it_says_what_is_missing(terminal: Terminal):

@@ -140,6 +140,23 @@ def test_asked_to_stop_all_hosts_stop_at_one_step_and_the_next_run_goes_on(
     assert committed_bytes(tmp_path / "runs") == expected
 
 
+def test_a_host_that_stops_without_the_others_ends_the_gang_and_the_next_run_goes_on(
+    cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(cluster, tmp_path, "machines", GATE="3", DISAGREES="1")
+    marks = tmp_path / "marks"
+    wait_for(lambda: notes(marks, "gate"), process)
+    ((_, _, other),) = notes(marks, "host-0-from-0")
+    process.send_signal(signal.SIGINT)
+    code, output = finish(process)
+    assert code == 1
+    assert "HostsDisagreedError: asked to stop, host 2 left and host 1 did not follow within 1 s" in output
+    assert not Path(f"/proc/{other}").exists()  # it waited in a collective
+    code, output = finish(driver(cluster, tmp_path, "machines"))
+    assert code == 0, output
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
 def test_a_slice_that_loses_a_host_is_waited_for_until_it_is_whole_again(
     cluster: RayNodes, tmp_path: Path, expected: dict[str, object]
 ):
