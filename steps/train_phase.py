@@ -18,7 +18,7 @@ from runtime.data.consumption import NoCache
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.packing_choice import Packing
+from runtime.data.packing import Packing
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule

@@ -22,7 +22,7 @@ from runtime.data.mixing.mixer import MixerState, next_shares
 from runtime.data.mixing.policy import Policy, Sources
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.order import EmptySourceError, Slots, SourceOrder, TokenSource, segments
-from runtime.data.packing_choice import Packing
+from runtime.data.packing import Packing
 from runtime.data.permutation import permuted
 from runtime.data.prefetch import Prefetch
 from runtime.data.shares import apportioned

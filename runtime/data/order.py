@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt64
 
 from runtime.data.activity import Activity
+from runtime.data.best_fit import Packed, packed
 from runtime.data.cache import TokenFormat
-from runtime.data.packing import Packed, packed
-from runtime.data.packing_choice import Packing
+from runtime.data.packing import Packing
 from runtime.data.permutation import key_of, mixed, permuted
 
 BLOCKS_KEPT_PACKED = 2

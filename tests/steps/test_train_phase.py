@@ -312,16 +312,6 @@ def test_another_packing_cannot_go_on_with_the_old_position(phase):
     train_phase.check(packed.model_copy(update=afresh))
 
 
-def test_a_phase_over_whole_documents_ends_with_the_same_bytes_when_it_was_stopped(tmp_path, phase):
-    packed = phase.model_copy(update={"packing": "whole_documents"})
-    whole, stopped = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "stopped", "e" * 64)
-    whole.run(packed)
-    with pytest.raises(StepStopped):
-        stopped.run(packed, stop_after=5)
-    stopped.run(packed)
-    assert stopped.files(8) == whole.files(8)
-
-
 def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase):
     first = train_phase("first", phase)
     jumping = {"start": first, "until_step": 10, "weight_decay": 0.2}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.activity import Activity
+from runtime.data.best_fit import packed
 from runtime.data.loader import DataPosition, Loader, LoaderError
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.packing import packed
 
 ROW = 24
 LENGTHS = st.lists(st.integers(0, 60), max_size=60)
