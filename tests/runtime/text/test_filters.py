@@ -4,17 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.text.batch import TextBatch
 from runtime.text.filter_rules import (
+    BadWords,
     C4Document,
+    C4Lines,
     CodeLayout,
     FineWebQuality,
     GopherQuality,
     GopherRepetition,
+    Language,
     Length,
+    QualityScore,
     RepeatedPeriod,
     SingleCharacter,
 )
-from runtime.text.filters import rejections
+from runtime.text.filters import Measures, Rejection, filtered, findings, rejections
+from tests.runtime.text.plain_rules import figures
 
 SENTENCES = [
     "The river that runs through the valley has carried boats to the sea for longer than anyone can remember.",
@@ -116,3 +122,71 @@ def test_a_text_is_judged_alike_alone_and_in_company(documents):
     rules = [SingleCharacter(), RepeatedPeriod(), GopherQuality(), GopherRepetition(), FineWebQuality(), CodeLayout()]
     alone = [rejections([text], rules)[0] for text in documents]
     assert rejections(documents, rules) == alone
+
+
+PIECES = st.sampled_from(
+    ["the river ", "of and with ", "naïve… ", "yes no ", "#tag ", "...\n", ".\n", '!" ', "\n", "\n\n", "- ", "• a\t"]
+)
+
+
+@given(st.lists(st.lists(PIECES, max_size=60).map("".join), min_size=1, max_size=4))
+def test_every_figure_is_that_of_plain_python_over_each_text(texts):
+    rules = [GopherQuality(), GopherRepetition(), C4Document(forbidden=()), FineWebQuality()]
+    measures = Measures(TextBatch(texts))
+    found = {finding.reason: finding.values for rule in rules for finding in findings(rule, measures)}
+    for index, text in enumerate(texts):
+        expected = figures(text)
+        got = {reason: float(found[reason][index]) for reason in expected}
+        assert got == pytest.approx(expected, abs=1e-12)
+
+
+LINES = [
+    "A line that stays, since it ends as a sentence does.",
+    "A line without an end",
+    "And so on...",
+    "Two words.",
+    "Please turn on JavaScript to see the toys.",
+    "This page uses cookies for its toys.",
+    'He said: "The toy[12] is wound."[citation needed]',
+    f"A word of {'o' * 1_001} is no word.",
+]
+
+
+def test_c4_takes_out_lines_and_judges_what_is_left():
+    (kept,) = filtered(["\n".join(LINES)], [C4Lines(), Length(min_words=5)])
+    assert kept == f'{LINES[0]}\nHe said: "The toy is wound."'
+    (dropped,) = filtered(["\n".join(LINES)], [C4Lines(), C4Document()])
+    assert dropped == Rejection("C4: too few sentences", "2, at least 5")
+    assert filtered([LINES[1]], [C4Lines()]) == [Rejection("C4: no line is left", "0 lines, at least 1")]
+    assert filtered([LINES[1]], [C4Lines(terminal_punctuation=())]) == [LINES[1]]
+
+
+def test_a_rule_before_an_edit_judges_the_whole_text():
+    text = "\n".join([LINES[0], "menu " * 50])
+    assert filtered([text], [Length(min_words=40), C4Lines()]) == [LINES[0]]
+    assert filtered([text], [C4Lines(), Length(min_words=40)]) == [Rejection("too few words", "11, at least 40")]
+
+
+def test_a_bad_word_is_found_as_a_word_and_whatever_its_case():
+    rule = BadWords(words=("darn", "oh my"))
+    assert reason("Well, DARN it.", rule) == reason("Oh my.", rule) == "C4: bad words"
+    assert reason("A darned sock, and ohmy.", rule) is None
+    with pytest.raises(ValueError, match="name the words"):
+        BadWords(words=())
+
+
+GERMAN = "Der Fluss, der durch das Tal fließt, trägt seit Menschengedenken Boote zum Meer, und niemand beklagt sich."
+
+
+def test_the_language_of_a_text_is_held_against_those_that_are_wanted():
+    assert reason(PROSE, Language()) is None
+    assert reason(GERMAN, Language()) == "language: not en"
+    assert reason(GERMAN, Language(languages=("en", "de"))) is None
+    assert rejections(["", " \n"], [Language()]) == [Rejection("language: not en", "0, at least 0.65")] * 2
+
+
+def test_a_score_without_a_classifier_is_an_error():
+    with pytest.raises(ValueError, match="set `quality_classifier`"):
+        rejections([PROSE], [QualityScore(min_score=0.5)])
+    with pytest.raises(ValueError, match="give one of min_score and keep_fraction"):
+        QualityScore()

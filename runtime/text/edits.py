@@ -1,0 +1,28 @@
+"""Edits: rules that take lines out of a text, before the rules after them judge what is left."""
+
+import re
+from collections.abc import Iterator
+
+from runtime.text.filter_rules import C4Lines
+
+_CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
+
+
+def c4_lines(text: str, rule: C4Lines) -> str:
+    """The lines of a text that C4 keeps, without their citation marks; "" if it keeps none."""
+    return "\n".join(_kept(text, rule))
+
+
+def _kept(text: str, rule: C4Lines) -> Iterator[str]:
+    for raw in text.splitlines():
+        words = raw.split()
+        if len(words) < rule.min_words or max(map(len, words)) > rule.max_word_characters:
+            continue
+        line = raw.strip()
+        if rule.remove_citations:
+            line = _CITATION.sub("", line).strip()
+        if rule.terminal_punctuation and (not line.endswith(rule.terminal_punctuation) or line.endswith("...")):
+            continue
+        lower = line.lower()
+        if not any(text in lower for text in rule.forbidden):
+            yield line

@@ -1,0 +1,111 @@
+"""A quality classifier: a linear model over the n-grams of words of a text, as fastText's, in one array.
+
+A text is the mean of its n-grams (fastText: arXiv:1607.01759), each of them a row of the table that its hash names. A
+row is one number: with two classes, fastText's vectors and the layer behind them come to one weight an n-gram. It is
+kept as a NumPy array and a JSON file: nothing in it can run.
+"""
+
+import dataclasses
+import json
+
+import fsspec
+import numpy as np
+
+from runtime.text.batch import TextBatch, mix, ngram_hashes
+
+WEIGHTS_FILE, DESCRIPTION_FILE = "weights.npy", "classifier.json"
+SCALE = 32.0
+"""A mean over hundreds of n-grams is small; this brings the rows to about unit length, where the learning rate fits."""
+_MAX_LOG_ODDS = 32.0
+_STEPS = 1 << 14
+
+
+@dataclasses.dataclass(frozen=True)
+class Features:
+    """N-grams of texts, as rows of the table."""
+
+    indices: np.ndarray
+    """uint32, one after the other."""
+    lengths: np.ndarray
+    """int64, how many each text has."""
+
+
+def features_of(batch: TextBatch, *, max_ngram_words: int, table_bits: int) -> Features:
+    """All n-grams of words of one to `max_ngram_words` words; words are letters and digits, without case."""
+    words = batch.folded_words
+    rows, documents = [], []
+    for length in range(1, max_ngram_words + 1):
+        hashes, first = ngram_hashes(words, length)
+        rows.append((mix(hashes + np.uint64(length)) >> np.uint64(64 - table_bits)).astype(np.uint32))
+        documents.append(words.documents[first])
+    of_document = np.concatenate(documents)
+    order = np.argsort(of_document, kind="stable")
+    return Features(np.concatenate(rows)[order], np.bincount(of_document, minlength=batch.num_documents))
+
+
+@dataclasses.dataclass(frozen=True)
+class QualityModel:
+    """Scores texts; the higher, the more a text is like the positive ones."""
+
+    weights: np.ndarray
+    """float32, one an n-gram's row."""
+    intercept: float
+    max_ngram_words: int
+
+    @property
+    def table_bits(self) -> int:
+        return len(self.weights).bit_length() - 1
+
+    def scores(self, batch: TextBatch) -> np.ndarray:
+        """float64 in (0, 1): the probability of the positive class, as it was in training."""
+        return score_of(self.log_odds(batch))
+
+    def log_odds(self, batch: TextBatch) -> np.ndarray:
+        """float64: what the scores are the sigmoid of."""
+        features = features_of(batch, max_ngram_words=self.max_ngram_words, table_bits=self.table_bits)
+        documents = np.repeat(np.arange(batch.num_documents), features.lengths)
+        sums = np.bincount(documents, self.weights[features.indices], minlength=batch.num_documents)
+        return sums * SCALE / np.maximum(features.lengths, 1) + self.intercept
+
+    def save(self, folder: str) -> None:
+        with fsspec.open(f"{folder}/{WEIGHTS_FILE}", "wb", auto_mkdir=True) as file:
+            np.save(file, self.weights.astype(np.float32), allow_pickle=False)
+        described = {"intercept": self.intercept, "max_ngram_words": self.max_ngram_words, "scale": SCALE}
+        with fsspec.open(f"{folder}/{DESCRIPTION_FILE}", "wb", auto_mkdir=True) as file:
+            file.write(json.dumps(described, sort_keys=True).encode())
+
+    @classmethod
+    def load(cls, folder: str) -> "QualityModel":
+        """What `save` wrote to `folder`."""
+        with fsspec.open(f"{folder}/{WEIGHTS_FILE}", "rb") as file:
+            weights = np.load(file, allow_pickle=False)
+        with fsspec.open(f"{folder}/{DESCRIPTION_FILE}", "rb") as file:
+            described = json.loads(file.read())
+        if described["scale"] != SCALE:
+            raise ValueError(f"{folder}: made with scale {described['scale']}, this code has {SCALE}; train it again.")
+        return cls(weights, described["intercept"], described["max_ngram_words"])
+
+
+def score_of(log_odds: np.ndarray) -> np.ndarray:
+    """The sigmoid, which neither overflows nor reaches 0 or 1 within the range of a table of floats."""
+    return 1 / (1 + np.exp(-np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)))
+
+
+class ScoreCounts:
+    """How many texts have which score, in steps too small to matter, so that shards can be added up."""
+
+    def __init__(self, counts: np.ndarray | None = None) -> None:
+        self.counts = np.zeros(_STEPS, np.int64) if counts is None else counts
+
+    def add(self, log_odds: np.ndarray) -> None:
+        """Counts these texts."""
+        shares = (np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS) + _MAX_LOG_ODDS) / (2 * _MAX_LOG_ODDS)
+        self.counts += np.bincount((shares * (_STEPS - 1)).astype(np.int64), minlength=_STEPS)
+
+    def min_score(self, keep_fraction: float) -> float:
+        """The lowest score of a step at which no more than this fraction of the texts is kept."""
+        at_or_above = np.cumsum(self.counts[::-1])[::-1]
+        step = int(np.argmax(at_or_above <= keep_fraction * at_or_above[0]))
+        if at_or_above[step] > keep_fraction * at_or_above[0]:
+            raise ValueError(f"no score keeps as few as {keep_fraction:g} of the texts: too many have the highest.")
+        return float(score_of(np.array(step * 2 * _MAX_LOG_ODDS / (_STEPS - 1) - _MAX_LOG_ODDS)))

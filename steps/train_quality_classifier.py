@@ -1,0 +1,123 @@
+"""Train a quality classifier: documents of the kind that is wanted and of the kind that is not in, a scorer out."""
+
+import functools
+
+from pydantic import BaseModel, Field
+
+from marin_dag.errors import UserError
+from marin_dag.step import Input, Runtime, StepContext, step
+from steps.documents import DocumentsResult
+
+CLASSIFIER_FOLDER = "classifier"
+
+
+class TrainQualityClassifierConfig(BaseModel, frozen=True, extra="forbid"):
+    """As DCLM's (arXiv:2406.11794, section 4.4): instructions and explanations against pages of the web."""
+
+    positives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
+    negatives: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
+    documents_per_class: int = Field(default=200_000, ge=1)
+    """About how many are sampled, by a hash of their texts; fewer if there are fewer."""
+    max_characters: int = Field(default=20_000, ge=1)
+    """A longer text is judged by its beginning in training, so that one book does not fill the memory."""
+    max_ngram_words: int = Field(default=2, ge=1, le=5)
+    table_bits: int = Field(default=20, ge=8, le=26)
+    """The table has two to this many rows, of 4 bytes."""
+    epochs: int = Field(default=5, ge=1)
+    held_out_share: float = Field(default=0.05, gt=0, lt=1)
+    shards_in_flight: Runtime[int] = 64
+
+
+class QualityClassifierResult(BaseModel, frozen=True, extra="forbid"):
+    classifier: str
+    """Folder of the model, relative to the step's output."""
+    num_positives: int
+    """Documents of either class that were sampled, held-out ones among them."""
+    num_negatives: int
+    num_held_out: int
+    held_out_accuracy: float
+    """Share of the held-out documents of which the more probable class is the right one."""
+    held_out_positives_found: float
+    held_out_negatives_found: float
+
+
+class SampledShard(BaseModel, frozen=True, extra="forbid"):
+    num_documents: int
+
+
+@step(policy="tracked", packages=("numpy", "pyarrow", "scikit-learn"))
+def train_quality_classifier(config: TrainQualityClassifierConfig, context: StepContext) -> QualityClassifierResult:
+    """N-grams shard by shard, chunks of them in one random order, then passes over the chunks in one process."""
+    import numpy as np
+
+    from runtime.text.quality_training import held_out, key_ranges, read_keys, train
+
+    work: list[tuple[str, bool, float]] = []
+    for is_positive, inputs in ((True, config.positives), (False, config.negatives)):
+        total = sum(documents.result.num_documents for documents in inputs)
+        fraction = min(1.0, config.documents_per_class / max(total, 1))
+        work += [
+            (documents.join(shard), is_positive, fraction) for documents in inputs for shard in documents.result.shards
+        ]
+    sample = functools.partial(_sample_shard, config.max_characters, config.max_ngram_words, config.table_bits)
+    sampled = context.map(sample, work, in_flight=config.shards_in_flight, name="features")
+    num_positives, num_negatives = (
+        sum(shard.num_documents for shard, item in zip(sampled, work, strict=True) if item[1] == is_positive)
+        for is_positive in (True, False)
+    )
+    features = [f"{context.output_path}/features/{index:05d}" for index in range(len(work))]
+    keys = np.concatenate([read_keys(path) for path in features])
+    ranges, num_held_out = key_ranges(keys, max(1, int(config.held_out_share * len(keys))))
+    if not num_positives or not num_negatives or len(ranges) == num_held_out:
+        raise UserError(
+            f"{context.name}: {num_positives:,} positive and {num_negatives:,} negative documents are too few to train "
+            "on and to hold some out; give more of both."
+        )
+    gather = functools.partial(_gather_chunk, features)
+    context.map(gather, ranges, in_flight=config.shards_in_flight, name="chunks")
+    chunks = [f"{context.output_path}/chunks/{index:05d}" for index in range(len(ranges))]
+    model = train(
+        chunks[num_held_out:],
+        epochs=config.epochs,
+        max_ngram_words=config.max_ngram_words,
+        table_bits=config.table_bits,
+    )
+    model.save(f"{context.output_path}/{CLASSIFIER_FOLDER}")
+    found = held_out(model, chunks[:num_held_out])
+    num_judged = sum(counts.num_documents for counts in found.values())
+    return QualityClassifierResult(
+        classifier=CLASSIFIER_FOLDER,
+        num_positives=num_positives,
+        num_negatives=num_negatives,
+        num_held_out=num_judged,
+        held_out_accuracy=sum(counts.num_right for counts in found.values()) / num_judged,
+        held_out_positives_found=found[1].num_right / max(found[1].num_documents, 1),
+        held_out_negatives_found=found[0].num_right / max(found[0].num_documents, 1),
+    )
+
+
+def _sample_shard(
+    max_characters: int, max_ngram_words: int, table_bits: int, item: tuple[str, bool, float], path: str
+) -> SampledShard:
+    from runtime.text.documents import read_batches
+    from runtime.text.quality_training import sampled_chunk, write_chunk
+
+    shard, is_positive, fraction = item
+    chunk = sampled_chunk(
+        ([document.text for document in batch] for batch in read_batches(shard)),
+        is_positive=is_positive,
+        fraction=fraction,
+        max_characters=max_characters,
+        max_ngram_words=max_ngram_words,
+        table_bits=table_bits,
+    )
+    write_chunk(path, chunk)
+    return SampledShard(num_documents=len(chunk.keys))
+
+
+def _gather_chunk(features: list[str], keys: tuple[int, int], path: str) -> SampledShard:
+    from runtime.text.quality_training import gathered, write_chunk
+
+    chunk = gathered(features, *keys)
+    write_chunk(path, chunk)
+    return SampledShard(num_documents=len(chunk.keys))

@@ -1,0 +1,58 @@
+"""Pins down: a classifier learns what tells two kinds of text apart, the same each time, and scores as it learned."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from runtime.text.batch import TextBatch
+from runtime.text.quality import QualityModel, ScoreCounts, features_of, score_of
+from runtime.text.quality_training import key_ranges
+
+
+def test_features_are_the_words_and_pairs_of_words_of_each_text_alone():
+    texts = ["The toy, the TOY", "", "toy the"]
+    found = features_of(TextBatch(texts), max_ngram_words=2, table_bits=20)
+    assert found.lengths.tolist() == [7, 0, 3]
+    the, toy, the_toy = found.indices[0], found.indices[1], found.indices[4]
+    assert found.indices[:4].tolist() == [the, toy, the, toy]
+    assert found.indices[6] == the_toy
+    assert found.indices[7:9].tolist() == [toy, the]
+    alone = features_of(TextBatch(texts[2:]), max_ngram_words=2, table_bits=20)
+    assert found.indices[7:].tolist() == alone.indices.tolist()
+
+
+def test_a_saved_model_scores_as_before_and_holds_nothing_that_could_run(tmp_path):
+    model = QualityModel(np.random.default_rng(0).normal(size=1 << 10).astype(np.float32), 0.25, 2)
+    model.save(str(tmp_path))
+    batch = TextBatch(["A toy that winds itself.", "x", ""])
+    assert QualityModel.load(str(tmp_path)).scores(batch).tolist() == model.scores(batch).tolist()
+    assert model.scores(batch)[2] == score_of(np.array(0.25))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["classifier.json", "weights.npy"]
+    np.save(tmp_path / "weights.npy", np.array([{"a": 1}]), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        QualityModel.load(str(tmp_path))
+
+
+def test_the_least_score_of_a_fraction_keeps_no_more_than_it():
+    log_odds = np.random.default_rng(1).normal(scale=6, size=10_000)
+    counts = ScoreCounts()
+    for part in np.array_split(log_odds, 7):
+        counts.add(part)
+    for fraction in (0.01, 0.1, 0.5):
+        kept = np.mean(score_of(log_odds) >= counts.min_score(fraction))
+        assert fraction - 0.005 < kept <= fraction
+    same = ScoreCounts()
+    same.add(np.zeros(100))
+    with pytest.raises(ValueError, match=r"no score keeps as few as 0\.1"):
+        ScoreCounts(np.roll(same.counts, len(same.counts) // 2)).min_score(0.1)
+
+
+def test_copies_of_a_text_are_in_one_range_and_on_one_side_of_what_is_held_out():
+    keys = np.repeat(np.random.default_rng(2).integers(0, 2**63, 3_000, dtype=np.uint64), 3)
+    ranges, num_held_out = key_ranges(keys, 1_000)
+    assert num_held_out >= 1
+    inside = [int(np.sum((keys >= low) & (keys <= high))) for low, high in ranges]
+    assert sum(inside) == len(keys)
+    assert sum(inside[:num_held_out]) == 999
+    assert all(high < next_low for (_, high), (next_low, _) in itertools.pairwise(ranges))
