@@ -47,7 +47,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.kernels.choice import default_kernels
     from runtime.parallel.mesh import MeshShape, make_mesh, platform
-    from runtime.training.train_step import build_eval_step
+    from runtime.training.eval_step import build_eval_step
 
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))

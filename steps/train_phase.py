@@ -41,6 +41,8 @@ EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "ackno
     "publish_every_steps",
     "give_up_seconds",
     "digest_every_steps",
+    "model_parallel",
+    "context_parallel",
     "wandb_project",
 }
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
@@ -116,6 +118,10 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
     give_up_seconds: Runtime[float] = 900.0
     """How long to wait for a block of a growing cache while nobody is building it."""
+    model_parallel: Runtime[int] = Field(default=1, ge=1)
+    """Devices that share the heads and columns of each layer; neighbours."""
+    context_parallel: Runtime[int] = Field(default=1, ge=1)
+    """Devices that share the tokens of each row: for rows too long for one device."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
     wandb_project: Runtime[str | None] = None
@@ -179,7 +185,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.kernels.choice import default_kernels
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import agree, join_hosts
-    from runtime.parallel.mesh import platform
+    from runtime.parallel.mesh import platform, whole_mesh
     from runtime.tracking.events import EventLog
     from runtime.training.control import Control
     from runtime.training.loop import SavingPlan, TrainingStopped, TrainSettings, train
@@ -198,7 +204,11 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         num_slices=host.num_slices,
         slice_index=host.slice_index,
     )
-    mesh = _mesh(context)
+    mesh = whole_mesh(
+        num_slices=context.resources.num_slices if isinstance(context.resources, Tpu) else 1,
+        model=config.model_parallel,
+        context=config.context_parallel,
+    )
     kernels = default_kernels(platform(mesh), sequence_length=config.sequence_length)
     train_step = build_train_step(
         config.model,
@@ -298,16 +308,6 @@ def _result(run: "RunState") -> TrainPhaseResult:
         has_average=run.has_average,
         num_skipped=len(run.metrics.skipped_steps),
     )
-
-
-def _mesh(context: StepContext) -> "Mesh":
-    """Parameters split over all devices of a slice, copied over slices."""
-    import jax
-
-    from runtime.parallel.mesh import MeshShape, make_mesh
-
-    num_slices = context.resources.num_slices if isinstance(context.resources, Tpu) else 1
-    return make_mesh(MeshShape(replica=num_slices, data=jax.device_count() // num_slices))
 
 
 def _newest_state(

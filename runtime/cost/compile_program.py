@@ -18,9 +18,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runtime.cost.chips import slice_of
 from runtime.cost.program import collectives
 from runtime.cost.request import Compiled, Request
-from runtime.parallel.mesh import BATCH_AXES, MeshShape, make_mesh
+from runtime.parallel.mesh import TOKEN_AXES, MeshShape, make_mesh
+from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
-from runtime.training.train_step import Hyperparameters, eval_program, train_program
+from runtime.training.train_step import Hyperparameters, train_program
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 
@@ -41,7 +42,7 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
     """Shapes, dtypes and places of what the program takes."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     shape = request.global_batch_size, request.sequence_length
-    tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, PartitionSpec(BATCH_AXES)))
+    tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, TOKEN_AXES))
     frequencies = jax.ShapeDtypeStruct((request.model.head_dim // 2,), np.float32, sharding=everywhere)
     state = placed_shapes(request.model, mesh, request.with_average, request.skip_window_steps)
     if request.step == "eval":

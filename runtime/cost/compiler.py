@@ -27,7 +27,8 @@ ENVIRONMENT = {
 }
 PACKAGES = ("jax", "jaxlib", "libtpu")
 SOURCES = (
-    *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/state.py"),
+    *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/eval_step.py"),
+    *("training/objective.py", "training/state.py"),
     *("cost/compile_program.py", "cost/program.py", "cost/chips.py"),
 )
 _TOO_LARGE = re.compile(r"E100[01]: (CompileTime(?:Hbm|ScopedVmem)Oom: [^\n]*)")

@@ -21,7 +21,7 @@ from runtime.data.loader import segments
 
 if TYPE_CHECKING:
     from runtime.model.llama import Llama
-    from runtime.training.train_step import EvalStep
+    from runtime.training.eval_step import EvalStep
 
 PADDING_SEGMENT = -1
 

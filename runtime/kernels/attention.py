@@ -1,7 +1,8 @@
 """Causal attention between tokens of one document: the definition, and the one place that chooses a kernel.
 
 All kernels take [batch, sequence, heads, head_dim] with grouped key-value heads, scale by head_dim ** -0.5, and
-hold the softmax in float32. Every token sees at least itself, so no row is empty.
+hold the softmax in float32. Every token sees at least itself, so no row is empty. The queries may be a stretch of
+longer rows: `first_row` is the position at which it begins, and keys, values and segment ids are those of the rows.
 """
 
 from collections.abc import Callable
@@ -12,43 +13,47 @@ from jaxtyping import Array, Float, Int32
 
 from runtime.kernels import attention_tpu
 
-Query = Float[Array, "batch sequence heads head_dim"]
+Query = Float[Array, "batch stretch heads head_dim"]
 KeyValue = Float[Array, "batch sequence kv_heads head_dim"]
 SegmentIds = Int32[Array, "batch sequence"]
 
 QUERY_BLOCK = 512  # rows of the score matrix that "chunked" holds at a time
 
 
-def reference(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds) -> Query:
+def reference(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, first_row: int = 0) -> Query:
     """The definition. Holds all scores, so it suits short sequences."""
-    return _attend_rows(query, key, value, segment_ids, first_row=0)
+    end = first_row + query.shape[1]
+    return _attend_rows(query, key[:, :end], value[:, :end], segment_ids[:, :end], first_row=first_row)
 
 
-def chunked(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds) -> Query:
+def chunked(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, first_row: int = 0) -> Query:
     """Blocks of queries, each against the keys up to its end; scores are computed again in the backward pass.
 
     The last block may be short. Key blocks after a query block are never touched: half the products of `reference`.
     """
     rows = jax.checkpoint(_attend_rows, static_argnums=4)
     blocks = []
-    for first_row in range(0, query.shape[1], QUERY_BLOCK):
-        end = min(first_row + QUERY_BLOCK, query.shape[1])
-        blocks.append(rows(query[:, first_row:end], key[:, :end], value[:, :end], segment_ids[:, :end], first_row))
+    for begin in range(0, query.shape[1], QUERY_BLOCK):
+        block = query[:, begin : begin + QUERY_BLOCK]
+        end = first_row + begin + block.shape[1]
+        blocks.append(rows(block, key[:, :end], value[:, :end], segment_ids[:, :end], first_row + begin))
     return jnp.concatenate(blocks, axis=1)
 
 
-KERNELS: dict[str, Callable[[Query, KeyValue, KeyValue, SegmentIds], Query]] = {
+KERNELS: dict[str, Callable[..., Query]] = {
     "reference": reference,
     "chunked": chunked,
     "splash": attention_tpu.splash,
 }
 
 
-def attend(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, kernel: str) -> Query:
+def attend(
+    query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, kernel: str, first_row: int = 0
+) -> Query:
     """Runs the kernel it is told to, or raises; a kernel refuses a shape, never hands it on."""
     if kernel not in KERNELS:
         raise ValueError(f"attention kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}; see kernels.choice.")
-    return KERNELS[kernel](query, key, value, segment_ids)
+    return KERNELS[kernel](query, key, value, segment_ids, first_row=first_row)
 
 
 def _attend_rows(query: Array, key: Array, value: Array, segment_ids: Array, first_row: int) -> Array:

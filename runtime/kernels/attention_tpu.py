@@ -11,33 +11,38 @@ LANES = 128  # a key block is a whole number of vector lanes
 
 
 def splash(
-    query: Float[Array, "batch sequence heads head_dim"],
+    query: Float[Array, "batch stretch heads head_dim"],
     key: Float[Array, "batch sequence kv_heads head_dim"],
     value: Float[Array, "batch sequence kv_heads head_dim"],
     segment_ids: Int32[Array, "batch sequence"],
     *,
+    first_row: int = 0,
     interpret: bool = False,
-) -> Float[Array, "batch sequence heads head_dim"]:
+) -> Float[Array, "batch stretch heads head_dim"]:
     """Blocks of scores live in the chip's vector memory only; blocks above the diagonal are never computed."""
     _, sequence_length, num_heads, head_dim = query.shape
+    end = first_row + sequence_length
+    key, value, segment_ids = key[:, :end], value[:, :end], segment_ids[:, :end]
     block = min(BLOCK, sequence_length)
     if sequence_length % block or block % LANES:
         raise ValueError(
             f"attention kernel 'splash': sequence length {sequence_length} is not a whole number of blocks of "
             f"{block} tokens, or the block not one of {LANES}; use a multiple of {BLOCK}, or of {LANES} below it."
         )
-    kernel = _kernel(num_heads, sequence_length, block, interpret)
+    kernel = _kernel(num_heads, sequence_length, first_row, block, interpret)
 
     def one_sequence(query: Array, key: Array, value: Array, segments: Array) -> Array:
-        return kernel(query, key, value, segment_ids=splash_attention.SegmentIds(q=segments, kv=segments))
+        ids = splash_attention.SegmentIds(q=segments[first_row:], kv=segments)
+        return kernel(query, key, value, segment_ids=ids)
 
     query, key, value = (part.swapaxes(1, 2) for part in (query * head_dim**-0.5, key, value))
     return jax.vmap(one_sequence)(query, key, value, segment_ids).swapaxes(1, 2)
 
 
-def _kernel(num_heads: int, sequence_length: int, block: int, interpret: bool) -> Callable[..., Array]:
+def _kernel(num_heads: int, num_rows: int, first_row: int, block: int, interpret: bool) -> Callable[..., Array]:
+    shape = num_rows, first_row + num_rows
     mask = splash_attention.MultiHeadMask(
-        [splash_attention.CausalMask((sequence_length, sequence_length)) for _ in range(num_heads)]
+        [splash_attention.CausalMask(shape, offset=first_row) for _ in range(num_heads)]
     )
     sizes = splash_attention.BlockSizes(
         block_q=block,

@@ -20,6 +20,7 @@ from runtime.kernels.attention import attend
 from runtime.model.config import LlamaConfig
 from runtime.model.initialization import normal
 from runtime.model.rotary import Frequencies, rotate, rotation
+from runtime.parallel.spread import ALONE, Spread
 
 Remat = Literal["none", "dots", "full"]
 REMATS: tuple[str, ...] = get_args(Remat)
@@ -55,6 +56,7 @@ class Computation(NamedTuple):
     remat: Remat
     gather: Gather
     regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
+    spread: Spread = ALONE
 
 
 def whole(
@@ -130,17 +132,32 @@ class Llama(eqx.Module):
         computation: Computation,
     ) -> Float[Array, "batch sequence hidden_size"]:
         """Final hidden states after the last norm. Tokens attend to earlier ones of equal segment id only."""
+        hidden = self.own_hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
+        return hidden.reshape(*tokens.shape, -1)
+
+    def own_hidden_states(
+        self,
+        tokens: Int32[Array, "batch sequence"],
+        segment_ids: Int32[Array, "batch sequence"],
+        frequencies: Frequencies,
+        *,
+        config: LlamaConfig,
+        computation: Computation,
+    ) -> Hidden:
+        """The same of the tokens that `computation.spread` gives this device, as rows; without one, of all."""
+        spread = computation.spread
         embedding = computation.gather("embed_tokens", self.embed_tokens)
-        hidden = jnp.take(embedding, tokens.reshape(-1), axis=0)
-        turn = rotation(frequencies, tokens.shape[1])
+        hidden = jnp.take(embedding, spread.own_tokens(tokens.reshape(-1)), axis=0)
+        cosine, sine = rotation(frequencies, tokens.shape[1] * spread.context)
+        turn = spread.own_positions(cosine), spread.own_positions(sine)
+        row_segments = spread.gather_sequence(segment_ids)
 
         def layer(hidden: Hidden, stored: LlamaLayers) -> tuple[Hidden, None]:
             weights = checkpoint_name(computation.gather("layers", stored), GATHERED)
-            return _layer(weights, hidden, segment_ids, turn, config, computation.attention_kernel), None
+            return _layer(weights, hidden, tokens.shape, row_segments, turn, config, computation), None
 
         hidden, _ = lax.scan(_rematerialised(layer, computation), hidden, self.layers)
-        hidden = rms_norm(hidden, computation.gather("norm", self.norm), config.rms_norm_eps)
-        return hidden.reshape(*tokens.shape, -1)
+        return rms_norm(hidden, computation.gather("norm", self.norm), config.rms_norm_eps)
 
     def head(self, computation: Computation) -> Float[Array, "hidden_size vocab_size"]:
         """The output matrix in its computing form; the transposed embedding where tied."""
@@ -174,23 +191,33 @@ def rms_norm(
 def _layer(
     weights: LlamaLayers,
     hidden: Hidden,
-    segment_ids: Int32[Array, "batch sequence"],
+    shape: tuple[int, ...],
+    row_segments: Int32[Array, "batch row"],
     turn: tuple[Float32[Array, "sequence half_head_dim"], Float32[Array, "sequence half_head_dim"]],
     config: LlamaConfig,
-    attention_kernel: str,
+    computation: Computation,
 ) -> Hidden:
-    batch, sequence = segment_ids.shape
-    normed = rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps)
-    query = (normed @ weights.q_proj).reshape(batch, sequence, config.num_attention_heads, config.head_dim)
-    key = (normed @ weights.k_proj).reshape(batch, sequence, config.num_key_value_heads, config.head_dim)
-    value = (normed @ weights.v_proj).reshape(batch, sequence, config.num_key_value_heads, config.head_dim)
+    """`hidden` is of this device's tokens; `shape` is that of its batch, whose stretches are part of longer rows."""
+    spread = computation.spread
+    normed = spread.gather_tokens(rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps))
+    query = (normed @ weights.q_proj).reshape(*shape, -1, config.head_dim)
+    key = (normed @ weights.k_proj).reshape(*shape, -1, config.head_dim)
+    value = (normed @ weights.v_proj).reshape(*shape, -1, config.head_dim)
     if weights.q_norm is not None and weights.k_norm is not None:
         query = rms_norm(query, weights.q_norm, config.rms_norm_eps)
         key = rms_norm(key, weights.k_norm, config.rms_norm_eps)
-    mixed = attend(rotate(query, *turn), rotate(key, *turn), value, segment_ids, kernel=attention_kernel)
-    hidden = hidden + mixed.reshape(batch * sequence, -1) @ weights.o_proj
-    normed = rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps)
-    return hidden + (jax.nn.silu(normed @ weights.gate_proj) * (normed @ weights.up_proj)) @ weights.down_proj
+    query, key = rotate(query, *turn), spread.gather_sequence(rotate(key, *turn))
+    value = spread.gather_sequence(value)
+
+    def mixed_from(first_row: int) -> Array:
+        kernel = computation.attention_kernel
+        return attend(query, key, value, row_segments, first_row=first_row, kernel=kernel)
+
+    mixed = spread.by_stretch(shape[1], mixed_from)
+    hidden = hidden + spread.scatter_tokens(mixed.reshape(normed.shape[0], -1) @ weights.o_proj)
+    normed = spread.gather_tokens(rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps))
+    gated = jax.nn.silu(normed @ weights.gate_proj) * (normed @ weights.up_proj)
+    return hidden + spread.scatter_tokens(gated @ weights.down_proj)
 
 
 def _rematerialised(layer: Callable, computation: Computation) -> Callable:

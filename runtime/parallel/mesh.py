@@ -2,8 +2,9 @@
 
 replica: whole copies of the parameters, one a slice. data_x, data_y, data_z: parameters, moments and batch are split
 over all three (FSDP); on a TPU they are the axes of its torus, because a collective over one physical axis runs on the
-ring of that axis, and one over a flattened torus becomes something slower. model and context: tensor and sequence
-parallelism.
+ring of that axis, and one over a flattened torus becomes something slower. model: heads and columns of the products are
+split over it (tensor parallelism). context: each row's tokens are. Both also hold parts of the parameters, and lie on
+neighbouring devices.
 """
 
 import math
@@ -12,11 +13,15 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, PartitionSpec
 
 DATA_AXES = ("data_x", "data_y", "data_z")
 AXES = ("replica", *DATA_AXES, "model", "context")
 BATCH_AXES = ("replica", *DATA_AXES)
+TOKEN_AXES = PartitionSpec(BATCH_AXES, "context")
+"""How [batch, sequence] lies on a mesh."""
+COPY_AXES = (*DATA_AXES, "context", "model")
+"""Over these, one copy of the parameters is split."""
 
 Torus = tuple[int, int, int]
 
@@ -41,12 +46,6 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, 
     for axis, size in zip(MeshShape._fields, shape, strict=True):
         if size < 1:
             raise ValueError(f"MeshShape.{axis} is {size}; every axis has at least one device.")
-    for axis in ("model", "context"):
-        if getattr(shape, axis) > 1:
-            raise NotImplementedError(
-                f"MeshShape.{axis} is {getattr(shape, axis)}; tensor and context parallelism are not built yet. "
-                "Give the devices to `data` or `replica`."
-            )
     if math.prod(shape) != len(devices):
         raise ValueError(
             f"MeshShape {tuple(shape)} needs {math.prod(shape)} devices and there are {len(devices)}; "
@@ -61,9 +60,25 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, 
     return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
+def whole_mesh(*, num_slices: int = 1, model: int = 1, context: int = 1) -> Mesh:
+    """A mesh over all devices of this run: a replica a slice, and to data what model and context leave of it."""
+    num_devices, shared = jax.device_count() // num_slices, model * context
+    if num_devices % shared:
+        raise ValueError(
+            f"model x context is {shared}, which does not divide the {num_devices} devices of a slice; choose sizes "
+            "that do."
+        )
+    return make_mesh(MeshShape(num_slices, num_devices // shared, model, context))
+
+
 def data_size(mesh: Mesh) -> int:
-    """Devices that share one copy of the parameters."""
+    """Devices of the three data axes."""
     return math.prod(mesh.shape[axis] for axis in DATA_AXES)
+
+
+def copy_size(mesh: Mesh) -> int:
+    """Devices that share one copy of the parameters."""
+    return math.prod(mesh.shape[axis] for axis in COPY_AXES)
 
 
 def num_batch_parts(mesh: Mesh) -> int:
@@ -78,7 +93,10 @@ def platform(mesh: Mesh) -> str:
 
 
 def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray, Torus]:
-    """Devices in the order of (slice, x, y, z), and the sizes of the torus that a replica fills."""
+    """Devices in the order of (slice, x, y, z, model, context), and the sizes of the data axes.
+
+    The model and context axes are cut from the last axis of the torus that they divide.
+    """
     if devices[0].platform != "tpu" or len(devices) == 1:
         return np.array(devices), (shape.data, 1, 1)
     places = {device: (getattr(device, "slice_index", None) or 0, *device.coords) for device in devices}
@@ -88,10 +106,21 @@ def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray,
             f"{len(devices)} devices share {len(set(places.values()))} chips: two cores a chip count as two devices. "
             "Run v4 with megacore, where a chip is one device."
         )
-    if num_slices != shape.replica or math.prod(sizes) != shape.data:
+    inner = shape.model * shape.context
+    if num_slices != shape.replica or math.prod(sizes) != shape.data * inner:
         raise ValueError(
-            f"MeshShape has replica={shape.replica}, data={shape.data}, and the devices are {num_slices} slices of "
-            f"{'x'.join(map(str, sizes))} chips; a replica is one slice: "
-            f"MeshShape(replica={num_slices}, data={math.prod(sizes)})."
+            f"MeshShape has replica={shape.replica}, data x model x context={shape.data * inner}, and the devices are "
+            f"{num_slices} slices of {'x'.join(map(str, sizes))} chips; a replica is one slice: "
+            f"MeshShape(replica={num_slices}, data={math.prod(sizes)}), or parts of data for model and context."
         )
-    return np.array(sorted(devices, key=places.__getitem__)), (sizes[0], sizes[1], sizes[2])
+    placed = np.array(sorted(devices, key=places.__getitem__)).reshape(num_slices, *sizes)
+    divided = [axis for axis, size in enumerate(sizes) if size % inner == 0]
+    if not divided:
+        raise ValueError(
+            f"model x context is {inner}, which divides no axis of a torus of {'x'.join(map(str, sizes))} chips; "
+            "take sizes whose product does."
+        )
+    cut = divided[-1]
+    sizes[cut] //= inner
+    placed = placed.reshape(*placed.shape[: cut + 1], sizes[cut], inner, *placed.shape[cut + 2 :])
+    return np.moveaxis(placed, cut + 2, -1), (sizes[0], sizes[1], sizes[2])

@@ -1,7 +1,8 @@
-"""Where each parameter lives: split along its hidden_size dimension over the data axes, copied over the others.
+"""Where each parameter lives: split along its hidden_size dimension over all axes but replica, which holds copies.
 
-One rule for all tensors. Every tensor of a Llama but the QK-norms has a dimension of size hidden_size, so a mesh fits
-if and only if the product of its data axes divides hidden_size.
+Every tensor of a Llama but the QK-norms has a dimension of size hidden_size. The other dimension of the matrices of a
+layer is one of heads or of intermediate_size: there the model axis splits it instead, for good. A device computes
+with its own heads and columns and never gathers those of others.
 """
 
 import dataclasses
@@ -14,33 +15,41 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama, LlamaLayers
 from runtime.parallel.collectives import gather, splits
-from runtime.parallel.mesh import DATA_AXES, data_size
+from runtime.parallel.mesh import COPY_AXES, copy_size
 
 PartT = TypeVar("PartT")
 
-_FIRST, _SECOND = PartitionSpec(DATA_AXES), PartitionSpec(None, DATA_AXES)
+_FIRST, _SECOND = PartitionSpec(COPY_AXES), PartitionSpec(None, COPY_AXES)
+_BUT_MODEL = tuple(axis for axis in COPY_AXES if axis != "model")
+_IN, _OUT = PartitionSpec(_BUT_MODEL, "model"), PartitionSpec("model", _BUT_MODEL)
 _LAYERS = {
     "input_layernorm": _FIRST,
-    "q_proj": _FIRST,
-    "k_proj": _FIRST,
-    "v_proj": _FIRST,
-    "o_proj": _SECOND,
+    "q_proj": _IN,
+    "k_proj": _IN,
+    "v_proj": _IN,
+    "o_proj": _OUT,
     "q_norm": PartitionSpec(),
     "k_norm": PartitionSpec(),
     "post_attention_layernorm": _FIRST,
-    "gate_proj": _FIRST,
-    "up_proj": _FIRST,
-    "down_proj": _SECOND,
+    "gate_proj": _IN,
+    "up_proj": _IN,
+    "down_proj": _OUT,
 }
 
 
 def check_placement(config: LlamaConfig, mesh: Mesh) -> None:
     """Raises where the mesh cannot hold the model."""
-    if config.hidden_size % data_size(mesh):
+    if config.hidden_size % copy_size(mesh):
         raise ValueError(
-            f"LlamaConfig.hidden_size is {config.hidden_size}, which the data axes of {data_size(mesh)} devices "
-            "do not divide; choose data axes that do, and put the other devices on the replica axis."
+            f"LlamaConfig.hidden_size is {config.hidden_size}, which the data, context and model axes of "
+            f"{copy_size(mesh)} devices do not divide; choose axes that do, and put the others on the replica axis."
         )
+    for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+        if getattr(config, field) % mesh.shape["model"]:
+            raise ValueError(
+                f"LlamaConfig.{field} is {getattr(config, field)}, which the model axis of {mesh.shape['model']} "
+                "devices does not divide; choose a smaller one, and give the other devices to data or context."
+            )
 
 
 def layer_specs(config: LlamaConfig) -> LlamaLayers:
@@ -74,7 +83,7 @@ def shardings(specs: PartT, mesh: Mesh) -> PartT:
 class Sharded:
     """The `Gather` of a model whose parameters are placed by `parameter_specs`, inside `jax.shard_map`.
 
-    Gradients come back split as the parameters are and summed over the data axes; the replica axis is left to the
+    Gradients come back split as the parameters are and summed over all axes but replica, which is left to the
     caller, who sums once a step and not once a micro-batch.
     """
 
@@ -88,10 +97,12 @@ class Sharded:
         sizes = dict(self.axis_sizes)
 
         def gather_one(spec: PartitionSpec, shard: jax.Array) -> jax.Array:
+            # Each device has seen other tokens, or other heads: a gradient is the sum over all of them.
             split = splits(spec, sizes)
-            split_axes = {axis for _, axis in split}
-            sum_axes = tuple(axis for axis in DATA_AXES if sizes[axis] > 1 and axis not in split_axes)
-            return gather(shard, split, sum_axes, self.compute_dtype, self.reduce_dtype)
+            copied = tuple(axis for axis in COPY_AXES if sizes[axis] > 1 and not split)
+            own_columns = {index for index, entry in enumerate(spec) if entry == "model"}
+            gathered = tuple((dimension, axis) for dimension, axis in split if dimension not in own_columns)
+            return gather(shard, gathered, copied, self.compute_dtype, self.reduce_dtype)
 
         return jax.tree.map(gather_one, specs, part, is_leaf=_is_spec)
 

@@ -383,11 +383,6 @@ def read_metadata(path: str) -> dict[str, Any]:
     return json.loads(reader.read(f"{reader.name}/metadata.json"))
 
 
-def read_manifest(path: str) -> Manifest:
-    """What a complete checkpoint holds; raises if there is none."""
-    return _Reader(path).manifest
-
-
 def read_beside(path: str, key: str) -> bytes:
     """A file that was saved beside the checkpoint, verified."""
     return _Reader(path).read(key)

@@ -18,21 +18,26 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.choice import check_kernels
-from runtime.kernels.cross_entropy import CrossEntropy, linear_cross_entropy
 from runtime.model.config import LlamaConfig, Rope
-from runtime.model.llama import REMATS, Computation, Llama, Remat, Whole
+from runtime.model.llama import REMATS, Computation, Llama, Remat
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import averaged
 from runtime.optim.skipping import Verdict, judged, remembered, unless
 from runtime.parallel.collectives import splits
 from runtime.parallel.compiler_options import compiler_options
-from runtime.parallel.mesh import BATCH_AXES, DATA_AXES, data_size, num_batch_parts, platform
-from runtime.parallel.placement import Sharded, check_placement, parameter_specs
+from runtime.parallel.mesh import BATCH_AXES, COPY_AXES, TOKEN_AXES, platform
+from runtime.parallel.placement import check_placement, parameter_specs
+from runtime.training.objective import (
+    Batch,
+    Scalar,
+    Tokens,
+    check_batch,
+    computation_on,
+    next_tokens,
+    token_losses,
+)
 from runtime.training.state import TrainState, state_specs
-
-Scalar = Float32[Array, ""]
-Tokens = Int32[Array | np.ndarray, "batch sequence"]
 
 
 class Hyperparameters(NamedTuple):
@@ -78,15 +83,7 @@ class SkipMetrics(NamedTuple):
     num_consecutive: Int32[Array, ""]  # updates left out since the last good one, this one included
 
 
-class TokenLosses(NamedTuple):
-    """`loss` is 0 where there is no target."""
-
-    loss: Float32[Array, "batch sequence"]
-    has_target: Bool[Array, "batch sequence"]
-
-
 TrainStep = Callable[[TrainState, Tokens, Tokens, Hyperparameters], tuple[TrainState, StepMetrics]]
-EvalStep = Callable[[Llama, Tokens, Tokens], TokenLosses]
 
 
 def build_train_step(
@@ -124,30 +121,8 @@ def build_train_step(
     def step(
         state: TrainState, tokens: Tokens, segment_ids: Tokens, hyperparameters: Hyperparameters
     ) -> tuple[TrainState, StepMetrics]:
-        _check_batch(tokens, config, mesh, num_microbatches)
+        check_batch(tokens, config, mesh, num_microbatches)
         return program(state, tokens, segment_ids, np.asarray(hyperparameters, np.float32), frequencies)
-
-    return step
-
-
-def build_eval_step(
-    config: LlamaConfig,
-    rope: Rope,
-    mesh: Mesh,
-    *,
-    attention_kernel: str,
-    loss_kernel: str,
-    compute_dtype: jax.typing.DTypeLike,
-) -> EvalStep:
-    """`step(params, tokens, segment_ids) -> TokenLosses`, with parameters placed as the train step leaves them."""
-    program = eval_program(
-        config, mesh, attention_kernel=attention_kernel, loss_kernel=loss_kernel, compute_dtype=compute_dtype
-    )
-    frequencies = inverse_frequencies(rope, config.head_dim)
-
-    def step(params: Llama, tokens: Tokens, segment_ids: Tokens) -> TokenLosses:
-        _check_batch(tokens, config, mesh, 1)
-        return program(params, tokens, segment_ids, frequencies)
 
     return step
 
@@ -173,68 +148,53 @@ def train_program(
     _check_remat(remat)
     if num_microbatches < 1:
         raise ValueError(f"num_microbatches is {num_microbatches}; it must be at least 1.")
-    computation = _computation(config, mesh, attention_kernel, np.dtype(compute_dtype), remat, np.dtype(reduce_dtype))
+    computation = computation_on(
+        mesh,
+        config,
+        attention_kernel=attention_kernel,
+        compute_dtype=compute_dtype,
+        remat=remat,
+        reduce_dtype=reduce_dtype,
+    )
     return _train_program(config, mesh, computation, loss_kernel, num_microbatches, donate)
-
-
-def eval_program(
-    config: LlamaConfig,
-    mesh: Mesh,
-    *,
-    attention_kernel: str,
-    loss_kernel: str,
-    compute_dtype: jax.typing.DTypeLike,
-) -> Callable:
-    """The program of `build_eval_step`. Its arguments: parameters, tokens, segment ids, rotary frequencies."""
-    check_placement(config, mesh)
-    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    dtype = np.dtype(compute_dtype)
-    computation = _computation(config, mesh, attention_kernel, dtype, "none", np.dtype(np.float32))
-    return _eval_program(config, mesh, computation, loss_kernel)
-
-
-def next_tokens(
-    tokens: Tokens, segment_ids: Tokens
-) -> tuple[Int32[Array, "batch sequence"], Bool[Array, "batch sequence"]]:
-    """Label of each position and whether it has one: the next token, where it is of the same document."""
-    labels = jnp.roll(tokens, -1, axis=1)
-    is_same = jnp.asarray(segment_ids) == jnp.roll(segment_ids, -1, axis=1)
-    is_last = jnp.arange(tokens.shape[1]) == tokens.shape[1] - 1
-    return labels, is_same & ~is_last[None, :]
 
 
 @functools.cache
 def _train_program(
     config: LlamaConfig, mesh: Mesh, computation: Computation, loss_kernel: str, num_microbatches: int, donate: bool
 ) -> Callable:
-    axes = tuple(axis for axis in BATCH_AXES if mesh.shape[axis] > 1)
+    spread = computation.spread
+    losses = functools.partial(token_losses, config=config, computation=computation, loss_kernel=loss_kernel)
+    row_axes, token_axes, all_axes = (
+        tuple(axis for axis in axes if mesh.shape[axis] > 1)
+        for axes in (BATCH_AXES, (*BATCH_AXES, "context"), (*BATCH_AXES, "context", "model"))
+    )
+    context = tuple(axis for axis in ("context",) if spread.context > 1)
 
     def update(
         state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array
     ) -> tuple[TrainState, StepMetrics]:
         told = dict(zip(Hyperparameters._fields, packed, strict=True))
-        labels, has_target = next_tokens(tokens, segment_ids)
+        labels, has_target = next_tokens(tokens, segment_ids, spread)
         row_targets = jnp.sum(has_target, axis=1, dtype=jnp.int32)
-        num_targets = _sum_over(axes, jnp.sum(row_targets))
+        num_targets = _sum_over(token_axes, jnp.sum(row_targets))
         # A batch without any target has weights 0 and gradients 0, not 0/0.
         weights = has_target.astype(jnp.float32) / jnp.maximum(num_targets, 1).astype(jnp.float32)
 
-        def objective(params: Llama, batch: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
-            tokens, segment_ids, labels, weights = batch
-            hidden = params.hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
-            result = _cross_entropy(params, hidden, labels, weights, told["z_loss"], computation, loss_kernel)
-            flat = weights.reshape(-1)
-            normalizer = result.log_normalizer
-            figures = [flat * result.loss, flat * jnp.square(normalizer), flat * normalizer]
+        def objective(params: Llama, batch: Batch) -> tuple[Array, tuple[Array, Array]]:
+            result = losses(params, batch, frequencies, z_loss=told["z_loss"])
+            own, normalizer = spread.own_tokens(batch.weights.reshape(-1)), result.log_normalizer
+            figures = [own * result.loss, own * jnp.square(normalizer), own * normalizer]
             # Select, do not multiply: what lies at a position without target may be anything.
-            row_loss = jnp.sum(jnp.where(weights > 0, result.loss.reshape(weights.shape), 0.0), axis=1)
+            loss = spread.gather_tokens(result.loss).reshape(batch.weights.shape)
+            row_loss = jnp.sum(jnp.where(batch.weights > 0, loss, 0.0), axis=1)
             return result.objective, (jnp.stack([jnp.sum(figure) for figure in figures]), row_loss)
 
-        batch: tuple[Array, ...] = (tokens, segment_ids, labels, weights)
+        batch = Batch(tokens, segment_ids, labels, weights)
         gradients, figures, row_loss = _gradients(objective, state.params, batch, num_microbatches)
         if mesh.shape["replica"] > 1:
             gradients = jax.tree.map(lambda leaf: lax.psum(leaf, "replica"), gradients)
-        loss, mean_square, mean_log_normalizer = _sum_over(axes, figures)
+        loss, mean_square, mean_log_normalizer = _sum_over(all_axes, figures)
 
         norm = functools.partial(_global_norm, config=config, mesh=mesh)
         grad_norm = norm(gradients)
@@ -271,8 +231,8 @@ def _train_program(
             param_norm=norm(new_state.params),
             num_targets=num_targets,
             mean_log_normalizer=mean_log_normalizer,
-            row_loss=_all_rows(axes, row_loss),
-            row_targets=_all_rows(axes, row_targets),
+            row_loss=_all_rows(row_axes, _sum_over(context, row_loss)),
+            row_targets=_all_rows(row_axes, _sum_over(context, row_targets)),
             skip=skip,
         )
         return new_state, metrics
@@ -280,11 +240,11 @@ def _train_program(
     def program(state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array) -> Any:
         forms = {"with_average": state.average is not None, "with_history": state.history is not None}
         specs = state_specs(config, **forms)
-        batch_spec, everywhere = PartitionSpec(BATCH_AXES), PartitionSpec()
+        everywhere = PartitionSpec()
         mapped = jax.shard_map(
             update,
             mesh=mesh,
-            in_specs=(specs, batch_spec, batch_spec, everywhere, everywhere),
+            in_specs=(specs, TOKEN_AXES, TOKEN_AXES, everywhere, everywhere),
             out_specs=(specs, everywhere),
             check_vma=False,  # the splash kernel's outputs carry no varying-axes type
         )
@@ -293,48 +253,7 @@ def _train_program(
     return jax.jit(program, donate_argnums=(0,) if donate else (), compiler_options=compiler_options(mesh))
 
 
-@functools.cache
-def _eval_program(config: LlamaConfig, mesh: Mesh, computation: Computation, loss_kernel: str) -> Callable:
-    def losses(params: Llama, tokens: Array, segment_ids: Array, frequencies: Array) -> TokenLosses:
-        labels, has_target = next_tokens(tokens, segment_ids)
-        hidden = params.hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
-        weights = has_target.astype(jnp.float32)
-        result = _cross_entropy(params, hidden, labels, weights, jnp.zeros(()), computation, loss_kernel)
-        return TokenLosses(jnp.where(has_target, result.loss.reshape(tokens.shape), 0.0), has_target)
-
-    batch_spec = PartitionSpec(BATCH_AXES)
-    mapped = jax.shard_map(
-        losses,
-        mesh=mesh,
-        in_specs=(parameter_specs(config), batch_spec, batch_spec, PartitionSpec()),
-        out_specs=batch_spec,
-        check_vma=False,
-    )
-    return jax.jit(mapped, compiler_options=compiler_options(mesh))
-
-
-def _cross_entropy(
-    params: Llama,
-    hidden: Array,
-    labels: Array,
-    weights: Array,
-    z_loss: Array,
-    computation: Computation,
-    loss_kernel: str,
-) -> CrossEntropy:
-    return linear_cross_entropy(
-        hidden.reshape(-1, hidden.shape[-1]),
-        params.head(computation),
-        labels.reshape(-1),
-        weights=weights.reshape(-1),
-        z_loss=z_loss,
-        kernel=loss_kernel,
-    )
-
-
-def _gradients(
-    objective: Callable, params: Llama, batch: tuple[Array, ...], num_microbatches: int
-) -> tuple[Llama, Array, Array]:
+def _gradients(objective: Callable, params: Llama, batch: Batch, num_microbatches: int) -> tuple[Llama, Array, Array]:
     """Of this device's share of the batch: gradients and figures, summed over micro-batches in float32, and the loss
     of each row."""
     differentiate = jax.grad(objective, has_aux=True)
@@ -343,7 +262,7 @@ def _gradients(
         return gradients, figures, row_loss
     parts = jax.tree.map(lambda leaf: leaf.reshape(num_microbatches, -1, *leaf.shape[1:]), batch)
 
-    def add(total: Any, part: tuple[Array, ...]) -> tuple[Any, Array]:
+    def add(total: Any, part: Batch) -> tuple[Any, Array]:
         gradients, (figures, row_loss) = differentiate(params, part)
         return jax.tree.map(jnp.add, total, (gradients, figures)), row_loss
 
@@ -361,7 +280,7 @@ def _all_rows(axes: tuple[str, ...], rows: Array) -> Array:
 
 
 def _global_norm(tree: Llama, *, config: LlamaConfig, mesh: Mesh) -> Array:
-    """Euclidean norm over all parameters, each counted once, whether split over the data axes or copied along them."""
+    """Euclidean norm over all parameters, each counted once, whether split over devices or copied."""
     sizes = dict(mesh.shape)
     specs = jax.tree.leaves(parameter_specs(config), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
     split, copied = jnp.zeros(()), jnp.zeros(())
@@ -371,37 +290,13 @@ def _global_norm(tree: Llama, *, config: LlamaConfig, mesh: Mesh) -> Array:
             split += square
         else:
             copied += square
-    return jnp.sqrt(_sum_over(tuple(axis for axis in DATA_AXES if sizes[axis] > 1), split) + copied)
+    return jnp.sqrt(_sum_over(tuple(axis for axis in COPY_AXES if sizes[axis] > 1), split) + copied)
 
 
 def _sum_over(axes: tuple[str, ...], value: Array) -> Array:
     return lax.psum(value, axes) if axes else value
 
 
-def _computation(
-    config: LlamaConfig, mesh: Mesh, attention_kernel: str, dtype: np.dtype, remat: Remat, reduce_dtype: np.dtype
-) -> Computation:
-    if data_size(mesh) == 1:
-        return Computation(attention_kernel, dtype, remat, Whole(dtype))
-    sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, reduce_dtype)
-    return Computation(attention_kernel, dtype, remat, sharded, regather=True)
-
-
 def _check_remat(remat: str) -> None:
     if remat not in REMATS:
         raise ValueError(f"remat is {remat!r}; it must be one of {', '.join(REMATS)}.")
-
-
-def _check_batch(tokens: Tokens, config: LlamaConfig, mesh: Mesh, num_microbatches: int) -> None:
-    batch, sequence = tokens.shape
-    parts = num_batch_parts(mesh) * num_microbatches
-    if batch % parts:
-        raise ValueError(
-            f"tokens: a global batch of {batch} sequences does not divide into {parts} equal parts "
-            f"(replica {mesh.shape['replica']} x data {data_size(mesh)} x micro-batches {num_microbatches})."
-        )
-    if sequence > config.max_position_embeddings:
-        raise ValueError(
-            f"tokens: sequences of {sequence} tokens, and LlamaConfig.max_position_embeddings is "
-            f"{config.max_position_embeddings}."
-        )

@@ -14,7 +14,9 @@ NUMERICAL = (
     "runtime.kernels",
     "runtime.parallel",
     "runtime.optim",
+    "runtime.training.objective",
     "runtime.training.train_step",
+    "runtime.training.eval_step",
 )
 install_import_hook(NUMERICAL, "beartype.beartype")
 

@@ -293,7 +293,7 @@ def test_a_phase_resumes_on_another_number_of_devices_with_the_same_data(tmp_pat
     whole.run(phase)
     moved.run(until(phase, 5))
     use_devices(4)
-    moved.run(phase)
+    moved.run(phase.model_copy(update={"context_parallel": 2}))
     positions = [
         checkpoint.read_metadata(f"{trajectory.at(8).path}/checkpoint")["data_position"]
         for trajectory in (whole, moved)

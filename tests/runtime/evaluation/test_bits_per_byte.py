@@ -23,7 +23,7 @@ from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.model.llama import Llama, whole
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import MeshShape, make_mesh
-from runtime.training.train_step import TokenLosses, build_eval_step
+from runtime.training.eval_step import TokenLosses, build_eval_step
 
 BOS, EOS, VOCAB_SIZE, SEQUENCE = 0, 1, 64, 16
 # Ids 2... stand for 0 to 3 bytes of text: some for a part of a character, one (2) for no text at all.

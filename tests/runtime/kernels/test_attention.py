@@ -55,6 +55,28 @@ def test_values_and_gradients_are_those_of_the_definition(name: str, monkeypatch
         np.testing.assert_allclose(ours, expected, atol=5e-5)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_stretch_of_a_row_gives_those_rows_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "QUERY_BLOCK", 48)
+    query, key, value, segment_ids = inputs(sequence=384, head_dim=64)
+    kernel = functools.partial(KERNELS[name], first_row=128)
+
+    def total(parts: tuple, attend: Callable, rows: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(attend(rows, *parts, segment_ids)))
+
+    def of_whole(rows: jax.Array, *others: jax.Array) -> jax.Array:
+        return attention.reference(query.at[:, 128:256].set(rows), *others)[:, 128:256]
+
+    rows = query[:, 128:256]
+    np.testing.assert_allclose(
+        kernel(rows, key, value, segment_ids), of_whole(rows, key, value, segment_ids), atol=2e-5
+    )
+    for ours, expected in zip(
+        jax.grad(total)((key, value), kernel, rows), jax.grad(total)((key, value), of_whole, rows), strict=True
+    ):
+        np.testing.assert_allclose(ours, expected, atol=5e-5)
+
+
 def test_the_gradients_of_the_definition_agree_with_finite_differences() -> None:
     query, key, value, segment_ids = inputs(sequence=12, head_dim=4)
     direction = [np.random.default_rng(1).normal(size=part.shape) for part in (query, key, value)]

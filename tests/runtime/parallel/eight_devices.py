@@ -13,8 +13,9 @@ from jax.sharding import Mesh
 
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.training.eval_step import build_eval_step
 from runtime.training.state import TrainState, initial_state
-from runtime.training.train_step import Hyperparameters, build_eval_step, build_train_step
+from runtime.training.train_step import Hyperparameters, build_train_step
 
 CONFIG = LlamaConfig(
     vocab_size=64,
@@ -34,6 +35,9 @@ VARIANTS = {  # mesh, sizes of its data axes, rematerialisation, micro-batches
     "fsdp_on_a_torus": (FSDP, (2, 2, 2), "full", 1),
     "hsdp": (MeshShape(replica=2, data=4), (2, 2, 1), "full", 2),
     "replicas": (MeshShape(replica=8), (1, 1, 1), "dots", 1),
+    "fsdp_and_tensor": (MeshShape(data=4, model=2), (2, 2, 1), "full", 1),
+    "context": (MeshShape(context=8), (1, 1, 1), "full", 1),
+    "all_axes": (MeshShape(data=2, model=2, context=2), (2, 1, 1), "dots", 2),
 }
 # A large eps, so that an update is proportional to the gradient and shows an error in it.
 HYPERPARAMETERS = Hyperparameters(1e-2, 0.1, 0.9, 0.95, eps=1.0, max_norm=0.5, z_loss=1e-3, average_decay=0.9)
@@ -88,13 +92,19 @@ def main() -> None:
             "state": max(map(difference, state, expected[1])),
             "evaluation": difference(losses, expected[3]),
         }
-    report["program"] = collectives()
+    tensor = lowered(MeshShape(data=4, model=2), (2, 2, 1), "bfloat16")
+    report["programs"] = {
+        "float32": collectives(lowered(FSDP, (2, 2, 2), "float32").as_text()),
+        "bfloat16": collectives(tensor.as_text()),
+        # This compiler widens bfloat16, so here only the operations count.
+        "compiled": re.findall(r" = (\S+) (?:all-reduce|all-reduce-start)\(", tensor.compile().as_text()),
+    }
     print(json.dumps(report))
 
 
-def collectives() -> list[str]:
-    """Operation and dtype of each collective over more than one element in the bfloat16 step on eight devices."""
-    mesh = make_mesh(FSDP, torus=(2, 2, 2))
+def lowered(shape: MeshShape, torus: tuple[int, int, int], reduce_dtype: str) -> jax.stages.Lowered:
+    """The bfloat16 step on eight devices."""
+    mesh = make_mesh(shape, torus=torus)
     state = initial_state(CONFIG, 0, mesh, with_average=False)
     step = build_train_step(
         CONFIG,
@@ -104,8 +114,13 @@ def collectives() -> list[str]:
         loss_kernel="chunked",
         compute_dtype="bfloat16",
         remat="full",
+        reduce_dtype=reduce_dtype,
     )
-    text = jax.jit(lambda state, *batch: step(state, *batch, HYPERPARAMETERS)).lower(state, *batch()).as_text()
+    return jax.jit(lambda state, *batch: step(state, *batch, HYPERPARAMETERS)).lower(state, *batch())
+
+
+def collectives(text: str) -> list[str]:
+    """Operation, shape and dtype of each collective that is asked for."""
     found = re.findall(r'"stablehlo\.(all_gather|reduce_scatter|all_reduce)".*?\) -> tensor<([^>]*)>', text, re.DOTALL)
     return sorted({f"{name} {kind}" for name, kind in found})
 

@@ -10,7 +10,16 @@ import pytest
 from jax.sharding import Mesh
 
 from runtime.model.config import LlamaConfig
-from runtime.parallel.mesh import AXES, MeshShape, _on_the_torus, data_size, make_mesh, num_batch_parts, platform
+from runtime.parallel.mesh import (
+    AXES,
+    MeshShape,
+    _on_the_torus,
+    data_size,
+    make_mesh,
+    num_batch_parts,
+    platform,
+    whole_mesh,
+)
 from runtime.parallel.placement import check_placement
 
 CONFIG = LlamaConfig(
@@ -33,23 +42,43 @@ def test_one_device_is_a_mesh_with_all_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "error", "message"),
+    ("shape", "message"),
     [
-        (MeshShape(data=3), ValueError, r"needs 3 devices and there are 1; .* MeshShape\(data=1\)"),
-        (MeshShape(data=0), ValueError, "MeshShape.data is 0; every axis has at least one device"),
-        (MeshShape(model=2), NotImplementedError, "MeshShape.model is 2; .* not built yet"),
-        (MeshShape(context=2), NotImplementedError, "MeshShape.context is 2; .* not built yet"),
+        (MeshShape(data=3), r"needs 3 devices and there are 1; .* MeshShape\(data=1\)"),
+        (MeshShape(data=0), "MeshShape.data is 0; every axis has at least one device"),
+        (MeshShape(model=2, context=0), "MeshShape.context is 0; every axis has at least one device"),
     ],
 )
-def test_a_shape_that_does_not_fit_is_refused(shape: MeshShape, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
+def test_a_shape_that_does_not_fit_is_refused(shape: MeshShape, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make_mesh(shape, jax.devices()[:1])
 
 
 def test_a_data_axis_that_does_not_divide_the_hidden_size_is_refused() -> None:
     mesh = Mesh(np.array(jax.devices()[:1] * 8).reshape(1, 8, 1, 1, 1, 1), AXES)
-    with pytest.raises(ValueError, match="hidden_size is 12, which the data axes of 8 devices do not divide"):
+    with pytest.raises(ValueError, match="hidden_size is 12, which the data, context and model axes of 8 dev"):
         check_placement(CONFIG, mesh)
+
+
+def test_a_mesh_of_all_devices_gives_to_data_what_the_other_axes_leave() -> None:
+    mesh = whole_mesh(model=2, context=2)
+    assert (mesh.size, mesh.shape["model"], mesh.shape["context"], data_size(mesh)) == (8, 2, 2, 2)
+    with pytest.raises(ValueError, match="model x context is 3, which does not divide the 8 devices of a slice"):
+        whole_mesh(model=3)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({}, "num_attention_heads is 1"),
+        ({"num_attention_heads": 2}, "num_key_value_heads is 1"),
+        ({"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 7}, "intermediate_size is 7"),
+    ],
+)
+def test_heads_and_columns_that_the_model_axis_does_not_divide_are_refused(change: dict, field: str) -> None:
+    mesh = make_mesh(MeshShape(model=2), jax.devices()[:2])
+    with pytest.raises(ValueError, match=rf"LlamaConfig\.{field}, which the model axis of 2 devices does not divide"):
+        check_placement(dataclasses.replace(CONFIG, **change), mesh)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +103,15 @@ def test_on_a_tpu_the_data_axes_are_those_of_the_torus_and_a_replica_is_a_slice(
     assert torus == (4, 2, 3)
     for place, chip in np.ndenumerate(np.array(placed).reshape(2, *torus)):
         assert place == (chip.slice_index, *chip.coords)
+
+
+def test_on_a_tpu_model_and_context_are_neighbours_on_the_last_axis_that_they_divide() -> None:
+    placed, torus = _on_the_torus(chips(2, (3, 4, 5)), MeshShape(replica=2, data=15, model=2, context=2))
+    assert torus == (3, 1, 5)
+    for (index, x, _, z, y), chip in np.ndenumerate(np.array(placed).reshape(2, 3, 1, 5, 4)):
+        assert (index, (x, y, z)) == (chip.slice_index, chip.coords)
+    with pytest.raises(ValueError, match="model x context is 8, which divides no axis of a torus of 2x4x2 chips"):
+        _on_the_torus(chips(1, (2, 4, 2)), MeshShape(data=2, model=8))
 
 
 def test_two_cores_a_chip_and_a_replica_that_is_no_slice_are_refused() -> None:

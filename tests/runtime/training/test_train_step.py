@@ -12,15 +12,15 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.model.llama import whole
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.training.eval_step import build_eval_step
+from runtime.training.objective import check_batch, next_tokens
 from runtime.training.state import TrainState, drop_average, initial_state, start_average
 from runtime.training.train_step import (
     Hyperparameters,
     TrainStep,
     _check_remat,
     _train_program,
-    build_eval_step,
     build_train_step,
-    next_tokens,
 )
 
 CONFIG = LlamaConfig(
@@ -257,3 +257,7 @@ def test_a_batch_that_does_not_divide_or_is_too_long_is_refused(mesh: Mesh) -> N
     long = np.zeros((4, 33), np.int32)
     with pytest.raises(ValueError, match=r"sequences of 33 tokens, and LlamaConfig.max_position_embeddings is 32"):
         build(mesh)(state, long, long, TOLD)
+    across = make_mesh(MeshShape(context=4, model=2), jax.devices()[:8])
+    for shape in ((4, 30), (1, 4)):
+        with pytest.raises(ValueError, match=r"do not divide into 4 equal stretches \(context\) .* model axis \(2\)"):
+            check_batch(np.zeros(shape, np.int32), CONFIG, across, 1)

@@ -1,0 +1,102 @@
+"""Losses of held-out text, token by token, with the kernels and the mesh of the train step."""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float32
+
+from runtime.kernels.choice import check_kernels
+from runtime.model.config import LlamaConfig, Rope
+from runtime.model.llama import Computation, Llama
+from runtime.model.rotary import inverse_frequencies
+from runtime.parallel.compiler_options import compiler_options
+from runtime.parallel.mesh import TOKEN_AXES, platform
+from runtime.parallel.placement import check_placement, parameter_specs
+from runtime.training.objective import Batch, Tokens, check_batch, computation_on, next_tokens, token_losses
+
+
+class TokenLosses(NamedTuple):
+    """`loss` is 0 where there is no target."""
+
+    loss: Float32[Array, "batch sequence"]
+    has_target: Bool[Array, "batch sequence"]
+
+
+EvalStep = Callable[[Llama, Tokens, Tokens], TokenLosses]
+
+
+def build_eval_step(
+    config: LlamaConfig,
+    rope: Rope,
+    mesh: Mesh,
+    *,
+    attention_kernel: str,
+    loss_kernel: str,
+    compute_dtype: jax.typing.DTypeLike,
+) -> EvalStep:
+    """`step(params, tokens, segment_ids) -> TokenLosses`, with parameters placed as the train step leaves them."""
+    program = eval_program(
+        config, mesh, attention_kernel=attention_kernel, loss_kernel=loss_kernel, compute_dtype=compute_dtype
+    )
+    frequencies = inverse_frequencies(rope, config.head_dim)
+
+    def step(params: Llama, tokens: Tokens, segment_ids: Tokens) -> TokenLosses:
+        check_batch(tokens, config, mesh, 1)
+        return program(params, tokens, segment_ids, frequencies)
+
+    return step
+
+
+def eval_program(
+    config: LlamaConfig,
+    mesh: Mesh,
+    *,
+    attention_kernel: str,
+    loss_kernel: str,
+    compute_dtype: jax.typing.DTypeLike,
+) -> Callable:
+    """The program of `build_eval_step`. Its arguments: parameters, tokens, segment ids, rotary frequencies."""
+    check_placement(config, mesh)
+    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    computation = computation_on(
+        mesh,
+        config,
+        attention_kernel=attention_kernel,
+        compute_dtype=compute_dtype,
+        remat="none",
+        reduce_dtype="float32",
+    )
+    return _eval_program(config, mesh, computation, loss_kernel)
+
+
+@functools.cache
+def _eval_program(config: LlamaConfig, mesh: Mesh, computation: Computation, loss_kernel: str) -> Callable:
+    spread = computation.spread
+
+    def losses(params: Llama, tokens: Array, segment_ids: Array, frequencies: Array) -> TokenLosses:
+        labels, has_target = next_tokens(tokens, segment_ids, spread)
+        batch = Batch(tokens, segment_ids, labels, has_target.astype(jnp.float32))
+        result = token_losses(
+            params,
+            batch,
+            frequencies,
+            z_loss=jnp.zeros(()),
+            config=config,
+            computation=computation,
+            loss_kernel=loss_kernel,
+        )
+        loss = spread.gather_tokens(result.loss)
+        return TokenLosses(jnp.where(has_target, loss.reshape(tokens.shape), 0.0), has_target)
+
+    mapped = jax.shard_map(
+        losses,
+        mesh=mesh,
+        in_specs=(parameter_specs(config), TOKEN_AXES, TOKEN_AXES, PartitionSpec()),
+        out_specs=TOKEN_AXES,
+        check_vma=False,
+    )
+    return jax.jit(mapped, compiler_options=compiler_options(mesh))
