@@ -1,7 +1,8 @@
 """Tokenize: documents in, two token caches out, one to train on and one held out."""
 
+import functools
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 
@@ -12,11 +13,14 @@ from steps.tokenizer import TokenizerResult
 
 if TYPE_CHECKING:
     from runtime.data.cache import TokenCache, TokenFormat
-    from runtime.data.tokenizing import Encoder
+    from runtime.data.encoding import Encoder
+
+
+EncoderName = Literal["auto", "tokenizers", "tiktoken"]
 
 
 class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
-    """Every field but `shards_in_flight` is identity."""
+    """Every field but `encoder` and `shards_in_flight` is identity."""
 
     documents: Input[DocumentsResult]
     tokenizer: Input[TokenizerResult]
@@ -27,6 +31,8 @@ class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
     shards_per_block: int | None = Field(default=None, ge=1)
     """A block is published as soon as so many shards are tokenized, and training can start on the first of them: take
     the step's `growing()`. The first epoch reads block after block; None makes one block of all."""
+    encoder: Runtime[EncoderName] = "auto"
+    """The library that encodes. Not identity: tiktoken is taken only where its ids are provably those of tokenizers."""
     shards_in_flight: Runtime[int] = 64
 
 
@@ -47,19 +53,24 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
     num_validation_documents: int
     vocab_size: int
     eos_token_id: int
+    fastest_encoder: str = "tokenizers"
+    """The fastest library that gives the ids of this tokenizer, which `encoder="auto"` takes."""
+    why_fastest: str = ""
 
 
 @step(policy="tracked", packages=("tokenizers", "tensorstore"), parts=True)
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """One cache shard for one shard of documents, so the bytes do not depend on the workers."""
-    from functools import partial
-
     from runtime.data.gates import refuse_bad_cache
     from runtime.data.tokenizing import SplitShard, shard_blocks, write_block, write_split
 
     tokenizer = config.tokenizer.result
     path = config.tokenizer.join(tokenizer.tokenizer)
-    encoder, token_format = _reader(path, tokenizer)
+    encoder, token_format = _reader(path, tokenizer, config.encoder)
+    context.log.info("encoding by %s (encoder=%r); %s", encoder.library, config.encoder, encoder.reason)
+    gates = functools.partial(
+        refuse_bad_cache, limits=config.gates, has_bos=tokenizer.bos_token_id is not None, name=context.name
+    )
     sources = config.documents.result.shards
     blocks = shard_blocks(len(sources), config.shards_per_block)
     items = [
@@ -78,31 +89,36 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
                 continue
             if any(index not in shards for index in range(end)):
                 return
-            refuse_bad_cache([shards[index].counts for index in range(end)], config.gates, name=context.name)
+            gates([shards[index].counts for index in range(end)])
             folder = f"blocks/{part:05d}"
             of_block = [shards[index] for index in range(end - len(blocks[part - 1]), end)]
             caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, encoder.token_bytes)
-            context.publish(part, folder, _result(*caches))
+            context.publish(part, folder, _result(*caches, encoder))
             published.add(part)
 
-    write = partial(tokenize_item, tokenizer_path=path, tokenizer=tokenizer, validation_share=config.validation_share)
+    write = functools.partial(
+        tokenize_item,
+        tokenizer_path=path,
+        tokenizer=tokenizer,
+        validation_share=config.validation_share,
+        library=config.encoder,
+    )
     context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_what_is_whole)
     in_order = [shards[index] for index in range(len(items))]
-    refuse_bad_cache(
+    gates(
         [shard.counts for shard in in_order],
-        config.gates,
         expected_documents=config.documents.result.num_documents,
         expected_bytes=config.documents.result.num_bytes,
-        name=context.name,
     )
     of_blocks = [in_order[end - len(block) : end] for block, end in zip(blocks, ends, strict=True)]
     return _result(
         write_split(context.output_path, "train", token_format, of_blocks, encoder.token_bytes),
         write_split(context.output_path, "validation", token_format, of_blocks, encoder.token_bytes),
+        encoder,
     )
 
 
-def _result(train: "TokenCache", validation: "TokenCache") -> TokenizeResult:
+def _result(train: "TokenCache", validation: "TokenCache", encoder: "Encoder") -> TokenizeResult:
     return TokenizeResult(
         train="train",
         validation="validation",
@@ -114,23 +130,33 @@ def _result(train: "TokenCache", validation: "TokenCache") -> TokenizeResult:
         num_validation_documents=validation.num_documents,
         vocab_size=train.vocab_size,
         eos_token_id=train.eos_token_id,
+        fastest_encoder=encoder.fastest,
+        why_fastest=encoder.reason,
     )
 
 
 def tokenize_item(
-    item: tuple[str, str], path: str, *, tokenizer_path: str, tokenizer: TokenizerResult, validation_share: float
+    item: tuple[str, str],
+    path: str,
+    *,
+    tokenizer_path: str,
+    tokenizer: TokenizerResult,
+    validation_share: float,
+    library: EncoderName,
 ) -> dict:
     """One shard, wherever it runs; `item` is the shard of documents and where the caches will find its tokens."""
     from runtime.data.tokenizing import tokenize_shard
 
-    encoder, token_format = _reader(tokenizer_path, tokenizer)
+    encoder, token_format = _reader(tokenizer_path, tokenizer, library)
     source, relative_path = item
     return tokenize_shard(source, path, relative_path, encoder, token_format, validation_share).to_json()
 
 
-def _reader(path: str, tokenizer: TokenizerResult) -> "tuple[Encoder, TokenFormat]":
+@functools.lru_cache(maxsize=1)
+def _reader(path: str, tokenizer: TokenizerResult, library: EncoderName) -> "tuple[Encoder, TokenFormat]":
+    """Made once in a worker: to prove that two libraries agree takes seconds of a large vocabulary."""
     from runtime.data.cache import TokenFormat
-    from runtime.data.tokenizing import Encoder
+    from runtime.data.encoding import Encoder
 
     token_format = TokenFormat(
         vocab_size=tokenizer.vocab_size,
@@ -138,4 +164,4 @@ def _reader(path: str, tokenizer: TokenizerResult) -> "tuple[Encoder, TokenForma
         bos_token_id=tokenizer.bos_token_id,
         tokenizer_digest=tokenizer.digest,
     )
-    return Encoder(path, token_format), token_format
+    return Encoder(path, token_format, library), token_format

@@ -22,6 +22,10 @@ class GateLimits:
     """Above it the text is padding or repetition, or documents were cut."""
     max_byte_loss_share: float = 0.0
     """|bytes that the tokens stand for - bytes of text| / bytes of text. Raise it for a tokenizer that normalises."""
+    max_eos_error_share: float = 0.0
+    """Of all documents, those that do not end with EOS, and EOS that ends none."""
+    max_bos_error_share: float = 0.0
+    """Of all documents, those that do not begin with BOS, and BOS that begins none; of a tokenizer that has one."""
     max_unknown_share: float = 0.0
     """Of all tokens, those that say "unknown"."""
     max_replacement_share: float = 0.0005
@@ -54,6 +58,13 @@ class ShardCounts:
     num_replacement: int = 0
     """U+FFFD in the text."""
     num_empty_documents: int = 0
+    num_eos: int = 0
+    """In the cache as it was read back; so are the three that follow."""
+    num_bos: int = 0
+    num_without_eos: int = 0
+    """Documents whose last token is another one."""
+    num_without_bos: int = 0
+    """Documents whose first token is another one; none are counted without a BOS to look for."""
     fingerprint: str = ""
     """Checksums of the tokens; equal for equal shards."""
 
@@ -71,6 +82,7 @@ def findings(
     shards: Sequence[ShardCounts],
     limits: GateLimits,
     *,
+    has_bos: bool = False,
     expected_documents: int | None = None,
     expected_bytes: int | None = None,
 ) -> list[GateFinding]:
@@ -96,6 +108,19 @@ def findings(
                 f"read {seen} {what}, the step that wrote the shards counted {expected}. A shard is cut short or "
                 "missing: compare its rows with that step's result, then run that step with --force.",
             )
+    for name, wanted, found_tokens, without in (
+        ("eos", True, total.num_eos, total.num_without_eos),
+        ("bos", has_bos, total.num_bos, total.num_without_bos),
+    ):
+        stray = abs(found_tokens - (total.num_documents if wanted else 0))
+        at_most(
+            f"max_{name}_error_share",
+            max(stray, without),
+            total.num_documents,
+            f"documents have no {name.upper()} in its place, or have it elsewhere too ({found_tokens} were read back)",
+            "Documents would run into each other: look at the special tokens of the tokenizer's result and at what the "
+            "file says of them, and tokenize again with --force.",
+        )
     if total.num_tokens and total.num_bytes:
         _refuse_odd_compression(total, limits, refuse)
     at_most(
@@ -142,12 +167,15 @@ def refuse_bad_cache(
     shards: Sequence[ShardCounts],
     limits: GateLimits,
     *,
+    has_bos: bool = False,
     expected_documents: int | None = None,
     expected_bytes: int | None = None,
     name: str,
 ) -> None:
     """Raises `GateError` with every finding, or returns."""
-    found = findings(shards, limits, expected_documents=expected_documents, expected_bytes=expected_bytes)
+    found = findings(
+        shards, limits, has_bos=has_bos, expected_documents=expected_documents, expected_bytes=expected_bytes
+    )
     if found:
         lines = "\n".join(f"  {finding.gate}: {finding.message}" for finding in found)
         raise GateError(f"{name}: the token cache fails {len(found)} of its gates and is not committed:\n{lines}")

@@ -3,26 +3,22 @@
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
-import fsspec
 import numpy as np
-from tokenizers import Tokenizer
 
-from runtime.data.cache import CacheError, ShardRecord, TokenCache, TokenFormat
+from runtime.data.cache import DOCUMENT_ENDS_DTYPE, CacheError, ShardRecord, TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
+from runtime.data.encoding import Encoder
+from runtime.data.flat_array import FILE_LENGTH, FlatArray
 from runtime.data.gates import ShardCounts
 from runtime.data.permutation import key_of, permuted
-from runtime.data.token_bytes import token_bytes
 from runtime.text.documents import Document, read_batches
 
 SPLITS = ("train", "validation")
 BATCH_BYTES = 4 << 20
 """Text that is encoded at once: enough for every core, little enough to hold many such."""
-
-
-class TokenizerMismatchError(ValueError):
-    """A tokenizer file that is not the one whose identity the step declares."""
 
 
 @dataclass(frozen=True)
@@ -44,46 +40,13 @@ class SplitShard:
         return cls(train, validation, ShardCounts(**document["counts"]))
 
 
-class Encoder:
-    """A `tokenizer.json` as a plain function from texts to ids; what a text spells is never a special token."""
-
-    def __init__(self, path: str, token_format: TokenFormat) -> None:
-        with fsspec.open(path, "rb") as file:
-            content = file.read()
-        found = hashlib.sha256(content).hexdigest()
-        digest = token_format.tokenizer_digest
-        if found != digest:
-            raise TokenizerMismatchError(
-                f"{path}: recorded sha256: {digest[:12]}…; now: {found[:12]}…. The file was changed after it was "
-                "committed; run the step that made the tokenizer with --force."
-            )
-        self.token_bytes = token_bytes(content.decode())
-        if len(self.token_bytes) != token_format.vocab_size:
-            raise TokenizerMismatchError(
-                f"{path}: has {len(self.token_bytes)} ids, recorded is a vocabulary of {token_format.vocab_size}. "
-                "Declare the vocabulary that the file has: a model of another size would index past its embedding."
-            )
-        self._tokenizer = Tokenizer.from_str(content.decode())
-        # A web page that spells out the end-of-text token must not end its document.
-        self._tokenizer.encode_special_tokens = True
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        unknown = getattr(self._tokenizer.model, "unk_token", None)
-        self.unknown_id = None if unknown is None else self._tokenizer.token_to_id(unknown)
-
-    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Bare ids of each text, on all cores."""
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [np.array(encoding.ids, np.int64) for encoding in encodings]
-
-
-def is_validation(text: str, validation_share: float) -> bool:
-    """Whether a document is held out: by the hash of its text alone, so that every copy of it is held out alike.
+def is_validation(text: bytes, validation_share: float) -> bool:
+    """Whether a document is held out: by the hash of its text (UTF-8) alone, so that every copy of it is, too.
 
     By its id, the tempting way, a text that two sources hold, or one source twice, would be measured by one copy and
     trained on by the other.
     """
-    place = int.from_bytes(hashlib.sha256(b"validation\x00" + text.encode()).digest()[:8], "big")
+    place = int.from_bytes(hashlib.sha256(b"validation\x00" + text).digest()[:8], "big")
     return place < int(validation_share * 2**64)
 
 
@@ -97,16 +60,20 @@ def tokenize_shard(
     """
     writers = {split: ShardWriter(f"{path}/{split}", token_format) for split in SPLITS}
     numbers = dict.fromkeys((name for name in asdict(ShardCounts()) if name != "fingerprint"), 0)
-    for documents in _batches(source):
-        encoded = encoder.encode([document.text for document in documents])
-        held_out = [is_validation(document.text, validation_share) for document in documents]
+    for documents, encoded in _encoded(source, encoder):
+        data = [document.text.encode() for document in documents]
+        held_out = [is_validation(text, validation_share) for text in data]
         for split, writer in writers.items():
             chosen = [index for index, held in enumerate(held_out) if held == (split == "validation")]
-            num_bytes = sum(len(documents[index].text.encode()) for index in chosen)
+            num_bytes = sum(len(data[index]) for index in chosen)
             writer.add([encoded[index] for index in chosen], num_bytes=num_bytes)
-        for name, value in _counts(documents, encoded, encoder).items():
+        for name, value in _counts(documents, data, encoded, encoder).items():
             numbers[name] += value
-    train, validation = (writers[split].close(f"{relative_path}/{split}") for split in SPLITS)
+    records = {split: writers[split].close(f"{relative_path}/{split}") for split in SPLITS}
+    for split, record in records.items():
+        for name, value in _read_back(f"{path}/{split}", record, token_format).items():
+            numbers[name] += value
+    train, validation = records["train"], records["validation"]
     checksums = f"{train.num_tokens}:{train.tokens_crc32c}:{validation.num_tokens}:{validation.tokens_crc32c}"
     return SplitShard(train, validation, ShardCounts(**numbers, fingerprint=checksums))
 
@@ -154,6 +121,23 @@ def write_split(
     return TokenCache.open(f"{folder}/{split}", tokenizer_digest=token_format.tokenizer_digest)
 
 
+def _encoded(source: str, encoder: Encoder) -> Iterator[tuple[list[Document], list[np.ndarray]]]:
+    """Documents and their ids, a batch at a time; the next batch is encoded while this one is written."""
+
+    def encode(documents: list[Document]) -> list[np.ndarray]:
+        return encoder.encode([document.text for document in documents], names=[document.id for document in documents])
+
+    with ThreadPoolExecutor(1) as ahead:
+        waiting: tuple[list[Document], Future[list[np.ndarray]]] | None = None
+        for documents in _batches(source):
+            started = documents, ahead.submit(encode, documents)
+            if waiting is not None:
+                yield waiting[0], waiting[1].result()
+            waiting = started
+        if waiting is not None:
+            yield waiting[0], waiting[1].result()
+
+
 def _batches(source: str) -> Iterator[list[Document]]:
     batch: list[Document] = []
     size = 0
@@ -168,12 +152,14 @@ def _batches(source: str) -> Iterator[list[Document]]:
         yield batch
 
 
-def _counts(documents: Sequence[Document], encoded: Sequence[np.ndarray], encoder: Encoder) -> dict[str, int]:
+def _counts(
+    documents: Sequence[Document], data: Sequence[bytes], encoded: Sequence[np.ndarray], encoder: Encoder
+) -> dict[str, int]:
     tokens = np.concatenate(encoded)
     unknown = 0 if encoder.unknown_id is None else int(np.count_nonzero(tokens == encoder.unknown_id))
     return {
         "num_documents": len(documents),
-        "num_bytes": sum(len(document.text.encode()) for document in documents),
+        "num_bytes": sum(map(len, data)),
         "num_characters": sum(len(document.text) for document in documents),
         "num_tokens": len(tokens),
         "token_bytes": int(encoder.token_bytes[tokens].sum(dtype=np.int64)),
@@ -181,3 +167,23 @@ def _counts(documents: Sequence[Document], encoded: Sequence[np.ndarray], encode
         "num_replacement": sum(document.text.count("\ufffd") for document in documents),
         "num_empty_documents": sum(not document.text for document in documents),
     }
+
+
+def _read_back(path: str, record: ShardRecord, token_format: TokenFormat) -> dict[str, int]:
+    """BOS and EOS as they were written, wherever they are: what a later reader will see."""
+    tokens = FlatArray(f"{path}/tokens", token_format.dtype, record.num_tokens)
+    stored_ends = FlatArray(f"{path}/document_ends", DOCUMENT_ENDS_DTYPE, record.num_documents)
+    ends = stored_ends.finish_read(stored_ends.start_read(0, record.num_documents))
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(ends)]
+    found = {"num_eos": 0, "num_bos": 0, "num_without_eos": 0, "num_without_bos": 0}
+    for begin in range(0, record.num_tokens, FILE_LENGTH):
+        part = tokens.finish_read(tokens.start_read(begin, min(begin + FILE_LENGTH, record.num_tokens)))
+        for name, token, places in (
+            ("eos", token_format.eos_token_id, ends - 1),
+            ("bos", token_format.bos_token_id, starts),
+        ):
+            if token is not None:
+                here = places[(places >= begin) & (places < begin + len(part))] - begin
+                found[f"num_{name}"] += int(np.count_nonzero(part == token))
+                found[f"num_without_{name}"] += int(np.count_nonzero(part[here] != token))
+    return found

@@ -19,7 +19,7 @@ from marin_dag.inputs import Input
 from marin_dag.resources import Cpu
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
-from runtime.data.tokenizing import Encoder
+from runtime.data.encoding import Encoder
 from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE

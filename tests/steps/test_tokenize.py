@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +17,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from marin_dag.inputs import Input
 from runtime.data.cache import CacheError, TokenCache
+from runtime.data.encoding import TokenizerMismatchError
+from runtime.data.flat_array import FlatArrayWriter
 from runtime.data.gates import GateError, GateLimits
-from runtime.data.tokenizing import TokenizerMismatchError, is_validation, shard_blocks
+from runtime.data.tokenizing import is_validation, shard_blocks
 from runtime.text.documents import Document, write_documents
 from steps.documents import DocumentsResult
 from steps.tokenize import TokenizeConfig, tokenize
@@ -110,7 +113,7 @@ def test_the_caches_decode_to_the_documents_each_in_its_split(tmp_path, document
         found[split] = {reader.decode(piece[:-1].tolist()) for piece in pieces}
         assert cache.token_bytes[cache.read(0, cache.num_tokens)].sum() == cache.num_bytes
         assert cache.num_bytes == sum(len(text.encode()) for text in found[split])
-    held_out = {text for text in TEXTS if is_validation(text, 0.2)}
+    held_out = {text for text in TEXTS if is_validation(text.encode(), 0.2)}
     assert found == {"validation": held_out, "train": set(TEXTS) - held_out}
     assert result.num_train_documents + result.num_validation_documents == 60
     assert result.num_train_bytes + result.num_validation_bytes == documents.result.num_bytes
@@ -158,6 +161,27 @@ def test_a_block_is_a_sample_of_a_source_that_is_sorted():
     assert 400 < sum(first) / len(first) < 600 and min(first) < 100 and max(first) > 900
 
 
+def test_bos_and_eos_are_counted_as_they_were_written(tmp_path, documents, tokenizer, monkeypatch):
+    write = FlatArrayWriter.append
+
+    def without_the_last_eos(self, values):
+        broken = self.path.endswith("00001/train/tokens")
+        write(self, np.where(np.arange(len(values)) == len(values) - 1, 5, values) if broken else values)
+
+    monkeypatch.setattr(FlatArrayWriter, "append", without_the_last_eos)
+    with pytest.raises(GateError, match=r"max_eos_error_share: 1 of 60 documents have no EOS .*59 were read back"):
+        run(tmp_path / "out", documents, tokenizer)
+
+
+def test_the_bytes_do_not_depend_on_the_library_that_encodes(tmp_path, documents, tokenizer, caplog):
+    with caplog.at_level("INFO"):
+        results = [run(tmp_path / name, documents, tokenizer, encoder=name) for name in ("auto", "tokenizers")]
+    assert results[0] == results[1] and results[0].fastest_encoder == "tiktoken"
+    assert files_of(tmp_path / "auto") == files_of(tmp_path / "tokenizers")
+    assert "encoding by tiktoken (encoder='auto'); its ids are the same" in caplog.text
+    assert "encoding by tokenizers (encoder='tokenizers'); its ids are the same" in caplog.text
+
+
 def test_a_block_that_fails_a_gate_is_not_published(tmp_path, tokenizer):
     documents = write_shards(tmp_path / "documents", [TEXTS[:20], TEXTS[:20], TEXTS[20:]])
     context = Context(tmp_path / "out")
@@ -187,9 +211,9 @@ def test_no_copy_of_a_held_out_text_is_trained_on_whatever_its_id_source_or_shar
 
 
 def test_the_split_is_of_the_text_alone_and_as_large_as_asked():
-    held_out = [is_validation(f"document-{index}", 0.1) for index in range(20_000)]
+    held_out = [is_validation(f"document-{index}".encode(), 0.1) for index in range(20_000)]
     assert 0.09 < sum(held_out) / 20_000 < 0.11
-    larger = [is_validation(f"document-{index}", 0.2) for index in range(20_000)]
+    larger = [is_validation(f"document-{index}".encode(), 0.2) for index in range(20_000)]
     assert all(more or not less for less, more in zip(held_out, larger, strict=True))
 
 

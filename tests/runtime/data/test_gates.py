@@ -16,6 +16,7 @@ SOUND = ShardCounts(
     num_unknown=0,
     num_replacement=1,
     num_empty_documents=0,
+    num_eos=100,
     fingerprint="1000:ab",
 )
 
@@ -45,6 +46,9 @@ def test_a_sound_cache_passes():
         ("max_bytes_per_token", {"num_tokens": 100}, "40.00 bytes a token .*truncation"),
         ("max_byte_loss_share", {"token_bytes": 3_999}, "1 of 4000 bytes .*normalizer"),
         ("max_byte_loss_share", {"token_bytes": 4_100}, "100 of 4000 bytes"),
+        ("max_eos_error_share", {"num_eos": 99}, "1 of 100 documents have no EOS in its place, .*99 were read back"),
+        ("max_eos_error_share", {"num_without_eos": 2}, "2 of 100 documents have no EOS .*special tokens"),
+        ("max_bos_error_share", {"num_bos": 3}, "3 of 100 documents have no BOS in its place, or have it elsewhere"),
         ("max_unknown_share", {"num_unknown": 1}, "1 of 1000 tokens are the unknown token .* byte-level"),
         ("max_replacement_share", {"num_replacement": 2}, r"2 of 3900 characters are U\+FFFD .* charset"),
         ("max_empty_document_share", {"num_empty_documents": 1}, "1 of 100 documents have no text .* filter"),
@@ -62,6 +66,14 @@ def test_documents_or_bytes_that_were_lost_on_the_way_are_refused():
         in fails(SOUND, documents=101)["lost_documents"]
     )
     assert "read 4000 bytes" in fails(SOUND, size=4_001)["lost_bytes"]
+
+
+def test_documents_without_the_bos_that_their_tokenizer_has_are_refused():
+    """A tokenizer backend once dropped BOS from all caches of a month."""
+    found = findings([SOUND], GateLimits(), has_bos=True)
+    assert [finding.gate for finding in found] == ["max_bos_error_share"]
+    assert "100 of 100 documents have no BOS in its place" in found[0].message
+    assert not findings([dataclasses.replace(SOUND, num_bos=100)], GateLimits(), has_bos=True)
 
 
 def test_the_same_shard_twice_is_refused_and_the_pair_named():

@@ -1,0 +1,139 @@
+"""Pins down: tiktoken is taken where its ids are those of tokenizers, by a proof and on the text, and nowhere else."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from runtime.data.cache import TokenFormat
+from runtime.data.encoding import Encoder, EncodersDifferError
+from runtime.data.ranks import NotConvertibleError, ranks_of
+from runtime.text.tokenizer_training import END_OF_TEXT, train
+
+TEXTS = [
+    f"Naïve café {index}: 吾輩は猫である; x_{index} += {index * 7919}\n\n  def f(self): don't" for index in range(200)
+]
+
+
+@pytest.fixture(scope="module")
+def document():
+    return train(TEXTS, vocab_size=420).to_str()
+
+
+def encoder_of(folder, document, library="auto"):
+    path = folder / "tokenizer.json"
+    path.write_text(document)
+    size = Tokenizer.from_str(document).get_vocab_size()
+    digest = hashlib.sha256(document.encode()).hexdigest()
+    token_format = TokenFormat(vocab_size=size, eos_token_id=1, bos_token_id=0, tokenizer_digest=digest)
+    return Encoder(str(path), token_format, library)
+
+
+@pytest.fixture(scope="module")
+def both(document, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tokenizer")
+    return encoder_of(folder, document), encoder_of(folder, document, "tokenizers")
+
+
+def test_a_trained_tokenizer_takes_tiktoken_and_says_why(both):
+    fast, slow = both
+    assert (fast.library, slow.library) == ("tiktoken", "tokenizers")
+    assert fast.reason == slow.reason == "its ids are the same: each token is merged back into itself"
+
+
+@given(st.lists(st.text() | st.text("ab ', \n\t1٣é猫\r\u2028"), min_size=1, max_size=4))
+def test_any_text_has_the_same_ids_by_both(both, texts):
+    one, two = (encoder.encode(texts) for encoder in both)
+    assert [ids.tolist() for ids in one] == [ids.tolist() for ids in two]
+
+
+def test_any_character_in_any_surrounding_has_the_same_ids_by_both(both):
+    """The libraries have tables of Unicode of their own; some characters of all planes, and all below U+0800."""
+    places = [*range(0x800), *range(0x800, 0x110000, 199)]
+    marks = [chr(place) for place in places if not 0xD800 <= place <= 0xDFFF]
+    texts = [f"a{c}a1{c}1{c} {c} {c}!{c}!\n{c}\n'{c}{c}" for c in marks]
+    one, two = (encoder.encode(texts) for encoder in both)
+    assert all(np.array_equal(fast, slow) for fast, slow in zip(one, two, strict=True))
+
+
+def test_a_text_that_spells_a_special_token_is_text_for_both(both):
+    for encoder in both:
+        (ids,) = encoder.encode([f"a {END_OF_TEXT} b"])
+        assert 1 not in ids.tolist() and len(ids) > 5
+
+
+def test_a_run_of_one_character_as_long_as_a_book_is_encoded(both):
+    texts = ["a" * 300_000, " " * 300_000 + "x"]
+    one, two = (encoder.encode(texts) for encoder in both)
+    assert all(np.array_equal(fast, slow) for fast, slow in zip(one, two, strict=True))
+
+
+def test_ids_that_differ_on_the_text_are_an_error_that_names_it(document, tmp_path, monkeypatch):
+    encoder = encoder_of(tmp_path, document)
+    other = json.loads(document)
+    other["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\p{L}"
+    encoder._tokenizer = Tokenizer.from_str(json.dumps(other))
+    with pytest.raises(EncodersDifferError, match=r"web/7: tiktoken and tokenizers make different ids .* .Naïve café"):
+        encoder.encode(["1", TEXTS[0]], names=["web/6", "web/7"])
+
+
+def changed(document, **changes):
+    parts = json.loads(document)
+    for path, value in changes.items():
+        *way, last = path.split("__")
+        place = parts
+        for step in way:
+            place = place[step]
+        place[last] = value
+    return json.dumps(parts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"normalizer": {"type": "NFC"}}, "it has a normalizer"),
+        ({"model__byte_fallback": True}, "byte_fallback=True"),
+        ({"model__dropout": 0.1}, r"dropout=0\.1"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, r"its pre-tokenizer is \['Whitespace'\]"),
+        ({"model__type": "Unigram"}, "its model is Unigram"),
+    ],
+)
+def test_what_tiktoken_cannot_say_is_not_converted(document, changes, reason, tmp_path):
+    with pytest.raises(NotConvertibleError, match=reason):
+        ranks_of(changed(document, **changes))
+
+
+def test_merges_in_another_order_than_their_ids_are_not_converted(document):
+    merges = json.loads(document)["model"]["merges"]
+    with pytest.raises(NotConvertibleError, match="do not grow in the order of its merges"):
+        ranks_of(changed(document, model__merges=[merges[1], merges[0], *merges[2:]]))
+
+
+def test_a_token_that_merging_takes_apart_is_not_converted():
+    """`bc` is merged before `ab`, so that `abc` never comes of a and b first; tiktoken would find it all the same."""
+    small = json.loads(train(["x"], vocab_size=258).to_str())
+    vocabulary = small["model"]["vocab"]
+    for piece in ("bc", "ab", "abc"):
+        vocabulary[piece] = len(vocabulary)
+    small["model"]["merges"] = [["b", "c"], ["a", "b"], ["ab", "c"]]
+    with pytest.raises(NotConvertibleError, match="1 of its tokens are not merged back into themselves, and 1 pairs"):
+        ranks_of(json.dumps(small))
+    vocabulary["cd"] = vocabulary.pop("abc")
+    vocabulary["abcd"] = len(vocabulary)
+    small["model"] |= {"merges": [["b", "c"], ["a", "b"], ["c", "d"], ["ab", "cd"]], "ignore_merges": True}
+    assert ranks_of(json.dumps(small)).proof == "its merges join each two tokens that make a token"
+
+
+def test_tiktoken_asked_for_in_vain_is_an_error_and_auto_says_what_it_took(document, tmp_path):
+    normalizing = changed(document, normalizer={"type": "NFC"})
+    with pytest.raises(NotConvertibleError, match=r'it has a normalizer \(NFC\); take encoder="tokenizers", or "auto"'):
+        encoder_of(tmp_path, normalizing, "tiktoken")
+    encoder = encoder_of(tmp_path, normalizing)
+    assert (encoder.library, encoder.reason) == (
+        "tokenizers",
+        "tiktoken cannot give its ids: it has a normalizer (NFC)",
+    )
