@@ -86,6 +86,7 @@ def _decontaminate_shard(index_folder: str, action: str, shard: str, path: str) 
         num_documents=num_documents,
         num_bytes=num_bytes,
         dropped=dict(ledger.counts),
+        dropped_bytes=dict(ledger.num_bytes),
         samples=tuple(ledger.samples),
         hits_by_task=hits_by_task,
     )
@@ -107,4 +108,10 @@ def _clean(
                 continue
             hit = first_hits[row]
             detail = f"{hit.num_words} words of item {hit.item}, {hit.field}"
-            ledger.drop(f"overlaps with {hit.task}", document_id=document.id, detail=detail, text=hit.excerpt)
+            ledger.drop(
+                f"overlaps with {hit.task}",
+                document_id=document.id,
+                detail=detail,
+                text=hit.excerpt,
+                num_bytes=len(document.text.encode()),
+            )

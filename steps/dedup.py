@@ -176,7 +176,11 @@ def _keep_shard(drops: _Drops, path: str) -> DocumentsShard:
     ledger = DropLedger(SAMPLES_PER_REASON)
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _kept(drops.shard, drops.rows, ledger))
     return DocumentsShard(
-        num_documents=num_documents, num_bytes=num_bytes, dropped=dict(ledger.counts), samples=tuple(ledger.samples)
+        num_documents=num_documents,
+        num_bytes=num_bytes,
+        dropped=dict(ledger.counts),
+        dropped_bytes=dict(ledger.num_bytes),
+        samples=tuple(ledger.samples),
     )
 
 
@@ -188,4 +192,5 @@ def _kept(shard: str, rows: Mapping[int, tuple[str, str]], ledger: "DropLedger")
             yield document
             continue
         reason, kept = rows[row]
-        ledger.drop(reason, document_id=document.id, detail=f"of {kept}", text=document.text)
+        size = len(document.text.encode())
+        ledger.drop(reason, document_id=document.id, detail=f"of {kept}", text=document.text, num_bytes=size)

@@ -23,6 +23,8 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
     """UTF-8 bytes of the text of all documents."""
     dropped: dict[str, int]
     """Documents dropped by this step, by reason."""
+    dropped_bytes: dict[str, int] = {}
+    """UTF-8 bytes of the texts of those; 0 for what had no text, since it could not be read."""
     dropped_samples: str | None = None
     """JSON lines `{reason, id, detail, excerpt}`: a few samples a reason; relative to the step's output."""
 
@@ -33,6 +35,7 @@ class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
     num_documents: int
     num_bytes: int
     dropped: dict[str, int]
+    dropped_bytes: dict[str, int]
     samples: tuple[dict[str, str], ...]
 
 
@@ -46,7 +49,7 @@ def documents_fields(context: StepContext, shards: Sequence[DocumentsShard], *, 
 
     ledger = DropLedger(SAMPLES_PER_REASON)
     for shard in shards:
-        ledger.merge(shard.dropped, shard.samples)
+        ledger.merge(shard.dropped, shard.dropped_bytes, shard.samples)
     dropped = dict(sorted(ledger.counts.items()))
     if sum(shard.num_documents for shard in shards) == 0:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items()) or "nothing was dropped"
@@ -58,5 +61,6 @@ def documents_fields(context: StepContext, shards: Sequence[DocumentsShard], *, 
         "num_documents": sum(shard.num_documents for shard in shards),
         "num_bytes": sum(shard.num_bytes for shard in shards),
         "dropped": dropped,
+        "dropped_bytes": dict(sorted(ledger.num_bytes.items())),
         "dropped_samples": DROPPED_FILE if ledger.samples else None,
     }

@@ -128,6 +128,7 @@ def _extract_shard(
         num_documents=num_documents,
         num_bytes=num_bytes,
         dropped=dict(ledger.counts),
+        dropped_bytes=dict(ledger.num_bytes),
         samples=tuple(ledger.samples),
         left_out=tuple(sorted(ledger.left_out)),
         num_damaged=ledger.counts[DAMAGED_FILE],

@@ -85,7 +85,11 @@ def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: 
     quality = None if model is None else QualityModel.load(model)
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, quality, ledger))
     return DocumentsShard(
-        num_documents=num_documents, num_bytes=num_bytes, dropped=dict(ledger.counts), samples=tuple(ledger.samples)
+        num_documents=num_documents,
+        num_bytes=num_bytes,
+        dropped=dict(ledger.counts),
+        dropped_bytes=dict(ledger.num_bytes),
+        samples=tuple(ledger.samples),
     )
 
 
@@ -99,6 +103,12 @@ def _passing(
         results = filtered([document.text for document in batch], rules, quality)
         for document, result in zip(batch, results, strict=True):
             if isinstance(result, Rejection):
-                ledger.drop(result.reason, document_id=document.id, detail=result.detail, text=document.text)
+                ledger.drop(
+                    result.reason,
+                    document_id=document.id,
+                    detail=result.detail,
+                    text=document.text,
+                    num_bytes=len(document.text.encode()),
+                )
             else:
                 yield document if result == document.text else document._replace(text=result)

@@ -329,7 +329,8 @@ def _stages(config: ReportConfig) -> "tuple[Stage, ...]":
             path = result.dropped_samples
             samples = read_samples(found.join(path), config.samples_per_reason) if path else ()
             hits = result.hits_by_task if isinstance(result, DecontaminateResult) else {}
-            made.append(Stage(source, stage, result.num_documents, result.num_bytes, result.dropped, samples, hits))
+            counts = (result.num_documents, result.num_bytes, result.dropped, result.dropped_bytes)
+            made.append(Stage(source, stage, *counts, samples, hits))
     return tuple(made)
 
 

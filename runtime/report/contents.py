@@ -247,6 +247,9 @@ class Stage:
     num_documents: int
     num_bytes: int
     dropped: Mapping[str, int]
+    """Documents, by reason."""
+    dropped_bytes: Mapping[str, int]
+    """Bytes of their texts, by reason; 0 of what could not be read."""
     samples: tuple[Sample, ...] = ()
     hits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Overlaps with evaluation items, by task; a document may have several, or be kept all the same."""

@@ -29,6 +29,7 @@ from runtime.report.sections import (
     phases_table,
     reading_table,
     recipe_table,
+    rules_table,
     score_warnings,
     scores_table,
     stages_table,
@@ -328,6 +329,7 @@ def _filtered(report: Report) -> Markup:
         figure(functools.partial(kept_documents, report.stages), caption),
         element("ul", *items, class_="keys"),
         stages_table(report),
+        rules_table(report),
         hits_table(report),
     ]
     if report.caches:

@@ -1,5 +1,6 @@
 """Tables of the page: each figure's values in numbers, and what no figure shows."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from runtime.report.contents import Evaluation, Phase, Report, Score, Stage, mean
@@ -201,15 +202,15 @@ def _score_cell(score: Score, most: float) -> Cell:
 
 
 def stages_table(report: Report) -> Markup:
-    """Documents and bytes that each stage left, by source."""
+    """Documents and bytes that each stage dropped and left, by source."""
     columns = [
         Column("source"), Column("stage"), Column("documents in", "number"), Column("dropped", "number"),
-        Column("documents out", "number"), Column("text out", "number"),
+        Column("documents out", "number"), Column("text dropped", "number"), Column("text out", "number"),
     ]  # fmt: skip
     rows: list[list[str | Cell]] = []
     last = None
     for stage in report.stages:
-        dropped = sum(stage.dropped.values())
+        dropped, size = sum(stage.dropped.values()), sum(stage.dropped_bytes.values())
         rows.append(
             [
                 stage.source if stage.source != last else CONTINUED,
@@ -217,11 +218,52 @@ def stages_table(report: Report) -> Markup:
                 f"{stage.num_documents + dropped:,}",
                 f"{dropped:,}" if dropped else _NONE,
                 f"{stage.num_documents:,}",
+                f"{bytes_label(size)} ({_share(size, size + stage.num_bytes)})" if size else _NONE,
                 bytes_label(stage.num_bytes),
             ]
         )
         last = stage.source
     return table(columns, rows, "Documents by source and stage")
+
+
+def rules_table(report: Report) -> Markup:
+    """What each rule dropped over all sources, most documents first within a stage."""
+    columns = [
+        Column("stage"), Column("rule"), Column("documents", "number"), Column("of those that came in", "number"),
+        Column("text", "number"), Column("of the text that came in", "number"), Column("sources"),
+    ]  # fmt: skip
+    rows: list[list[str | Cell]] = []
+    for name in dict.fromkeys(stage.stage for stage in report.stages):
+        stages = [stage for stage in report.stages if stage.stage == name]
+        documents_in = sum(stage.num_documents + sum(stage.dropped.values()) for stage in stages)
+        bytes_in = sum(stage.num_bytes + sum(stage.dropped_bytes.values()) for stage in stages)
+        counts: Counter[str] = Counter()
+        for stage in stages:
+            counts.update(stage.dropped)
+        for place, (rule, count) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0]))):
+            size = sum(stage.dropped_bytes.get(rule, 0) for stage in stages)
+            by_source = sorted(((stage.dropped.get(rule, 0), stage.source) for stage in stages), reverse=True)
+            sources = ", ".join(f"{source} {number:,}" for number, source in by_source if number)
+            rows.append(
+                [
+                    name if place == 0 else CONTINUED,
+                    rule,
+                    f"{count:,}",
+                    _share(count, documents_in),
+                    bytes_label(size) if size else _NONE,
+                    _share(size, bytes_in) if size else _NONE,
+                    Cell(sources, is_quiet=True),
+                ]
+            )
+    return (
+        element("div", table(columns, rows, "Dropped by rule, over all sources"), class_="wrap") if rows else Markup()
+    )
+
+
+def _share(part: int, whole: int) -> str:
+    """Two digits however small: a rule that drops a thousandth is not one that drops nothing."""
+    percent = 100 * part / whole if whole else 0.0
+    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
 
 
 def score_warnings(report: Report) -> Markup:
@@ -297,7 +339,8 @@ def _stage_fold(stage: Stage, dropped: Mapping[str, int]) -> Markup:
             )
             for sample in samples
         ]
-        line = f"{reason}: {count:,} ({count / total:.0%})"
+        size = stage.dropped_bytes.get(reason, 0)
+        line = f"{reason}: {count:,} ({count / total:.0%})" + (f", {bytes_label(size)} of text" if size else "")
         if shown:
             kept = f", {counted(len(shown), 'sample')}"
             reasons.append(element("details", element("summary", line + kept), *shown))

@@ -16,22 +16,26 @@ class DropLedger:
 
     samples_per_reason: int
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
+    num_bytes: Counter[str] = dataclasses.field(default_factory=Counter)
+    """UTF-8 bytes of the texts that were dropped, by reason; 0 of what has no text yet."""
     samples: list[dict[str, str]] = dataclasses.field(default_factory=list)
     left_out: set[str] = dataclasses.field(default_factory=set)
     """Reasons that are no fault of anybody's."""
 
-    def drop(self, reason: str, *, document_id: str, detail: str, text: str) -> None:
+    def drop(self, reason: str, *, document_id: str, detail: str, text: str, num_bytes: int = 0) -> None:
+        """Counts one; `text` is what its sample shows the beginning of."""
         if self.counts[reason] < self.samples_per_reason:
             excerpt = text[:EXCERPT_CHARACTERS].encode(errors="replace").decode()
             self.samples.append({"reason": reason, "id": document_id, "detail": detail, "excerpt": excerpt})
         self.counts[reason] += 1
+        self.num_bytes[reason] += num_bytes
 
     def leave_out(self, reason: str, *, document_id: str, detail: str) -> None:
         """Counts what is no document by its nature, however much there is of it."""
         self.left_out.add(reason)
         self.drop(reason, document_id=document_id, detail=detail, text="")
 
-    def merge(self, counts: Mapping[str, int], samples: Iterable[dict[str, str]]) -> None:
+    def merge(self, counts: Mapping[str, int], num_bytes: Mapping[str, int], samples: Iterable[dict[str, str]]) -> None:
         """Adds the ledger of a later shard."""
         kept = Counter(sample["reason"] for sample in self.samples)
         for sample in samples:
@@ -39,6 +43,7 @@ class DropLedger:
                 self.samples.append(sample)
                 kept[sample["reason"]] += 1
         self.counts.update(counts)
+        self.num_bytes.update(num_bytes)
 
     def write(self, path: str) -> None:
         """JSON lines, reasons in alphabetical order and within a reason in document order."""

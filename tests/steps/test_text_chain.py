@@ -93,6 +93,7 @@ def test_what_each_step_drops_is_counted_and_what_is_left_is_clean(run_alone, co
     assert texts_of(clean) == [TEXTS[0], TEXTS[4]]
     assert (clean.result.num_documents, clean.result.dropped) == (2, {"overlaps with toy": 1})
     assert clean.result.num_bytes == len(TEXTS[0]) + len(TEXTS[4])
+    assert clean.result.dropped_bytes == {"overlaps with toy": len(TEXTS[3])}
     filter_sample = json.loads((tmp_path / "outputs/filter/dropped.jsonl").read_text())
     assert filter_sample["reason"] == "too few words"
     assert filter_sample["detail"] == "1, at least 5"

@@ -158,7 +158,8 @@ def _stages() -> tuple[Stage, ...]:
                 for place in range(2)
             )
             hits = {"hellaswag": 2 + index, "arc_easy": 1} if stage == "decontaminate" else {}
-            stages.append(Stage(source, stage, left, left * 2600, dropped, samples, hits))
+            sizes = {reason: 0 if stage == "extract" else 1_700 * count for reason, count in dropped.items()}
+            stages.append(Stage(source, stage, left, left * 2600, dropped, sizes, samples, hits))
     return tuple(stages)
 
 

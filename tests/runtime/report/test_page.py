@@ -280,3 +280,21 @@ def test_the_summary_holds_the_headline_figures(report):
     assert found["final_phase"] == "deeper_starling"
     assert found["bits_per_byte"]["averaged"] < found["bits_per_byte"]["hot"]
     assert set(found["scores"]) == {"jellyfish", "starling", "deeper_starling"}
+
+
+def test_what_each_rule_dropped_is_added_up_over_the_sources_with_its_share_of_documents_and_text(report):
+    first, second = (
+        dataclasses.replace(
+            report.stages[0], source=source, stage="filter", num_documents=kept, num_bytes=1_000 * kept,
+            dropped={"too short": 30, "odd": odd}, dropped_bytes={"too short": 6_000, "odd": 0}, samples=(),
+        )
+        for source, kept, odd in (("books", 160, 10), ("web", 170, 0))
+    )  # fmt: skip
+    page = "".join(read(render(dataclasses.replace(report, stages=(first, second)))).text)
+    assert "Dropped by rule, over all sources" in page
+    after = " ".join(page.partition("Dropped by rule, over all sources")[2].split())
+    # 60 of 400 documents, 12,000 of 342,000 bytes
+    for said in ("too short", "60", "15 %", "12.0 kB", "3.5 %", "web 30, books 30", "odd", "10", "2.5 %", "books 10"):
+        place = after.find(said)
+        assert place >= 0, said
+        after = after[place + len(said) :]
