@@ -4,21 +4,26 @@ An output is kept if a given pipeline, a pin, an acceptance, a fork (which is pa
 leads to it, or if it is young: whoever made it may be about to use it. What attempts left that committed nothing, and
 what steps resume from, is kept for as long.
 
+What an unfinished step of these pipelines resumes from is kept however old it is.
+
 Deletion needs no luck. Whoever deletes holds the lease of the step, so that its older attempts are sealed and cannot
 commit what is gone. And a record is deleted before it is asked who is running with it, while a step says what it reads
-before it looks for the record: one of the two sees the other.
+before it looks for the record: one of the two sees the other. It is asked once for many records, since each answer
+takes a listing of all leases.
 """
 
 import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from marin_dag.acceptances import ACCEPTED
+from marin_dag.diff import input_keys
 from marin_dag.epoch import LEASES, parts
-from marin_dag.lease import CLOCK_SKEW_SECONDS, STALE_SECONDS, Held, Leases
+from marin_dag.lease import CLOCK_SKEW_SECONDS, STALE_SECONDS, Held, Lease, Leases
 from marin_dag.pins import Pins
 from marin_dag.records import CODES, LABELS, Record, Records, record_path
 from marin_dag.store import Entry, Store
@@ -26,6 +31,8 @@ from marin_dag.verify import VERIFICATIONS
 
 OUTPUTS, WORK = "outputs", "work"
 READ_THREADS = 16
+BATCH = 100
+"""Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
 ATTEMPT = re.compile(
     r"outputs/(?P<name>.+)-(?P<short>[0-9a-f]{8})/(?P<attempt>\d{8}-\d{6}-[0-9a-f]{8})(?P<rest>[./].*)"
 )
@@ -43,6 +50,8 @@ class Garbage(NamedTuple):
     key: str
     """Of the record, for an output."""
     files: tuple[Entry, ...]
+    labels: tuple[str, ...] = ()
+    """Names that lead to the record."""
     needed_by: tuple[str, ...] = ()
     """Names of committed outputs that were made from it; they stay, and can no longer be made again from it."""
 
@@ -85,18 +94,25 @@ class Collector:
             read = pool.map(lambda path: self._records.find(_key(path)), committed)
             records = {record.key: record for record in read if record is not None}
         running = self._running()
-        kept = self._kept(records, running, committed)
+        busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
+        labels = _names_of(self._store)
+        kept = self._kept(records, running, committed, labels)
         files = _by_attempt(self._store.list(OUTPUTS))
-        found = [self._output(record, files, records.values()) for record in records.values() if record.key not in kept]
-        found += self._attempts(files, records.values(), running)
-        found += self._work(running)
+        found = list(self._outputs(records, kept, files, labels))
+        found += self._attempts(files, records.values(), busy)
+        found += self._work(busy)
         return found + self._verifications()
 
-    def _kept(self, records: dict[str, Record], running: "_Running", committed: dict[str, Entry]) -> frozenset[str]:
+    def _kept(
+        self,
+        records: dict[str, Record],
+        running: "_Running",
+        committed: dict[str, Entry],
+        labels: Mapping[str, set[str]],
+    ) -> frozenset[str]:
         digests = {key.partition("@")[0] for key in self._roots.keys} | running.digests
-        digests |= {entry.path.split("/")[1] for entry in self._store.list(ACCEPTED)}
-        keys = Pins(self._store).pinned() | running.needs
-        labels = _names_of(self._store)
+        digests |= {entry.path.split("/")[1] for entry in self._store.list(ACCEPTED)} | running.needs
+        keys = Pins(self._store).pinned()
         return frozenset(
             key
             for key, record in records.items()
@@ -108,25 +124,41 @@ class Collector:
 
     def _running(self) -> "_Running":
         held = Leases(self._store).unsealed(max(self._older_than_seconds, STALE_SECONDS + CLOCK_SKEW_SECONDS))
-        return _Running(frozenset(held), frozenset(key for holder in held.values() for key in holder.needs))
+        needs = (key.partition("@")[0] for holder in held.values() for key in holder.needs)
+        return _Running(frozenset(held), frozenset(needs))
 
     def _is_young(self, entry: Entry) -> bool:
         return self._clock() - entry.updated < self._older_than_seconds
 
-    def _output(self, record: Record, files: dict[tuple[str, str], list[Entry]], records: Iterable[Record]) -> Garbage:
-        theirs = files.get((record.digest[:8], record.attempt), [])
-        if any(other.attempt == record.attempt and other.key != record.key for other in records):
-            # Another milestone of its attempt: what lies beside, such as the log, goes with the last of them.
-            own = {f"{record.output_path}/{entry.path}" for entry in record.manifest}
-            theirs = [entry for entry in theirs if entry.path in own]
-        needed_by = sorted({other.name for other in records if _was_made_from(other, record)})
-        return Garbage("output", record.name, record.digest, record.key, tuple(theirs), tuple(needed_by))
+    def _outputs(
+        self,
+        records: dict[str, Record],
+        kept: frozenset[str],
+        files: dict[tuple[str, str], list[Entry]],
+        labels: Mapping[str, set[str]],
+    ) -> Iterator[Garbage]:
+        milestones = Counter(record.attempt for record in records.values())
+        made_from: dict[str, set[str]] = {}
+        for record in records.values():
+            for key in input_keys(record.identity).values():
+                made_from.setdefault(key.partition("@")[0], set()).add(record.name)
+        for record in records.values():
+            if record.key in kept:
+                continue
+            theirs = files.get((record.digest[:8], record.attempt), [])
+            if milestones[record.attempt] > 1:
+                # Another milestone of its attempt: what lies beside, such as the log, goes with the last of them.
+                own = {f"{record.output_path}/{entry.path}" for entry in record.manifest}
+                theirs = [entry for entry in theirs if entry.path in own]
+            names = tuple(sorted({record.name} | labels.get(record.key, set())))
+            needed_by = tuple(sorted(made_from.get(record.digest, ())))
+            yield Garbage("output", record.name, record.digest, record.key, tuple(theirs), names, needed_by)
 
     def _attempts(
-        self, files: dict[tuple[str, str], list[Entry]], records: Iterable[Record], running: "_Running"
+        self, files: dict[tuple[str, str], list[Entry]], records: Iterable[Record], busy: frozenset[str]
     ) -> list[Garbage]:
         committed = {(record.digest[:8], record.attempt) for record in records}
-        held = {digest[:8] for digest in running.digests}
+        held = {digest[:8] for digest in busy}
         youngest: dict[str, float] = {}
         for (short, _), entries in files.items():
             youngest[short] = max(youngest.get(short, 0.0), *(entry.updated for entry in entries))
@@ -142,14 +174,14 @@ class Collector:
                 found.append(Garbage("attempt", f"{match['name']} ({attempt})", digest, "", tuple(entries)))
         return found
 
-    def _work(self, running: "_Running") -> list[Garbage]:
+    def _work(self, busy: frozenset[str]) -> list[Garbage]:
         by_digest: dict[str, list[Entry]] = {}
         for entry in self._store.list(WORK):
             by_digest.setdefault(entry.path.split("/")[1], []).append(entry)
         return [
             Garbage("work", f"{WORK}/{digest[:8]}", digest, "", tuple(entries))
             for digest, entries in by_digest.items()
-            if digest not in running.digests and not any(self._is_young(entry) for entry in entries)
+            if digest not in busy and not any(self._is_young(entry) for entry in entries)
         ]
 
     def _verifications(self) -> list[Garbage]:
@@ -162,40 +194,55 @@ class Collector:
             if not any(self._is_young(entry) for entry in entries)
         ]
 
-    def delete(self, garbage: Garbage) -> str:
-        """Deletes it; returns "" or, where that is not safe any more, why it was left."""
-        if garbage.kind == "verification":
-            for entry in garbage.files:
-                self._store.delete(entry.path)
-            return ""
+    def delete(self, garbage: Sequence[Garbage]) -> list[str]:
+        """Deletes all of it; returns for each "" or, where that is not safe any more, why it was left."""
+        said: list[str] = []
+        for start in range(0, len(garbage), BATCH):
+            said += self._delete_batch(garbage[start : start + BATCH])
+        return said
+
+    def _delete_batch(self, batch: Sequence[Garbage]) -> list[str]:
         leases = Leases(self._store)
-        lease = leases.acquire(garbage.digest, f"gc of {garbage.name}", lambda: None)
-        if isinstance(lease, Held):
-            return f"{lease.holder.host} pid {lease.holder.pid} is running it"
+        held: dict[str, Lease | Held] = {}
         try:
-            return self._delete_output(garbage) if garbage.kind == "output" else self._delete_files(garbage)
+            for garbage in batch:
+                if garbage.digest and garbage.digest not in held:
+                    got = leases.acquire(garbage.digest, f"gc of {garbage.name}", lambda: None)
+                    held[garbage.digest] = got
+            said = {number: _is_held(held.get(garbage.digest)) for number, garbage in enumerate(batch)}
+            free = {number: garbage for number, garbage in enumerate(batch) if not said[number]}
+            said |= self._delete_outputs({n: garbage for n, garbage in free.items() if garbage.kind == "output"})
+            said |= {n: self._delete_files(garbage) for n, garbage in free.items() if garbage.kind != "output"}
+            return [said[number] for number in range(len(batch))]
         finally:
-            lease.release()
+            for lease in held.values():
+                if isinstance(lease, Lease):
+                    lease.release()
             leases.close()
 
-    def _delete_output(self, garbage: Garbage) -> str:
-        path = record_path(garbage.key)
-        with contextlib.suppress(FileNotFoundError):
-            record = self._store.read(path)
-            self._store.delete(path)
-            if garbage.key in self._running().needs or garbage.key in Pins(self._store).pinned():
-                self._store.create(path, record)
-                return "a step that has just begun reads it, or it was pinned"
-            self._store.delete(f"{LABELS}/{garbage.name}/{garbage.key}")
-            for entry in self._store.list(CODES, f"{garbage.key}/"):
-                self._store.delete(entry.path)
-        for entry in garbage.files:
+    def _delete_outputs(self, outputs: dict[int, Garbage]) -> dict[int, str]:
+        deleted: dict[int, bytes] = {}
+        for number, garbage in outputs.items():
+            with contextlib.suppress(FileNotFoundError):
+                deleted[number] = self._store.read(record_path(garbage.key))
+                self._store.delete(record_path(garbage.key))
+        needs, pinned = (self._running().needs, Pins(self._store).pinned()) if deleted else (frozenset(), frozenset())
+        return {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
+
+    def _finish(self, garbage: Garbage, record: bytes | None, needs: frozenset[str], pinned: frozenset[str]) -> str:
+        if record is not None and (garbage.digest in needs or garbage.key in pinned):
+            self._store.create(record_path(garbage.key), record)
+            return "a step that has just begun reads it, or it was pinned"
+        for name in garbage.labels:
+            self._store.delete(f"{LABELS}/{name}/{garbage.key}")
+        for entry in (*self._store.list(CODES, f"{garbage.key}/"), *garbage.files):
             self._store.delete(entry.path)
         return ""
 
     def _delete_files(self, garbage: Garbage) -> str:
         # Under the lease nothing of this digest is committed any more, but it may have been since it was found.
-        keys = [_key(entry.path) for entry in self._store.list("commits", garbage.digest)]
+        commits = self._store.list("commits", garbage.digest) if garbage.digest else []  # a verification has none
+        keys = [_key(entry.path) for entry in commits]
         kept = {f"{r.output_path}/{e.path}" for r in map(self._records.find, keys) if r for e in r.manifest}
         if any(entry.path in kept for entry in garbage.files):
             return "it has been committed since"
@@ -204,11 +251,15 @@ class Collector:
         return ""
 
 
+def _is_held(lease: Lease | Held | None) -> str:
+    return f"{lease.holder.host} pid {lease.holder.pid} is running it" if isinstance(lease, Held) else ""
+
+
 class _Running(NamedTuple):
     digests: frozenset[str]
     """Steps that somebody works on, as far as can be told."""
     needs: frozenset[str]
-    """Records that they read."""
+    """Digests of what they read: of a growing output or a trajectory they may read more as they go on."""
 
 
 def _names_of(store: Store) -> dict[str, set[str]]:
@@ -234,10 +285,6 @@ def _digests_by_short(store: Store) -> dict[str, set[str]]:
         digest = parts(entry.path)[0]
         found.setdefault(digest[:8], set()).add(digest)
     return found
-
-
-def _was_made_from(record: Record, other: Record) -> bool:
-    return record.key != other.key and other.digest in repr(record.identity)
 
 
 def _key(path: str) -> str:

@@ -4,7 +4,6 @@ import asyncio
 import base64
 import contextlib
 import datetime
-import functools
 import json
 import logging
 import os
@@ -19,9 +18,10 @@ import google_crc32c
 import requests.exceptions
 from gcsfs.retry import ChecksumError, HttpError
 
+from marin_dag.cloud_store import CloudStore, first_line
 from marin_dag.gcs_requests import CheckedFileSystem, DownloadError
 from marin_dag.redact import redact
-from marin_dag.store import Entry, ExplainedFile, Store, StoreError, checked
+from marin_dag.store import Entry, StoreError, checked
 from marin_dag.transient import TRANSIENT_CODES
 
 FIRST_CONTACT_TIMEOUT_SECONDS = 20.0
@@ -38,30 +38,20 @@ UNREACHABLE = (
 )
 
 
-class GcsStore(Store):
+class GcsStore(CloudStore):
     """`gs://bucket/folder`."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix = prefix.rstrip("/")
-        self._root = self.prefix.removeprefix("gs://")
-        self._bucket, _, folder = self._root.partition("/")
-        self._folder = f"{folder}/" if folder else ""
-        self._in_contact = False
         # gcsfs logs a traceback for each error that it also raises; the raised one is explained here.
         logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
         emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-        self._fs = CheckedFileSystem(token="anon" if emulator else None, use_listings_cache=False)
+        super().__init__(prefix, CheckedFileSystem(token="anon" if emulator else None, use_listings_cache=False))
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         beginning = f"{self._folder}{checked(folder)}/{starting_with}"
         with self._explained(folder):
             items = fsspec.asyn.sync(self._fs.loop, _all_pages, self._fs, self._bucket, beginning)
-        skip = len(self._folder)
-        return sorted(
-            Entry(item["name"][skip:], int(item["size"]), _seconds(item["updated"]))
-            for item in items
-            if not item["name"].endswith("/")  # what some tools leave to stand for a folder
-        )
+        return self._entries((item["name"], int(item["size"]), _seconds(item["updated"])) for item in items)
 
     def read(self, path: str) -> bytes:
         with self._explained(path):
@@ -91,23 +81,6 @@ class GcsStore(Store):
         with self._explained(path), contextlib.suppress(FileNotFoundError):
             self._fs.call("DELETE", "b/{}/o/{}", self._bucket, self._key(path))
 
-    def exists(self, path: str) -> bool:
-        with self._explained(path):
-            try:
-                self._info(path)
-            except FileNotFoundError:
-                return False
-            return True
-
-    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
-        with self._explained(path):
-            file = self._fs.open(self._path(path), mode)
-        return ExplainedFile(file, functools.partial(self._explained, path))
-
-    def copy(self, source: str, target: str) -> None:
-        with self._explained(target):
-            self._fs.cp_file(self._path(source), self._path(target))
-
     def settle(self, path: str) -> tuple[int, str]:
         with self._explained(path):
             info = self._info(path)
@@ -135,12 +108,6 @@ class GcsStore(Store):
         )
         return json.loads(contents)
 
-    def _key(self, path: str) -> str:
-        return f"{self._folder}{checked(path)}"
-
-    def _path(self, path: str) -> str:
-        return f"{self._root}/{checked(path)}"
-
     @contextlib.contextmanager
     def _explained(self, path: str) -> Iterator[None]:
         url = f"{self.prefix}/{path}"
@@ -150,25 +117,25 @@ class GcsStore(Store):
             yield
         except UNREACHABLE as error:
             raise StoreError(
-                f"{url}: Cloud Storage cannot be reached ({_first_line(error)}); check the network and the proxy, "
+                f"{url}: Cloud Storage cannot be reached ({first_line(error)}); check the network and the proxy, "
                 "then run the same command again, nothing finished is lost.",
                 is_transient=True,
             ) from error
         except google.auth.exceptions.GoogleAuthError as error:
-            raise StoreError(f"{url}: {_first_line(error)}; {LOG_IN}.", is_transient=error.retryable) from error
+            raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.", is_transient=error.retryable) from error
         except HttpError as error:
             raise StoreError(
-                f"{url}: Cloud Storage answered {error.code} ({_first_line(error)}); "
+                f"{url}: Cloud Storage answered {error.code} ({first_line(error)}); "
                 + (LOG_IN if error.code in (401, 403) else "run the same command again, nothing finished is lost")
                 + ".",
                 is_transient=str(error.code) in {str(code) for code in TRANSIENT_CODES},
             ) from error
         except json.JSONDecodeError as error:
-            raise StoreError(f"{url}: half an answer came ({_first_line(error)}).", is_transient=True) from error
+            raise StoreError(f"{url}: half an answer came ({first_line(error)}).", is_transient=True) from error
         except ValueError as error:
             if not str(error).startswith("Bad Request"):  # gcsfs's own word for some answers of 400
                 raise
-            raise StoreError(f"{url}: Cloud Storage refused the request ({_first_line(error)}).") from error
+            raise StoreError(f"{url}: Cloud Storage refused the request ({first_line(error)}).") from error
         except OSError as error:
             if str(error).startswith("Forbidden"):
                 raise StoreError(f"{url}: {redact(' '.join(str(error).split()))}; {LOG_IN}.") from error
@@ -211,11 +178,6 @@ async def _all_pages(filesystem: CheckedFileSystem, bucket: str, beginning: str)
 
 
 LOG_IN = "log in with `gcloud auth application-default login`, or ask for the role Storage Object User on the bucket"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = redact(str(error)).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _seconds(updated: str) -> float:

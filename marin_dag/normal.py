@@ -15,7 +15,6 @@ from marin_dag.syntax import Target, bindings_of, imported, is_type_checking, pa
 
 _SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "type_ignores", "kind"})
 _READS_LOCAL_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "globals"})
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 def dump(

@@ -5,8 +5,6 @@ other's records there; so the first create tries it out, and refuses such a serv
 """
 
 import contextlib
-import datetime
-import functools
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,8 +14,8 @@ import botocore.exceptions
 import google_crc32c
 import s3fs
 
-from marin_dag.redact import redact
-from marin_dag.store import CHECKSUM_BLOCK_IN_BYTES, Entry, ExplainedFile, Store, StoreError, checked
+from marin_dag.cloud_store import CloudStore, first_line
+from marin_dag.store import CHECKSUM_BLOCK_IN_BYTES, Entry, StoreError, checked
 from marin_dag.transient import TRANSIENT_CODES, Backoff
 
 CREATOR = "creator"
@@ -27,17 +25,12 @@ BACKOFF = Backoff()
 REQUESTS = {"retries": {"mode": "standard", "max_attempts": 6}, "connect_timeout": 10, "read_timeout": 60}
 
 
-class S3Store(Store):
+class S3Store(CloudStore):
     """`s3://bucket/folder`. Address and credentials come from where AWS's own tools take them."""
 
     def __init__(self, prefix: str) -> None:
-        self.prefix = prefix.rstrip("/")
-        self._root = self.prefix.removeprefix("s3://")
-        self._bucket, _, folder = self._root.partition("/")
-        self._folder = f"{folder}/" if folder else ""
-        self._in_contact = False
+        super().__init__(prefix, s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=REQUESTS))
         self._is_create_only = False
-        self._fs = s3fs.S3FileSystem(use_listings_cache=False, config_kwargs=REQUESTS)
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         beginning = f"{self._folder}{checked(folder)}/{starting_with}"
@@ -50,12 +43,7 @@ class S3Store(Store):
             if not page.get("IsTruncated"):
                 break
             asked = {"ContinuationToken": page["NextContinuationToken"]}
-        skip = len(self._folder)
-        return sorted(
-            Entry(item["Key"][skip:], item["Size"], _seconds(item["LastModified"]))
-            for item in items
-            if not item["Key"].endswith("/")  # what some tools leave to stand for a folder
-        )
+        return self._entries((item["Key"], item["Size"], item["LastModified"].timestamp()) for item in items)
 
     def read(self, path: str) -> bytes:
         with self._explained(path):
@@ -73,23 +61,6 @@ class S3Store(Store):
     def delete(self, path: str) -> None:
         with self._explained(path):
             self._call("delete_object", Key=self._key(path))
-
-    def exists(self, path: str) -> bool:
-        with self._explained(path):
-            try:
-                self._call("head_object", Key=self._key(path))
-            except FileNotFoundError:
-                return False
-            return True
-
-    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
-        with self._explained(path):
-            file = self._fs.open(self._path(path), mode)
-        return ExplainedFile(file, functools.partial(self._explained, path))
-
-    def copy(self, source: str, target: str) -> None:
-        with self._explained(target):
-            self._fs.cp_file(self._path(source), self._path(target))
 
     def settle(self, path: str) -> tuple[int, str]:
         # S3 keeps no CRC32C of what came in parts, so that the bytes are read once more.
@@ -121,9 +92,12 @@ class S3Store(Store):
 
     def _metadata(self, path: str) -> Any:
         try:
-            return self._call("head_object", Key=self._key(path))["Metadata"]
+            return self._info(path)["Metadata"]
         except FileNotFoundError:  # deleted since
             return None
+
+    def _info(self, path: str) -> Any:
+        return self._call("head_object", Key=self._key(path))
 
     def _require_create_only(self) -> None:
         probe = f"{PROBE}-{uuid.uuid4().hex}"
@@ -139,12 +113,6 @@ class S3Store(Store):
     def _call(self, method: str, **values: Any) -> Any:
         return self._fs.call_s3(method, Bucket=self._bucket, **values)
 
-    def _key(self, path: str) -> str:
-        return f"{self._folder}{checked(path)}"
-
-    def _path(self, path: str) -> str:
-        return f"{self._root}/{checked(path)}"
-
     @contextlib.contextmanager
     def _explained(self, path: str) -> Iterator[None]:
         url = f"{self.prefix}/{path}"
@@ -155,20 +123,20 @@ class S3Store(Store):
         except FileNotFoundError:
             raise
         except (botocore.exceptions.NoCredentialsError, botocore.exceptions.PartialCredentialsError) as error:
-            raise StoreError(f"{url}: {_first_line(error)}; {LOG_IN}.") from error
+            raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.") from error
         except botocore.exceptions.BotoCoreError as error:
             raise StoreError(
-                f"{url}: S3 cannot be reached ({_first_line(error)}); check the network and AWS_ENDPOINT_URL, then run "
+                f"{url}: S3 cannot be reached ({first_line(error)}); check the network and AWS_ENDPOINT_URL, then run "
                 "the same command again, nothing finished is lost.",
                 is_transient=True,
             ) from error
         except PermissionError as error:
-            raise StoreError(f"{url}: {_first_line(error)}; {LOG_IN}.") from error
+            raise StoreError(f"{url}: {first_line(error)}; {LOG_IN}.") from error
         except OSError as error:
             status = _status(error)
             is_transient = status is None or status in TRANSIENT_CODES | {409}
             raise StoreError(
-                f"{url}: S3 answered {status or 'half an answer'} ({_first_line(error)}); run the same command again, "
+                f"{url}: S3 answered {status or 'half an answer'} ({first_line(error)}); run the same command again, "
                 "nothing finished is lost.",
                 is_transient=is_transient,
             ) from error
@@ -192,12 +160,3 @@ def _status(error: BaseException) -> int | None:
     response = getattr(error.__cause__, "response", None) or {}
     status: int | None = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     return status
-
-
-def _first_line(error: BaseException) -> str:
-    lines = redact(str(error)).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-def _seconds(modified: datetime.datetime) -> float:
-    return modified.timestamp()

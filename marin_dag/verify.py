@@ -1,12 +1,16 @@
 """Verify: an output against its manifest, and a step against itself. What is committed is only ever read."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from marin_dag.backend import Backend
+from marin_dag.epoch import LEASES
 from marin_dag.errors import UserError
+from marin_dag.identity import sha256
 from marin_dag.inputs import Input, replace_inputs
+from marin_dag.lease import Lease, Leases
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, new_attempt
 from marin_dag.resources import Cpu
@@ -84,7 +88,12 @@ class Rerunner:
         Raises:
             RerunError: it did not finish.
         """
-        beside = open_store(f"{self._store.prefix}/{VERIFICATIONS}/{new_attempt()}")
+        name = new_attempt()
+        beside = open_store(f"{self._store.prefix}/{VERIFICATIONS}/{name}")
+        with _needing(self._store, name, step):
+            return self._rerun(step, record, beside)
+
+    def _rerun(self, step: Step[Any], record: Record, beside: Store) -> Rerun:
         inputs = {item.key: self._records.get(item.key) for _, item in step.inputs}
 
         def bound(item: Input[Any]) -> Input[Any]:
@@ -130,6 +139,23 @@ class Rerunner:
 
     def on_published(self, key: str) -> None:
         """See Listener."""
+
+
+@contextlib.contextmanager
+def _needing(store: Store, name: str, step: Step[Any]) -> Iterator[None]:
+    """Says, in a lease that is nobody else's, what is read meanwhile: `gc` leaves it alone."""
+    digest = sha256([VERIFICATIONS, name])
+    leases = Leases(store)
+    needs = tuple(dict.fromkeys([step.key, *(item.key for _, item in step.inputs)]))
+    lease = leases.acquire(digest, f"verify {step.name}", lambda: None, needs=needs)
+    assert isinstance(lease, Lease)
+    try:
+        yield
+    finally:
+        lease.release()
+        leases.close()
+        for entry in store.list(LEASES, f"{digest}/"):  # no zombie will ever come to it
+            store.delete(entry.path)
 
 
 class RerunError(UserError):

@@ -38,7 +38,8 @@ def _gc(session: Session) -> int:
     if not session.parsed.yes:
         print(f"delete it  {session.line('gc', '--yes')}")
         return SOMETHING_WOULD_RUN
-    left = [(garbage, why) for garbage in found if (why := collector.delete(garbage))]
+    said = collector.delete(found)
+    left = [(garbage, why) for garbage, why in zip(found, said, strict=True) if why]
     for garbage, why in left:
         print(f"left {garbage.name}: {why}")
     print(f"deleted {len(found) - len(left)}")

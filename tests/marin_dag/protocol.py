@@ -490,7 +490,7 @@ def collector_of(item: Step[Any]) -> Actor:
         ]
         assert garbage.files
         try:
-            return Collector(store, Roots(frozenset(), frozenset()), older_than_seconds=0).delete(garbage)
+            return Collector(store, Roots(frozenset(), frozenset()), older_than_seconds=0).delete([garbage])[0]
         except StoreError:
             return "stumbles"
 

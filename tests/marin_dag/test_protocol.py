@@ -200,13 +200,14 @@ def test_a_step_that_begins_while_its_input_is_collected_reads_all_of_it_or_none
 
 
 def test_a_collector_that_asks_before_it_deletes_is_found(monkeypatch: pytest.MonkeyPatch):
-    def ask_then_delete(self: Collector, garbage: Garbage) -> str:
-        if garbage.key in self._running().needs:
-            return "a step reads it"
+    def ask_then_delete(self: Collector, outputs: dict[int, Garbage]) -> dict[int, str]:
+        ((number, garbage),) = outputs.items()
+        if garbage.digest in self._running().needs:
+            return {number: "a step reads it"}
         for path in (record_path(garbage.key), *(entry.path for entry in garbage.files)):
             self._store.delete(path)
-        return ""
+        return {number: ""}
 
-    monkeypatch.setattr(Collector, "_delete_output", ask_then_delete)
+    monkeypatch.setattr(Collector, "_delete_outputs", ask_then_delete)
     with pytest.raises(Violation, match="its file is gone"):
         search_beside_gc().run()

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from marin_dag import collect
 from marin_dag.collect import Collector, Roots
 from marin_dag.epoch import seal
 from marin_dag.lease import Lease, Leases
 from marin_dag.records import Records
-from marin_dag.store import LocalStore, open_store
+from marin_dag.store import Entry, LocalStore, open_store
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import ROOT, Toy
+from tests.marin_dag.test_records import a_record
 
 NOW = ("--older-than-days", "0")
 
@@ -114,7 +116,7 @@ def test_what_killed_attempts_left_goes_when_it_is_old(tmp_path: Path) -> None:
     old = Collector(store, roots, older_than_seconds=3600, clock=lambda: time.time() + 7200)
     found = old.find()
     assert sorted(garbage.kind for garbage in found) == ["attempt", "work"]
-    assert [old.delete(garbage) for garbage in found] == ["", ""]
+    assert old.delete(found) == ["", ""]
     assert store.list("outputs") == store.list("work") == []
 
 
@@ -141,7 +143,7 @@ def test_a_step_that_begins_while_it_is_collected_keeps_its_input(edited: Toy) -
     lease = leases.acquire("cd" * 32, "reader", lambda: None, needs=tuple(item.key for item in garbage))
     assert isinstance(lease, Lease)
     before = committed_bytes(edited.prefix)
-    assert {collector.delete(item) for item in garbage} == {"a step that has just begun reads it, or it was pinned"}
+    assert set(collector.delete(garbage)) == {"a step that has just begun reads it, or it was pinned"}
     assert committed_bytes(edited.prefix) == before
     assert all(records.find(item.key) is not None for item in garbage)
     lease.release()
@@ -155,7 +157,7 @@ def test_what_another_process_works_on_is_left(tmp_path: Path) -> None:
     found = old.find()
     leases = Leases(store)
     assert isinstance(leases.acquire(digest, "a/b", lambda: None), Lease)
-    assert all(f"pid {os.getpid()} is running it" in old.delete(garbage) for garbage in found)
+    assert all(f"pid {os.getpid()} is running it" in said for said in old.delete(found))
     assert store.list("outputs")
     leases.close()
 
@@ -168,3 +170,63 @@ def test_a_pipeline_says_what_it_leads_to(run: Toy) -> None:
     )  # fmt: skip
     said = json.loads(done.stdout)
     assert set(said["names"]) == set(run.committed())
+
+
+def test_what_an_unfinished_step_of_the_pipeline_resumes_from_stays_however_old(tmp_path: Path) -> None:
+    store, digest = LocalStore(str(tmp_path)), "ab" * 32
+    abandoned(store, digest)
+    for keys, kinds in (({f"{digest}@600"}, []), ({"cd" * 32}, ["attempt", "work"])):
+        roots = Roots(frozenset(keys), frozenset())
+        old = Collector(store, roots, older_than_seconds=60, clock=lambda: time.time() + 7200)
+        assert sorted(garbage.kind for garbage in old.find()) == kinds
+
+
+class Counting(LocalStore):
+    """Counts what is asked of it."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__(prefix)
+        self.listed, self.asked = 0, 0
+
+    def list(self, folder: str, starting_with: str = "") -> list[Entry]:
+        entries = super().list(folder, starting_with)
+        self.listed += len(entries)
+        self.asked += 1
+        return entries
+
+    def read(self, path: str) -> bytes:
+        self.asked += 1
+        return super().read(path)
+
+    def delete(self, path: str) -> None:
+        self.asked += 1
+        super().delete(path)
+
+
+def test_twice_as_much_garbage_asks_for_twice_as_much_and_every_name_of_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collect, "BATCH", 20)
+    asked, listed = [], []
+    for num_records in (40, 80):
+        store = Counting(str(tmp_path / str(num_records)))
+        records = Records(store)
+        for number in range(num_records):
+            identity = {"config": ["model", "a.Config"]}
+            # Digests are told apart by their first eight digits.
+            made = a_record(f"old/{number}", f"{number:08x}".ljust(64, "0"), identity=identity)
+            store.write(f"{made.output_path}/file", b"x")
+            store.write(f"work/{made.digest}/saved", b"x")
+            records.commit(made)
+            records.label("another/name", made.key)
+        names = frozenset({"another/name", *(f"old/{number}" for number in range(num_records))})
+        collector = Collector(store, Roots(frozenset(), names), older_than_seconds=0)
+        found = collector.find()
+        store.asked = store.listed = 0
+        assert set(collector.delete(found)) == {""}
+        asked.append(store.asked)
+        listed.append(store.listed)
+        assert store.list("labels") == store.list("commits") == store.list("outputs") == store.list("work") == []
+    assert asked[1] == 2 * asked[0]
+    # Who is running is asked once a batch, which lists the leases of all that was deleted before.
+    assert listed[1] < 4 * listed[0]

@@ -7,9 +7,12 @@ import pytest
 from pydantic import BaseModel
 
 from marin_dag.cli import main
+from marin_dag.collect import Collector, Roots
+from marin_dag.local_backend import LocalBackend
 from marin_dag.records import Records
 from marin_dag.step import Step, StepContext, StopAt, step
 from marin_dag.store import open_store
+from marin_dag.task import Task
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
 
@@ -65,6 +68,24 @@ def test_a_rerun_compares_bit_for_bit_and_leaves_the_first_output_alone(made: To
     assert "ocelot: run again, it gave the same, bit for bit" in said
     assert committed_bytes(made.prefix) == before
     assert records == sorted((path, path.stat().st_mtime_ns) for path in (made.prefix / "commits").iterdir())
+
+
+def test_what_a_rerun_reads_is_not_collected_meanwhile(made: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def collect_then_run(self: LocalBackend, task: Task) -> None:
+        store = open_store(str(made.prefix))
+        collector = Collector(store, Roots(frozenset(), frozenset(made.committed())), older_than_seconds=0)
+        said.extend(garbage.name for garbage in collector.find() if garbage.kind == "output")
+        submit(self, task)
+
+    submit, leases = LocalBackend.submit, open_store(str(made.prefix)).list("leases")
+    monkeypatch.setattr(LocalBackend, "submit", collect_then_run)
+    assert made("verify", "count", "--rerun")[0] == 0
+    assert {"count", "text/web"} & set(said) == set()
+    assert "phoenix" in said
+    monkeypatch.setattr(LocalBackend, "submit", submit)
+    assert leases == open_store(str(made.prefix)).list("leases")
 
 
 class NoConfig(BaseModel, frozen=True, extra="forbid"):

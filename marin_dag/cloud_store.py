@@ -1,0 +1,64 @@
+"""CloudStore: what stores in a cloud have in common: an address, files through fsspec, errors told with the cure."""
+
+import functools
+from abc import abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from marin_dag.redact import redact
+from marin_dag.store import Entry, ExplainedFile, Store, checked
+
+
+class CloudStore(Store):
+    """`scheme://bucket/folder`; `files` is fsspec's file system for it."""
+
+    def __init__(self, prefix: str, files: Any) -> None:
+        self.prefix = prefix.rstrip("/")
+        self._root = self.prefix.partition("://")[2]
+        self._bucket, _, folder = self._root.partition("/")
+        self._folder = f"{folder}/" if folder else ""
+        self._in_contact = False
+        self._fs = files
+
+    def exists(self, path: str) -> bool:
+        with self._explained(path):
+            try:
+                self._info(path)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def open(self, path: str, mode: str = "rb") -> ExplainedFile:
+        with self._explained(path):
+            file = self._fs.open(self._path(path), mode)
+        return ExplainedFile(file, functools.partial(self._explained, path))
+
+    def copy(self, source: str, target: str) -> None:
+        with self._explained(target):
+            self._fs.cp_file(self._path(source), self._path(target))
+
+    @abstractmethod
+    def _info(self, path: str) -> Any:
+        """What the store knows of an object; raises FileNotFoundError."""
+
+    @abstractmethod
+    def _explained(self, path: str) -> AbstractContextManager[None]:
+        """Makes contact first, if there was none; turns what the client raises into a StoreError with the cure."""
+
+    def _entries(self, items: Iterable[tuple[str, int, float]]) -> list[Entry]:
+        """A listing, from keys, sizes and times; without what some tools leave to stand for a folder."""
+        skip = len(self._folder)
+        return sorted(Entry(key[skip:], size, updated) for key, size, updated in items if not key.endswith("/"))
+
+    def _key(self, path: str) -> str:
+        return f"{self._folder}{checked(path)}"
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{checked(path)}"
+
+
+def first_line(error: BaseException) -> str:
+    """Kind and first line of an error, without secrets."""
+    lines = redact(str(error)).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
