@@ -89,8 +89,9 @@ def _refuse_too_many_damaged(
     if num_damaged > config.max_damaged_file_share * num_files:
         rest = f"\nand {num_damaged - MESSAGES:,} more" if num_damaged > MESSAGES else ""
         raise UserError(
-            f"{context.name}: {num_damaged:,} of {num_files:,} files cannot be read:\n"
-            + "\n".join(damaged[:MESSAGES])
+            # The first line stands alone where there is room for one: it says what is wrong, then how often.
+            f"{context.name}: {damaged[0]} ({num_damaged:,} of {num_files:,} files cannot be read)"
+            + "".join(f"\n{detail}" for detail in damaged[1:MESSAGES])
             + f"{rest}\nFetch them anew, or raise the source's max_damaged_file_share (now "
             f"{config.max_damaged_file_share:g})."
         )

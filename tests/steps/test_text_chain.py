@@ -235,7 +235,7 @@ def test_a_damaged_file_costs_no_other_and_more_than_the_limit_are_an_error(run_
         write_corpus(tmp_path / "corpus", [f"{STORY} {number}"], name=f"{number}.jsonl.gz")
     path = tmp_path / "corpus/2.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-30])
-    message = r"extract: 1 of 4 files cannot be read:\n2\.jsonl\.gz: cannot be unpacked .*\nFetch them anew, or raise"
+    message = r"extract: 2\.jsonl\.gz: cannot be unpacked .* \(1 of 4 files cannot be read\)\nFetch them anew, or raise"
     with pytest.raises(UserError, match=message):
         extracted(run_alone, str(tmp_path / "corpus"), max_unreadable_share=0.3)
     shutil.rmtree(tmp_path / "outputs")
