@@ -34,6 +34,7 @@ class RayBackend:
         self._owns_cluster = False
         self._is_stop_wanted = False
         self._is_stop_told = False
+        self._has: dict[str, float] = {}
         self._switchboard: Any = None
 
     def start(self, listener: Listener, largest_num_cpus: int) -> str:
@@ -45,6 +46,7 @@ class RayBackend:
             greeting = start_cluster(largest_num_cpus) if self._owns_cluster else join_cluster()
         import ray  # not above: it reads RAY_AUTH_MODE as it is imported
 
+        self._has = ray.cluster_resources() if self._owns_cluster else {}  # one of its own does not grow
         self._switchboard = start_switchboard()
         self._run = ray.remote(_run_on_worker)
         return greeting
@@ -52,7 +54,7 @@ class RayBackend:
     def submit(self, task: Task) -> None:
         """See Backend."""
         if self._owns_cluster:
-            _refuse_what_never_fits(task)
+            _refuse_what_never_fits(task, self._has)
         self._started.discard(task.key)
         if is_gang(task.resources):
             self._gangs[task.key] = Gang(task, self._switchboard, self._outcomes_of_gangs.put)
@@ -226,10 +228,8 @@ def _placement(resources: Resources) -> dict[str, Any]:
             raise AssertionError("a slice is reserved as a whole, by a gang")
 
 
-def _refuse_what_never_fits(task: Task) -> None:
-    """A task that no machine can hold would wait for ever; this cluster does not grow."""
-    import ray
-
+def _refuse_what_never_fits(task: Task, has: dict[str, float]) -> None:
+    """A task that no machine can hold would wait for ever."""
     if is_gang(task.resources):
         missing = [str(task.resources)]
     else:
@@ -237,7 +237,6 @@ def _refuse_what_never_fits(task: Task) -> None:
         needs = {"CPU": wanted["num_cpus"], "GPU": wanted.get("num_gpus", 0)}
         if "accelerator_type" in wanted:
             needs[f"accelerator_type:{wanted['accelerator_type']}"] = 0.001
-        has = ray.cluster_resources()
         missing = [f"{amount:g} {name}" for name, amount in needs.items() if amount > has.get(name, 0)]
     if missing:
         raise UserError(

@@ -21,13 +21,12 @@ from marin_dag.records import Records
 from marin_dag.store import open_store
 from tests.gcs_server.control import GcsControl, GcsServerProcess
 from tests.gcs_server.faults import Fault
-from tests.marin_dag.forking_backend import ForkingBackend, workers
+from tests.marin_dag.fleets import Fleet
 from tests.marin_dag.toy_driver import graph
 
 BUCKET = "campaign"
 PAUSE_SECONDS = 0.01
 SECONDS_OF_A_PART = 0.02
-MEAN_SECONDS_BETWEEN_KILLS = 0.7
 RUNS_OF_ONE_PREFIX = 200
 
 
@@ -43,12 +42,15 @@ class Tally(NamedTuple):
     seconds: float
 
 
-def campaign(folder: Path, kills: int, seed: int, *, with_server: bool, say: Callable[[str], None]) -> Tally:
+def campaign(
+    folder: Path, kills: int, seed: int, *, fleet: Fleet, with_server: bool, say: Callable[[str], None]
+) -> Tally:
     """So many kills; raises AssertionError where a promise is broken."""
     draws = random.Random(seed)
     begun = time.monotonic()
-    with _prefixes(folder, seed, with_server=with_server) as (prefix_of, control):
-        code = os.waitstatus_to_exitcode(os.waitpid(_start(prefix_of("undisturbed"), folder / "undisturbed"), 0)[1])
+    with _prefixes(folder, seed, with_server=with_server) as (prefix_of, control), fleet:
+        undisturbed = _start(fleet, prefix_of("undisturbed"), folder / "undisturbed")
+        code = os.waitstatus_to_exitcode(os.waitpid(undisturbed, 0)[1])
         assert code == 0, f"the undisturbed run ended with {code}"
         expected = _made(prefix_of("undisturbed"), folder)
         assert len(expected["files"]) == 8, "a step is missing"
@@ -58,14 +60,14 @@ def campaign(folder: Path, kills: int, seed: int, *, with_server: bool, say: Cal
             for _ in range(RUNS_OF_ONE_PREFIX):
                 num_runs += 1
                 left = kills - num_drivers - num_workers
-                killed, killed_workers, code = _disturbed(prefix, meeting, draws, left)
+                killed, killed_workers, code = _disturbed(fleet, prefix, meeting, draws, left)
                 num_drivers, num_workers = num_drivers + killed, num_workers + killed_workers
                 assert code in (0, -signal.SIGKILL) or killed_workers, f"{prefix}: a run that was let alone said {code}"
                 if code == 0:
                     break
             else:
                 raise AssertionError(f"{prefix}: {RUNS_OF_ONE_PREFIX} runs and it is not done")
-            while workers(meeting):
+            while fleet.workers(meeting):
                 time.sleep(0.02)
             made = _made(prefix, folder)
             assert made == expected, f"{prefix}: other outputs than undisturbed: {_difference(made, expected)}"
@@ -93,18 +95,18 @@ def _prefixes(
         yield lambda name: f"gs://{BUCKET}/{name}", server
 
 
-def _disturbed(prefix: str, meeting: Path, draws: random.Random, most: int) -> tuple[int, int, int]:
+def _disturbed(fleet: Fleet, prefix: str, meeting: Path, draws: random.Random, most: int) -> tuple[int, int, int]:
     """One run, and kills until it ends: drivers killed, workers killed, exit code."""
-    pid = _start(prefix, meeting)
+    pid = _start(fleet, prefix, meeting)
     num_workers = 0
     while True:
-        deadline = time.monotonic() + draws.expovariate(1 / MEAN_SECONDS_BETWEEN_KILLS)
+        deadline = time.monotonic() + draws.expovariate(1 / fleet.mean_seconds_between_kills)
         while time.monotonic() < deadline or num_workers >= most:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return 0, num_workers, os.waitstatus_to_exitcode(status)
             time.sleep(0.005)
-        victims = workers(meeting)
+        victims = fleet.workers(meeting)
         if victims and draws.random() < 0.5:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(draws.choice(victims), signal.SIGKILL)
@@ -115,7 +117,7 @@ def _disturbed(prefix: str, meeting: Path, draws: random.Random, most: int) -> t
         return int(code == -signal.SIGKILL), num_workers, code
 
 
-def _start(prefix: str, meeting: Path) -> int:
+def _start(fleet: Fleet, prefix: str, meeting: Path) -> int:
     """A driver in a child process."""
     child = os.fork()
     if child:
@@ -125,7 +127,7 @@ def _start(prefix: str, meeting: Path) -> int:
         sys.stdout = sys.stderr = (meeting / "said.txt").open("a", buffering=1)
         _hurry()
         steps = graph(SECONDS_OF_A_PART, "")
-        backend = ForkingBackend(meeting)
+        backend = fleet.backend(meeting)
         os._exit(
             run.Run(
                 steps, open_store(prefix), backend, display_for(stream_is_terminal=False), command="",

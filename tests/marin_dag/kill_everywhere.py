@@ -2,6 +2,7 @@
 
     python -m tests.marin_dag.kill_everywhere FOLDER                    before each of its writes in turn
     python -m tests.marin_dag.kill_everywhere --kills 200 --server      drivers and workers, at random moments
+    python -m tests.marin_dag.kill_everywhere --kills 200 --ray         the same, of steps on a Ray cluster
 
 One process that forks, since starting an interpreter for each kill would take minutes.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from marin_dag import provenance
 from marin_dag.records import Records
 from marin_dag.store import LocalStore
+from tests.marin_dag.fleets import ForkedFleet, RayFleet
 from tests.marin_dag.kill_campaign import campaign
 from tests.marin_dag.toy_driver import die_before, main
 
@@ -72,6 +74,7 @@ def main_of_the_campaign() -> None:
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--server", action="store_true", help="on a fake Cloud Storage that fails 5% of the requests")
+    parser.add_argument("--ray", action="store_true", help="steps are tasks of a Ray cluster on this machine")
     parser.add_argument("--seed", type=int, default=0)
     parsed = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -79,8 +82,13 @@ def main_of_the_campaign() -> None:
         if not parsed.kills:
             print(before_each_write(folder))
             return
-        tally = campaign(folder, parsed.kills, parsed.seed, with_server=parsed.server, say=lambda text: print(text))
+        fleet = RayFleet() if parsed.ray else ForkedFleet()
+        tally = campaign(folder, parsed.kills, parsed.seed, fleet=fleet, with_server=parsed.server, say=_say)
         print(json.dumps(tally._asdict()))
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 if __name__ == "__main__":

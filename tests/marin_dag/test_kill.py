@@ -86,6 +86,16 @@ def test_drivers_and_workers_killed_at_random_over_a_faulty_store_make_the_same_
     assert tally["faults"] > 0.02 * tally["requests"] > 0
 
 
+@pytest.mark.slow
+def test_drivers_and_workers_of_ray_killed_at_random_make_the_same_bytes(quick_folder: Path):
+    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(quick_folder), "--kills", "2", "--ray"]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    tally = json.loads(done.stdout.splitlines()[-1])
+    assert tally["drivers_killed"] + tally["workers_killed"] == 2
+
+
 def test_a_driver_killed_again_and_again_completes_with_the_same_bytes(quick_folder: Path, expected: dict[str, object]):
     for number in (2, 6, 9, 15):
         process = driver(quick_folder, "local", 0.03)

@@ -1,0 +1,97 @@
+"""Fleets: who runs the attempts of a kill campaign, and which of its processes may be killed."""
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from tests.marin_dag import forking_backend
+from tests.marin_dag.forking_backend import ForkingBackend
+from tests.marin_dag.toy_driver import graph
+
+
+class Fleet(Protocol):
+    """Entered for the length of a campaign."""
+
+    mean_seconds_between_kills: float
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def backend(self, meeting: Path) -> Any:
+        """For one driver, in its own process."""
+
+    def workers(self, meeting: Path) -> list[int]:
+        """Process ids of what runs steps or shards of them."""
+
+
+class ForkedFleet:
+    """Each attempt a fork of its driver's process, which outlives it."""
+
+    mean_seconds_between_kills = 0.7
+
+    def __enter__(self) -> "ForkedFleet":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def backend(self, meeting: Path) -> Any:
+        """See Fleet."""
+        return ForkingBackend(meeting)
+
+    def workers(self, meeting: Path) -> list[int]:
+        """See Fleet."""
+        return forking_backend.workers(meeting)
+
+
+class RayFleet:
+    """Tasks of one Ray cluster, which all drivers join one after the other."""
+
+    # A driver takes seconds to join, and its first workers to start.
+    mean_seconds_between_kills = 2.5
+
+    def __init__(self) -> None:
+        self._mark = f"CAMPAIGN={uuid.uuid4().hex}"
+
+    def __enter__(self) -> "RayFleet":
+        from tests.ray_nodes import RayNodes
+
+        self._nodes = RayNodes({"num_cpus": 4}, **dict([self._mark.split("=")]))
+        self._nodes.__enter__()
+        os.environ.update({name: value for name, value in self._nodes.environment.items() if name.startswith("RAY_")})
+        import ray  # noqa: F401 -- once, before the forks
+
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._nodes.__exit__(kind, error, trace)
+
+    def backend(self, meeting: Path) -> Any:
+        """See Fleet."""
+        from marin_dag.ray_backend import RayBackend
+
+        return RayBackend()
+
+    def workers(self, meeting: Path) -> list[int]:
+        """See Fleet. A worker of Ray's calls itself by what it runs: `ray::both`, `ray::squares: shards 1/4`."""
+        names = {step.name for step in graph(0.0, "")}
+        return [pid for pid, title in self._titles() if title.partition(":")[0] in names]
+
+    def _titles(self) -> Iterator[tuple[int, str]]:
+        for process in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):  # ended meanwhile
+                if not process.name.isdigit():
+                    continue
+                title = (process / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+                if title.startswith("ray::") and self._mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                    yield int(process.name), title.removeprefix("ray::")
