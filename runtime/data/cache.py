@@ -161,19 +161,20 @@ class TokenCache:
                 f"{self.num_tokens} tokens of the cache."
             )
         tokens = np.empty(int(lengths.sum()), self.format.dtype)
-        started = []
+        under_way = []
         filled = 0
         shards = np.searchsorted(self._starts, starts, side="right") - 1
-        for start, length, shard in zip(starts.tolist(), lengths.tolist(), shards.tolist(), strict=True):
-            end = start + length
-            while start < end:
-                array = self._shard_tokens(shard)
-                begin = start - int(self._starts[shard])
-                count = min(end - start, self.shards[shard].num_tokens - begin)
-                started.append((filled, count, array, array.start_read(begin, begin + count)))
-                filled, start, shard = filled + count, start + count, shard + 1
+        begins = starts - self._starts[shards]
         try:
-            for place, count, array, future in started:
+            for begin, length, shard in zip(begins.tolist(), lengths.tolist(), shards.tolist(), strict=True):
+                while length:
+                    array = self._shard_tokens(shard)
+                    count = min(length, self.shards[shard].num_tokens - begin)
+                    future = array.start_read_into(begin, begin + count, tokens, filled)
+                    if future is not None:
+                        under_way.append((filled, count, array, future))
+                    filled, length, begin, shard = filled + count, length - count, 0, shard + 1
+            for place, count, array, future in under_way:
                 tokens[place : place + count] = array.finish_read(future)
         except FlatArrayError as error:
             raise self._torn(error) from error

@@ -1,0 +1,212 @@
+"""Claim: a tokenize step, from Parquet to a committed cache, costs little more than its encoder alone.
+
+The bare encoder is tiktoken's `encode_ordinary_batch` on all cores, over the same texts in memory, its ids thrown away.
+Ours reads the documents, encodes, compares with tokenizers on a part, counts for the gates, splits, writes both caches,
+reads back what it wrote, and commits with checksums, in this process. The peer is datatrove's DocumentTokenizer on the
+same Parquet files and the same tokenizer.json, one worker a core (`.venv-peers`, see peers.txt); its import is not
+counted. The texts are the documents of DIR/*.jsonl.gz, else the sources of the standard library.
+
+    python benchmarks/tokenize_at_the_encoders_limit.py [DIR] [--megabytes 60] [--tokenizer tokenizer.json --eos TOKEN]
+"""
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import platform
+import subprocess
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+import tiktoken
+from pydantic import BaseModel
+from rich.console import Console
+
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
+from marin_dag.run import Run
+from marin_dag.step import Runtime, StepContext, step
+from marin_dag.store import open_store
+from runtime.data.ranks import ranks_of
+from runtime.text.documents import Document, write_documents
+from runtime.text.tokenizer_training import END_OF_TEXT, train
+from steps.documents import DocumentsResult
+from steps.tokenize import TokenizeConfig, tokenize
+from steps.tokenizer import TokenizerResult
+from steps.train_tokenizer import written_tokenizer
+
+PEERS = Path(__file__).parent.parent / ".venv-peers" / "bin" / "python"
+BAR, BAR_TO_DATATROVE = 0.9, 3.0
+NUM_SHARDS = 8
+VOCAB_SIZE = 32_000
+TRAINING_BYTES = 8 << 20
+REPEATS = 3
+
+DATATROVE = """
+import json, sys, time
+import datatrove
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.readers import ParquetReader
+from datatrove.pipeline.tokens import DocumentTokenizer
+if __name__ == "__main__":
+    source, tokenizer, folder, cores, eos = sys.argv[1:]
+    steps = [
+        ParquetReader(source, glob_pattern="*.parquet"),
+        DocumentTokenizer(folder + "/out", tokenizer, eos_token=eos, shuffle_documents=False),
+    ]
+    begun = time.perf_counter()
+    LocalPipelineExecutor(steps, tasks=int(cores), workers=int(cores), logging_dir=folder + "/logs").run()
+    print(json.dumps({"seconds": time.perf_counter() - begun, "datatrove": datatrove.__version__}))
+"""
+
+
+class FolderConfig(BaseModel, frozen=True, extra="forbid"):
+    folder: Runtime[str]
+    number: int
+    eos: str = END_OF_TEXT
+
+
+@step()
+def documents_in(config: FolderConfig, context: StepContext) -> DocumentsResult:
+    names = sorted(path.name for path in Path(config.folder).glob("*.parquet"))
+    counts = json.loads(Path(config.folder, "counts.json").read_text())
+    for name in names:
+        os.link(f"{config.folder}/{name}", f"{context.output_path}/{name}")
+    return DocumentsResult(shards=tuple(names), dropped={}, **counts)
+
+
+@step()
+def tokenizer_in(config: FolderConfig, context: StepContext) -> TokenizerResult:
+    document = Path(config.folder, "tokenizer.json").read_text()
+    return written_tokenizer(document, context, eos_token=config.eos, bos_token=None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory", nargs="?", type=Path)
+    parser.add_argument("--megabytes", type=int, default=60)
+    parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--eos", default=END_OF_TEXT)
+    parsed = parser.parse_args()
+    cores = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        texts = texts_of(parsed.directory, parsed.megabytes * 1_000_000)
+        num_bytes = write_all(folder, texts, parsed.tokenizer)
+        ranks = ranks_of((folder / "tokenizer.json").read_text())
+        encoding = tiktoken.Encoding(
+            "bare", pat_str=ranks.pattern, mergeable_ranks=ranks.mergeable_ranks, special_tokens={}
+        )
+        bare_seconds, our_seconds = [], []
+        for number in range(REPEATS):  # by turns: whatever else the machine does falls on both
+            begun = time.perf_counter()
+            num_tokens = sum(map(len, encoding.encode_ordinary_batch(texts, num_threads=cores)))
+            bare_seconds.append(time.perf_counter() - begun)
+            our_seconds.append(seconds_of_the_step(folder, number, parsed.eos))
+        peer = datatrove(folder, cores, parsed.eos)
+    rates = {
+        "bare": num_tokens / min(bare_seconds),
+        "ours": num_tokens / min(our_seconds),
+        "datatrove": num_tokens / peer["seconds"],
+    }
+    for label, rate in rates.items():
+        print(f"{label}: {rate / 1e6:.2f} million tokens/s of {num_bytes / 1e6:.0f} MB")
+    ratio, to_datatrove = rates["ours"] / rates["bare"], rates["ours"] / rates["datatrove"]
+    line = {
+        "claim": "tokens/s of a tokenize step, cache committed, against its bare encoder and against datatrove",
+        "ours": round(rates["ours"]),
+        "reference": round(rates["bare"]),
+        "ratio": round(ratio, 3),
+        "bar": BAR,
+        "datatrove": round(rates["datatrove"]),
+        "ratio_to_datatrove": round(to_datatrove, 2),
+        "bar_to_datatrove": BAR_TO_DATATROVE,
+        "holds": ratio >= BAR and to_datatrove >= BAR_TO_DATATROVE,
+        "tokens": num_tokens,
+        "vocab_size": max(ranks.mergeable_ranks.values()) + 1,
+        "tiktoken": tiktoken.__version__,
+        "datatrove_version": peer["datatrove"],
+        "device": f"{platform.machine()}, {cores} cores",
+    }
+    print(json.dumps(line))
+
+
+def texts_of(directory: Path | None, num_bytes: int) -> list[str]:
+    """So many bytes of text, the same of each file of a folder as far as it goes."""
+    texts: list[str] = []
+    if directory is None:
+        size = 0
+        for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
+            text = path.read_bytes().decode(errors="replace").replace("\ufffd", "?")
+            if "site-packages" not in path.parts and text and size < num_bytes:
+                texts.append(text)
+                size += len(text.encode())
+        return texts
+    files = sorted(directory.glob("*.jsonl.gz"))
+    for path in files:
+        size = 0
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                text = json.loads(line)["text"]
+                if text and "\ufffd" not in text:
+                    texts.append(text)
+                    size += len(text.encode())
+                if size >= num_bytes // len(files):
+                    break
+    return sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+
+
+def write_all(folder: Path, texts: list[str], tokenizer: Path | None) -> int:
+    """Documents as Parquet, and the tokenizer; returns the bytes of text."""
+    counts = {"num_documents": 0, "num_bytes": 0}
+    for shard in range(NUM_SHARDS):
+        rows = [Document(f"{shard}/{place}", text, "bench") for place, text in enumerate(texts[shard::NUM_SHARDS])]
+        num_documents, num_bytes = write_documents(f"{folder}/{shard:05d}.parquet", rows)
+        counts["num_documents"] += num_documents
+        counts["num_bytes"] += num_bytes
+    (folder / "counts.json").write_text(json.dumps(counts))
+    if tokenizer is not None:
+        document = tokenizer.read_text()
+    else:
+        sample, size = [], 0
+        for text in texts:
+            if size < TRAINING_BYTES:
+                sample.append(text)
+                size += len(text.encode())
+        document = train(sample, vocab_size=VOCAB_SIZE).to_str()
+    (folder / "tokenizer.json").write_text(document)
+    return counts["num_bytes"]
+
+
+def seconds_of_the_step(folder: Path, number: int, eos: str) -> float:
+    """Of a run of the step alone: from the plan in hand to the record."""
+    config = FolderConfig(folder=str(folder), number=number, eos=eos)
+    documents, tokenizer = documents_in("documents", config), tokenizer_in("tokenizer", config)
+    cache = tokenize("tokenize", TokenizeConfig(documents=documents, tokenizer=tokenizer, validation_share=0.01))
+    shown = io.StringIO()
+    for steps in ([documents, tokenizer], [cache]):
+        display = LineDisplay(Console(file=shown), Console(file=shown))
+        run = Run(steps, open_store(f"{folder}/runs"), LocalBackend(), display, command="")
+        begun = time.perf_counter()
+        if run.run() != 0:
+            raise SystemExit(shown.getvalue())
+        seconds = time.perf_counter() - begun
+    return seconds
+
+
+def datatrove(folder: Path, cores: int, eos: str) -> dict:
+    if not PEERS.exists():
+        raise SystemExit(f"{PEERS} is missing; make it with `uv venv .venv-peers` and install benchmarks/peers.txt.")
+    (folder / "datatrove").mkdir()
+    (folder / "peer.py").write_text(DATATROVE)
+    command = [str(PEERS), f"{folder}/peer.py", str(folder), f"{folder}/tokenizer.json", f"{folder}/datatrove"]
+    done = subprocess.run([*command, str(cores), eos], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()
