@@ -41,7 +41,7 @@ from steps.filter import FilterConfig, filter_documents
 ROOT = Path(__file__).resolve().parent.parent
 PEER = ROOT / ".venv-peers" / "bin" / "python"
 CORPORA = ("wiki_en", "code_multi", "code_thealgorithms")
-SHARD_BYTES = 1_000_000
+SHARD_BYTES = 4_000_000
 MAX_CHARACTERS = 50_000
 RATIO_BAR, BUSY_BAR, GROWTH_BAR = 2.0, 0.9, 1.1
 # Looser than for prose, so that code is left to deduplicate; DataTrove counts punctuation among the words.

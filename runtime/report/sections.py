@@ -229,8 +229,8 @@ def stages_table(report: Report) -> Markup:
 def rules_table(report: Report) -> Markup:
     """What each rule dropped over all sources, most documents first within a stage."""
     columns = [
-        Column("stage"), Column("rule"), Column("documents", "number"), Column("of those that came in", "number"),
-        Column("text", "number"), Column("of the text that came in", "number"), Column("sources"),
+        Column("stage"), Column("rule"), Column("documents", "number"), Column("share", "number"),
+        Column("text", "number"), Column("share of text", "number"), Column("sources"),
     ]  # fmt: skip
     rows: list[list[str | Cell]] = []
     for name in dict.fromkeys(stage.stage for stage in report.stages):
@@ -250,7 +250,7 @@ def rules_table(report: Report) -> Markup:
                     rule,
                     f"{count:,}",
                     _share(count, documents_in),
-                    bytes_label(size) if size else _NONE,
+                    bytes_label(size).replace(" ", "\u00a0") if size else _NONE,
                     _share(size, bytes_in) if size else _NONE,
                     Cell(sources, is_quiet=True),
                 ]

@@ -46,6 +46,12 @@ class FolderContext:
 
 
 @pytest.fixture
+def context_of() -> Callable[[str, str], FolderContext]:
+    """`context_of(name, output_path)` -> a context for one step function."""
+    return lambda name, output_path: FolderContext(name, output_path, f"{output_path}-work")
+
+
+@pytest.fixture
 def run_alone(tmp_path) -> Callable[..., Input]:
     """`run_alone(kind, config, name)` -> the committed output as another step would see it."""
     return functools.partial(_run, tmp_path)

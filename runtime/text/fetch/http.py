@@ -26,13 +26,14 @@ ResultT = TypeVar("ResultT")
 
 PART_BYTES = 64 << 20
 TIMEOUT_SECONDS = 60
+MAX_ASKED_WAIT_SECONDS = 120.0
 _TRANSIENT = frozenset((408, 425, 429, 500, 502, 503, 504))
 _CONNECTION_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Retries:
-    """How often a request is tried and how long to wait in between, doubling."""
+    """How often a request is tried and how long to wait in between, doubling; longer if the server asks for it."""
 
     attempts: int = 5
     first_wait_seconds: float = 1.0
@@ -154,11 +155,12 @@ class _Session:
         return urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS)
 
     def _with_retries(self, action: Callable[[], ResultT]) -> ResultT:
-        wait = self._retries.first_wait_seconds
+        wait, asked = self._retries.first_wait_seconds, 0.0
         for attempt in range(1, self._retries.attempts + 1):
             try:
                 return action()
             except urllib.error.HTTPError as error:
+                asked = _asked_wait(error.headers.get("Retry-After"))
                 error.close()
                 failure = self._refused(error.code, error.reason)
                 cause: Exception = error
@@ -171,8 +173,8 @@ class _Session:
                 cause = error
             if not isinstance(failure, UnreachableError) or attempt == self._retries.attempts:
                 raise failure from cause
-            self._retries.sleep(wait)
-            wait *= 2
+            self._retries.sleep(max(wait, asked))
+            wait, asked = 2 * wait, 0.0
         raise AssertionError("attempts is at least 1")
 
     def _refused(self, status: int, reason: str) -> FetchError:
@@ -187,6 +189,13 @@ class _Session:
         if status in (404, 410):
             return FetchError(f"{answer}; there is no such file. Check the address and the revision in the recipe.")
         return FetchError(f"{answer}; trying again would not help.")
+
+
+def _asked_wait(retry_after: str | None) -> float:
+    """Seconds that a server asks to be left alone for (RFC 9110, section 10.2.3); 0 for a date."""
+    if retry_after is None or not retry_after.strip().isdigit():
+        return 0.0
+    return min(float(retry_after), MAX_ASKED_WAIT_SECONDS)
 
 
 def _size(path: str) -> int | None:

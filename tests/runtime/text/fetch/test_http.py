@@ -24,6 +24,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.ranges: list[str | None] = []
         self.knows_ranges = True
         self.cut_after: int | None = None
+        self.retry_after: str | None = None
         self.content = CONTENT
 
     @property
@@ -36,7 +37,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.server.failures:
-            self.send_error(self.server.failures.pop(0))
+            self.send_response(self.server.failures.pop(0))
+            if self.server.retry_after is not None:
+                self.send_header("Retry-After", self.server.retry_after)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
             return
         asked = self.headers.get("Range")
         self.server.ranges.append(asked)
@@ -114,6 +119,17 @@ def test_a_connection_that_ends_early_is_tried_again(server, tmp_path):
 def test_a_server_in_trouble_is_tried_again(server, tmp_path):
     server.failures = [503, 500]
     assert fetch(server, tmp_path).sha256 == SHA256
+
+
+@pytest.mark.parametrize(
+    ("asked", "waits"),
+    [("7", [7.0, 7.0]), ("9999", [120.0, 120.0]), ("0", [1.0, 2.0]), ("Fri, 31 Dec", [1.0, 2.0])],
+)
+def test_a_server_that_asks_for_time_is_given_it(server, tmp_path, asked, waits):
+    server.failures, server.retry_after = [429, 503], asked
+    waited = []
+    fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+    assert waited == waits
 
 
 def test_a_server_that_stays_in_trouble_is_named(server, tmp_path):
