@@ -24,6 +24,7 @@ from marin_dag.acceptances import ACCEPTED
 from marin_dag.diff import input_keys
 from marin_dag.epoch import LEASES, parts
 from marin_dag.lease import CLOCK_SKEW_SECONDS, STALE_SECONDS, Held, Lease, Leases
+from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import Pins
 from marin_dag.records import CODES, LABELS, Record, Records, record_path
 from marin_dag.store import Entry, Store
@@ -86,6 +87,7 @@ class Collector:
         self._roots = roots
         self._older_than_seconds = older_than_seconds
         self._clock = clock
+        self._carried: frozenset[str] = frozenset()
 
     def find(self) -> list[Garbage]:
         """All that can go, outputs first; reads every record, writes nothing."""
@@ -138,6 +140,9 @@ class Collector:
         labels: Mapping[str, set[str]],
     ) -> Iterator[Garbage]:
         milestones = Counter(record.attempt for record in records.values())
+        # Two records may share an output: of the scheme of digests before, and of the one now.
+        shared = {records[key].output_path for key in kept}
+        self._carried = self._carried_over()
         made_from: dict[str, set[str]] = {}
         for record in records.values():
             for key in input_keys(record.identity).values():
@@ -145,7 +150,7 @@ class Collector:
         for record in records.values():
             if record.key in kept:
                 continue
-            theirs = files.get((record.digest[:8], record.attempt), [])
+            theirs = _files_of(record, files) if record.output_path not in shared else []
             if milestones[record.attempt] > 1:
                 # Another milestone of its attempt: what lies beside, such as the log, goes with the last of them.
                 own = {f"{record.output_path}/{entry.path}" for entry in record.manifest}
@@ -157,7 +162,8 @@ class Collector:
     def _attempts(
         self, files: dict[tuple[str, str], list[Entry]], records: Iterable[Record], busy: frozenset[str]
     ) -> list[Garbage]:
-        committed = {(record.digest[:8], record.attempt) for record in records}
+        made_in = (ATTEMPT.fullmatch(f"{record.output_path}/") for record in records)
+        committed = {(match["short"], match["attempt"]) for match in made_in if match is not None}
         held = {digest[:8] for digest in busy}
         youngest: dict[str, float] = {}
         for (short, _), entries in files.items():
@@ -226,13 +232,20 @@ class Collector:
             with contextlib.suppress(FileNotFoundError):
                 deleted[number] = self._store.read(record_path(garbage.key))
                 self._store.delete(record_path(garbage.key))
+        carried = self._carried_over() - self._carried
         needs, pinned = (self._running().needs, Pins(self._store).pinned()) if deleted else (frozenset(), frozenset())
+        needs |= carried
         return {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
+
+    def _carried_over(self) -> frozenset[str]:
+        """Digests whose outputs have a second record under a newer scheme."""
+        paths = (entry.path for entry in self._store.list(MIGRATIONS))
+        return frozenset(path.rpartition("/")[2].removesuffix(".json") for path in paths)
 
     def _finish(self, garbage: Garbage, record: bytes | None, needs: frozenset[str], pinned: frozenset[str]) -> str:
         if record is not None and (garbage.digest in needs or garbage.key in pinned):
             self._store.create(record_path(garbage.key), record)
-            return "a step that has just begun reads it, or it was pinned"
+            return "a step that has just begun reads it, or it was pinned or migrated"
         for name in garbage.labels:
             self._store.delete(f"{LABELS}/{name}/{garbage.key}")
         for entry in (*self._store.list(CODES, f"{garbage.key}/"), *garbage.files):
@@ -277,6 +290,12 @@ def _by_attempt(entries: list[Entry]) -> dict[tuple[str, str], list[Entry]]:
         if match is not None:
             found.setdefault((match["short"], match["attempt"]), []).append(entry)
     return found
+
+
+def _files_of(record: Record, files: dict[tuple[str, str], list[Entry]]) -> list[Entry]:
+    # By the folder, which has the digest that the step had when it was made.
+    match = ATTEMPT.fullmatch(f"{record.output_path}/")
+    return [] if match is None else files.get((match["short"], match["attempt"]), [])
 
 
 def _digests_by_short(store: Store) -> dict[str, set[str]]:

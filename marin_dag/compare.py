@@ -60,6 +60,12 @@ def find_record(records: Records, text: str) -> Record | None:
     return records.get(found[0]) if found else None
 
 
+def made_before(records: Records, name: str, command: str) -> str:
+    """For whoever asks for an output that is not made: how to ask for the newest that was, if there is one."""
+    made = next(iter(records.siblings(name)), None)
+    return "" if made is None else f" `{command} {short_key(made.key)}` is about the newest that was made so called."
+
+
 def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:
     """Lines of the comparison."""
     yield f"- {old}"

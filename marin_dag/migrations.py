@@ -3,21 +3,26 @@
 A new scheme gives every step another digest, though nothing about the step changed. Whoever raises
 `identity.SCHEMA_VERSION` keeps the encoder of the scheme before; `migrate` asks it for the digest that each step of a
 graph had, and gives the outputs found there a second record, under the digest that the step has now. The old records
-stay, outputs are not touched, and what was made says where it came from. What is in progress begins again from its last
-milestone: work and leases are fenced by the old digest.
+stay, outputs are not touched, and what was made says where it came from. Along go the names that led to it, pins,
+acceptances, and the finished shards of what is not done. Forks need nothing: they hold names and text. What else is in
+progress begins again from its last milestone: checkpoints and leases are fenced by the old digest.
 """
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import BaseModel
 
-from marin_dag.acceptances import Acceptances
+from marin_dag.acceptances import ACCEPTED, Acceptance, Acceptances
 from marin_dag.diff import code_difference
 from marin_dag.identity import Identity, digest_of_document
+from marin_dag.lease import Held, Lease, Leases
+from marin_dag.pins import Pins
 from marin_dag.provenance import now, user_name
 from marin_dag.records import Record, Records
+from marin_dag.shards import carried_shards
 from marin_dag.step import Step
 
 MIGRATIONS = "migrations"
@@ -63,34 +68,109 @@ def migrate(records: Records, steps: Iterable[Step[Any]], *previous: Encoder) ->
     Raises:
         ValueError: an encoder that is not of an earlier scheme, or whose digest is not that of its document.
     """
-    committed = set(records.committed_keys())
-    migrations: dict[tuple[str, str], Migration] = {}
-    keys: list[str] = []
-    refused: list[str] = []
-    for step in steps:
-        for encoder in previous:
-            old = _earlier(step, encoder)
-            for old_key in sorted(key for key in committed if key.partition("@")[0] == old.digest):
-                _, at, milestone = old_key.partition("@")
-                new_key = f"{step.digest}{at}{milestone}"
-                if new_key in committed:
-                    continue
-                record = records.get(old_key)
-                if _is_drifted(records, record, old):
-                    where = f"{step.name} ({old_key[:8]}{at}{milestone})"
-                    refused.append(
-                        f"{where}: its code changed since under one declared version; `accept` or `bump` it under the "
-                        "old scheme, then migrate."
+    move = _Move(records)
+    with contextlib.closing(move):
+        for step in steps:
+            for encoder in previous:
+                old = _earlier(step, encoder)
+                if old.digest not in move.seen and move.has_something(old.digest):
+                    # Nobody makes more of it meanwhile, and `gc` does not take it away.
+                    lease = move.leases.acquire(old.digest, f"migration of {step.name}", lambda: None)
+                    if isinstance(lease, Held):
+                        move.refused.append(f"{step.name} ({old.digest[:8]}): it is running; migrate when it is done.")
+                        continue
+                    move.held.append(lease)
+                move.seen.add(old.digest)
+                move.step(step, old)
+    return Migrated(tuple(move.migrations.values()), tuple(move.keys), tuple(dict.fromkeys(move.refused)))
+
+
+class _Move:
+    """What is carried over in one migration."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.store = records.store
+        self.leases = Leases(records.store)
+        self.held: list[Lease] = []
+        self.seen: set[str] = set()
+        self.migrations: dict[tuple[str, str], Migration] = {}
+        self.keys: list[str] = []
+        self.refused: list[str] = []
+        self._committed = set(records.committed_keys())
+        self._old: dict[str, list[str]] = {}
+        for key in sorted(self._committed):
+            self._old.setdefault(key.partition("@")[0], []).append(key)
+        self._working = {entry.path.split("/")[1] for entry in self.store.list("work")}
+        self._pins = {pin.key: pin for pin in Pins(self.store).all()}
+        self._names: dict[str, list[str]] = {}
+        for name, keys in records.labels().items():
+            for key in keys:
+                self._names.setdefault(key, []).append(name)
+
+    def has_something(self, old_digest: str) -> bool:
+        """Whether there is anything under the digest of the scheme before."""
+        return old_digest in self._old or old_digest in self._working
+
+    def step(self, step: Step[Any], old: Identity) -> None:
+        """Carries over all that there is of one step."""
+        self._acceptances(old.digest, step.digest)
+        for old_key in self._old.get(old.digest, ()):
+            _, at, milestone = old_key.partition("@")
+            new_key = f"{step.digest}{at}{milestone}"
+            record = self.records.get(old_key)
+            if new_key not in self._committed and _is_drifted(self.records, record, old):
+                self.refused.append(
+                    f"{step.name} ({old_key[:8]}{at}{milestone}): its code changed since under one declared version; "
+                    "`accept` or `bump` it under the old scheme, then migrate."
+                )
+                continue
+            self._also(old_key, new_key)
+            if new_key not in self._committed:
+                self._record(_migration(step, old), _carried_over(record, step, new_key))
+        if step.key not in self._committed and old.digest in self._working:
+            carried_shards(self.store, old.digest, step.digest)
+
+    def _record(self, migration: Migration, record: Record) -> None:
+        # Before the records that it explains: a kill between the two leaves a mapping that is true.
+        self.store.create(_path(migration), migration.model_dump_json(indent=1).encode())
+        self.records.commit(record)
+        self.migrations[migration.old_digest, migration.new_digest] = migration
+        self.keys.append(record.key)
+        self._committed.add(record.key)
+
+    def _also(self, old_key: str, new_key: str) -> None:
+        """Names and pins: a label to a record that is not there yet is read by nobody."""
+        for name in self._names.get(old_key, ()):
+            if new_key not in self._names or name not in self._names[new_key]:
+                self.records.label(name, new_key)
+        pin = self._pins.get(old_key)
+        if pin is not None and new_key not in self._pins:
+            Pins(self.store).carry(pin, new_key)
+
+    def _acceptances(self, old_digest: str, new_digest: str) -> None:
+        there = {_said(entry) for entry in Acceptances(self.store).log(new_digest)}
+        for number, entry in enumerate(Acceptances(self.store).log(old_digest)):
+            carried = entry.model_copy(update={"digest": new_digest})
+            if _said(carried) not in there:
+                path = f"{ACCEPTED}/{new_digest}/{number:06d}.json"
+                if not self.store.create(path, carried.model_dump_json(indent=1).encode()):
+                    self.refused.append(
+                        f"{entry.name} ({new_digest[:8]}): something else was accepted under the new scheme already; "
+                        f"accept it again as far as it still holds: {entry.because}"
                     )
-                    continue
-                migration = _migration(step, old)
-                # Before the records that it explains: a kill between the two leaves a mapping that is true.
-                records.store.create(_path(migration), migration.model_dump_json(indent=1).encode())
-                records.commit(_carried_over(record, step, new_key))
-                migrations[old.digest, step.digest] = migration
-                keys.append(new_key)
-                committed.add(new_key)
-    return Migrated(tuple(migrations.values()), tuple(keys), tuple(dict.fromkeys(refused)))
+
+    def close(self) -> None:
+        """Lets go of what was held."""
+        try:
+            for lease in self.held:
+                lease.release()
+        finally:
+            self.leases.close()
+
+
+def _said(entry: Acceptance) -> str:
+    return entry.model_dump_json()
 
 
 def migrations_of(records: Records, digest: str) -> list[Migration]:

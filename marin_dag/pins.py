@@ -47,6 +47,10 @@ class Pins:
         pin = Pin(key=key, name=name, author=user_name(), because=because, created=now())
         return self._store.create(_path(key), pin.model_dump_json(indent=1).encode())
 
+    def carry(self, pin: Pin, key: str) -> None:
+        """Keeps `key` for the reason for which `pin` keeps its own."""
+        self._store.create(_path(key), pin.model_copy(update={"key": key}).model_dump_json(indent=1).encode())
+
     def unpin(self, key: str, name: str) -> None:
         """Keeps it no longer."""
         if key not in self.pinned():

@@ -8,6 +8,7 @@ It also goes by the epoch of the attempt's lease: a paused attempt that wakes up
 attempt reads back what it made itself under its own, or takes over what older ones had finished when it began.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -184,6 +185,16 @@ class ShardMap:
 def num_kept(paths: Iterable[str]) -> int:
     """Number of shards that are finished, each once, of the files below a work folder."""
     return len({(path.rpartition("/")[0], _parts(path)[0]) for path in paths if path.startswith("shards/")})
+
+
+def carried_shards(store: Store, old_digest: str, new_digest: str) -> None:
+    """Lets a step take over what was finished under another digest of its own."""
+    for entry in store.list(f"work/{old_digest}/shards"):
+        folder, _, name = entry.path.removeprefix(f"work/{old_digest}/").rpartition("/")
+        with contextlib.suppress(FileNotFoundError):
+            # Older than any epoch of the new digest.
+            path = f"work/{new_digest}/{folder}/{_parts(name)[0]}.{0:08d}.json"
+            store.create(path, store.read(entry.path))
 
 
 def _parts(path: str) -> tuple[str, int]:

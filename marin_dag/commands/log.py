@@ -3,7 +3,7 @@
 import sys
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.compare import find_record
+from marin_dag.compare import find_record, made_before
 from marin_dag.errors import UserError
 from marin_dag.records import Record, Records, attempt_path
 from marin_dag.store import Store
@@ -25,14 +25,16 @@ def _log(session: Session) -> int:
         data = None
     if path is None or data is None:
         said = f"; {session.store.url(path)} is gone" if path else ""
-        raise UserError(f"log {session.step}: no attempt has left a log here{said}.")
+        before = made_before(records, session.step, "log") if session.step in graph else ""
+        raise UserError(f"log {session.step}: no attempt has left a log here{said}.{before}")
     print(session.store.url(path), file=sys.stderr)
     print(data.decode(errors="replace"), end="")
     return NOTHING_WOULD_RUN
 
 
 def _log_of(record: Record) -> str:
-    return f"{attempt_path(record.name, record.digest, record.attempt)}.log"
+    # Where its output is: the digest in that folder is the one of then.
+    return f"{record.output_path.partition(record.attempt)[0]}{record.attempt}.log"
 
 
 def _newest_log(store: Store, name: str, digest: str) -> str | None:

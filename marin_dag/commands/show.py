@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.compare import find_record
+from marin_dag.compare import find_record, made_before
 from marin_dag.diff import config_fields
 from marin_dag.errors import UserError
 from marin_dag.records import Record, Records
@@ -18,7 +18,8 @@ def _show(session: Session) -> int:
         step = graph.step(session.step)
         record = records.find(step.key)
         if record is None:
-            raise UserError(f"show {step.name}: it is not made ({step.key[:8]}); `why {step.name}` says why.")
+            before = made_before(records, step.name, "show")
+            raise UserError(f"show {step.name}: it is not made ({step.key[:8]}); `why {step.name}` says why.{before}")
     if session.parsed.json:
         print(record.model_dump_json(indent=1))
     else:
@@ -49,6 +50,8 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield f"  started      {made.started}"
     yield f"  finished     {made.finished}"
     yield f"  host         {made.host}"
+    if record.migrated_from is not None:
+        yield f"  migrated     from {record.migrated_from}, of an earlier scheme of digests"
     yield f"  attempt      {record.attempt}, lease epoch {made.lease_epoch}"
     changed = "" if not made.is_dirty else f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
     yield f"  git commit   {made.git_commit or 'none'}{changed}"

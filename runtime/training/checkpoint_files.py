@@ -1,4 +1,4 @@
-"""Files of a checkpoint: every byte that one writes or reads goes through here, on disk or on GCS.
+"""Files of a checkpoint: every byte that one writes or reads goes through here, on a disk, on GCS or on S3.
 
 Arrays are zarr 3 without compression and without OCDBT: a chunk file is the chunk's little-endian bytes and
 nothing else, so equal states give equal bytes and any zarr reader opens them. Missing chunks are an error of
@@ -7,6 +7,7 @@ the caller's manifest: to zarr they are fill values, that is zeros.
 
 import functools
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -44,15 +45,21 @@ def _key_value_store(folder: str) -> dict[str, Any]:
     if folder.startswith("gs://"):
         bucket, _, path = folder.removeprefix("gs://").partition("/")
         return {"driver": "gcs", "bucket": bucket, "path": f"{path}/" if path else ""}
+    if folder.startswith("s3://"):
+        bucket, _, path = folder.removeprefix("s3://").partition("/")
+        # Credentials it finds where AWS's own tools do, these two it does not.
+        named = {"endpoint": os.environ.get("AWS_ENDPOINT_URL"), "aws_region": os.environ.get("AWS_DEFAULT_REGION")}
+        given = {name: value for name, value in named.items() if value}
+        return {"driver": "s3", "bucket": bucket, "path": f"{path}/" if path else "", **given}
     if "://" in folder:
         raise ValueError(
-            f"checkpoint folder {folder}: only local paths and gs:// are supported; move the prefix there."
+            f"checkpoint folder {folder}: only local paths, gs:// and s3:// are supported; move the prefix there."
         )
     return {"driver": "file", "path": f"{Path(folder).absolute()}/"}
 
 
 class CheckpointFiles:
-    """One folder, local or gs://, with keys relative to it."""
+    """One folder, local, gs:// or s3://, with keys relative to it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder.rstrip("/")

@@ -8,14 +8,30 @@ from typing import Any
 
 import pytest
 
-from marin_dag import code_watch, identity
+from marin_dag import code_watch, identity, lease
+from marin_dag.acceptances import Acceptances
+from marin_dag.collect import Collector, Roots
+from marin_dag.diff import CodeChanged
 from marin_dag.identity import SCHEMA_VERSION, Identity, canonical, digest_of_document, identity_of
 from marin_dag.migrations import migrate, migrations_of
+from marin_dag.pins import Pins
 from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import Store, open_store
+from marin_dag.verify import findings_of
 from tests.marin_dag.test_run import output, run
-from tests.marin_dag.toy_steps import Count, CountConfig, JoinConfig, WriteConfig, count, executions, join, write
+from tests.marin_dag.toy_steps import (
+    Count,
+    CountConfig,
+    JoinConfig,
+    NamesConfig,
+    WriteConfig,
+    count,
+    executions,
+    join,
+    shouted,
+    write,
+)
 
 OLD = SCHEMA_VERSION - 1
 
@@ -116,7 +132,7 @@ def test_what_is_migrated_goes_on_and_is_read_like_anything_else(
 
 
 def test_a_migration_that_was_killed_is_completed_by_the_next_and_a_third_does_nothing(
-    tmp_path: Path, before_the_change: pytest.MonkeyPatch
+    tmp_path: Path, before_the_change: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks, old = tmp_path / "marks", tmp_path / "old"
     assert run(str(old), graph(marks))[0] == 0
@@ -131,7 +147,9 @@ def test_a_migration_that_was_killed_is_completed_by_the_next_and_a_third_does_n
         except KeyboardInterrupt:
             has_died = True
         records = Records(open_store(str(prefix)))
-        second = migrate(records, steps, previous)
+        with monkeypatch.context() as patch:
+            patch.setattr(lease, "_is_gone", lambda holder: True)  # as the process is that was killed
+            second = migrate(records, steps, previous)
         assert {step.key for step in steps} <= records.committed_keys()
         assert migrate(records, steps, previous).keys == ()
         if not has_died:
@@ -185,3 +203,62 @@ def test_an_encoder_of_no_earlier_scheme_is_refused(tmp_path: Path) -> None:
         migrate(records, [step], lambda step: step.computed_identity)
     with pytest.raises(ValueError, match="a: the encoder's digest 1 is not that of its document"):
         migrate(records, [step], lambda step: previous(step)._replace(digest="1"))
+
+
+def test_names_pins_acceptances_and_finished_shards_go_along(
+    tmp_path: Path, before_the_change: pytest.MonkeyPatch
+) -> None:
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    store = open_store(prefix)
+    records = Records(store)
+    versioned: dict[str, Any] = {"policy": "versioned", "version": "1"}
+
+    def begun() -> Step[Any]:
+        return shouted("begun", NamesConfig(names=("ape", "zebra"), refuses="zebra", marks=str(marks)))
+
+    old_steps = graph(marks, **versioned)
+    assert run(prefix, old_steps)[0] == 0
+    assert run(prefix, [begun()])[0] == 1
+    records.label("another-name", old_steps[1].key)
+    Pins(store).pin(old_steps[0].key, "a", "cited")
+    difference = CodeChanged(("f",), (), (), "0" * 64, old_steps[1].identity["code"]["fingerprint"])
+    Acceptances(store).accept(old_steps[1].digest, "both", difference, "the same")
+    before_the_change.undo()
+    steps = graph(marks, **versioned)
+    for _ in range(2):
+        found = migrate(records, [*steps, begun()], previous)
+        assert found.refused == ()
+    assert steps[1].key in records.labels()["another-name"]
+    assert {pin.key: pin.because for pin in Pins(store).all()} == {old_steps[0].key: "cited", steps[0].key: "cited"}
+    (accepted,) = Acceptances(store).in_force(steps[1].digest)
+    assert (accepted.old_code, accepted.because) == ("0" * 64, "the same")
+    (marks / "repaired").touch()
+    assert run(prefix, [begun()])[0] == 0
+    assert executions(marks)["ape"] == 1, "its shard was finished under the digest of then"
+
+
+def test_collecting_the_records_of_the_scheme_before_leaves_the_outputs_that_both_share(
+    tmp_path: Path, before_the_change: pytest.MonkeyPatch
+) -> None:
+    prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
+    assert run(prefix, graph(marks))[0] == 0
+    before_the_change.undo()
+    steps, store = graph(marks), open_store(prefix)
+    names = frozenset(step.name for step in steps)
+    late = Collector(store, Roots(frozenset(), names), older_than_seconds=0)
+    found_before = [garbage for garbage in late.find() if garbage.kind == "output"]
+    migrate(Records(store), steps, previous)
+    assert set(late.delete(found_before)) == {"a step that has just begun reads it, or it was pinned or migrated"}
+
+    collector = Collector(store, Roots(frozenset(step.key for step in steps), names), older_than_seconds=0)
+    found = collector.find()
+    assert {garbage.digest for garbage in found if garbage.kind == "output"} == {item.digest for item in found_before}
+    assert set(collector.delete(found)) == {""}
+    records = Records(store)
+    assert records.committed_keys() >= {step.key for step in steps}
+    for key in records.committed_keys():
+        assert findings_of(store, records.get(key), map(records.get, records.committed_keys())) == []
+    everything = Collector(store, Roots(frozenset(), names), older_than_seconds=0)
+    for _ in range(2):  # a log that belongs to several records goes when the last of them is gone
+        assert set(everything.delete(everything.find())) == {""}
+    assert [entry.path for entry in store.list("outputs")] == []

@@ -151,6 +151,7 @@ def test_show_tells_identity_files_and_provenance(made: Workbench) -> None:
     ("arguments", "message"),
     [
         (["show", "third", "--set", "first.rate=3"], "show third: it is not made"),
+        (["show", "third", "--set", "first.rate=3"], "is about the newest that was made so called"),
         (["log", "third", "--set", "first.rate=3"], "log third: no attempt has left a log here"),
         (["diff", "third", "first", "second"], "diff: 'second' is too much"),
         (["show", "thrid"], "there is no step 'thrid'. Did you mean 'third'?"),

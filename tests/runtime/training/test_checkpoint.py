@@ -279,9 +279,12 @@ def test_an_array_can_be_read_by_any_zarr_reader(tmp_path):
     assert array.tobytes() == np.asarray(state_on(1).params["embed"]).tobytes()
 
 
-def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, gcs_bucket):
-    files = checkpoint.CheckpointFiles(f"gs://{gcs_bucket}/run")
-    path = f"gs://{gcs_bucket}/run/step-0000000005-epoch-000001/checkpoint"
+@pytest.mark.parametrize("scheme", ["gs", "s3"])
+def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, scheme, request):
+    bucket = request.getfixturevalue({"gs": "gcs_bucket", "s3": "s3_bucket"}[scheme])
+    run = f"{scheme}://{bucket}/run"
+    files = checkpoint.CheckpointFiles(run)
+    path = f"{run}/step-0000000005-epoch-000001/checkpoint"
     checkpoint.save(path, state_on(2), {"step": 5}, beside={"metrics.parquet": lambda: b"rows"}).wait()
     local = str(tmp_path / "step-0000000005-epoch-000001" / "checkpoint")
     checkpoint.save(local, state_on(2), {"step": 5}, beside={"metrics.parquet": lambda: b"rows"}).wait()
@@ -290,7 +293,7 @@ def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, gcs_bucket):
     files.delete("step-0000000005-epoch-000001/checkpoint/arrays/mu.embed/c.0.0")
     with pytest.raises(CheckpointError, match=r"leaf mu\.embed .* the file is missing"):
         checkpoint.load(path, state_on(4))
-    temporary = TemporaryCheckpoints(f"gs://{gcs_bucket}/run", lease_epoch=2)
+    temporary = TemporaryCheckpoints(run, lease_epoch=2)
     assert [(found.step, found.is_complete) for found in temporary.all()] == [(5, True)]
     temporary.prune(5, keep=0)
     assert files.list_keys() == set()
