@@ -104,6 +104,7 @@ def seconds_of_loop(state: TrainState, step: TrainStep, loader: Loader, folder: 
                 on_milestone=lambda run, milestone: None,
             )
         except TrainingStopped:
+            assert len(moments) == updates + 1, "stopped by something else than the benchmark"
             return (moments[-1] - moments[0]) / (len(moments) - 1)
     raise AssertionError("the run was not stopped")
 

@@ -1,4 +1,4 @@
-"""A train step as one would write it by hand for one device: no runtime around it. The reference of two benchmarks.
+"""A train step as one would write it by hand for one device, no runtime around it: what ours is compared with.
 
 The laptop's model, its loss and its AdamW in plain `jax.numpy`: full logits, autodiff, one `jit`, buffers donated.
 Parameters are those of `runtime.model.llama`, so that both steps can be given the same weights.
@@ -17,7 +17,7 @@ from runtime.optim.adamw import decay_mask
 
 
 def plain_step(config: LlamaConfig, frequencies: np.ndarray) -> Callable:
-    """`step(params, mu, nu, count, tokens, learning_rate) -> (params, mu, nu, loss)`; weight decay 0.1, clip at 1."""
+    """`step(params, mu, nu, count, tokens, learning_rate) -> (params, mu, nu, loss)`; decay 0.1, clipping at 1."""
     heads, kv_heads, head_dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
     def norm(values: Any, weight: Any) -> Any:
@@ -41,9 +41,8 @@ def plain_step(config: LlamaConfig, frequencies: np.ndarray) -> Callable:
             mixed = jax.nn.dot_product_attention(query, key, value, is_causal=True)
             hidden = hidden + mixed.reshape(batch, sequence, -1) @ weights.o_proj
             normed = norm(hidden, weights.post_attention_layernorm)
-            return hidden + (
-                jax.nn.silu(normed @ weights.gate_proj) * (normed @ weights.up_proj)
-            ) @ weights.down_proj, ()
+            gated = jax.nn.silu(normed @ weights.gate_proj) * (normed @ weights.up_proj)
+            return hidden + gated @ weights.down_proj, ()
 
         hidden, _ = jax.lax.scan(layer, hidden, params.layers)
         logits = norm(hidden, params.norm)[:, :-1] @ params.lm_head

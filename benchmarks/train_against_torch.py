@@ -1,8 +1,8 @@
 """Claim: on CPU the laptop's model trains 1.3 times as fast as transformers + torch, and as fast as a plain JAX step.
 
 One process, the same number of threads for each, the same batch of 16 x 256 random tokens, AdamW with clipping in
-float32; losses at the first update agree. torch runs eager and compiled, and the faster one counts. They take
-turns of a few updates, so that a machine that slows down slows all; medians over the turns are compared.
+float32; losses at the first update agree. torch runs eager and compiled, and the faster one counts. The contestants
+take turns of a few updates, so that a machine that slows down slows all; medians over the turns are compared.
 
     python benchmarks/train_against_torch.py
 """
