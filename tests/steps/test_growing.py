@@ -20,6 +20,7 @@ from marin_dag.records import Records
 from marin_dag.store import open_store
 from runtime.data import growing_cache, prefetch
 from runtime.data.cache import TokenCache
+from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.optim.schedule import Linear
@@ -169,8 +170,22 @@ def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_th
         (gates / str(shard)).touch()
     waits.clear()
 
+    is_idle = threading.Event()
+    prefetched = Loader.prefetched
+
+    def watched(loader: Loader, *arguments: Any, while_waiting: Callable[[], None], **more: Any) -> Any:
+        def idle() -> None:
+            is_idle.set()
+            while_waiting()
+
+        return prefetched(loader, *arguments, while_waiting=idle, **more)
+
+    monkeypatch.setattr(Loader, "prefetched", watched)
+
     def build_the_rest() -> None:
         assert waits.wait(PATIENCE_SECONDS)  # for block 2, which nobody builds
+        is_idle.clear()
+        assert is_idle.wait(PATIENCE_SECONDS)  # what was read before is trained on, and now training itself waits
         with tokenizing(prefix, gates) as restarted:
             assert restarted.wait(PATIENCE_SECONDS) == 0
 
