@@ -19,7 +19,7 @@ from typing import Any
 
 from marin_dag.errors import UserError
 from marin_dag.provenance import DETACHED_FROM, git_state
-from marin_dag.ray_cluster import first_line, refuse_unreachable, unreachable, use_the_token
+from marin_dag.ray_cluster import JOB_NAME, first_line, refuse_unreachable, unreachable, use_the_token
 from marin_dag.wishes import RUN_NAME
 
 DRAIN_SECONDS = 3600
@@ -75,7 +75,7 @@ class DetachedRuns:
             # Its own standard error too, so that the log shows what went wrong where it did.
             entrypoint=f"exec {shlex.join([self._python(python), '-u', *words])}",
             submission_id=name,
-            metadata=self._of,
+            metadata=self._of | {JOB_NAME: self._of["pipeline"]},
             runtime_env={
                 "working_dir": str(folder),
                 "excludes": list(NOT_SENT),
@@ -113,7 +113,7 @@ class DetachedRuns:
         """The job of that name, else the one that runs, else the one that ended last."""
         found = [job for job in self._client.list_jobs() if job.submission_id is not None]
         if name is None:
-            found = [job for job in found if (job.metadata or {}) == self._of]
+            found = [job for job in found if self._of.items() <= (job.metadata or {}).items()]
         else:
             found = [job for job in found if job.submission_id == name]
         if not found:

@@ -21,11 +21,16 @@ WORKER_DEATHS = 3
 
 
 class RayBackend:
-    """See Backend. Joins the cluster of RAY_ADDRESS if that is set, and leaves it running."""
+    """See Backend. Joins the cluster of RAY_ADDRESS if that is set, and leaves it running.
+
+    Args:
+        job_name: what the dashboard calls this run, such as the pipeline's name.
+    """
 
     max_running = 64
 
-    def __init__(self) -> None:
+    def __init__(self, job_name: str = "marin-dag") -> None:
+        self._job_name = job_name
         self._running: dict[Any, Task] = {}
         self._gangs: dict[str, Gang] = {}
         self._outcomes_of_gangs: Queue[Outcome] = Queue()
@@ -43,12 +48,15 @@ class RayBackend:
         greeting = ""
         if not is_connected():
             self._owns_cluster = not os.environ.get("RAY_ADDRESS")
-            greeting = start_cluster(largest_num_cpus) if self._owns_cluster else join_cluster()
+            if self._owns_cluster:
+                greeting = start_cluster(largest_num_cpus, self._job_name)
+            else:
+                greeting = join_cluster(self._job_name)
         import ray  # not above: it reads RAY_AUTH_MODE as it is imported
 
         self._has = ray.cluster_resources() if self._owns_cluster else {}  # one of its own does not grow
         self._switchboard = start_switchboard()
-        self._run = ray.remote(_run_on_worker)
+        self._run = ray.remote(run_step)
         return greeting
 
     def submit(self, task: Task) -> None:
@@ -182,7 +190,7 @@ class RayFanOut:
         """See FanOut."""
         import ray
 
-        remote = ray.remote(num_cpus=1, max_retries=WORKER_DEATHS)(call_with_retries)
+        remote = ray.remote(num_cpus=1, max_retries=WORKER_DEATHS)(run_shard)
         running: dict[Any, int] = {}
         following = 0
         failure: BaseException | None = None
@@ -206,10 +214,19 @@ class RayFanOut:
             raise failure
 
 
-def _run_on_worker(task: Task, switchboard: Any) -> Outcome:
+# The dashboard shows these two by their names, beside that of the step.
+
+
+def run_step(task: Task, switchboard: Any) -> Outcome:
+    """One attempt, on a worker."""
     channel = SwitchboardChannel(task.attempt, switchboard)
     channel.begin(task.key)
     return run_attempt(task, channel, RayFanOut(task.name), capture_prints=True)
+
+
+def run_shard(call: Callable[[], Any]) -> None:
+    """One shard, on a worker."""
+    call_with_retries(call)
 
 
 def _plain(error: BaseException) -> BaseException:

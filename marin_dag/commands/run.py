@@ -96,7 +96,7 @@ def _carry_out(session: Session, plan: Plan) -> int:
     display = display_for()
     steps = [planned.step for planned in plan.will_run]
     forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
-    backend = backend_named(session.parsed.backend)
+    backend = backend_named(session.parsed.backend, session.pipeline)
     name = os.environ.get(RUN_NAME)
     is_to_end = (lambda: False) if name is None else Wishes(session.store, name).is_to_end
     run = Run(steps, session.store, backend, display, command=session.line(), force=forced, is_to_end=is_to_end)
@@ -113,15 +113,15 @@ def _carry_out(session: Session, plan: Plan) -> int:
     return FAILED
 
 
-def backend_named(name: str) -> Any:
-    """The backend of --backend; imported here, since most commands need none."""
+def backend_named(name: str, pipeline: str) -> Any:
+    """The backend of --backend, for a run of `pipeline`; imported here, since most commands need none."""
     if name == "local":
         from marin_dag.local_backend import LocalBackend
 
         return LocalBackend()
     from marin_dag.ray_backend import RayBackend
 
-    return RayBackend()
+    return RayBackend(pipeline)
 
 
 def _print_results(session: Session, plan: Plan, seconds: float | None = None) -> None:

@@ -52,7 +52,7 @@ def _verified(session: Session, records: Records, record: Record) -> bool:
 
 
 def _rerun(session: Session, step: Step[Any], record: Record) -> bool:
-    rerun = Rerunner(session.store, backend_named(session.parsed.backend)).rerun(step, record)
+    rerun = Rerunner(session.store, backend_named(session.parsed.backend, session.pipeline)).rerun(step, record)
     if not rerun.differences:
         how = "the same, bit for bit" if rerun.is_bitwise else "the same within what its kind tolerates"
         print(f"{step.name}: run again, it gave {how}")

@@ -16,6 +16,7 @@ from tests.end_to_end.tiny_texts import write_texts
 from tests.end_to_end.tiny_tootsie import build
 
 SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_IN_BYTES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +30,10 @@ class Reference:
 
 @pytest.fixture(scope="session")
 def ground() -> Iterator[Path]:
-    """Raw files and compiled programs; in memory where the machine allows it, since a flush to disk proves nothing."""
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if SHARED_MEMORY.is_dir() else None) as folder:
+    """Raw files and compiled programs; in memory where the machine has enough of it, since a flush to disk proves
+    nothing."""
+    has_room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > SHARED_MEMORY_IN_BYTES
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if has_room else None) as folder:
         write_texts(Path(folder, "texts"))
         yield Path(folder)
 

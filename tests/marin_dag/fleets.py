@@ -16,8 +16,6 @@ from tests.marin_dag.toy_driver import graph
 class Fleet(Protocol):
     """Entered for the length of a campaign."""
 
-    mean_seconds_between_kills: float
-
     def __enter__(self) -> Any: ...
 
     def __exit__(
@@ -33,8 +31,6 @@ class Fleet(Protocol):
 
 class ForkedFleet:
     """Each attempt a fork of its driver's process, which outlives it."""
-
-    mean_seconds_between_kills = 0.7
 
     def __enter__(self) -> "ForkedFleet":
         return self
@@ -54,9 +50,6 @@ class ForkedFleet:
 
 class RayFleet:
     """Tasks of one Ray cluster, which all drivers join one after the other."""
-
-    # A driver takes seconds to join, and its first workers to start.
-    mean_seconds_between_kills = 2.5
 
     def __init__(self) -> None:
         self._mark = f"CAMPAIGN={uuid.uuid4().hex}"

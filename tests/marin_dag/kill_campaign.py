@@ -27,6 +27,9 @@ from tests.marin_dag.toy_driver import graph
 BUCKET = "campaign"
 PAUSE_SECONDS = 0.01
 SECONDS_OF_A_PART = 0.02
+MEAN_SECONDS_BETWEEN_KILLS = 0.7
+SHARE_KILLED_IN_MID_STEP = 0.75
+"""The others are killed at any time, such as while they start, which on Ray takes most of it."""
 RUNS_OF_ONE_PREFIX = 200
 
 
@@ -100,8 +103,11 @@ def _disturbed(fleet: Fleet, prefix: str, meeting: Path, draws: random.Random, m
     pid = _start(fleet, prefix, meeting)
     num_workers = 0
     while True:
-        deadline = time.monotonic() + draws.expovariate(1 / fleet.mean_seconds_between_kills)
-        while time.monotonic() < deadline or num_workers >= most:
+        pause = draws.expovariate(1 / MEAN_SECONDS_BETWEEN_KILLS)
+        begins = float("inf") if draws.random() < SHARE_KILLED_IN_MID_STEP else time.monotonic()
+        while time.monotonic() < begins + pause or num_workers >= most:
+            if begins == float("inf") and fleet.workers(meeting):
+                begins = time.monotonic()
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return 0, num_workers, os.waitstatus_to_exitcode(status)

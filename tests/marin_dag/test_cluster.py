@@ -1,7 +1,9 @@
 """On a cluster of several nodes: joining it, losing one of them in mid-step, branches of a run that still goes on."""
 
+import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from tests.marin_dag.cluster_steps import IN_FLIGHT, SHARDS, notes
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_kill import finish, wait_for
-from tests.ray_nodes import ROOT, RayNodes
+from tests.ray_nodes import ROOT, TOKEN, RayNodes
 
 NODE = {"num_cpus": 2}
 
@@ -52,6 +54,10 @@ def test_a_run_joins_the_cluster_of_ray_address_and_leaves_it_running(
     assert code == 0, output
     assert committed_bytes(tmp_path / "runs") == expected
     assert {node for _, node, _ in notes(tmp_path / "marks", "main-from-0")} <= set(cluster.ids)
+    asked = urllib.request.Request(f"{cluster.dashboard}/api/jobs/", headers={"Authorization": f"Bearer {TOKEN}"})
+    with urllib.request.urlopen(asked) as answer:
+        names = {job["metadata"].get("job_name") for job in json.load(answer)}
+    assert names == {"marin-dag"}  # as the list of jobs shows it
 
 
 def test_a_cluster_that_is_not_there_is_one_message(cluster: RayNodes, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.toy_steps import executions
 
 SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_IN_BYTES = 2**28
 
 
 @pytest.fixture
 def quick_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder where a flush costs nothing, if the machine has one: what is killed here is the process."""
-    if not SHARED_MEMORY.is_dir():
+    """A folder where a flush costs nothing, if the machine has one (a container's may be tiny): what is killed here is
+    the process."""
+    if not SHARED_MEMORY.is_dir() or shutil.disk_usage(SHARED_MEMORY).free < SHARED_MEMORY_IN_BYTES:
         yield tmp_path
         return
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     run = Run(
         steps,
         open_store(prefix),
-        RayBackend() if backend == "ray" else LocalBackend(),
+        RayBackend("toy") if backend == "ray" else LocalBackend(),
         display_for(stream_is_terminal=False),
         command="python toy_driver.py",
         back_off_seconds=0.01,
