@@ -57,6 +57,7 @@ class Scale:
     """Where starling's cooldown ends and deeper_starling goes on."""
     average: Ema
     compute_dtype: str
+    reduce_dtype: str
     evaluation_tokens: int
     """Held-out tokens a domain."""
     validation_share: float
@@ -115,6 +116,7 @@ EIGHT_B = Scale(
     deeply_cooled_rate=1.7e-5,
     average=Ema(0.995),
     compute_dtype="bfloat16",
+    reduce_dtype="bfloat16",
     evaluation_tokens=2**20,
     validation_share=0.001,
     checkpoint_every_steps=600,
@@ -170,6 +172,7 @@ LAPTOP = Scale(
     deeply_cooled_rate=1.5e-3,
     average=Ema(0.9),
     compute_dtype="float32",
+    reduce_dtype="float32",
     evaluation_tokens=16_384,
     validation_share=0.02,
     checkpoint_every_steps=100,

@@ -134,10 +134,6 @@ def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[s
     left = phases[before.name].config.model_copy(update={"until_step": leg.begin_step})
     for change in changes(left, settings):
         lines += _change(leg, left, change)
-    if (
-        left.compute_dtype != phase.config.compute_dtype
-    ):  # rounding only, so no change of the run in the timeline's sense
-        lines.append(f"  ~ {'compute_dtype':<17} {left.compute_dtype}  ->  {phase.config.compute_dtype}")
     if not any(line.startswith("  ~") for line in lines):
         lines.append("  = everything as in the phase before")
     return lines

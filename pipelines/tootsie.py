@@ -94,6 +94,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             **corpus.mixture(mixtures.DCLM),
             seed=0,
             compute_dtype=scale.compute_dtype,
+            reduce_dtype=scale.reduce_dtype,
             checkpoint_every_steps=scale.checkpoint_every_steps,
             publish_every_steps=scale.publish_every_steps,
         ),
@@ -182,7 +183,11 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
     norms_half = hypnotic.fork("spoonbill_norms_half", until_step=ends.spoonbill_half)
     norms = norms_half.then("spoonbill_norms", until_step=ends.spoonbill)
     focused_fp32 = norms_half.then(
-        "spoonbill_focused_fp32", until_step=ends.spoonbill, compute_dtype="float32", acknowledge=("compute_dtype",)
+        "spoonbill_focused_fp32",
+        until_step=ends.spoonbill,
+        compute_dtype="float32",
+        reduce_dtype="float32",
+        acknowledge=("compute_dtype", "reduce_dtype"),
     )
     focused_zloss = norms_half.then("spoonbill_focused_zloss", until_step=ends.spoonbill, z_loss=1e-4)
     deeper = focused_zloss.then(
