@@ -5,6 +5,7 @@ One fake Cloud Storage and one Ray cluster, started by the first test that wants
 
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,10 @@ from tests.s3_server.server import S3Server
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
+
+# A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 BUCKET = "test-bucket"
 
