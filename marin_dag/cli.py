@@ -76,7 +76,7 @@ DEFAULT = Command(
     "",
     "run what is not done",
     plan_and_run,
-    options=("--set", "--json", "--every-step", "--detach", *SELECTION),
+    options=("--dry-run", "--set", "--json", "--every-step", "--detach", *SELECTION),
 )
 EXIT_CODES = """\
 exit codes: 0 all is done (or, with --dry-run, nothing would run), 1 something is wrong,

@@ -217,8 +217,10 @@ class Collector:
                     held[garbage.digest] = got
             said = {number: _is_held(held.get(garbage.digest)) for number, garbage in enumerate(batch)}
             free = {number: garbage for number, garbage in enumerate(batch) if not said[number]}
-            said |= self._delete_outputs({n: garbage for n, garbage in free.items() if garbage.kind == "output"})
-            said |= {n: self._delete_files(garbage) for n, garbage in free.items() if garbage.kind != "output"}
+            said |= self._delete_outputs({n: garbage for n, garbage in free.items() if garbage.kind == "output"}, held)
+            for number, garbage in free.items():
+                if garbage.kind != "output":
+                    said[number] = _lost(held.get(garbage.digest)) or self._delete_files(garbage)
             return [said[number] for number in range(len(batch))]
         finally:
             for lease in held.values():
@@ -226,8 +228,10 @@ class Collector:
                     lease.release()
             leases.close()
 
-    def _delete_outputs(self, outputs: dict[int, Garbage]) -> dict[int, str]:
+    def _delete_outputs(self, outputs: dict[int, Garbage], held: Mapping[str, Lease | Held]) -> dict[int, str]:
         deleted: dict[int, bytes] = {}
+        lost = {number: _lost(held.get(garbage.digest)) for number, garbage in outputs.items()}
+        outputs = {number: garbage for number, garbage in outputs.items() if not lost[number]}
         for number, garbage in outputs.items():
             with contextlib.suppress(FileNotFoundError):
                 deleted[number] = self._store.read(record_path(garbage.key))
@@ -235,7 +239,7 @@ class Collector:
         carried = self._carried_over() - self._carried
         needs, pinned = (self._running().needs, Pins(self._store).pinned()) if deleted else (frozenset(), frozenset())
         needs |= carried
-        return {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
+        return lost | {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
 
     def _carried_over(self) -> frozenset[str]:
         """Digests whose outputs have a second record under a newer scheme."""
@@ -262,6 +266,11 @@ class Collector:
         for entry in garbage.files:
             self._store.delete(entry.path)
         return ""
+
+
+def _lost(lease: Lease | Held | None) -> str:
+    """Why nothing may be deleted under a lease any more, or ""."""
+    return "its lease was lost while others were deleted" if isinstance(lease, Lease) and lease.is_lost else ""
 
 
 def _is_held(lease: Lease | Held | None) -> str:

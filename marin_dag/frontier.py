@@ -59,7 +59,7 @@ class Frontier:
         self._note_complete(node)
         if not _is_unfinished(state):
             readers = self._readers[node.step.digest]
-            self._suspects += [reader for keys, reader in readers if self.committed.isdisjoint(keys)]
+            self._suspects += [reader for keys, reader in readers if keys[0] not in self.committed]
 
     def commit(self, key: str) -> None:
         """Takes that `key` has a record."""
@@ -72,7 +72,15 @@ class Frontier:
                 self._note_complete(reader)
 
     def key_there(self, item: Input[Any]) -> str | None:
-        """Key of the best record that `item` can start on; None if there is none yet."""
+        """Key of the best record that `item` can start on; None if there is none yet.
+
+        A part is enough only while somebody makes the rest: who started on it would hold what it runs on, and wait.
+        """
+        if item.key in self.committed or not item.is_growing:
+            return item.key if item.key in self.committed else None
+        makers = self._by_digest.get(item.digest, ())
+        if makers and not any(maker.state == "running" or maker.is_elsewhere for maker in makers):
+            return None
         return next((key for key in item.keys if key in self.committed), None)
 
     def ready(self, now: float) -> Iterator[Node]:
@@ -82,7 +90,9 @@ class Frontier:
         while (place := bisect.bisect_right(self._complete, index)) < len(self._complete):
             index = self._complete[place]
             node = self._nodes[index]
-            if node.state == "waiting" and node.not_before <= now and not self._is_in_turn_behind(node):
+            growing = (item for _, item in node.step.inputs if item.is_growing)
+            is_due = node.state == "waiting" and node.not_before <= now and not self._is_in_turn_behind(node)
+            if is_due and all(self.key_there(item) is not None for item in growing):
                 yield node
 
     def take_suspects(self) -> list[Node]:

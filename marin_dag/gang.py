@@ -25,7 +25,7 @@ SLICE_HEAD_SECONDS = 10.0
 """How long one try for the first host of a slice lasts; between two tries a wish to stop is heard."""
 OTHER_FAILURES_SECONDS = 3.0
 """How long the other members are given to say what they died of: the first to fall need not be the cause."""
-STOPPED_ALONE_SECONDS = 60.0
+STOPPED_ALONE_SECONDS = 900.0
 """How long the others may take to leave when one member has left as it was asked to. Hosts that agreed leave together;
 one that did not know waits for the first in a collective, for ever."""
 LOST_PEER_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError", "DistBackendError"})

@@ -4,7 +4,6 @@ A part is a record of its own, `commits/<digest>@<number>.json`, numbered from 1
 published; it is as immutable as any other record. The whole follows under `commits/<digest>.json`, complete in itself.
 """
 
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.inputs import Input
@@ -20,20 +19,21 @@ class Parts(NamedTuple):
     """By number, of those that were asked for."""
     whole: Input[Any] | None
     """The finished output; None while it is being made."""
-    is_being_made: bool
-    """Whether the whole is there or somebody holds the lease of the step that makes it."""
+    beat: str | None
+    """Of whoever holds the lease of the step that makes it: while it moves from one call to the next, somebody is at
+    work. None where nobody holds it. Never compared with a clock of this machine, which may be wrong."""
 
 
 def parts_of(growing: Input[Any], store: "Store", *, after: int) -> Parts:
     """Parts numbered above `after`, and the whole if it is there; two listings, and a read for each new record."""
-    from marin_dag.lease import STALE_SECONDS, Leases  # not above: every step's module imports this one
+    from marin_dag.lease import Leases  # not above: every step's module imports this one
     from marin_dag.records import COMMITS, Records
 
     records = Records(store)
     digest = growing.digest
     # Asked first: a step that ends in between has committed all that it will before it lets go of its lease.
     lease = Leases(store).state(digest)
-    is_running = lease is not None and not lease.is_sealed and time.time() - lease.updated <= STALE_SECONDS
+    beat = None if lease is None or lease.is_sealed else f"{lease.number} {lease.updated}"
 
     def input_of(key: str, number: int | None) -> Input[Any]:
         record = records.get(key)
@@ -45,4 +45,4 @@ def parts_of(growing: Input[Any], store: "Store", *, after: int) -> Parts:
     numbers = sorted(int(key.partition("@")[2]) for key in keys if "@" in key)
     whole = input_of(digest, None) if digest in keys else None
     parts = {number: input_of(f"{digest}@{number}", number) for number in numbers if number > after}
-    return Parts(parts, whole, is_running or whole is not None)
+    return Parts(parts, whole, beat)

@@ -45,7 +45,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         return NOTHING_WOULD_RUN
 
     said = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",))
+    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--dry-run", "--set"))
 
 
 def _add_arguments(parser: Any) -> None:

@@ -36,5 +36,5 @@ COMMAND = Command(
     0,
     0,
     _add_arguments,
-    ("--set",),
+    ("--dry-run", "--set"),
 )

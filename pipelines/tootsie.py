@@ -9,6 +9,8 @@ and a jump that is meant is acknowledged.
 """
 
 import argparse
+import hashlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -210,8 +212,11 @@ def source_tokens(arguments: argparse.Namespace) -> dict[str, float]:
 
 def variant(arguments: argparse.Namespace) -> str:
     """The recipe that the arguments choose: each scale, and each own corpus, has forks of its own."""
-    corpus = "" if arguments.corpus is None else f"-{Path(arguments.corpus).absolute().name}"
-    return "" if arguments.scale == "laptop" and not corpus else f"{arguments.scale}{corpus}"
+    if arguments.corpus is None:
+        return "" if arguments.scale == "laptop" else str(arguments.scale)
+    folder = Path(arguments.corpus).absolute()
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.name)
+    return f"{arguments.scale}-{name}-{hashlib.sha256(str(folder).encode()).hexdigest()[:8]}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,10 +1,14 @@
 """Phase data: the caches, the order and the mixture of a training phase, as the loader takes them."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from marin_dag.inputs import Input
+from marin_dag.lease import STALE_SECONDS
 from marin_dag.step import StepContext
+from marin_dag.store import StoreError
+from marin_dag.transient import is_transient
 from runtime.data.cache import TokenCache
 from runtime.data.consumption import Leg, consumption
 from runtime.data.growing_cache import GrowingCache, Growth
@@ -37,11 +41,24 @@ def _cache(name: str, cache: Input[TokenizeResult], config: "TrainPhaseConfig", 
     if not cache.is_growing:
         return TokenCache.open(cache.join(cache.result.train))
 
+    beat: str | None = None
+    moved = time.monotonic()
+
     def watch(known: int) -> Growth:
-        found = context.parts(cache, after=known)
+        nonlocal beat, moved
+        try:
+            found = context.parts(cache, after=known)
+        except (StoreError, OSError) as error:
+            if not is_transient(error):
+                raise
+            context.log.warning("%s: what there is of its token cache cannot be seen for now: %s", name, error)
+            return Growth([], None, is_being_built=time.monotonic() - moved <= STALE_SECONDS)
+        if found.beat != beat:
+            beat, moved = found.beat, time.monotonic()
         blocks = [part.join(part.result.train) for _, part in sorted(found.parts.items())]
         whole = None if found.whole is None else found.whole.join(found.whole.result.train)
-        return Growth(blocks, whole, found.is_being_made)
+        is_alive = beat is not None and time.monotonic() - moved <= STALE_SECONDS
+        return Growth(blocks, whole, is_being_built=is_alive)
 
     context.log.info("%s: its token cache is still being built; starting on what there is of it", name)
     return GrowingCache(name, watch, give_up_seconds=config.give_up_seconds, log=context.log)

@@ -20,7 +20,7 @@ EncoderName = Literal["auto", "tokenizers", "tiktoken"]
 
 
 class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
-    """Every field but `encoder` and `shards_in_flight` is identity."""
+    """Every field but `shards_in_flight` is identity."""
 
     documents: Input[DocumentsResult]
     tokenizer: Input[TokenizerResult]
@@ -31,7 +31,7 @@ class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
     shards_per_block: int | None = Field(default=None, ge=1)
     """A block is published as soon as so many shards are tokenized, and training can start on the first of them: take
     the step's `growing()`. The first epoch reads block after block; None makes one block of all."""
-    encoder: Runtime[EncoderName] = "auto"
+    encoder: EncoderName = "auto"
     """The library that encodes. Not identity: tiktoken is taken only where its ids are provably those of tokenizers."""
     shards_in_flight: Runtime[int] = 64
 
@@ -58,7 +58,7 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
     why_fastest: str = ""
 
 
-@step(policy="tracked", packages=("tokenizers", "tensorstore"), parts=True)
+@step(policy="tracked", packages=("tokenizers", "tensorstore", "tiktoken"), parts=True)
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """One cache shard for one shard of documents, so the bytes do not depend on the workers."""
     from runtime.data.gates import refuse_bad_cache

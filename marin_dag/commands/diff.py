@@ -40,5 +40,8 @@ COMMAND = Command(
     _diff,
     1,
     2,
-    options=("--set",),
+    options=(
+        "--dry-run",
+        "--set",
+    ),
 )

@@ -10,4 +10,4 @@ def _drop(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-COMMAND = Command("drop", "NAME", "forget a fork", _drop, 1, 1)
+COMMAND = Command("drop", "NAME", "forget a fork", _drop, 1, 1, options=("--dry-run",))

@@ -39,5 +39,8 @@ COMMAND = Command(
     1,
     1,
     _add_arguments,
-    options=("--set",),
+    options=(
+        "--dry-run",
+        "--set",
+    ),
 )

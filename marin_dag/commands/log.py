@@ -45,5 +45,14 @@ def _newest_log(store: Store, name: str, digest: str) -> str | None:
 
 
 COMMAND = Command(
-    "log", "STEP", "the log of the attempt that made it, or of the newest that tried", _log, 1, 1, options=("--set",)
+    "log",
+    "STEP",
+    "the log of the attempt that made it, or of the newest that tried",
+    _log,
+    1,
+    1,
+    options=(
+        "--dry-run",
+        "--set",
+    ),
 )

@@ -62,5 +62,5 @@ COMMAND = Command(
     _list,
     0,
     100,
-    options=("--set", "--json", *SELECTION),
+    options=("--dry-run", "--set", "--json", *SELECTION),
 )

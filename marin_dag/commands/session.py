@@ -146,7 +146,7 @@ def options_of(arguments: Sequence[str], flags: frozenset[str]) -> Iterator[list
 
 # Options of several commands. Where things are and run is every command's, and so are the pipeline's own options.
 SELECTION = ("--only", "--until", "--from", "--force")
-EVERYWHERE = frozenset({"--prefix", "--backend", "--traceback", "--dry-run"})
+EVERYWHERE = frozenset({"--prefix", "--backend", "--traceback"})
 
 
 class Command(NamedTuple):

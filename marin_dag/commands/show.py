@@ -67,5 +67,5 @@ COMMAND = Command(
     _show,
     1,
     1,
-    options=("--set", "--json"),
+    options=("--dry-run", "--set", "--json"),
 )

@@ -16,5 +16,5 @@ COMMAND = Command(
     _why,
     1,
     1,
-    options=("--set", *SELECTION),
+    options=("--dry-run", "--set", *SELECTION),
 )

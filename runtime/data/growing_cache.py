@@ -17,7 +17,8 @@ from runtime.data.activity import Activity
 from runtime.data.cache import CHUNK_CACHE_IN_BYTES, CacheError, TokenCache
 from runtime.data.flat_array import read_context
 
-POLL_SECONDS = 1.0
+POLL_SECONDS = 5.0
+"""Each host of a gang asks for itself."""
 SAY_AGAIN_SECONDS = 60.0
 """A wait is logged when it begins, and again after so long."""
 

@@ -89,17 +89,33 @@ def test_after_any_history_the_frontier_is_what_a_look_through_the_whole_graph_f
     assert {node.step.name: node.state for node in every}["lost"] == "blocked"
 
 
-def test_a_part_is_enough_for_what_may_start_on_it_and_for_nothing_else():
-    grown, follower, _ = every = growing_nodes()
+def test_a_part_is_enough_for_what_may_start_on_it_while_somebody_makes_the_rest():
+    grown, follower, patient = every = growing_nodes()
     frontier = Frontier(every)
     frontier.move(grown, "running")
     assert not list(frontier.ready(0.0)) and frontier.wanted_milestones(grown.step) == ()
     frontier.commit(f"{grown.step.digest}@1")
-    assert [node.step.name for node in frontier.ready(0.0)] == ["follower"] == expected(frontier, every)
-    frontier.move(follower, "running")
+    assert list(frontier.ready(0.0)) == [follower]
+    frontier.move(grown, "waiting")  # it is to be tried again
+    assert list(frontier.ready(0.0)) == [grown]
+    grown.is_elsewhere = True
+    assert follower in list(frontier.ready(0.0))
+    grown.is_elsewhere = False
+    frontier.move(grown, "running")
     frontier.move(grown, "failed")
-    assert [node.step.name for node in frontier.take_suspects()] == ["patient"]
-    assert frontier.obstacle(follower.step, is_stopping=False) is None
+    assert not list(frontier.ready(0.0))
+    assert frontier.take_suspects() == [follower, patient]
+    assert frontier.obstacle(follower.step, is_stopping=False) == "by grown"
+
+
+def test_a_part_whose_maker_is_not_of_this_run_is_enough_and_so_is_the_whole():
+    _, follower, _ = growing_nodes()
+    frontier = Frontier([follower])
+    digest = follower.step.inputs[0][1].digest
+    frontier.commit(f"{digest}@1")
+    assert list(frontier.ready(0.0)) == [follower]
+    frontier.commit(digest)
+    assert frontier.key_there(follower.step.inputs[0][1]) == digest
 
 
 def test_a_node_in_a_pause_is_not_ready_until_it_is_over():

@@ -21,6 +21,7 @@ from tests.marin_dag.toy_steps import (
     CountConfig,
     FailConfig,
     JoinConfig,
+    LoopConfig,
     ShardsConfig,
     Squares,
     Text,
@@ -29,6 +30,7 @@ from tests.marin_dag.toy_steps import (
     executions,
     fail,
     join,
+    loop,
     read_file,
     squares,
     twice,
@@ -226,6 +228,15 @@ def test_a_step_of_several_hosts_is_refused_where_there_is_one(tmp_path: Path, b
     code, display = run(str(tmp_path / "runs"), [step], backend)
     assert code == 1
     assert "a: asks for 2 x 1 cpu" in display.text
+
+
+@pytest.mark.parametrize(("saves", "times"), [(False, 3), (True, 6)])
+def test_one_more_log_is_no_progress_and_a_saved_step_is(tmp_path: Path, backend: Backend, saves: bool, times: int):
+    marks = tmp_path / "marks"
+    step = loop("looping", LoopConfig(until_step=9, num_failures=5, saves=saves, marks=str(marks)))
+    code, display = run(str(tmp_path / "runs"), [step], backend)
+    assert (code, executions(marks)) == (0 if saves else 1, {"looping": times})
+    assert ("crash loop: 3 attempts in a row got no further" in display.text) is not saves
 
 
 def test_a_crash_loop_stops_and_says_so(tmp_path: Path, backend: Backend):

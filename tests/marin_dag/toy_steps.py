@@ -167,6 +167,26 @@ def _resumes_at(paths: Sequence[str]) -> list[int]:
     return [int(path.removeprefix("saved-").removesuffix(".json")) for path in paths if path.startswith("saved-")]
 
 
+class LoopConfig(BaseModel, frozen=True, extra="forbid"):
+    until_step: StopAt[int]
+    num_failures: int
+    saves: bool
+    marks: Runtime[str] = ""
+
+
+@step(resumes_at=_resumes_at)
+def loop(config: LoopConfig, context: StepContext) -> Count:
+    """Leaves a log each time and, if it saves, one step more to go on from; fails so many times."""
+    mark(config.marks, context.name)
+    number = executions(Path(config.marks))[context.name]
+    write_file(f"{context.work_path}/events/{context.attempt}.jsonl", "a line" * number)
+    if config.saves:
+        write_file(f"{context.work_path}/saved-{number:06d}.json", "{}")
+    if number <= config.num_failures:
+        raise ConnectionResetError("reset")
+    return Count(step=config.until_step, value=number)
+
+
 @step(continues="start", cost=_count_cost, resumes_at=_resumes_at)
 def count(config: CountConfig, context: StepContext) -> Count:
     published = context.milestones()
