@@ -17,6 +17,7 @@ from marin_dag.cli import main
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
 from pipelines.corpus import Corpus
+from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP, Boundaries
@@ -137,4 +138,14 @@ def slow_down(seconds: float) -> None:
 if __name__ == "__main__":
     if "SECONDS_PER_UPDATE" in os.environ:
         slow_down(float(os.environ["SECONDS_PER_UPDATE"]))
-    sys.exit(main(build, add_arguments=add_arguments, name="tiny", results=RESULTS, summary=headline, follow=FOLLOW))
+    sys.exit(
+        main(
+            build,
+            add_arguments=add_arguments,
+            name="tiny",
+            results=RESULTS,
+            summary=headline,
+            follow=FOLLOW,
+            with_forks=fork_report,
+        )
+    )
