@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.data.activity import Activity
 from runtime.data.loader import DataPosition
 from runtime.data.mixing.exp3 import Exp3
 from runtime.data.mixing.loss_drop import LossDrop
@@ -109,7 +110,7 @@ def test_a_replay_of_the_log_draws_the_same_rows_whatever_the_losses_are(undistu
     learned = small_run.small_loader(undisturbed["odm_paper"] / "caches", POLICIES["odm_paper"])
     replaying = small_run.small_loader(undisturbed["odm_paper"] / "caches")
     replaying = type(replaying)(
-        dict(zip(replaying.sources, replaying._caches, strict=True)),
+        {order.name: order.source for order in replaying._orders},
         {name: f"digest of {name}" for name in replaying.sources},
         replaying._mixture,
         small_run.SEQUENCE_LENGTH,
@@ -197,7 +198,8 @@ def test_a_mixer_s_state_survives_json():
 def test_a_source_at_its_limit_is_never_read_again_and_the_log_says_when(tmp_path):
     policy = LossDrop(warmup_steps=5, window_updates=8, max_epochs={"code": 0.25})
     small_run.run(tmp_path, UNTIL_STEP, lease_epoch=1, policy=policy)
-    windows = small_run.small_loader(tmp_path / "caches")._num_sequences["digest of code"]
+    loader = small_run.small_loader(tmp_path / "caches")
+    windows = loader._orders[loader.sources.index("code")].num_rows(Activity())
     by_step = {row.step: row for row in rows(table_of(tmp_path)) if row.source == "code"}
     assert sum(row.num_sequences for row in by_step.values()) == windows // 4
     (event,) = (event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "exhausted")
