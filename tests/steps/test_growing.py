@@ -24,6 +24,7 @@ from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.optim.schedule import Linear
+from runtime.training import meter
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, train_phase
 from tests.steps import tokenize_slowly
@@ -140,6 +141,8 @@ def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_th
 ):
     monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.2)
+    # Training is heard to wait for so long at least, below; on a fast machine the rest is built within a second.
+    monkeypatch.setattr(meter, "STALL_SECONDS", 0.1)
     prefix, gates = str(tmp_path / "runs"), tmp_path / "gates"
     gates.mkdir()
     for shard in (0, 1):
