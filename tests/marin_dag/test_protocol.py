@@ -200,7 +200,7 @@ def test_a_step_that_begins_while_its_input_is_collected_reads_all_of_it_or_none
 
 
 def test_a_collector_that_asks_before_it_deletes_is_found(monkeypatch: pytest.MonkeyPatch):
-    def ask_then_delete(self: Collector, outputs: dict[int, Garbage]) -> dict[int, str]:
+    def ask_then_delete(self: Collector, outputs: dict[int, Garbage], held: object) -> dict[int, str]:
         ((number, garbage),) = outputs.items()
         if garbage.digest in self._running().needs:
             return {number: "a step reads it"}
