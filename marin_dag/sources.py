@@ -69,16 +69,19 @@ class Sources:
     def module(self, name: str) -> Module | None:
         """The parsed module, or None where there is no such source file (a folder without `__init__` included)."""
         if name not in self._modules:
-            self._modules[name] = None
-            parent = self._modules.get(name.rpartition(".")[0])
-            if parent is not None and parent.path.name != "__init__.py":  # `from module import name`, mostly
-                return None
-            relative = Path(*name.split("."))
-            for root in self._roots:
-                for candidate in (root / relative / "__init__.py", root / f"{relative}.py"):
-                    if self._modules[name] is None:
-                        self._modules[name] = self._parsed(name, candidate)
+            # Set once, when it is known: another thread may ask meanwhile.
+            self._modules[name] = self._found(name)
         return self._modules[name]
+
+    def _found(self, name: str) -> Module | None:
+        parent = self._modules.get(name.rpartition(".")[0])
+        if parent is not None and parent.path.name != "__init__.py":  # `from module import name`, mostly
+            return None
+        relative = Path(*name.split("."))
+        candidates = (
+            path for root in self._roots for path in (root / relative / "__init__.py", root / f"{relative}.py")
+        )
+        return next((found for path in candidates if (found := self._parsed(name, path)) is not None), None)
 
     def _parsed(self, name: str, path: Path) -> Module | None:
         self._signatures[path] = _signature(path)
@@ -205,12 +208,11 @@ class Sources:
     def _resolve(self, reference: Reference, opaque: set[str]) -> tuple[Place, ...]:
         if reference not in self._resolved:
             missing: list[str] = []
-            self._resolved[reference] = tuple(self._places(reference, missing, set()))
-            if missing:
-                # Not remembered: every closure that meets it must say so.
-                places = self._resolved.pop(reference)
-                opaque.update(missing)
+            places = tuple(self._places(reference, missing, set()))
+            opaque.update(missing)
+            if missing:  # Not remembered: every closure that meets it must say so.
                 return places
+            self._resolved[reference] = places
         return self._resolved[reference]
 
     def _places(self, reference: Reference, missing: list[str], visited: set[Reference]) -> Iterator[Place]:

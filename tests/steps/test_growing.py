@@ -12,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from marin_dag.context import StepStopped
+from marin_dag.graph import Graph
 from marin_dag.inputs import Input
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
 from marin_dag.parts import Parts, parts_of
-from marin_dag.records import Records
+from marin_dag.records import Record, Records
+from marin_dag.run import Run
+from marin_dag.step import Step
 from marin_dag.store import open_store
 from runtime.data import growing_cache, prefetch
 from runtime.data.cache import TokenCache
@@ -210,3 +216,43 @@ def files_of(cache: Input[TokenizeResult]) -> dict[str, bytes]:
     root = Path(cache.path)
     found = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
     return {name: content for name, content in found.items() if not name.startswith("blocks/")}
+
+
+def test_under_two_drivers_a_phase_trains_while_another_driver_still_tokenizes(
+    tmp_path: Path, finished: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.02)
+    prefix, gates = str(tmp_path / "runs"), tmp_path / "gates"
+    gates.mkdir()
+    for shard in (0, 1):
+        (gates / str(shard)).touch()
+    until_step = 2 * steps_of_an_epoch(cache_input(finished, None))
+
+    def phase_of(cache: Any) -> Step[Any]:
+        return train_phase("phase", phase_on(cache, until_step))
+
+    def made(at: str, phase: Step[Any]) -> Record:
+        display = LineDisplay(Console(stderr=True), Console(stderr=True))
+        assert Run(Graph([phase]).steps, open_store(at), LocalBackend(), display, command="").run() == 0
+        return Records(open_store(at)).get(phase.key)
+
+    growing = phase_of(tokenize_slowly.tokenize_step().growing())
+    events = Path(prefix, "work", growing.digest, "events")
+    began: list[bool] = []
+
+    def open_the_rest() -> None:  # once the phase has begun, which it does on the first block alone
+        when(lambda: any(events.glob("*.jsonl")))
+        began.append(has(prefix, 2)())
+        for shard in (2, 3, 4):
+            (gates / str(shard)).touch()
+
+    with tokenizing(prefix, gates) as tokenizer:
+        when(has(prefix, 1))
+        opener = threading.Thread(target=open_the_rest, daemon=True)
+        opener.start()
+        early = made(prefix, growing)
+        opener.join()
+        assert tokenizer.wait(PATIENCE_SECONDS) == 0
+    assert began == [False]
+    late = made(finished, phase_of(tokenize_slowly.tokenize_step()))
+    assert (early.digest, early.manifest) == (late.digest, late.manifest)
