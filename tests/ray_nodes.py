@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -79,14 +80,19 @@ class RayNodes:
 def _serve() -> None:
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster()
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        _answer(Cluster(), folder)
+
+
+def _answer(cluster: Any, folder: str) -> None:
     nodes = {}
     for line in sys.stdin:
         command = json.loads(line)
         if "start" in command:
             # A port of its own choice: another cluster's agent may hold the usual one, and this one's would give up.
             ports = {"dashboard_port": 0, "dashboard_agent_listen_port": None}
-            head = cluster.add_node(num_cpus=0, include_dashboard=True, **ports)
+            # A folder of its own: a job asks the folder, not its cluster, for the address of the cluster.
+            head = cluster.add_node(num_cpus=0, include_dashboard=True, temp_dir=folder, **ports)
             answer = {"address": cluster.address, "dashboard": f"http://{head.webui_url}"}
         elif "add" in command:
             node = cluster.add_node(**command["add"])
