@@ -1,7 +1,6 @@
 """The driver: starts what is ready, goes on where it can, and ends with every output either committed or resumable."""
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
@@ -20,12 +19,13 @@ from marin_dag.lease import Held, Lease, Leases
 from marin_dag.live import ENDINGS, Display
 from marin_dag.node import Node, PreemptedError, State
 from marin_dag.obituary import headline, obituary, summary
+from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Failure, Records, first_lines, new_attempt
 from marin_dag.resources import Cpu
 from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
-from marin_dag.store import Entry, Store, StoreError
+from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Outcome, Progress, Task
 from marin_dag.transient import is_transient, patiently
 
@@ -283,16 +283,12 @@ class Run:
         self._fail(node, failure)
 
     def _progress_mark(self, step: Step[Any]) -> str:
-        """Changes when an attempt leaves more to resume from: shards, checkpoints, milestones; "" if the store is
-        silent."""
+        """See `progress_mark`; "" if the store is silent."""
         try:
-            kept = patiently(
-                lambda: self._store.list("work", f"{step.digest}/") + self._store.list("commits", f"{step.digest}@")
-            )
+            return patiently(lambda: progress_mark(step, self._store))
         except StoreError as error:
             self._display.say(f"{step.name}: what it left to resume from cannot be seen: {first_lines(error)}")
             return ""
-        return hashlib.sha256(repr(_resumable(step, kept)).encode()).hexdigest()[:16]
 
     def _fail(self, node: Node, failure: Failure) -> None:
         self._frontier.move(node, "failed")
@@ -388,20 +384,3 @@ class Run:
         self._display.complain(summary(len(states), count))
         self._display.complain(f"to go on:  {self._command}")
         return 1
-
-
-def _resumable(step: Step[Any], kept: Sequence[Entry]) -> list[str]:
-    """What the next attempt need not do again, by names that do not tell which attempt left it: to write the same once
-    more, or one more log, is to get no further."""
-    work, found = f"work/{step.digest}/", set()
-    for entry in kept:
-        path = entry.path.removeprefix(work)
-        if path == entry.path:
-            found.add(path)  # a milestone
-        elif path.startswith("shards/"):
-            found.add(path.split(".")[0])  # behind the dot stands the epoch
-        elif step.kind.resumes_at is None:
-            found.add(f"{path} {entry.size_in_bytes}")
-        else:
-            found |= {f"step {at}" for at in step.kind.resumes_at([path])}
-    return sorted(found)

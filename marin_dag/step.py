@@ -1,9 +1,8 @@
 """Step: a name, a kind and a config. Its identity is what the config says, never what it is called or where it runs."""
 
 import copy
-import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
 
@@ -17,6 +16,7 @@ from marin_dag.errors import UserError
 from marin_dag.fields import OnceField, RuntimeField, StopField, once_fields, stop_field
 from marin_dag.inputs import Input, inputs_in
 from marin_dag.resources import Cpu, Resources
+from marin_dag.step_function import types_of
 
 if TYPE_CHECKING:
     from marin_dag.identity import Identity
@@ -82,7 +82,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         self.resumes_at = resumes_at
         self.tolerance = tolerance
         self.parts = parts
-        self.config_type, self.result_type = _types_of(function)
+        self.config_type, self.result_type = types_of(function)
         self.stop_field = stop_field(self.config_type)
         self.__doc__ = function.__doc__
         self._refuse_contradictions()
@@ -389,28 +389,3 @@ class Milestone(Generic[ResultT]):
 
     def __repr__(self) -> str:
         return f"Milestone({self.step.name}@{self.milestone})"
-
-
-def _types_of(function: Callable[..., Any]) -> tuple[type[Any], type[Any]]:
-    where = f"@step {function.__module__}.{function.__qualname__}"
-    parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) != 2:
-        raise TypeError(f"{where}: takes {len(parameters)} arguments; a step function takes (config, context).")
-    result = inspect.signature(function).return_annotation
-    types = tuple(_models(where, function, (parameters[0].annotation, result)))
-    return types[0], types[1]
-
-
-def _models(where: str, function: Callable[..., Any], annotations: tuple[Any, ...]) -> Iterator[type[Any]]:
-    for role, annotation in zip(("config", "result"), annotations, strict=True):
-        found = annotation
-        if isinstance(annotation, str):
-            try:
-                found = eval(annotation, function.__globals__)
-            except NameError as error:
-                raise TypeError(f"{where}: the {role} type {annotation!r} is not defined above it ({error}).") from None
-        if not (isinstance(found, type) and issubclass(found, BaseModel)):
-            raise TypeError(f"{where}: the {role} type is {found!r}; annotate it with a frozen pydantic model.")
-        if not found.model_config.get("frozen") or found.model_config.get("extra") != "forbid":
-            raise TypeError(f'{where}: {found.__qualname__} must be declared with frozen=True, extra="forbid".')
-        yield found

@@ -1,0 +1,37 @@
+"""What the signature of a step function declares."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pydantic import BaseModel
+
+
+def types_of(function: Callable[..., Any]) -> tuple[type[Any], type[Any]]:
+    """Config and result type of a step function.
+
+    Raises:
+        TypeError: it does not take (config, context), or a type is no frozen pydantic model.
+    """
+    where = f"@step {function.__module__}.{function.__qualname__}"
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) != 2:
+        raise TypeError(f"{where}: takes {len(parameters)} arguments; a step function takes (config, context).")
+    result = inspect.signature(function).return_annotation
+    types = tuple(_models(where, function, (parameters[0].annotation, result)))
+    return types[0], types[1]
+
+
+def _models(where: str, function: Callable[..., Any], annotations: tuple[Any, ...]) -> Iterator[type[Any]]:
+    for role, annotation in zip(("config", "result"), annotations, strict=True):
+        found = annotation
+        if isinstance(annotation, str):
+            try:
+                found = eval(annotation, function.__globals__)
+            except NameError as error:
+                raise TypeError(f"{where}: the {role} type {annotation!r} is not defined above it ({error}).") from None
+        if not (isinstance(found, type) and issubclass(found, BaseModel)):
+            raise TypeError(f"{where}: the {role} type is {found!r}; annotate it with a frozen pydantic model.")
+        if not found.model_config.get("frozen") or found.model_config.get("extra") != "forbid":
+            raise TypeError(f'{where}: {found.__qualname__} must be declared with frozen=True, extra="forbid".')
+        yield found
