@@ -45,6 +45,25 @@ class FolderContext:
         return results
 
 
+UseDevices = Callable[[int], None]
+
+
+@pytest.fixture
+def use_devices(monkeypatch: pytest.MonkeyPatch) -> UseDevices:
+    """Makes JAX have so many devices; one to begin with, as a laptop has, where the suite simulates eight."""
+    import jax
+
+    simulated = jax.devices()
+
+    def use(count: int) -> None:
+        assert count <= len(simulated)
+        monkeypatch.setattr(jax, "devices", lambda *_: simulated[:count])
+        monkeypatch.setattr(jax, "device_count", lambda *_: count)
+
+    use(1)
+    return use
+
+
 @pytest.fixture
 def context_of() -> Callable[[str, str], FolderContext]:
     """`context_of(name, output_path)` -> a context for one step function."""

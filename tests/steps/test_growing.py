@@ -34,7 +34,9 @@ from runtime.training import meter
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, train_phase
 from tests.steps import tokenize_slowly
-from tests.steps.test_train_phase import Attempt, Trajectory, use_devices  # noqa: F401 -- an autouse fixture
+from tests.steps.phase_runs import Attempt, Trajectory
+
+pytestmark = pytest.mark.usefixtures("use_devices")
 
 LENGTH = 32
 PATIENCE_SECONDS = 600.0
@@ -166,7 +168,7 @@ def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_th
             if "waiting for block" in record.getMessage():
                 waits.set()
 
-    monkeypatch.setattr(logging.getLogger("tests.steps.test_train_phase"), "handlers", [Waits()])
+    monkeypatch.setattr(logging.getLogger("tests.steps.phase_runs"), "handlers", [Waits()])
     with tokenizing(prefix, gates) as tokenizer:
         when(has(prefix, 1))
         early = cache_input(prefix, 1)

@@ -1,137 +1,28 @@
 """The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
 
 import logging
-import os
-import pickle
-import socket
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from pydantic import BaseModel
 
-from marin_dag.context import ALONE, StepStopped
+from marin_dag.context import StepStopped
 from marin_dag.errors import RefusedConfigError
 from marin_dag.inputs import Input
-from marin_dag.resources import Cpu
-from runtime.data.cache import TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
-from runtime.tracking.events import read_events
-from runtime.tracking.metrics import MetricsTable
-from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.temporary import TemporaryCheckpoints
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, TrainPhaseResult, train_phase
+from steps.train_phase import TrainPhaseConfig, train_phase
+from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
 
-jax.config.update("jax_num_cpu_devices", 8)  # as tests/runtime/training does; before JAX makes its backend
-
-SEQUENCE_LENGTH = 16
-MODEL = LlamaConfig(
-    vocab_size=32,
-    hidden_size=16,
-    intermediate_size=24,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=8,
-    max_position_embeddings=SEQUENCE_LENGTH,
-)
-
-
-class Trajectory:
-    """What the engine keeps of one trajectory: its records and its work folder."""
-
-    def __init__(self, folder: Path, digest: str) -> None:
-        self.folder, self.digest = folder, digest
-        self.records: dict[int, tuple[str, TrainPhaseResult]] = {}
-        self.attempts = 0
-
-    def at(self, step: int) -> Input[TrainPhaseResult]:
-        path, result = self.records[step]
-        return Input(None, milestone=step, name="a phase", digest=self.digest, path=path, result=result)
-
-    def files(self, step: int) -> dict[str, bytes]:
-        root = Path(self.records[step][0])
-        return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-    def metrics(self, step: int) -> MetricsTable:
-        return MetricsTable.from_parquet(self.files(step)["metrics.parquet"])
-
-    def source_losses(self, step: int) -> list[SourceLosses]:
-        table = SourceLossesTable.from_parquet(self.files(step)["source_losses.parquet"])
-        return [table[index] for index in range(len(table))]
-
-    def events(self) -> list[dict[str, Any]]:
-        return read_events(f"{self.folder}/work/events/attempt-{self.attempts}.jsonl")
-
-    def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
-        self.attempts += 1
-        return train_phase.function(config, Attempt(self, stop_after))
-
-
-class Attempt:
-    """A StepContext."""
-
-    def __init__(self, trajectory: Trajectory, stop_after: int | None) -> None:
-        self._trajectory, self._stop_after = trajectory, stop_after
-        self.name, self.digest = "a phase", trajectory.digest
-        self.lease_epoch = trajectory.attempts
-        self.attempt = f"attempt-{self.lease_epoch}"
-        self.output_path = f"{trajectory.folder}/outputs/{self.attempt}"
-        self.work_path = f"{trajectory.folder}/work"
-        self.log = logging.getLogger(__name__)
-        self.resources = Cpu(2)
-        self.host = ALONE
-        self._asked = 0
-
-    def map(self, function: Any, items: Any, *, in_flight: int, name: str = "shards") -> list[Any]:
-        raise NotImplementedError
-
-    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
-        assert done <= total
-        assert unit == "steps"
-
-    def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
-        assert isinstance(result, TrainPhaseResult)
-        assert milestone not in self._trajectory.records
-        self._trajectory.records[milestone] = f"{self.output_path}/{folder}", result
-
-    def milestones(self) -> dict[int, Input[Any]]:
-        return {step: self._trajectory.at(step) for step in self._trajectory.records}
-
-    def stop_requested(self) -> bool:
-        self._asked += 1
-        return self._stop_after is not None and self._asked > self._stop_after
-
-
-UseDevices = Callable[[int], None]
-
-
-@pytest.fixture(autouse=True)
-def use_devices(monkeypatch: pytest.MonkeyPatch) -> UseDevices:
-    """Makes JAX have so many devices; one to begin with, as a laptop has, where the suite simulates eight."""
-    simulated = jax.devices()
-
-    def use(count: int) -> None:
-        assert count <= len(simulated)
-        monkeypatch.setattr(jax, "devices", lambda *_: simulated[:count])
-        monkeypatch.setattr(jax, "device_count", lambda *_: count)
-
-    use(1)
-    return use
+pytestmark = pytest.mark.usefixtures("use_devices")
 
 
 @pytest.fixture(scope="module")
@@ -145,49 +36,9 @@ def other_cache(tmp_path_factory: pytest.TempPathFactory) -> Input[TokenizeResul
     return cache_of(tmp_path_factory.mktemp("tokenize"), "code", last_id=MODEL.vocab_size)
 
 
-def cache_of(folder: Path, name: str, last_id: int) -> Input[TokenizeResult]:
-    ids = TokenFormat(vocab_size=MODEL.vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
-    rng = np.random.default_rng(0)
-    with TokenCacheWriter(str(folder / "train"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
-        writer.add([rng.integers(1, last_id, 21) for _ in range(100)], num_bytes=2100)
-    result = TokenizeResult(
-        train="train",
-        validation="validation",
-        num_train_tokens=2200,
-        num_validation_tokens=22,
-        num_train_bytes=2100,
-        num_validation_bytes=21,
-        num_train_documents=100,
-        num_validation_documents=1,
-        vocab_size=MODEL.vocab_size,
-        eos_token_id=0,
-    )
-    return Input(None, name=f"tokenize/{name}", digest=name[0] * 64, path=str(folder), result=result)
-
-
 @pytest.fixture
 def phase(cache: Input[TokenizeResult]) -> TrainPhaseConfig:
-    return TrainPhaseConfig(
-        start=None,
-        until_step=8,
-        model=MODEL,
-        rope=LLAMA2_ROPE,
-        sequence_length=SEQUENCE_LENGTH,
-        global_batch_size=4,
-        learning_rate=Linear(peak_value=1e-2, end_value=1e-3, start_step=0, decay_steps=20),
-        weight_decay=0.1,
-        b1=0.9,
-        b2=0.95,
-        eps=1e-8,
-        max_norm=1.0,
-        average=None,
-        z_loss=1e-4,
-        mixture=MixtureSchedule.constant({"web": 1.0}),
-        caches={"web": cache},
-        seed=0,
-        compute_dtype="float32",
-        checkpoint_every_steps=3,
-    )
+    return a_phase(cache)
 
 
 def until(config: TrainPhaseConfig, step: int, **changes: Any) -> TrainPhaseConfig:
@@ -418,34 +269,3 @@ def test_a_phase_that_jumps_is_refused_with_the_option_that_says_it_is_meant(pha
     with pytest.raises(RefusedConfigError, match="weight_decay changes") as refused:
         train_phase.check(jumping.config)
     assert refused.value.cure == {"acknowledge": '["weight_decay"]'}
-
-
-def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(tmp_path, phase):
-    (tmp_path / "config").write_bytes(pickle.dumps(phase))
-    environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "JAX_PLATFORMS": "cpu"}
-    trees, read = [], []
-    for num_hosts in (1, 2):
-        folder = tmp_path / str(num_hosts)
-        command = [sys.executable, "-m", "tests.steps.train_on_hosts", str(tmp_path / "config"), str(folder)]
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            coordinator = f"127.0.0.1:{free.getsockname()[1]}"
-        hosts = [
-            subprocess.Popen(
-                [*command, str(index), str(num_hosts), coordinator],
-                env=environment,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for index in range(num_hosts)
-        ]
-        for host in hosts:
-            errors = host.communicate()[1]
-            assert host.returncode == 0, errors
-        read.append([int((folder / f"read-{index}").read_text()) for index in range(num_hosts)])
-        output = folder / "outputs" / "attempt-1"
-        files = (path for path in output.rglob("*") if path.is_file() and "parts" not in path.parts)
-        trees.append({str(path.relative_to(output)): path.read_bytes() for path in files})
-    assert trees[0].keys() == trees[1].keys()
-    assert [name for name in trees[0] if trees[0][name] != trees[1][name]] == []
-    assert read == [[8 * 4 * SEQUENCE_LENGTH], [4 * 4 * SEQUENCE_LENGTH] * 2], "each host reads its rows alone"

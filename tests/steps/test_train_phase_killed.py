@@ -15,15 +15,13 @@ import jax
 import numpy as np
 import pytest
 
-from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA3_ROPE
 from runtime.optim.ema import Ema
-from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
 from runtime.training import train_step
 from runtime.training.replay import main as replay
 from steps.train_phase import TrainPhaseConfig
-from tests.steps.test_train_phase import MODEL, SEQUENCE_LENGTH, Trajectory, cache_of
+from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
 
 UNTIL_STEP = 12
 FORKSERVER = multiprocessing.get_context("forkserver")
@@ -33,27 +31,13 @@ BUILD = train_step.build_train_step
 
 @pytest.fixture(scope="module")
 def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
-    return TrainPhaseConfig(
-        start=None,
+    return a_phase(
+        cache_of(tmp_path_factory.mktemp("tokenize"), "web", last_id=MODEL.vocab_size),
         until_step=UNTIL_STEP,
-        model=MODEL,
         rope=LLAMA3_ROPE,
-        sequence_length=SEQUENCE_LENGTH,
         global_batch_size=8,
-        learning_rate=Linear(peak_value=1e-2, end_value=1e-3, start_step=0, decay_steps=20),
-        weight_decay=0.1,
-        b1=0.9,
-        b2=0.95,
-        eps=1e-8,
-        max_norm=1.0,
         average=Ema(decay=0.75),
-        z_loss=1e-4,
-        mixture=MixtureSchedule.constant({"web": 1.0}),
-        caches={"web": cache_of(tmp_path_factory.mktemp("tokenize"), "web", last_id=MODEL.vocab_size)},
-        seed=0,
-        compute_dtype="float32",
         skip=SkipRule(window_steps=4, sigma=1.0, warmup_steps=3, max_consecutive=9),  # so tight that it does skip
-        checkpoint_every_steps=3,
         digest_every_steps=2,
     )
 

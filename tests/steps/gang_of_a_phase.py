@@ -1,0 +1,126 @@
+"""A training phase on two hosts, and a driver of it: python gang_of_a_phase.py FOLDER.
+
+What each host is given, and how much it read for that, is written beside the temporary checkpoints. The file
+FOLDER/dies says which host dies at which update, once.
+"""
+
+import functools
+import hashlib
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from marin_dag.live import display_for
+from marin_dag.ray_backend import RayBackend
+from marin_dag.resources import Cpu
+from marin_dag.run import Run
+from marin_dag.step import Step, StepContext, step
+from marin_dag.store import open_store
+from runtime.data.cache import TokenCache
+from runtime.optim.ema import Ema
+from runtime.optim.skip_rule import SkipRule
+from runtime.training import train_step
+from steps.tokenize import TokenizeResult
+from steps.train_phase import TrainPhaseConfig, TrainPhaseResult, train_phase
+from tests.steps.phase_runs import MODEL, a_phase, write_cache
+
+NUM_HOSTS = 2
+UNTIL_STEP = 11
+CHECKPOINT_EVERY_STEPS = 3
+
+
+class TextConfig(BaseModel, frozen=True, extra="forbid"):
+    last_id: int
+
+
+@step()
+def text(config: TextConfig, context: StepContext) -> TokenizeResult:
+    return write_cache(Path(context.output_path), config.last_id)
+
+
+def killed_at(folder: Path, host: int) -> int | None:
+    """The update at which this host is to die, if it is; the order holds once."""
+    try:
+        who, update = map(int, (folder / "dies").read_text().split())
+    except FileNotFoundError:
+        return None
+    return update if who == host else None
+
+
+def build_recorded(build: Callable, log: Path, orders: Path, host: int, *arguments: Any, **keywords: Any) -> Callable:
+    """The train step; the rows that this host gives to each update are written down before it."""
+    take, updates, dies_at = build(*arguments, **keywords), itertools.count(), killed_at(orders, host)
+
+    def recorded(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
+        if next(updates) == dies_at:
+            (orders / "dies").rename(orders / "died")
+            os.kill(os.getpid(), signal.SIGKILL)
+        own = [shard.data for array in (tokens, segment_ids) for shard in array.addressable_shards]
+        digest = hashlib.sha256(b"".join(np.asarray(rows).tobytes() for rows in own)).hexdigest()
+        with log.open("a") as file:
+            file.write(f"{digest}\n")
+        return take(state, tokens, segment_ids, told)
+
+    return recorded
+
+
+@step(resources=Cpu(1, num_hosts=NUM_HOSTS), continues="start")
+def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
+    """The train phase itself, watched."""
+    jax.config.update("jax_num_cpu_devices", 1)  # a test's own process simulates eight
+    seen = Path(context.work_path) / "seen"
+    seen.mkdir(exist_ok=True)
+    host, log = context.host.index, seen / f"{context.attempt}.host{context.host.index}"
+    read_all, counts = TokenCache.read_spans, []
+
+    def counted(cache: TokenCache, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        counts.append(int(lengths.sum()))
+        return read_all(cache, starts, lengths)
+
+    orders = Path(context.work_path).parents[2]
+    recorded = functools.partial(build_recorded, train_step.build_train_step, log, orders, host)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_step, "build_train_step", recorded)
+        patch.setattr(TokenCache, "read_spans", counted)
+        result = train_phase.function(config, context)
+    log.with_suffix(f".host{host}-read").write_text(str(sum(counts)))
+    return result
+
+
+def text_step() -> Step[TokenizeResult]:
+    return text("text", TextConfig(last_id=MODEL.vocab_size))
+
+
+def config_on(cache: Any) -> TrainPhaseConfig:
+    """With everything that a state can hold, and a rule so tight that it does leave updates out."""
+    return a_phase(
+        cache,
+        until_step=UNTIL_STEP,
+        average=Ema(decay=0.75),
+        skip=SkipRule(window_steps=4, sigma=2.0, warmup_steps=3, max_consecutive=9),
+        checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
+        digest_every_steps=2,
+    )
+
+
+def main(folder: str) -> int:
+    phase = recorded_phase("phase", config_on(text_step()))
+    steps: list[Any] = [text_step(), phase]
+    display = display_for(stream_is_terminal=False)
+    store = open_store(f"{folder}/runs")
+    return Run(steps, store, RayBackend(), display, command="again", back_off_seconds=0.01).run()
+
+
+if __name__ == "__main__":
+    from tests.steps.gang_of_a_phase import main as imported  # workers must find the kinds by this module's name
+
+    sys.exit(imported(sys.argv[1]))

@@ -1,0 +1,140 @@
+"""A training phase on two hosts, through the engine: SIGKILL of one of them at a random step changes not a bit."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marin_dag.inputs import Input
+from marin_dag.records import Records
+from marin_dag.store import open_store
+from runtime.tracking.events import read_events
+from runtime.training.replay import main as replay
+from steps.tokenize import TokenizeResult
+from steps.train_phase import TrainPhaseResult
+from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.ray_nodes import ROOT, RayNodes
+from tests.steps.gang_of_a_phase import CHECKPOINT_EVERY_STEPS, NUM_HOSTS, UNTIL_STEP, config_on, text_step
+from tests.steps.phase_runs import SEQUENCE_LENGTH, Trajectory
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
+    """What the first gang compiles, the others find."""
+    programs = {
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+    with RayNodes(*[{"num_cpus": 1}] * NUM_HOSTS, **programs) as cluster:
+        yield cluster
+
+
+def drive(cluster: RayNodes, folder: Path) -> str:
+    """What the driver of one run says."""
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "tests/steps/gang_of_a_phase.py", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, env=cluster.environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    drive(cluster, folder)
+    return folder
+
+
+def work_of(folder: Path) -> Path:
+    (work,) = [path.parent for path in (folder / "runs" / "work").glob("*/seen")]
+    return work
+
+
+def given(folder: Path) -> list[list[list[str]]]:
+    """Of each attempt that trained, in order: what each host was given, update by update."""
+    seen = work_of(folder) / "seen"
+    attempts = sorted({path.name.split(".")[0] for path in seen.iterdir()})
+    return [
+        [(seen / f"{attempt}.host{host}").read_text().splitlines() for host in range(NUM_HOSTS)] for attempt in attempts
+    ]
+
+
+def phase_of(committed: dict) -> tuple[dict, dict[str, bytes]]:
+    """Result and files of the end of the phase."""
+    (found,) = [value for key, value in committed.items() if key.endswith(f"@{UNTIL_STEP}")]
+    return found
+
+
+def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batches_of_an_undisturbed_one(
+    cluster: RayNodes, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    chance = random.Random(1)
+    host, dies_at = chance.randrange(NUM_HOSTS), chance.randrange(CHECKPOINT_EVERY_STEPS + 1, UNTIL_STEP)
+    (tmp_path / "dies").write_text(f"{host} {dies_at}")
+    output = drive(cluster, tmp_path)
+    assert "attempt 2" in output, output
+    assert (tmp_path / "died").exists()
+
+    expected, got = committed_bytes(undisturbed / "runs"), committed_bytes(tmp_path / "runs")
+    assert got.keys() == expected.keys()
+    (result, files), (result_again, files_again) = phase_of(expected), phase_of(got)
+    assert result_again == result
+    assert files_again.keys() == files.keys()
+    assert [name for name in files if files[name] != files_again[name]] == []
+    assert {re.split("[./]", name.split("/arrays/")[1])[0] for name in files if "/arrays/" in name} == {
+        *("params", "mu", "nu", "average", "count", "key", "history")
+    }
+    assert 0 < TrainPhaseResult.model_validate(result).num_skipped < UNTIL_STEP
+
+    (whole,) = given(undisturbed)
+    first, *_, last = given(tmp_path)
+    begun = UNTIL_STEP - len(last[0])
+    assert begun % CHECKPOINT_EVERY_STEPS == 0 and begun <= dies_at, "it went on from a checkpoint, not from scratch"
+    for number in range(NUM_HOSTS):
+        assert len(set(whole[number])) == UNTIL_STEP
+        assert last[number] == whole[number][begun:]
+        assert first[number] == whole[number][: len(first[number])]
+    assert len(first[host]) == dies_at
+    assert replay([str(work_of(undisturbed)), str(work_of(tmp_path))]) == 0
+    assert "digests compared, 0 differ" in capsys.readouterr().out
+
+
+def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(undisturbed: Path, tmp_path, use_devices):
+    store = open_store(str(undisturbed / "runs"))
+    record = Records(store).get(text_step().key)
+    cache = Input(
+        None,
+        name="text",
+        digest=text_step().digest,
+        path=store.url(record.output_path),
+        result=TokenizeResult.model_validate(record.result),
+    )
+    use_devices(NUM_HOSTS)
+    alone = Trajectory(tmp_path, "e" * 64)
+    alone.run(config_on(cache))
+    result, files = phase_of(committed_bytes(undisturbed / "runs"))
+    assert alone.at(UNTIL_STEP).result == TrainPhaseResult.model_validate(result)
+    expected = alone.files(UNTIL_STEP)
+    assert [name for name in files if "/parts/" not in name and files[name] != expected[name]] == []
+    assert {name for name in files if "/parts/" not in name} == expected.keys()
+
+
+def test_a_host_reads_its_own_rows_alone_and_writes_what_it_alone_holds(undisturbed: Path):
+    tokens = (UNTIL_STEP * 4 // NUM_HOSTS) * SEQUENCE_LENGTH
+    read = [int(path.read_text()) for path in (work_of(undisturbed) / "seen").glob("*-read")]
+    assert read == [tokens] * NUM_HOSTS
+    _, files = phase_of(committed_bytes(undisturbed / "runs"))
+    parts = [json.loads(content) for name, content in sorted(files.items()) if "/parts/" in name]
+    assert len(parts) == NUM_HOSTS
+    chunks = [{name for name in part if "/arrays/" in name and not name.endswith("zarr.json")} for part in parts]
+    assert chunks[0].isdisjoint(chunks[1])
+    assert "checkpoint/arrays/params.norm/c.0" in chunks[0] and "checkpoint/arrays/params.norm/c.1" in chunks[1]
+    assert chunks[0] | chunks[1] == {name for name in files if "/arrays/" in name and not name.endswith("zarr.json")}
+    (log,) = (work_of(undisturbed) / "events").glob("*host1.jsonl")
+    assert [event["event"] for event in read_events(str(log))][-1] == "end"
