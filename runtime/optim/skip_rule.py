@@ -8,8 +8,9 @@ import math
 class SkipRule:
     """Leaves out an update whose loss or gradient norm is not finite, or far above those of the last good updates.
 
-    Far is more than `sigma` standard deviations above their mean. A step that is left out still counts: its batch is
-    used up, and schedules go on. What it showed never enters the mean.
+    Far is more than `sigma` standard deviations above their mean, a deviation counting as a thousandth of the mean at
+    least. A batch without anything to predict has no loss, and is left out too. A step that is left out still counts:
+    its batch is used up, and schedules go on. What it showed never enters the mean.
     """
 
     window_steps: int

@@ -11,6 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float32, Int32
 
+LEAST_DEVIATION = 1e-3
+"""Of the mean: a smaller deviation counts as this much. Figures that hardly vary, or not at all, say little of what is
+far: a limit right at their mean would make every later update bad, and none of them would ever be remembered."""
+
 Scalar = Float32[Array, ""]
 TreeT = TypeVar("TreeT")
 
@@ -40,13 +44,21 @@ def empty_history(window_steps: int) -> SkipHistory:
     return SkipHistory(ring, ring, zero, zero, zero)
 
 
-def judged(history: SkipHistory, loss: Scalar, grad_norm: Scalar, *, sigma: Scalar, warmup_steps: Scalar) -> Verdict:
-    """Whether an update with these figures is to be left out."""
+def judged(
+    history: SkipHistory,
+    loss: Scalar,
+    grad_norm: Scalar,
+    num_targets: Int32[Array, ""],
+    *,
+    sigma: Scalar,
+    warmup_steps: Scalar,
+) -> Verdict:
+    """Whether an update with these figures is to be left out; one without any target has shown nothing, and is."""
     loss_limit = _limit(history.losses, history.num_good, sigma, warmup_steps)
     grad_norm_limit = _limit(history.grad_norms, history.num_good, sigma, warmup_steps)
     # Each comparison is false for NaN, so it is the good that has to be shown.
     is_good = jnp.isfinite(loss) & jnp.isfinite(grad_norm) & (loss <= loss_limit) & (grad_norm <= grad_norm_limit)
-    return Verdict(~is_good, loss_limit, grad_norm_limit)
+    return Verdict(~is_good | (num_targets == 0), loss_limit, grad_norm_limit)
 
 
 def remembered(history: SkipHistory, verdict: Verdict, loss: Scalar, grad_norm: Scalar) -> SkipHistory:
@@ -77,5 +89,6 @@ def _limit(ring: Array, num_good: Array, sigma: Array, warmup_steps: Array) -> A
     count = jnp.clip(num_good, 1, size).astype(jnp.float32)
     mean = jnp.sum(jnp.where(is_held, ring, 0.0)) / count
     deviation = jnp.sqrt(jnp.sum(jnp.where(is_held, jnp.square(ring - mean), 0.0)) / count)
+    deviation = jnp.maximum(deviation, LEAST_DEVIATION * jnp.abs(mean))
     is_long_enough = num_good.astype(jnp.float32) >= warmup_steps
     return jnp.where(is_long_enough, mean + sigma * deviation, jnp.inf)

@@ -39,6 +39,10 @@ class NonFiniteError(RuntimeError):
     """A loss or a norm that is not a number; nothing of the update or after it was saved."""
 
 
+class NoTargetsError(RuntimeError):
+    """A batch with nothing to predict, whose loss is a mean over nothing; nothing of the update was saved."""
+
+
 class SkippedTooOftenError(RuntimeError):
     """The skip rule left out so many updates in a row that it is no longer a matter of single batches."""
 
@@ -220,6 +224,7 @@ def train(
     Raises:
         TrainingStopped: `control` asked for it; a temporary checkpoint of that step is complete.
         NonFiniteError: an update gave a loss or a norm that is not finite, and no skip rule left it out.
+        NoTargetsError: a batch had nothing to predict, and no skip rule left it out.
         SkippedTooOftenError: as many updates in a row were left out as the skip rule allows.
     """
     if run.step >= settings.until_step:
@@ -332,7 +337,7 @@ def train(
         events.write("begin", step=run.step, consumed_tokens=run.consumed_tokens, hears_signals=hears_signals)
         try:
             run = advance(run)
-        except (NonFiniteError, SkippedTooOftenError) as error:
+        except (NonFiniteError, NoTargetsError, SkippedTooOftenError) as error:
             events.write("error", message=str(error))
             saver.finish()  # what was begun before the bad update is good
             raise
@@ -348,6 +353,13 @@ def _fetched(update: _Pending) -> MetricsRow:
     figures = {name: value.item() for name, value in fetched.items()}
     if update.metrics.skip is not None and bool(update.metrics.skip.is_skipped):
         return MetricsRow(**update.row, **figures, is_skipped=1)
+    if not figures["num_targets"]:
+        raise NoTargetsError(
+            f"step {update.row['step']}: the batch of {update.row['global_batch_size']} sequences that follows data "
+            f"position {update.before.to_json()} has no position with a next token of its own document, so there is "
+            "nothing to learn from it. Nothing of this update was saved, and a resumed run would meet it again: look "
+            "for a source whose documents are of one token, or write a skip rule, which leaves such a batch out."
+        )
     wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
     if wrong:
         raise NonFiniteError(
@@ -366,12 +378,15 @@ def _tell_of_skip(update: _Pending, row: MetricsRow, settings: TrainSettings, ev
     limits = {"loss_limit": told.loss_limit.item(), "grad_norm_limit": told.grad_norm_limit.item()}
     said = {name: value if math.isfinite(value) else str(value) for name, value in (figures | limits).items()}
     consecutive = int(told.num_consecutive)
-    events.write("skipped", step=row.step, consecutive=consecutive, **said, data_position=update.before.to_json())
+    position = update.before.to_json()
+    events.write(
+        "skipped", step=row.step, consecutive=consecutive, num_targets=row.num_targets, **said, data_position=position
+    )
     if consecutive >= settings.skip_rule.max_consecutive:
         raise SkippedTooOftenError(
             f"step {row.step}: the skip rule left out {consecutive} updates in a row, the last with loss "
             f"{row.loss:.6g} (limit {told.loss_limit:.6g}) and gradient norm {row.grad_norm:.6g} "
-            f"(limit {told.grad_norm_limit:.6g}). "
+            f"(limit {told.grad_norm_limit:.6g}) over {row.num_targets} predicted positions. "
             "So many are no matter of single batches: fork an earlier milestone with a lower learning_rate or another "
             "mixture, or with a larger skip.sigma if these values are what training should go on from."
         )

@@ -178,7 +178,7 @@ def _train_program(
         labels, has_target = next_tokens(tokens, segment_ids, spread)
         row_targets = jnp.sum(has_target, axis=1, dtype=jnp.int32)
         num_targets = _sum_over(token_axes, jnp.sum(row_targets))
-        # A batch without any target has weights 0 and gradients 0, not 0/0.
+        # A batch without any target has weights 0 and gradients 0, not 0/0: the loop tells it by `num_targets`.
         weights = has_target.astype(jnp.float32) / jnp.maximum(num_targets, 1).astype(jnp.float32)
 
         def objective(params: Llama, batch: Batch) -> tuple[Array, tuple[Array, Array]]:
@@ -217,7 +217,7 @@ def _train_program(
         skip = None
         if state.history is not None:
             judge = functools.partial(judged, sigma=told["skip_sigma"], warmup_steps=told["skip_warmup_steps"])
-            verdict: Verdict = judge(state.history, loss, grad_norm)
+            verdict: Verdict = judge(state.history, loss, grad_norm, num_targets)
             history = remembered(state.history, verdict, loss, grad_norm)
             new_state = unless(verdict.is_bad, new_state, dataclasses.replace(state, history=None))
             new_state = dataclasses.replace(new_state, history=history)

@@ -11,24 +11,27 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from runtime.optim.skip_rule import SkipRule
-from runtime.optim.skipping import SkipHistory, empty_history, judged, remembered, unless
+from runtime.optim.skipping import LEAST_DEVIATION, SkipHistory, empty_history, judged, remembered, unless
 
 RULE = SkipRule(window_steps=8, sigma=3.0, warmup_steps=4, max_consecutive=5)
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
 @jax.jit
-def _after(history: SkipHistory, loss: jax.Array, norm: jax.Array) -> tuple[SkipHistory, jax.Array]:
+def _after(
+    history: SkipHistory, loss: jax.Array, norm: jax.Array, num_targets: jax.Array
+) -> tuple[SkipHistory, jax.Array]:
     told = {"sigma": jnp.float32(RULE.sigma), "warmup_steps": jnp.float32(RULE.warmup_steps)}
-    verdict = judged(history, loss, norm, **told)
+    verdict = judged(history, loss, norm, num_targets, **told)
     return remembered(history, verdict, loss, norm), verdict.is_bad
 
 
-def run(values: list[tuple[float, float]]) -> tuple[SkipHistory, list[bool]]:
-    """Loss and gradient norm of each update, in order."""
+def run(values: list[tuple[float, float]], *, without_targets: tuple[int, ...] = ()) -> tuple[SkipHistory, list[bool]]:
+    """Loss and gradient norm of each update, in order; some of them, by index, predicted nothing."""
     history, bad = empty_history(RULE.window_steps), []
-    for loss, norm in values:
-        history, is_bad = _after(history, jnp.float32(loss), jnp.float32(norm))
+    for index, (loss, norm) in enumerate(values):
+        num_targets = jnp.int32(0 if index in without_targets else 9)
+        history, is_bad = _after(history, jnp.float32(loss), jnp.float32(norm), num_targets)
         bad.append(bool(is_bad))
     return history, bad
 
@@ -41,7 +44,7 @@ def expected(values: list[tuple[float, float]]) -> list[bool] | None:
         is_bad = not all(map(math.isfinite, figures))
         if not is_bad and len(good) >= RULE.warmup_steps:
             for value, before in zip(figures, np.array(good, np.float64).T, strict=True):
-                limit = before.mean() + RULE.sigma * before.std()
+                limit = before.mean() + RULE.sigma * max(before.std(), LEAST_DEVIATION * before.mean())
                 if abs(value - limit) < 1e-4 * max(1.0, abs(limit)):
                     return None
                 is_bad |= bool(value > limit)
@@ -82,6 +85,27 @@ def test_a_lasting_jump_is_never_taken_for_the_new_level():
     calm = [(2.0 + 0.01 * (step % 3), 1.0) for step in range(20)]
     _, bad = run([*calm, *[(5.0, 1.0)] * 10])
     assert bad == [False] * 20 + [True] * 10
+
+
+@pytest.mark.parametrize("level", [0.1, 3.3, 1e-30, 7e8])
+def test_after_figures_that_never_varied_neither_the_same_nor_a_little_more_is_bad(level):
+    same = [(level, 2 * level)] * 20  # in float32 their mean may lie below each of them
+    a_little_more = [(level * 1.002, 2 * level), (level, 2.004 * level)]
+    _, bad = run([*same, *a_little_more * 5, *same])
+    assert not any(bad)
+    _, bad = run([*same, (1.1 * level, 2 * level), *same])
+    assert bad == [False] * 20 + [True] + [False] * 20
+
+
+def test_a_batch_without_any_target_is_left_out_and_its_zeros_are_not_remembered():
+    calm = [(2.0 + 0.01 * (step % 3), 1.0) for step in range(20)]
+    for at in (0, 10, 20):
+        history, bad = run([*calm[:at], (0.0, 0.0), (0.0, 0.0), *calm[at:]], without_targets=(at, at + 1))
+        assert bad == [False] * at + [True, True] + [False] * (20 - at)
+        expected, _ = run(calm)
+        for name in ("losses", "grad_norms", "num_good"):
+            np.testing.assert_array_equal(getattr(history, name), getattr(expected, name))
+        assert int(history.num_skipped) == 2
 
 
 def test_a_falling_loss_is_never_left_out():

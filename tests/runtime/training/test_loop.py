@@ -18,7 +18,7 @@ from runtime.tracking.metrics import MetricsTable
 from runtime.training import run_state
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.control import Control, Word
-from runtime.training.loop import NonFiniteError, SkippedTooOftenError, TrainingStopped
+from runtime.training.loop import NonFiniteError, NoTargetsError, SkippedTooOftenError, TrainingStopped
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
 from tests.runtime.training import small_run
@@ -145,6 +145,20 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
     # The checkpoint before it is written in the background, and may be said to be complete only after the error.
     told = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "error"]
     assert [f"step {bad_step}:" in event["message"] for event in told] == [True]
+
+
+def test_a_batch_without_any_target_stops_a_run_without_a_skip_rule_and_nothing_of_it_is_saved(tmp_path):
+    def step_function(state, tokens, segment_ids, told):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+        if int(state.count) == 6:
+            metrics = metrics._replace(num_targets=jnp.int32(0), loss=jnp.float32(0), grad_norm=jnp.float32(0))
+        return state, metrics
+
+    with pytest.raises(NoTargetsError, match=r"step 6: the batch of 4 .*consumed.* nothing to learn .* write a skip r"):
+        small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=step_function)
+    newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
+    assert newest is not None and newest.step == 3
+    assert "error" in [event["event"] for event in read_events(str(tmp_path / "events" / "1.jsonl"))]
 
 
 def skipping(bad_steps: set[int]):

@@ -204,6 +204,15 @@ def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
     assert not np.any(metrics.row_loss) and not np.any(metrics.row_targets)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
+    begun = initial_state(CONFIG, 0, mesh, with_average=True, skip_window_steps=4)
+    told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
+    before, _ = build(mesh)(begun, *batch(), told)
+    after, metrics = build(mesh)(before, tokens, alone, told)
+    assert metrics.skip is not None and metrics.skip.is_skipped and int(after.history.num_skipped) == 1
+    kept = (dataclasses.replace(state, history=None) for state in (before, after))
+    assert all(map(np.array_equal, *map(jax.tree.leaves, kept)))
+    np.testing.assert_array_equal(after.history.losses, before.history.losses)
+
 
 def test_the_donated_state_is_used_up(mesh: Mesh) -> None:
     step = build_train_step(
