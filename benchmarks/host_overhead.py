@@ -9,6 +9,7 @@ in turns of so many updates; the medians of the time an update are compared. Che
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -33,7 +34,8 @@ from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
 from runtime.training.control import Control
-from runtime.training.loop import METRICS_LATE_STEPS, SavingPlan, TrainingStopped, TrainSettings, train
+from runtime.training.loop import METRICS_LATE_STEPS, TrainingStopped, TrainSettings, train
+from runtime.training.saving import SavingPlan
 from runtime.training.state import TrainState, initial_state
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import TrainStep, build_train_step
@@ -87,6 +89,7 @@ def seconds_of_loop(state: TrainState, step: TrainStep, loader: Loader, folder: 
     saving = SavingPlan(
         temporary=TemporaryCheckpoints(str(folder / "work"), 1),
         checkpoint_every_steps=NEVER,
+        checkpoint_every_seconds=math.inf,
         output_folder=str(folder / "output"),
         publish_every_steps=0,
         facts={},

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
 EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps"} | {
+    "checkpoint_every_seconds",
     "publish_every_steps",
     "give_up_seconds",
     "digest_every_steps",
@@ -114,6 +115,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Discontinuities against `start` that are meant: field names such as "learning_rate" or "weight_decay"."""
     checkpoint_every_steps: Runtime[int] = 200
     """Distance of temporary checkpoints, which a killed phase resumes from."""
+    checkpoint_every_seconds: Runtime[float] = Field(default=600.0, gt=0)
+    """Time between two of them, whichever comes first: what a killed phase may lose."""
     publish_every_steps: Runtime[int] = 0
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
     give_up_seconds: Runtime[float] = 900.0
@@ -188,7 +191,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.parallel.mesh import platform, whole_mesh
     from runtime.tracking.events import EventLog
     from runtime.training.control import Control
-    from runtime.training.loop import SavingPlan, TrainingStopped, TrainSettings, train
+    from runtime.training.loop import TrainingStopped, TrainSettings, train
+    from runtime.training.saving import SavingPlan
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture
@@ -263,6 +267,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         saving = SavingPlan(
             temporary=temporary,
             checkpoint_every_steps=config.checkpoint_every_steps,
+            checkpoint_every_seconds=config.checkpoint_every_seconds,
             output_folder=context.output_path,
             publish_every_steps=config.publish_every_steps,
             facts=config.model_dump(mode="json", exclude=EXECUTION_FIELDS),

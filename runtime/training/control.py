@@ -1,7 +1,7 @@
-"""Control: whatever asks a run to stop becomes one word, acted on between two updates, at the same one by all hosts.
+"""Control: whatever asks a run to stop or to save becomes one word, acted on between two updates.
 
-Exit always saves. A request is read once a step; with several hosts `agree` makes the largest word of all the
-word of each (each host acting on its own flag is how a collective save hangs).
+All hosts act on it at the same one. Exit always saves. A request is read once a step; with several hosts `agree` makes
+the largest word of all the word of each (each host acting on its own flag is how a collective save hangs).
 """
 
 import contextlib
@@ -19,7 +19,8 @@ class Word(enum.IntEnum):
     """What a run is to do next; where several ask, the larger wins."""
 
     GO_ON = 0
-    SAVE_AND_EXIT = 1
+    SAVE = 1
+    SAVE_AND_EXIT = 2
 
 
 class Control:
@@ -43,12 +44,12 @@ class Control:
         if word > self._word:
             self._word, self.reason = word, reason
 
-    def word(self) -> Word:
-        """What to do before the next update."""
+    def word(self, *, is_save_due: bool = False) -> Word:
+        """What to do before the next update; `is_save_due` by the clock of this host, which is not that of others."""
         if self._word == Word.GO_ON and self._should_stop():
             self.request(Word.SAVE_AND_EXIT, "the driver asked to stop")
-        agreed = Word(self._agree(int(self._word)))
-        if agreed > self._word:
+        agreed = Word(self._agree(int(max(self._word, Word.SAVE if is_save_due else Word.GO_ON))))
+        if agreed == Word.SAVE_AND_EXIT:
             self.request(agreed, "another host was asked to stop")
         return agreed
 

@@ -22,13 +22,11 @@ from runtime.parallel.hosts import whole
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.source_losses import SourceLosses, rows_of_update
-from runtime.training import run_state
-from runtime.training.checkpoint import Save
 from runtime.training.control import Control, Word
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
 from runtime.training.run_state import RunState
-from runtime.training.temporary import TemporaryCheckpoints
+from runtime.training.saving import Saver, SavingPlan
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
 
 METRICS_LATE_STEPS = 2
@@ -104,35 +102,6 @@ class TrainSettings:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SavingPlan:
-    """Where and when the run is saved. Steps are absolute, so that a resumed run saves at the same ones."""
-
-    temporary: TemporaryCheckpoints
-    checkpoint_every_steps: int
-    output_folder: str
-    publish_every_steps: int
-    """0: only the last step."""
-    facts: dict[str, Any]
-    """For the metadata of every checkpoint; see `run_state.save`."""
-
-    def __post_init__(self) -> None:
-        if self.checkpoint_every_steps < 1:
-            raise ValueError(
-                f"checkpoint_every_steps is {self.checkpoint_every_steps}; a run that saves nothing loses everything "
-                "when it is killed. Pass a distance in steps."
-            )
-        if self.publish_every_steps < 0:
-            raise ValueError(f"publish_every_steps is {self.publish_every_steps}; 0 publishes the last step only.")
-
-    def is_milestone(self, step: int, until_step: int) -> bool:
-        return step == until_step or bool(self.publish_every_steps and step % self.publish_every_steps == 0)
-
-    def milestone_folder(self, step: int) -> str:
-        """Relative to `output_folder`."""
-        return f"step-{step}"
-
-
 @dataclasses.dataclass(frozen=True)
 class _Pending:
     """An update whose figures are still on the device."""
@@ -143,60 +112,6 @@ class _Pending:
     row: dict[str, Any]
     metrics: StepMetrics
     digests: dict[str, jax.Array] | None
-
-
-class _Saver:
-    """At most one save under way; what is to happen once it is complete happens in the loop's own thread."""
-
-    def __init__(self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None]) -> None:
-        self._plan, self._events, self._on_milestone = plan, events, on_milestone
-        self._under_way: tuple[Save, RunState, str | None] | None = None
-        self.last_step: int | None = None
-        """Step of the newest save that was begun."""
-
-    def begin(self, run: RunState, milestone: str | None) -> None:
-        self.finish()
-        self._plan.temporary.refuse_if_superseded()
-        if milestone is None:
-            temporary = self._plan.temporary
-            folder, epoch = temporary.folder_of(run.step), temporary.lease_epoch
-            saving = run_state.save(folder, run, facts=self._plan.facts, lease_epoch=epoch)
-        else:
-            # No lease epoch here: committed bytes must not tell how often the run was interrupted.
-            folder = f"{self._plan.output_folder}/{milestone}"
-            saving = run_state.save(folder, run, facts=self._plan.facts)
-        # The arrays may be used up by the next update; whoever is called back gets everything else.
-        without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
-        self._under_way = saving, without_arrays, milestone
-        self.last_step = run.step
-
-    def poll(self) -> None:
-        if self._under_way is not None and self._under_way[0].done():
-            self.finish()
-
-    def finish(self) -> None:
-        if self._under_way is None:
-            return
-        saving, run, milestone = self._under_way
-        self._under_way = None
-        saving.wait()
-        self._events.write(
-            "checkpoint" if milestone is None else "milestone",
-            step=run.step,
-            consumed_tokens=run.consumed_tokens,
-            path=saving.path,
-            blocked_seconds=round(saving.snapshot_seconds, 4),
-            write_seconds=round(saving.write_seconds, 4),
-            size_in_bytes=saving.size_in_bytes,
-        )
-        if milestone is not None:
-            self._on_milestone(run, milestone)
-        if jax.process_index() > 0:  # what host 0 has yet to complete looks half-written to the others
-            return
-        if milestone is None:
-            self._plan.temporary.prune(run.step)
-        else:
-            self._plan.temporary.prune(run.step, keep=0)  # the milestone is as good, and permanent
 
 
 def train(
@@ -227,7 +142,7 @@ def train(
         NoTargetsError: a batch had nothing to predict, and no skip rule left it out.
         SkippedTooOftenError: as many updates in a row were left out as the skip rule allows.
     """
-    if run.step >= settings.until_step:
+    if run.step > settings.until_step:
         raise ValueError(f"until_step is {settings.until_step} and the state is of step {run.step}: nothing to train.")
     if (settings.average_decay is None) == run.has_average:
         raise ValueError(
@@ -239,7 +154,7 @@ def train(
             f"skip_rule is {settings.skip_rule} and the state has a history of {run.state.skip_window_steps} steps; "
             "let one enter or leave by `run_state.continued`."
         )
-    saver = _Saver(saving, events, on_milestone)
+    saver = Saver(saving, events, on_milestone, begin_step=run.step)
     tokens_per_step = settings.global_batch_size * settings.sequence_length
     meter = Meter(
         until_step=settings.until_step, tokens_per_step=tokens_per_step, events=events, on_progress=on_progress
@@ -263,6 +178,7 @@ def train(
                 events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
             metrics.append(row)
             losses.append(of_sources)
+            saver.note(row)
             if lag_steps:
                 feedback.publish(row.step - 1, losses.seen(row.step))
             meter.loss = row.loss
@@ -299,8 +215,12 @@ def train(
                     break
                 except _AskedToStop:
                     leave(run)
-                if control.word() == Word.SAVE_AND_EXIT:
+                word = control.word(is_save_due=saver.is_due())
+                if word == Word.SAVE_AND_EXIT:
                     leave(run)
+                if word == Word.SAVE and run.step not in (steps.start, saver.last_step):
+                    fetch(all_but=0)  # a state is saved only if every update behind it was finite
+                    saver.begin(run, None)
                 meter.note_wait(step, batches)
                 told = settings.hyperparameters(step)
                 tokens: Any = batch.tokens
@@ -325,7 +245,7 @@ def train(
                 run = RunState(state, step + 1, consumed, position, metrics, losses)
                 is_milestone = saving.is_milestone(run.step, settings.until_step)
                 if is_milestone or run.step % saving.checkpoint_every_steps == 0:
-                    fetch(all_but=0)  # a state is saved only if every update behind it was finite
+                    fetch(all_but=0)
                     saver.begin(run, saving.milestone_folder(run.step) if is_milestone else None)
                 else:
                     fetch(all_but=late_steps)
@@ -336,12 +256,17 @@ def train(
     with control.listening() as hears_signals:
         events.write("begin", step=run.step, consumed_tokens=run.consumed_tokens, hears_signals=hears_signals)
         try:
-            run = advance(run)
+            if run.step < settings.until_step:
+                run = advance(run)
+            else:  # a temporary checkpoint lies where the run is to end now
+                saver.begin(run, saving.milestone_folder(run.step))
         except (NonFiniteError, NoTargetsError, SkippedTooOftenError) as error:
             events.write("error", message=str(error))
             saver.finish()  # what was begun before the bad update is good
             raise
         saver.finish()
+        if jax.process_index() == 0:
+            saving.temporary.prune(run.step, keep=0, keep_certified=False)
         meter.tick(run, now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
     return run

@@ -1,4 +1,6 @@
-"""Temporary checkpoints of one trajectory: what a killed run resumes from, at most two of them, fenced by lease epoch.
+"""Temporary checkpoints of one trajectory: what a killed run resumes from, fenced by lease epoch.
+
+The newest two are kept, and the newest one that is certified: that many good updates have followed.
 
 A folder is named by step and lease epoch, so an attempt that lost its lease and does not know it yet can
 neither overwrite nor delete what its successor writes; it finds the newer epoch before it writes, and stops.
@@ -8,9 +10,10 @@ import re
 from typing import NamedTuple
 
 from runtime.training import checkpoint
-from runtime.training.checkpoint_files import CheckpointFiles
+from runtime.training.checkpoint_files import CheckpointFiles, canonical_json
 
 FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})")
+CERTIFIED = "certified.json"
 KEPT = 2
 """One to resume from, and one in case that one's disk block turns out to be damaged."""
 
@@ -25,6 +28,7 @@ class Temporary(NamedTuple):
     step: int
     lease_epoch: int
     is_complete: bool
+    is_certified: bool
     folder: str
 
 
@@ -47,7 +51,10 @@ class TemporaryCheckpoints:
         for name in sorted(files.folders()):
             if match := FOLDER.fullmatch(name):
                 is_complete = f"{name}/checkpoint/manifest.json" in keys
-                found.append(Temporary(int(match[1]), int(match[2]), is_complete, f"{self.folder}/{name}"))
+                is_certified = is_complete and f"{name}/{CERTIFIED}" in keys
+                found.append(
+                    Temporary(int(match[1]), int(match[2]), is_complete, is_certified, f"{self.folder}/{name}")
+                )
         return found
 
     def newest(self, until_step: int) -> Temporary | None:
@@ -69,11 +76,24 @@ class TemporaryCheckpoints:
             )
         return found
 
-    def prune(self, step: int, *, keep: int = KEPT) -> list[Temporary]:
-        """Deletes all but the newest `keep` complete ones up to `step`, and what earlier attempts left half-written."""
+    def certify(self, step: int, *, good_steps: int) -> bool:
+        """Marks the complete ones of `step`, which so many good updates have followed; False if there is none."""
+        found = [temporary for temporary in self._own_past() if temporary.is_complete and temporary.step == step]
+        for temporary in found:
+            mark = canonical_json({"good_steps": good_steps}, CERTIFIED)
+            CheckpointFiles(temporary.folder).write(CERTIFIED, mark)
+        return bool(found)
+
+    def prune(self, step: int, *, keep: int = KEPT, keep_certified: bool = True) -> list[Temporary]:
+        """Deletes what earlier attempts left half-written up to `step`, and the complete ones.
+
+        All but the newest `keep`, and the newest that is certified.
+        """
         past = [found for found in self._own_past() if found.step <= step]
         complete = [found.folder for found in past if found.is_complete]
         kept = set(complete[max(len(complete) - keep, 0) :])
+        if keep_certified:
+            kept |= {found.folder for found in [found for found in past if found.is_certified][-1:]}
         dropped = [found for found in past if found.folder not in kept]
         for found in dropped:
             checkpoint.remove(f"{found.folder}/checkpoint")

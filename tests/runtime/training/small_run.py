@@ -5,6 +5,7 @@ is committed by a record that is created last.
 """
 
 import json
+import math
 import os
 import signal
 from collections.abc import Callable
@@ -25,8 +26,9 @@ from runtime.tracking.events import EventLog
 from runtime.training import run_state
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control
-from runtime.training.loop import SavingPlan, TrainSettings, train
+from runtime.training.loop import TrainSettings, train
 from runtime.training.run_state import RunState
+from runtime.training.saving import SavingPlan
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import Hyperparameters, StepMetrics
 
@@ -146,6 +148,7 @@ def run(
     *,
     lease_epoch: int,
     checkpoint_every_steps: int = 4,
+    checkpoint_every_seconds: float = math.inf,
     publish_every_steps: int = 0,
     average_decay: float | None = 0.75,
     step_function: Callable = train_step,
@@ -183,6 +186,7 @@ def run(
             saving=SavingPlan(
                 temporary=temporary,
                 checkpoint_every_steps=checkpoint_every_steps,
+                checkpoint_every_seconds=checkpoint_every_seconds,
                 output_folder=str(folder / "outputs" / str(lease_epoch)),
                 publish_every_steps=publish_every_steps,
                 facts={"seed": 0},

@@ -316,6 +316,16 @@ def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undist
 
 def test_a_run_with_nothing_to_train_says_so(tmp_path):
     small_run.run(tmp_path, 6, lease_epoch=1)
-    (tmp_path / "records" / "6.json").rename(tmp_path / "records" / "5.json")
-    with pytest.raises(ValueError, match="until_step is 6 and the state is of step 6: nothing to train"):
-        small_run.run(tmp_path, 6, lease_epoch=2)
+    (tmp_path / "records" / "6.json").rename(tmp_path / "records" / "4.json")
+    with pytest.raises(ValueError, match="until_step is 5 and the state is of step 6: nothing to train"):
+        small_run.run(tmp_path, 5, lease_epoch=2)
+
+
+def test_a_run_that_is_to_end_where_a_temporary_checkpoint_lies_publishes_it_and_trains_nothing(tmp_path):
+    count, rest = Counted(), Counted()
+    with pytest.raises(TrainingStopped):
+        small_run.run(tmp_path / "a", lease_epoch=1, control=Control(lambda: count.steps == 6), step_function=count)
+    small_run.run(tmp_path / "a", 6, lease_epoch=2, step_function=rest)
+    small_run.run(tmp_path / "b", 6, lease_epoch=1)
+    assert rest.steps == 0
+    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")

@@ -1,0 +1,140 @@
+"""Saving: when a run is saved, and what happens to what was saved before.
+
+Temporary checkpoints are for a run that is killed: by time and by steps, in the work folder, the newest few kept.
+Milestones are for good: by step, in the output, published. A temporary checkpoint that so many good updates followed is
+certified, and stays until a newer one is certified or the phase has ended.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from runtime.tracking.events import EventLog
+from runtime.tracking.metrics import MetricsRow
+from runtime.training import run_state
+from runtime.training.checkpoint import Save
+from runtime.training.run_state import RunState
+from runtime.training.temporary import TemporaryCheckpoints
+
+CERTIFYING_STEPS = 50
+"""Good updates in a row after a checkpoint that certify it: what diverges shows itself within fewer."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SavingPlan:
+    """Where and when the run is saved. Steps are absolute, so that a resumed run saves at the same ones."""
+
+    temporary: TemporaryCheckpoints
+    checkpoint_every_steps: int
+    checkpoint_every_seconds: float
+    """Since the last save began, whichever comes first; infinity saves by steps alone."""
+    output_folder: str
+    publish_every_steps: int
+    """0: only the last step."""
+    facts: dict[str, Any]
+    """For the metadata of every checkpoint; see `run_state.save`."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every_steps < 1:
+            raise ValueError(
+                f"checkpoint_every_steps is {self.checkpoint_every_steps}; a run that saves nothing loses everything "
+                "when it is killed. Pass a distance in steps."
+            )
+        if not self.checkpoint_every_seconds > 0:
+            raise ValueError(
+                f"checkpoint_every_seconds is {self.checkpoint_every_seconds}; pass what a killed run may lose."
+            )
+        if self.publish_every_steps < 0:
+            raise ValueError(f"publish_every_steps is {self.publish_every_steps}; 0 publishes the last step only.")
+
+    def is_milestone(self, step: int, until_step: int) -> bool:
+        return step == until_step or bool(self.publish_every_steps and step % self.publish_every_steps == 0)
+
+    def milestone_folder(self, step: int) -> str:
+        """Relative to `output_folder`."""
+        return f"step-{step}"
+
+
+class Saver:
+    """At most one save under way; what is to happen once it is complete happens in the loop's own thread."""
+
+    def __init__(
+        self,
+        plan: SavingPlan,
+        events: EventLog,
+        on_milestone: Callable[[RunState, str], None],
+        *,
+        begin_step: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._plan, self._events, self._on_milestone, self._clock = plan, events, on_milestone, clock
+        self._under_way: tuple[Save, RunState, str | None] | None = None
+        self._last_began = clock()
+        self._uncertified = [begin_step]
+        """Steps of temporary checkpoints that only good updates have followed so far."""
+        self.last_step: int | None = None
+        """Step of the newest save that was begun."""
+
+    def is_due(self) -> bool:
+        """Whether this host's clock asks for a temporary checkpoint."""
+        return self._clock() - self._last_began >= self._plan.checkpoint_every_seconds
+
+    def begin(self, run: RunState, milestone: str | None) -> None:
+        """Starts to save; `milestone` is the folder of one, relative to the output, and None for a temporary one."""
+        self.finish()
+        self._plan.temporary.refuse_if_superseded()
+        if milestone is None:
+            self._uncertified.append(run.step)
+            temporary = self._plan.temporary
+            folder, epoch = temporary.folder_of(run.step), temporary.lease_epoch
+            saving = run_state.save(folder, run, facts=self._plan.facts, lease_epoch=epoch)
+        else:
+            # No lease epoch here: committed bytes must not tell how often the run was interrupted.
+            folder = f"{self._plan.output_folder}/{milestone}"
+            saving = run_state.save(folder, run, facts=self._plan.facts)
+        # The arrays may be used up by the next update; whoever is called back gets everything else.
+        without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
+        self._under_way = saving, without_arrays, milestone
+        self.last_step, self._last_began = run.step, self._clock()
+
+    def note(self, row: MetricsRow) -> None:
+        """After each update: the checkpoints that this one certifies, or leaves in doubt."""
+        if row.is_skipped:
+            self._uncertified.clear()
+        for step in [step for step in self._uncertified if row.step - step >= CERTIFYING_STEPS]:
+            self._uncertified.remove(step)
+            if jax.process_index() == 0 and self._plan.temporary.certify(step, good_steps=row.step - step):
+                self._events.write("certified", step=step, good_steps=row.step - step)
+
+    def poll(self) -> None:
+        """Completes a save that has been written."""
+        if self._under_way is not None and self._under_way[0].done():
+            self.finish()
+
+    def finish(self) -> None:
+        """Waits for the save under way, if there is one."""
+        if self._under_way is None:
+            return
+        saving, run, milestone = self._under_way
+        self._under_way = None
+        saving.wait()
+        self._events.write(
+            "checkpoint" if milestone is None else "milestone",
+            step=run.step,
+            consumed_tokens=run.consumed_tokens,
+            path=saving.path,
+            blocked_seconds=round(saving.snapshot_seconds, 4),
+            write_seconds=round(saving.write_seconds, 4),
+            size_in_bytes=saving.size_in_bytes,
+        )
+        if milestone is not None:
+            self._on_milestone(run, milestone)
+        if jax.process_index() > 0:  # what host 0 has yet to complete looks half-written to the others
+            return
+        if milestone is None:
+            self._plan.temporary.prune(run.step)
+        else:  # the milestone is permanent, and as good to resume from
+            self._plan.temporary.prune(run.step, keep=0)

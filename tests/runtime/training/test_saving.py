@@ -1,0 +1,100 @@
+"""When a run is saved, and what is kept: by steps, by time, and for what later updates have shown of it."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from runtime.tracking.events import read_events
+from runtime.training import saving
+from runtime.training.control import Control, Word
+from runtime.training.loop import SkippedTooOftenError
+from runtime.training.saving import SavingPlan
+from runtime.training.temporary import Temporary, TemporaryCheckpoints
+from tests.runtime.training import small_run
+from tests.runtime.training.test_loop import RULE, skipping
+
+
+def steps_of(folder: Path, event: str) -> list[int]:
+    return [found["step"] for found in read_events(str(folder / "events" / "1.jsonl")) if found["event"] == event]
+
+
+def temporary(folder: Path) -> list[Temporary]:
+    return TemporaryCheckpoints(str(folder / "work"), 1).all()
+
+
+def test_a_run_is_saved_by_time_too_and_commits_the_same_bytes(tmp_path):
+    small_run.run(tmp_path / "by-time", lease_epoch=1, checkpoint_every_steps=100, checkpoint_every_seconds=1e-9)
+    small_run.run(tmp_path / "by-steps", lease_epoch=1, checkpoint_every_steps=5)
+    assert steps_of(tmp_path / "by-time", "checkpoint") == list(range(1, 12))
+    assert steps_of(tmp_path / "by-steps", "checkpoint") == [5, 10]
+    assert small_run.committed_bytes(tmp_path / "by-time") == small_run.committed_bytes(tmp_path / "by-steps")
+
+
+def test_the_clock_of_one_host_makes_all_hosts_save_and_none_stop():
+    def others(word: int) -> int:
+        return max(word, Word.SAVE)
+
+    control = Control(agree=others)
+    assert control.word() == Word.SAVE
+    assert Control().word(is_save_due=True) == Word.SAVE
+    assert Control().word() == Word.GO_ON and control.reason == ""
+    control.request(Word.SAVE_AND_EXIT, "a signal")
+    assert control.word(is_save_due=True) == Word.SAVE_AND_EXIT and control.reason == "a signal"
+
+
+@pytest.fixture
+def quickly_certified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 3)
+
+
+@pytest.mark.usefixtures("quickly_certified")
+def test_a_checkpoint_that_good_updates_followed_is_certified_and_kept_while_newer_ones_are_in_doubt(tmp_path):
+    bad_from_8 = skipping({9, 11, 13, 15, 17, 18, 19})
+    with pytest.raises(SkippedTooOftenError, match="step 19"):
+        small_run.run(tmp_path, 40, lease_epoch=1, checkpoint_every_steps=2, step_function=bad_from_8, skip_rule=RULE)
+    assert steps_of(tmp_path, "certified") == [2, 4]
+    kept = temporary(tmp_path)
+    assert [found.step for found in kept if found.is_certified] == [4]
+    assert [found.step for found in kept if found.is_complete] == [4, 16, 18]
+    assert TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(40).step == 18, (
+        "a resumed run goes on from the newest"
+    )
+
+
+@pytest.mark.usefixtures("quickly_certified")
+def test_a_milestone_on_the_way_leaves_the_certified_one_and_the_end_of_the_phase_nothing(tmp_path):
+    seen = {}
+
+    def step_function(state, *arguments):
+        seen[int(state.count)] = [found.step for found in temporary(tmp_path) if found.is_certified]
+        return small_run.train_step(state, *arguments)
+
+    small_run.run(
+        tmp_path, 14, lease_epoch=1, checkpoint_every_steps=2, publish_every_steps=7, step_function=step_function
+    )
+    assert sorted(small_run.records(tmp_path)) == [7, 14]
+    assert seen[8] == [4]
+    assert temporary(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"checkpoint_every_steps": 0}, "checkpoint_every_steps is 0; a run that saves nothing loses everything"),
+        ({"checkpoint_every_seconds": 0.0}, "checkpoint_every_seconds is 0.0; pass what a killed run may lose"),
+        ({"checkpoint_every_seconds": math.nan}, "checkpoint_every_seconds is nan"),
+        ({"publish_every_steps": -1}, "publish_every_steps is -1; 0 publishes the last step only"),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused(tmp_path, changes, message):
+    arguments = {
+        "temporary": TemporaryCheckpoints(str(tmp_path), 1),
+        "checkpoint_every_steps": 1,
+        "checkpoint_every_seconds": math.inf,
+        "output_folder": str(tmp_path),
+        "publish_every_steps": 0,
+        "facts": {},
+    } | changes
+    with pytest.raises(ValueError, match=message):
+        SavingPlan(**arguments)
