@@ -1,7 +1,6 @@
 """Tokenize: documents in, two token caches out, one to train on and one held out."""
 
 import functools
-import itertools
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
@@ -61,8 +60,8 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
 @step(policy="tracked", packages=("tokenizers", "tensorstore", "tiktoken"), parts=True)
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """One cache shard for one shard of documents, so the bytes do not depend on the workers."""
-    from runtime.data.gates import refuse_bad_cache
-    from runtime.data.tokenizing import SplitShard, shard_blocks, write_block, write_split
+    from runtime.data.gates import Tally, refuse_bad_cache
+    from runtime.data.tokenizing import SplitShard, WholeBlocks, shard_blocks, write_block, write_split
 
     tokenizer = config.tokenizer.result
     path = config.tokenizer.join(tokenizer.tokenizer)
@@ -77,24 +76,21 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
         (config.documents.join(sources[number]), f"../shards/{place:05d}")
         for place, number in enumerate(number for block in blocks for number in block)
     ]
-    ends = list(itertools.accumulate(len(block) for block in blocks))
-    shards: dict[int, SplitShard] = {}
+    whole_blocks, of_blocks, tally = WholeBlocks(blocks), dict[int, list[SplitShard]](), Tally()
     # One block is the whole, and follows at once. What an earlier attempt has published stays as it is.
-    published = set(context.milestones()) if len(blocks) > 1 else set(range(1, len(blocks) + 1))
+    published = set(context.milestones()) if len(blocks) > 1 else {1}
 
     def publish_what_is_whole(place: int, found: dict) -> None:
-        shards[place] = SplitShard.from_json(found)
-        for part, end in enumerate(ends, start=1):
+        for part, of_block in whole_blocks.finished(place, SplitShard.from_json(found)):
+            of_blocks[part] = of_block
+            for shard in of_block:
+                tally.add(shard.counts)
             if part in published:
                 continue
-            if any(index not in shards for index in range(end)):
-                return
-            gates([shards[index].counts for index in range(end)])
+            gates(tally)
             folder = f"blocks/{part:05d}"
-            of_block = [shards[index] for index in range(end - len(blocks[part - 1]), end)]
             caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, encoder.token_bytes)
             context.publish(part, folder, _result(*caches, encoder))
-            published.add(part)
 
     write = functools.partial(
         tokenize_item,
@@ -104,16 +100,15 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
         library=config.encoder,
     )
     context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_what_is_whole)
-    in_order = [shards[index] for index in range(len(items))]
     gates(
-        [shard.counts for shard in in_order],
+        tally,
         expected_documents=config.documents.result.num_documents,
         expected_bytes=config.documents.result.num_bytes,
     )
-    of_blocks = [in_order[end - len(block) : end] for block, end in zip(blocks, ends, strict=True)]
+    in_order = [of_blocks[part] for part in sorted(of_blocks)]
     return _result(
-        write_split(context.output_path, "train", token_format, of_blocks, encoder.token_bytes),
-        write_split(context.output_path, "validation", token_format, of_blocks, encoder.token_bytes),
+        write_split(context.output_path, "train", token_format, in_order, encoder.token_bytes),
+        write_split(context.output_path, "validation", token_format, in_order, encoder.token_bytes),
         encoder,
     )
 

@@ -193,6 +193,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.control import Control
     from runtime.training.loop import TrainingStopped, TrainSettings, train
     from runtime.training.saving import SavingPlan
+    from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture
@@ -276,6 +277,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s)",
             *(run.step, config.until_step, tokens_per_step, kernels.attention, kernels.loss, kernels.reason),
         )
+        notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         with _exports(config, context) as exports:
             try:
                 run = train(
@@ -285,7 +287,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                     loader=loader_of(config, context),
                     saving=saving,
                     events=events,
-                    control=Control(context.stop_requested, agree=agree),
+                    control=Control(context.stop_requested, agree=agree, notice=notice),
                     on_milestone=publish,
                     on_progress=show,
                     exports=exports,

@@ -15,6 +15,7 @@ equal text and tokenizer give equal bytes.
 import functools
 import json
 import posixpath
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -26,7 +27,8 @@ import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
 from runtime.data.activity import Activity
-from runtime.data.flat_array import FlatArray, FlatArrayError, read_context
+from runtime.data.flat_array import FlatArray, FlatArrayError, kvstore, read_context
+from runtime.data.local_arrays import LocalArrayError, LocalArrays
 
 MANIFEST = "cache.json"
 FORMAT = 2
@@ -114,6 +116,7 @@ class TokenCache:
         """For each block, the position behind its last token."""
         self._context = context
         self._tokens: dict[int, FlatArray] = {}
+        self._local: LocalArrays | None = None
 
     @classmethod
     def open(cls, path: str, *, tokenizer_digest: str | None = None, context: ts.Context | None = None) -> "TokenCache":
@@ -141,6 +144,7 @@ class TokenCache:
         # One after another, ten thousand shards on a distant store would hold up the first batch for minutes.
         with ThreadPoolExecutor(SHARDS_OPENED_AT_ONCE) as pool:
             list(pool.map(cache._shard_tokens, range(len(cache.shards))))
+        cache._local = cache._local_arrays()
         return cache
 
     def read(self, start: int, length: int) -> Integer[np.ndarray, "length"]:
@@ -160,25 +164,10 @@ class TokenCache:
                 f"{self.path}: spans of {lengths.tolist()[:8]} tokens from {starts.tolist()[:8]} do not lie within the "
                 f"{self.num_tokens} tokens of the cache."
             )
-        tokens = np.empty(int(lengths.sum()), self.format.dtype)
-        under_way = []
-        filled = 0
-        shards = np.searchsorted(self._starts, starts, side="right") - 1
-        begins = starts - self._starts[shards]
         try:
-            for begin, length, shard in zip(begins.tolist(), lengths.tolist(), shards.tolist(), strict=True):
-                while length:
-                    array = self._shard_tokens(shard)
-                    count = min(length, self.shards[shard].num_tokens - begin)
-                    future = array.start_read_into(begin, begin + count, tokens, filled)
-                    if future is not None:
-                        under_way.append((filled, count, array, future))
-                    filled, length, begin, shard = filled + count, length - count, 0, shard + 1
-            for place, count, array, future in under_way:
-                tokens[place : place + count] = array.finish_read(future)
-        except FlatArrayError as error:
+            return self._local.read_spans(starts, lengths) if self._local else self._read_afar(starts, lengths)
+        except (FlatArrayError, LocalArrayError) as error:
             raise self._torn(error) from error
-        return tokens
 
     @functools.cached_property
     def document_offsets(self) -> Int64[np.ndarray, "num_documents_plus_1"]:
@@ -212,6 +201,40 @@ class TokenCache:
                     raise self._torn(f"{shard.path}/{name}: recorded crc32c: {recorded}; now: {found}.")
         if self._array("token_bytes", TOKEN_BYTES_DTYPE, self.vocab_size).crc32c() != self._token_bytes_crc32c:
             raise self._torn(f"token_bytes: crc32c is not the recorded {self._token_bytes_crc32c}.")
+
+    def _read_afar(
+        self, starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]
+    ) -> Integer[np.ndarray, "sum_of_lengths"]:
+        tokens = np.empty(int(lengths.sum()), self.format.dtype)
+        under_way = []
+        filled = 0
+        shards = np.searchsorted(self._starts, starts, side="right") - 1
+        begins = starts - self._starts[shards]
+        for begin, length, shard in zip(begins.tolist(), lengths.tolist(), shards.tolist(), strict=True):
+            while length:
+                array = self._shard_tokens(shard)
+                count = min(length, self.shards[shard].num_tokens - begin)
+                under_way.append((filled, count, array, array.start_read(begin, begin + count)))
+                filled, length, begin, shard = filled + count, length - count, 0, shard + 1
+        for place, count, array, future in under_way:
+            tokens[place : place + count] = array.finish_read(future)
+        return tokens
+
+    def _local_arrays(self) -> LocalArrays | None:
+        """What maps the files, where they lie on a disk of this machine and in its own order of bytes."""
+        if kvstore(self.path)["driver"] != "file" or sys.byteorder != "little" or not self.shards:
+            return None
+        layouts = {self._shard_tokens(index).layout for index in range(len(self.shards))}
+        if len(layouts) > 1:
+            raise self._torn(f"its shards are laid out in {len(layouts)} ways: {sorted(layouts)}.")
+        ((file_length, chunk_length),) = layouts
+        return LocalArrays(
+            [kvstore(resolve(self.path, f"{shard.path}/tokens"))["path"] for shard in self.shards],
+            [shard.num_tokens for shard in self.shards],
+            self.format.dtype,
+            file_length=file_length,
+            chunk_length=chunk_length,
+        )
 
     def _document_ends(self, first: int, last: int) -> Int64[np.ndarray, "num_documents"]:
         ends = [np.zeros(0, np.int64)]

@@ -4,23 +4,17 @@ zarr3 with sharding, not OCDBT: equal numbers give equal files, byte for byte. E
 CRC32C and is checked whenever it is read; a missing chunk is an error and never the fill value.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import numpy as np
 import tensorstore as ts
-from jaxtyping import Integer
-
-from runtime.data.local_array import LocalArray, LocalArrayError
 
 FILE_LENGTH = 1 << 24
 """Elements a file: what one object of the store holds."""
 CHUNK_LENGTH = 1 << 14
 """Elements a checksum covers, and the least that a read fetches."""
-
-AnyIntegers = Integer[np.ndarray, "_"]
 
 
 class FlatArrayError(ValueError):
@@ -88,30 +82,14 @@ class FlatArray:
         found = (self._array.dtype.numpy_dtype, self._array.shape)
         if found != (np.dtype(dtype), (length,)):
             raise FlatArrayError(f"{path}: holds {found[0]} of shape {found[1]}; recorded is {dtype} of ({length},).")
-        self._local: LocalArray | None = None
-        folder = kvstore(path)
-        # The reader of local files knows numbers in the machine's own order only.
-        if folder["driver"] == "file" and sys.byteorder == "little":
-            layout = self._array.chunk_layout
-            of_file, of_chunk = layout.write_chunk.shape, layout.read_chunk.shape
-            assert of_file is not None and of_chunk is not None
-            file_length, chunk_length = int(of_file[0] or 0), int(of_chunk[0] or 0)
-            self._local = LocalArray(
-                folder["path"], np.dtype(dtype), file_length=file_length, chunk_length=chunk_length
-            )
 
-    def start_read_into(self, start: int, stop: int, out: AnyIntegers, place: int) -> ts.Future | None:
-        """Begins to copy the elements `start` to `stop` to `out`, from `place` on.
-
-        Returns None if that is done, else a future for `finish_read`, whose elements are still to be copied.
-        """
-        if self._local is None:
-            return self.start_read(start, stop)
-        try:
-            self._local.read_into(start, stop, out, place)
-        except LocalArrayError as error:
-            raise FlatArrayError(f"{self.path}: {error}") from error
-        return None
+    @property
+    def layout(self) -> tuple[int, int]:
+        """Elements a file, and elements a chunk."""
+        layout = self._array.chunk_layout
+        of_file, of_chunk = layout.write_chunk.shape, layout.read_chunk.shape
+        assert of_file is not None and of_chunk is not None
+        return int(of_file[0] or 0), int(of_chunk[0] or 0)
 
     def start_read(self, start: int, stop: int) -> ts.Future:
         """A future of the elements `start` to `stop`; pass it to `finish_read`."""

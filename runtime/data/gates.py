@@ -4,7 +4,7 @@ Every rule stands for a cache that was built, trained on and found wrong afterwa
 that silently dropped BOS from all caches of a month, shards cut short, text decoded with the wrong charset.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 
@@ -69,6 +69,9 @@ class ShardCounts:
     """Checksums of the tokens; equal for equal shards."""
 
 
+_NUMBERS = tuple(field.name for field in fields(ShardCounts) if field.name != "fingerprint")
+
+
 @dataclass(frozen=True)
 class GateFinding:
     """One gate that a cache fails."""
@@ -78,8 +81,36 @@ class GateFinding:
     message: str
 
 
+class Tally:
+    """Counts of the shards of one cache so far; adding one costs the same however many there are."""
+
+    def __init__(self, shards: Iterable[ShardCounts] = ()) -> None:
+        self.num_shards = self.num_empty_shards = 0
+        self.duplicates: list[tuple[int, int]] = []
+        """Pairs of shards with the same tokens, by their numbers in the order in which they were added."""
+        self._sums = dict.fromkeys(_NUMBERS, 0)
+        self._first: dict[str, int] = {}
+        for shard in shards:
+            self.add(shard)
+
+    def add(self, shard: ShardCounts) -> None:
+        """The next shard."""
+        for name in _NUMBERS:
+            self._sums[name] += getattr(shard, name)
+        if not shard.num_documents:
+            self.num_empty_shards += 1
+        elif (first := self._first.setdefault(shard.fingerprint, self.num_shards)) != self.num_shards:
+            self.duplicates.append((first, self.num_shards))
+        self.num_shards += 1
+
+    @property
+    def total(self) -> ShardCounts:
+        """Sums over all shards."""
+        return ShardCounts(**self._sums, fingerprint="")
+
+
 def findings(
-    shards: Sequence[ShardCounts],
+    tally: Tally,
     limits: GateLimits,
     *,
     has_bos: bool = False,
@@ -87,7 +118,7 @@ def findings(
     expected_bytes: int | None = None,
 ) -> list[GateFinding]:
     """Every gate that the shards fail; `expected_…` is what the step that wrote all of the documents counted."""
-    total = _total(shards)
+    total = tally.total
     found: list[GateFinding] = []
 
     def refuse(gate: str, message: str) -> None:
@@ -154,17 +185,22 @@ def findings(
     )
     at_most(
         "max_empty_shard_share",
-        sum(shard.num_documents == 0 for shard in shards),
-        len(shards),
+        tally.num_empty_shards,
+        tally.num_shards,
         "shards have no documents",
         "Look at the counts of the download and of the filter for those shards.",
     )
-    _refuse_duplicates(shards, limits, refuse)
+    if len(tally.duplicates) > limits.max_duplicate_shards:
+        refuse(
+            "max_duplicate_shards",
+            f"shards {tally.duplicates[:5]} have the same tokens (limit {limits.max_duplicate_shards} pairs). A file "
+            "was downloaded twice or a dedup step did not run.",
+        )
     return found
 
 
 def refuse_bad_cache(
-    shards: Sequence[ShardCounts],
+    tally: Tally,
     limits: GateLimits,
     *,
     has_bos: bool = False,
@@ -174,7 +210,7 @@ def refuse_bad_cache(
 ) -> None:
     """Raises `GateError` with every finding, or returns."""
     found = findings(
-        shards, limits, has_bos=has_bos, expected_documents=expected_documents, expected_bytes=expected_bytes
+        tally, limits, has_bos=has_bos, expected_documents=expected_documents, expected_bytes=expected_bytes
     )
     if found:
         lines = "\n".join(f"  {finding.gate}: {finding.message}" for finding in found)
@@ -195,22 +231,3 @@ def _refuse_odd_compression(total: ShardCounts, limits: GateLimits, refuse) -> N
             f"{ratio:.2f} bytes a token (limit {limits.max_bytes_per_token}). Text is repeated or encoding cut it "
             "short; look at the longest documents and at `truncation` in tokenizer.json.",
         )
-
-
-def _refuse_duplicates(shards: Sequence[ShardCounts], limits: GateLimits, refuse) -> None:  # type: ignore[no-untyped-def]
-    first: dict[str, int] = {}
-    pairs = []
-    for index, shard in enumerate(shards):
-        if shard.num_documents and first.setdefault(shard.fingerprint, index) != index:
-            pairs.append((first[shard.fingerprint], index))
-    if len(pairs) > limits.max_duplicate_shards:
-        refuse(
-            "max_duplicate_shards",
-            f"shards {pairs[:5]} have the same tokens (limit {limits.max_duplicate_shards} pairs). A file was "
-            "downloaded twice or a dedup step did not run.",
-        )
-
-
-def _total(shards: Sequence[ShardCounts]) -> ShardCounts:
-    numbers = [field.name for field in fields(ShardCounts) if field.name != "fingerprint"]
-    return ShardCounts(**{name: sum(getattr(shard, name) for shard in shards) for name in numbers})

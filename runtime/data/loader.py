@@ -176,18 +176,7 @@ class Loader:
     ) -> tuple[BatchPlan, DataPosition]:
         """Which window each row is, without reading any."""
         activity = activity or Activity()
-        if position.sequence_length not in (None, self._sequence_length):
-            raise LoaderError(
-                f"position.sequence_length: recorded: {position.sequence_length}; now: {self._sequence_length}. The "
-                "position counts sequences of the old length, so it would point at other text. Keep the length, or "
-                'start the data afresh with restore="weights_and_optimizer".'
-            )
-        if position.packing not in (None, self._packing):
-            raise LoaderError(
-                f"position.packing: recorded: {position.packing}; now: {self._packing}. The position counts rows that "
-                "were packed otherwise, so it would point at other text. Keep the packing, or start the data afresh "
-                'with restore="weights_and_optimizer".'
-            )
+        self._refuse_other_rows(position)
         segment = self._mixture.segment_at(step)
         weights: dict[str, float] = {}
         for name, weight in sorted(segment.weights.items()):
@@ -268,6 +257,20 @@ class Loader:
         sizes = _NumSequences(self._orders, self.index_of, Activity())
         limits = Sources({}, sizes, position.consumed, self._max_epochs).limits()
         return {self.names[identity] for identity, left in limits.items() if not left}
+
+    def _refuse_other_rows(self, position: DataPosition) -> None:
+        """A position counts rows; of which length and packing it must know as soon as it has counted one."""
+        for name, now, what in (
+            ("sequence_length", self._sequence_length, "sequences of another length"),
+            ("packing", self._packing, "rows that were packed otherwise"),
+        ):
+            recorded = getattr(position, name)
+            if recorded != now and (recorded is not None or position.consumed):
+                raise LoaderError(
+                    f"position.{name}: recorded: {recorded}; now: {now}. The position counts {what}, or does not say "
+                    f"which, so it would point at other text. Keep the {name.replace('_', ' ')}, or start the data "
+                    'afresh with restore="weights_and_optimizer".'
+                )
 
     def _allotted(
         self, shares: Mapping[str, int], position: DataPosition, step: int, global_batch_size: int, sources: Sources

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -90,6 +91,31 @@ def shard_blocks(num_shards: int, shards_per_block: int | None) -> list[list[int
     key = np.full(num_shards, key_of("shards of blocks", num_shards), np.uint64)
     order = permuted(numbers, sizes=np.full(num_shards, num_shards), keys=key)
     return [order[start : start + shards_per_block].tolist() for start in range(0, num_shards, shards_per_block)]
+
+
+class WholeBlocks:
+    """Says which blocks have become whole, in their order; told of a shard at a time, in any order."""
+
+    def __init__(self, blocks: Sequence[Sequence[int]]) -> None:
+        """`blocks` as `shard_blocks` gives them; shards are told by their place in this order."""
+        self._block_of = [block for block, numbers in enumerate(blocks) for _ in numbers]
+        self._missing = [len(numbers) for numbers in blocks]
+        ends = np.cumsum([0, *self._missing]).tolist()
+        self._places = [range(begin, end) for begin, end in itertools.pairwise(ends)]
+        self._shards: dict[int, SplitShard] = {}
+        self._num_whole = 0
+
+    def finished(self, place: int, shard: SplitShard) -> Iterator[tuple[int, list[SplitShard]]]:
+        """Number (from 1) and shards of each block that is whole now, as are all before it, and was not before.
+
+        A shard costs the same however many there are: none is looked at again before its block is given out.
+        """
+        self._shards[place] = shard
+        self._missing[self._block_of[place]] -= 1
+        while self._num_whole < len(self._missing) and not self._missing[self._num_whole]:
+            block = self._num_whole
+            self._num_whole += 1
+            yield block + 1, [self._shards[place] for place in self._places[block]]
 
 
 def write_block(

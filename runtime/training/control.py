@@ -1,7 +1,8 @@
 """Control: whatever asks a run to stop or to save becomes one word, acted on between two updates.
 
 All hosts act on it at the same one. Exit always saves. A request is read once a step; with several hosts `agree` makes
-the largest word of all the word of each (each host acting on its own flag is how a collective save hangs).
+the largest word of all the word of each (each host acting on its own flag is how a collective save hangs). A host that
+waits for data does not come to that question by itself: it asks `is_asked`, and comes to it if any host is to stop.
 """
 
 import contextlib
@@ -10,6 +11,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+
+from runtime.training.stop_notice import StopNotice
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """SIGTERM: what schedulers send before they kill. SIGUSR2: what Slurm sends ahead of the time limit."""
@@ -31,10 +34,12 @@ class Control:
         should_stop: Callable[[], bool] = lambda: False,
         *,
         agree: Callable[[int], int] = lambda word: word,
+        notice: StopNotice | None = None,
     ) -> None:
-        """`agree` maps this host's word to that of all hosts; on one host it is the word itself."""
+        """With several hosts, `agree` maps this one's word to that of all, and `notice` is heard by those that wait."""
         self._should_stop = should_stop
         self._agree = agree
+        self._notice = notice
         self._word = Word.GO_ON
         self.reason = ""
         """Who asked, for the event log."""
@@ -45,13 +50,26 @@ class Control:
             self._word, self.reason = word, reason
 
     def word(self, *, is_save_due: bool = False) -> Word:
-        """What to do before the next update; `is_save_due` by the clock of this host, which is not that of others."""
-        if self._word == Word.GO_ON and self._should_stop():
-            self.request(Word.SAVE_AND_EXIT, "the driver asked to stop")
+        """What to do before the next update; all hosts ask, once for each update.
+
+        `is_save_due` goes by the clock of this host, which is not that of others.
+        """
+        self._hear_driver()
+        if self._notice is not None and self._word == Word.SAVE_AND_EXIT:
+            self._notice.leave()  # before the others are waited for
         agreed = Word(self._agree(int(max(self._word, Word.SAVE if is_save_due else Word.GO_ON))))
         if agreed == Word.SAVE_AND_EXIT:
             self.request(agreed, "another host was asked to stop")
         return agreed
+
+    def is_asked(self) -> bool:
+        """For a host that waits for its batch: whether any host is to stop. If so, it asks for the `word` at once."""
+        self._hear_driver()
+        return self._word == Word.SAVE_AND_EXIT or (self._notice is not None and self._notice.is_left())
+
+    def _hear_driver(self) -> None:
+        if self._word == Word.GO_ON and self._should_stop():
+            self.request(Word.SAVE_AND_EXIT, "the driver asked to stop")
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[bool]:

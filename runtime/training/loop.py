@@ -194,8 +194,7 @@ def train(
         raise TrainingStopped(run.step, control.reason)
 
     def hear_while_waiting() -> None:
-        # Hosts agree between two updates only: one that waits cannot know that the others wait for it here.
-        if jax.process_count() == 1 and control.word() == Word.SAVE_AND_EXIT:
+        if control.is_asked():
             raise _AskedToStop
 
     def advance(run: RunState) -> RunState:
@@ -214,6 +213,8 @@ def train(
                 except StopIteration:
                     break
                 except _AskedToStop:
+                    # The others come to this question before the same update, with or without its batch.
+                    control.word()
                     leave(run)
                 word = control.word(is_save_due=saver.is_due())
                 if word == Word.SAVE_AND_EXIT:

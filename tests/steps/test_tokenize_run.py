@@ -1,5 +1,7 @@
-"""Pins down: run by the engine on any store, tokenize commits caches that open from their committed place."""
+"""Pins down: run by the engine on any store, tokenize commits caches that open from their committed place; and what
+publishing them block by block asks of the store and of the gates."""
 
+import collections
 import io
 import uuid
 
@@ -10,8 +12,9 @@ from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.records import Records
 from marin_dag.run import Run
-from marin_dag.store import open_store
+from marin_dag.store import LocalStore, open_store
 from runtime.data.cache import TokenCache
+from runtime.data.gates import Tally
 from steps.tokenize import TokenizeConfig, TokenizeResult, tokenize
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 from tests.steps.text_steps import WrittenConfig, written
@@ -31,15 +34,7 @@ def test_documents_become_committed_caches_on_every_store(prefix):
     documents = written("documents", WrittenConfig(shards=(TEXTS[:25], TEXTS[25:])))
     tokenizer = train_tokenizer("tokenizer", TrainTokenizerConfig(documents={"test": documents}, vocab_size=300))
     caches = tokenize("tokenize", TokenizeConfig(documents=documents, tokenizer=tokenizer, validation_share=0.2))
-    shown = io.StringIO()
-    code = Run(
-        [documents, tokenizer, caches],
-        open_store(prefix),
-        LocalBackend(),
-        LineDisplay(Console(file=shown), Console(file=shown)),
-        command="test",
-    ).run()
-    assert code == 0, shown.getvalue()
+    run_all(prefix, [documents, tokenizer, caches])
 
     store = open_store(prefix)
     record = Records(store).get(caches.key)
@@ -55,3 +50,40 @@ def test_documents_become_committed_caches_on_every_store(prefix):
         (result.num_validation_tokens, result.num_validation_bytes, result.num_validation_documents),
     ]
     assert result.num_train_documents + result.num_validation_documents == 60
+
+
+def run_all(prefix, steps):
+    shown = io.StringIO()
+    display = LineDisplay(Console(file=shown), Console(file=shown))
+    assert Run(steps, open_store(prefix), LocalBackend(), display, command="test").run() == 0, shown.getvalue()
+
+
+def test_what_publishing_blocks_costs_grows_with_the_shards_and_not_with_their_square(tmp_path, monkeypatch):
+    asked: collections.Counter[str] = collections.Counter()
+    for owner, names in ((LocalStore, ("list", "read", "create", "write", "exists", "settle")), (Tally, ("add",))):
+        for name in names:
+            monkeypatch.setattr(owner, name, counted(getattr(owner, name), name, asked))
+    texts = written("texts", WrittenConfig(shards=(TEXTS,)))
+    tokenizer = train_tokenizer("tokenizer", TrainTokenizerConfig(documents={"test": texts}, vocab_size=300))
+    sizes = (4, 8, 12)
+    documents = [written("documents", WrittenConfig(shards=tuple(TEXTS[i : i + 5] for i in range(n)))) for n in sizes]
+    run_all(str(tmp_path), [texts, tokenizer, *documents])
+    seen = []
+    for number, of_size in enumerate(documents):
+        asked.clear()
+        config = TokenizeConfig(documents=of_size, tokenizer=tokenizer, validation_share=0.2, shards_per_block=1)
+        run_all(str(tmp_path), [tokenize(f"tokenize-{number}", config)])
+        seen.append(dict(asked))
+    few, more, most = seen
+    assert (few["add"], more["add"], most["add"]) == sizes
+    for name in asked:
+        # One look at each shard for each block would make it 16 more; heartbeats may make it one or two.
+        assert most[name] - more[name] <= more[name] - few[name] + 4, name
+
+
+def counted(operation, name, asked):
+    def call(*arguments, **named):
+        asked[name] += 1
+        return operation(*arguments, **named)
+
+    return call

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from runtime.data.mixing.numbers import exploration, explored, softmax
+from runtime.data.mixing.numbers import by_rewards
 from runtime.data.mixing.policy import Memory, Sources, Turn
 from runtime.data.mixing.refusals import check_learning
 from runtime.data.shares import WHOLE
@@ -40,17 +40,12 @@ class Exp3:
     def shares(self, memory: Memory, *, turn: int, step: int, sources: Sources) -> dict[str, int]:
         if turn <= self.warmup_steps:
             return dict(sources.prior)
-        count, live = len(sources.prior), turn - self.warmup_steps
-        before, now = exploration(count, live - 1), exploration(count, live)
-        return explored(softmax({name: before * memory["rewards"].get(name, 0.0) for name in sources.prior}), now)
+        return by_rewards(memory["rewards"], sources.prior, turn - self.warmup_steps)
 
     def learned(self, memory: Memory, turn: Turn) -> Memory:
         rewards = dict(memory["rewards"])
         drawn = sum(seen.num_sequences for seen in turn.seen.values())
-        for name, seen in turn.seen.items():
-            if not seen.num_targets or not math.isfinite(seen.loss_sum):
-                continue
-            reward = seen.loss_sum / seen.num_targets / self.reward_scale
-            share = turn.shares[name] / WHOLE
+        for name, seen, mean_loss in turn.mean_losses():
+            reward, share = mean_loss / self.reward_scale, turn.shares[name] / WHOLE
             rewards[name] = rewards.get(name, 0.0) + seen.num_sequences / drawn * reward / share
         return {"rewards": rewards}

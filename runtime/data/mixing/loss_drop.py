@@ -68,11 +68,9 @@ class LossDrop:
 
     def learned(self, memory: Memory, turn: Turn) -> Memory:
         windows, tokens = dict(memory["seen"]), dict(memory["tokens"])
-        for name, seen in turn.seen.items():
-            if not seen.num_targets or not math.isfinite(seen.loss_sum):
-                continue
+        for name, seen, mean_loss in turn.mean_losses():
             tokens[name] = tokens.get(name, 0) + seen.num_targets
-            window = [*windows.get(name, []), [tokens[name], seen.loss_sum / seen.num_targets]]
+            window = [*windows.get(name, []), [tokens[name], mean_loss]]
             windows[name] = window[-self.window_updates :]
         return {"seen": windows, "tokens": tokens}
 

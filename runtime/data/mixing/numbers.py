@@ -3,7 +3,7 @@
 import decimal
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from runtime.data.shares import WHOLE, apportioned
 
@@ -43,3 +43,13 @@ def explored(weights: Mapping[str, float], floor: float) -> dict[str, int]:
     least = min(int(floor * WHOLE), WHOLE // count)
     above = apportioned(weights, WHOLE - count * least)
     return {name: least + share for name, share in above.items()}
+
+
+def by_rewards(rewards: Mapping[str, float], sources: Iterable[str], turn: int) -> dict[str, int]:
+    """Shares of turn `turn`, from 1, of Exp3 and of Online Data Mixing: a softmax of rewards, mixed with exploration.
+
+    The exponent takes E of the turn before, the floor that of this one; what has no reward yet has 0.
+    """
+    names = list(sources)
+    before, now = exploration(len(names), turn - 1), exploration(len(names), turn)
+    return explored(softmax({name: before * rewards.get(name, 0.0) for name in names}), now)

@@ -7,10 +7,9 @@ and since R is an average while E_t falls, the shares go to uniform.
 """
 
 import dataclasses
-import math
 from typing import Literal
 
-from runtime.data.mixing.numbers import exploration, explored, softmax
+from runtime.data.mixing.numbers import by_rewards
 from runtime.data.mixing.policy import Memory, Sources, Turn
 from runtime.data.mixing.refusals import check_learning, refuse_share
 from runtime.data.shares import WHOLE
@@ -40,18 +39,13 @@ class OdmPaper:
     def shares(self, memory: Memory, *, turn: int, step: int, sources: Sources) -> dict[str, int]:
         if turn <= self.warmup_steps:
             return dict(sources.prior)
-        count, live = len(sources.prior), turn - self.warmup_steps
-        # The exponent takes E of the turn before, the floor that of this one.
-        before, now = exploration(count, live - 1), exploration(count, live)
-        return explored(softmax({name: before * memory["rewards"].get(name, 0.0) for name in sources.prior}), now)
+        return by_rewards(memory["rewards"], sources.prior, turn - self.warmup_steps)
 
     def learned(self, memory: Memory, turn: Turn) -> Memory:
         rewards = dict(memory["rewards"])
-        for name, seen in turn.seen.items():
-            if not seen.num_targets or not math.isfinite(seen.loss_sum):
-                continue
+        for name, seen, mean_loss in turn.mean_losses():
             draws = seen.num_sequences / self.sequences_per_draw
-            loss = draws * (seen.loss_sum / seen.num_targets)  # a sum over the draws: three draws count three times
+            loss = draws * mean_loss  # a sum over the draws: three draws count three times
             share = turn.shares[name] / WHOLE
             rewards[name] = self.alpha * rewards.get(name, 0.0) + (1 - self.alpha) * loss / share
         return {"rewards": rewards}

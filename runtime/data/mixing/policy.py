@@ -5,7 +5,7 @@ doubles (+, -, *, /, square root) and of `numbers.exp`, so equal losses give equ
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 Memory = dict[str, Any]
@@ -48,6 +48,12 @@ class Turn(NamedTuple):
     shares: Mapping[str, int]
     """What its sequences were drawn by."""
     seen: Mapping[str, Seen]
+
+    def mean_losses(self) -> Iterator[tuple[str, Seen, float]]:
+        """Of each source that was drawn: what was seen of it and its mean loss; one that is not finite teaches none."""
+        for name, seen in self.seen.items():
+            if seen.num_targets and math.isfinite(seen.loss_sum):
+                yield name, seen, seen.loss_sum / seen.num_targets
 
 
 class Policy(Protocol):

@@ -55,6 +55,35 @@ def test_windows_that_cross_files_read_what_was_written(tmp_path, monkeypatch):
     cache.verify()
 
 
+def test_spans_of_any_lengths_over_chunks_files_and_shards_read_what_was_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(flat_array, "FILE_LENGTH", 64)
+    monkeypatch.setattr(flat_array, "CHUNK_LENGTH", 16)
+    numbers = np.random.default_rng(0)
+    shards = [[numbers.integers(1, 500, size).tolist()] for size in (200, 63, 1, 127)]
+    cache = write_cache(tmp_path, shards)
+    expected = np.array([token for shard in shards for document in shard for token in [*document, 0]])
+    for _ in range(50):
+        lengths = numbers.choice([0, 1, 2, 15, 16, 17, 64, 100, 300], 20)
+        starts = numbers.integers(0, len(expected) - lengths + 1)
+        found = cache.read_spans(starts, lengths)
+        spans = [expected[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+        assert found.tolist() == np.concatenate(spans).tolist()
+    assert len(cache.read_spans(np.zeros(0, np.int64), np.zeros(0, np.int64))) == 0
+
+
+def test_a_read_checks_the_chunks_that_it_reads_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(flat_array, "CHUNK_LENGTH", 16)
+    cache = write_cache(tmp_path, [[[7] * 100]])
+    file = tmp_path / "shards" / "0" / "tokens" / "c" / "0"
+    content = bytearray(file.read_bytes())
+    content[2 * (2 * 16 + 4) + 5] ^= 1  # the third chunk
+    file.write_bytes(content)
+    assert cache.read(0, 32).tolist() == [7] * 32 and cache.read(48, 20).tolist() == [7] * 20
+    for start, length in ((31, 2), (47, 1), (0, 101)):
+        with pytest.raises(CacheError, match="chunk 2 has changed since it was written"):
+            cache.read(start, length)
+
+
 def test_ids_are_kept_in_the_narrowest_type(tmp_path):
     for vocab_size, dtype in ((65_536, np.uint16), (65_537, np.uint32)):
         token_format = TokenFormat(vocab_size=vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from runtime.data.gates import GateError, GateLimits, ShardCounts, findings, refuse_bad_cache
+from runtime.data.gates import GateError, GateLimits, ShardCounts, Tally, findings, refuse_bad_cache
 
 SOUND = ShardCounts(
     num_documents=100,
@@ -25,7 +25,7 @@ def fails(*shards, limits=None, documents=None, size=None):
     return {
         finding.gate: finding.message
         for finding in findings(
-            shards,
+            Tally(shards),
             limits or GateLimits(),
             expected_documents=sum(shard.num_documents for shard in shards) if documents is None else documents,
             expected_bytes=sum(shard.num_bytes for shard in shards) if size is None else size,
@@ -36,7 +36,7 @@ def fails(*shards, limits=None, documents=None, size=None):
 def test_a_sound_cache_passes():
     other = dataclasses.replace(SOUND, fingerprint="1000:cd")
     assert fails(SOUND, other, ShardCounts()) == {}
-    refuse_bad_cache([SOUND], GateLimits(), expected_documents=100, expected_bytes=4_000, name="tokenize/web")
+    refuse_bad_cache(Tally([SOUND]), GateLimits(), expected_documents=100, expected_bytes=4_000, name="tokenize/web")
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def test_documents_or_bytes_that_were_lost_on_the_way_are_refused():
 
 def test_documents_without_the_bos_that_their_tokenizer_has_are_refused():
     """A tokenizer backend once dropped BOS from all caches of a month."""
-    found = findings([SOUND], GateLimits(), has_bos=True)
+    found = findings(Tally([SOUND]), GateLimits(), has_bos=True)
     assert [finding.gate for finding in found] == ["max_bos_error_share"]
     assert "100 of 100 documents have no BOS in its place" in found[0].message
-    assert not findings([dataclasses.replace(SOUND, num_bos=100)], GateLimits(), has_bos=True)
+    assert not findings(Tally([dataclasses.replace(SOUND, num_bos=100)]), GateLimits(), has_bos=True)
 
 
 def test_the_same_shard_twice_is_refused_and_the_pair_named():
@@ -88,7 +88,7 @@ def test_a_cache_mostly_of_empty_shards_is_refused():
 def test_the_error_has_every_finding_and_the_steps_name():
     bad = dataclasses.replace(SOUND, num_unknown=5, token_bytes=0)
     with pytest.raises(GateError, match=r"(?s)tokenize/web: .* fails 2 of its gates .*max_byte_loss.*max_unknown"):
-        refuse_bad_cache([bad], GateLimits(), expected_documents=100, expected_bytes=4_000, name="tokenize/web")
+        refuse_bad_cache(Tally([bad]), GateLimits(), expected_documents=100, expected_bytes=4_000, name="tokenize/web")
 
 
 def test_no_shards_at_all_fail_nothing_that_divides_by_them():

@@ -179,7 +179,7 @@ def test_two_names_of_one_source_share_its_order_and_add_their_weights(caches):
 
 
 def test_positions_of_a_trillion_sequences_are_as_good_as_the_first(loader):
-    position = DataPosition({"identity-a": 10**15, "identity-b": 10**15}, {}, LENGTH)
+    position = DataPosition({"identity-a": 10**15, "identity-b": 10**15}, {}, LENGTH, "concatenate")
     batch, after = loader.batch(position, 10**12, 8)
     assert after.consumed["identity-a"] == 10**15 + int(np.count_nonzero(batch.source_index == 0))
     assert batch.tokens.shape == (8, LENGTH)
@@ -249,3 +249,12 @@ def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch)
 def test_a_position_of_another_sequence_length_is_refused(loader):
     with pytest.raises(LoaderError, match="recorded: 64; now: 32"):
         loader.batch(DataPosition(sequence_length=64), 0, 4)
+
+
+@pytest.mark.parametrize("field", ["packing", "sequence_length"])
+def test_a_position_that_counts_rows_and_does_not_say_which_is_refused(make_cache, field):
+    loader = Loader({"a": make_cache()}, {"a": "identity-a"}, MixtureSchedule.constant({"a": 1.0}), LENGTH, seed=0)
+    _, position = loader.batch(DataPosition(), 0, 4)
+    document = position.to_json() | {field: None}
+    with pytest.raises(LoaderError, match=rf"position\.{field}: recorded: None; now: .*does not say which.*restore="):
+        loader.batch(DataPosition.from_json(document), 1, 4)

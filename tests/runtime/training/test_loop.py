@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -12,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runtime.data import prefetch
+from runtime.data.loader import Loader
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
@@ -19,6 +22,7 @@ from runtime.training import run_state
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.control import Control, Word
 from runtime.training.loop import NonFiniteError, NoTargetsError, SkippedTooOftenError, TrainingStopped
+from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
 from tests.runtime.training import small_run
@@ -123,6 +127,65 @@ def test_a_word_of_another_host_stops_this_one_at_the_same_step():
     control = Control(agree=lambda word: max(word, Word.SAVE_AND_EXIT))
     assert control.word() == Word.SAVE_AND_EXIT
     assert control.reason == "another host was asked to stop"
+
+
+class Agreement:
+    """What two hosts, here two threads, agree on between two updates."""
+
+    def __init__(self) -> None:
+        self._words: list[int] = []
+        self._met = threading.Barrier(2, timeout=120)
+
+    def __call__(self, word: int) -> int:
+        self._words.append(word)
+        self._met.wait()
+        agreed = max(self._words[-2:])
+        self._met.wait()
+        return agreed
+
+
+@pytest.mark.parametrize("waiting", [(1,), (0, 1)], ids=["one waits", "both wait"])
+@pytest.mark.parametrize("asked", [0, 1])
+def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_the_same_step(
+    tmp_path, monkeypatch, asked, waiting
+):
+    monkeypatch.setattr(prefetch, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.02)
+    agreement, waits, is_asked = Agreement(), [threading.Event() for _ in range(2)], threading.Event()
+
+    class Waiting(Loader):
+        """The data of update 3 are never there."""
+
+        def __init__(self, of: Loader, host: int) -> None:
+            self.__dict__.update(vars(of))
+            self.host = host
+
+        def batch(self, position, step, *arguments, activity=None, **named):
+            if step == 3 and self.host in waiting:
+                waits[self.host].set()
+                activity.sleep(600)
+            return super().batch(position, step, *arguments, activity=activity, **named)
+
+    made = small_run.small_loader
+    monkeypatch.setattr(small_run, "small_loader", lambda folder, policy: Waiting(made(folder), int(folder.parts[-2])))
+
+    def host(number: int) -> str:
+        notice = StopNotice(str(tmp_path / "stops" / "attempt"))
+        control = Control(lambda: number == asked and is_asked.is_set(), agree=agreement, notice=notice)
+        with pytest.raises(TrainingStopped) as stopped:
+            small_run.run(tmp_path / str(number), lease_epoch=1, checkpoint_every_steps=100, control=control)
+        return str(stopped.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        hosts = [pool.submit(host, number) for number in range(2)]
+        for number in waiting:
+            assert waits[number].wait(120)
+        is_asked.set()
+        said = [future.result() for future in hosts]
+    steps = [TemporaryCheckpoints(str(tmp_path / str(number) / "work"), 2).newest(12).step for number in range(2)]
+    assert steps[0] == steps[1] <= 3
+    assert f"stopped at step {steps[0]} (the driver asked to stop)" in said[asked]
+    assert f"stopped at step {steps[0]} (another host was asked to stop)" in said[1 - asked]
 
 
 @pytest.mark.parametrize("figure", ["loss", "grad_norm", "param_norm"])
