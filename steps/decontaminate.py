@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel
 
 from marin_dag.step import Input, Runtime, StepContext, step
-from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, DocumentsShard, documents_fields
+from steps.documents import (
+    SAMPLES_PER_REASON,
+    SHARD_FILE,
+    DocumentsResult,
+    DocumentsShard,
+    documents_fields,
+    shard_fields,
+)
 from steps.evaluation_items import EvaluationItemsResult
 
 if TYPE_CHECKING:
@@ -82,14 +89,7 @@ def _decontaminate_shard(index_folder: str, action: str, shard: str, path: str) 
     hits_by_task: dict[str, int] = {}
     for hit in hits:
         hits_by_task[str(hit["task"])] = hits_by_task.get(str(hit["task"]), 0) + 1
-    return DecontaminatedShard(
-        num_documents=num_documents,
-        num_bytes=num_bytes,
-        dropped=dict(ledger.counts),
-        dropped_bytes=dict(ledger.num_bytes),
-        samples=tuple(ledger.samples),
-        hits_by_task=hits_by_task,
-    )
+    return DecontaminatedShard(**shard_fields(path, num_documents, num_bytes, ledger), hits_by_task=hits_by_task)
 
 
 def _clean(

@@ -1,12 +1,15 @@
 """What every step that yields documents returns: Parquet shards, counts, and what was dropped and why."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.step import StepContext
+
+if TYPE_CHECKING:
+    from runtime.text.drops import DropLedger
 
 SHARD_FILE = "documents.parquet"
 DROPPED_FILE = "dropped.jsonl"
@@ -30,13 +33,25 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
 
 
 class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
-    """What one shard of such a step reports; its documents lie in its own folder under `SHARD_FILE`."""
+    """What one shard of such a step reports; its documents lie in its own folder under `SHARD_FILE`, and the samples of
+    what it dropped, if anything, under `DROPPED_FILE`: the step would else hold those of all its shards."""
 
     num_documents: int
     num_bytes: int
     dropped: dict[str, int]
     dropped_bytes: dict[str, int]
-    samples: tuple[dict[str, str], ...]
+
+
+def shard_fields(path: str, num_documents: int, num_bytes: int, ledger: "DropLedger") -> dict[str, Any]:
+    """Fields of a `DocumentsShard`; writes the samples of what was dropped into its folder."""
+    if ledger.samples:
+        ledger.write(f"{path}/{DROPPED_FILE}")
+    return {
+        "num_documents": num_documents,
+        "num_bytes": num_bytes,
+        "dropped": dict(ledger.counts),
+        "dropped_bytes": dict(ledger.num_bytes),
+    }
 
 
 def documents_fields(context: StepContext, shards: Sequence[DocumentsShard], *, emptied: str) -> dict[str, Any]:
@@ -45,11 +60,14 @@ def documents_fields(context: StepContext, shards: Sequence[DocumentsShard], *, 
     No document at all is an error, and `emptied` says what to do about it: an empty source would be found only
     hours later, by a mixture that waits for it.
     """
-    from runtime.text.drops import DropLedger
+    from runtime.text.drops import DropLedger, read_samples
 
     ledger = DropLedger(SAMPLES_PER_REASON)
     for shard in shards:
-        ledger.merge(shard.dropped, shard.dropped_bytes, shard.samples)
+        ledger.merge(shard.dropped, shard.dropped_bytes)
+    for index, shard in enumerate(shards):
+        if ledger.lacks_samples_of(shard.dropped):
+            ledger.add_samples(read_samples(f"{context.output_path}/shards/{index:05d}/{DROPPED_FILE}"))
     dropped = dict(sorted(ledger.counts.items()))
     if sum(shard.num_documents for shard in shards) == 0:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in dropped.items()) or "nothing was dropped"

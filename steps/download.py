@@ -3,6 +3,7 @@
 import functools
 import tempfile
 import urllib.parse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,6 +71,9 @@ class HuggingFaceDataset(BaseModel, frozen=True, extra="forbid"):
     revision: str = Field(pattern=r"^[0-9a-f]{7,40}$")
     files: tuple[str, ...] = Field(min_length=1)
     """Shell patterns over the names of the files; `*` also matches `/`."""
+    max_missing_share: float = Field(default=0, ge=0, lt=1)
+    """Share of the files that the publisher may have no more (404, 410) without an error; the result then names them.
+    A server that is down or slow never counts: its files are asked for again."""
     expected_bytes: Runtime[float] = 0
     """For the plan's estimate."""
 
@@ -84,6 +88,9 @@ class UrlIndex(BaseModel, frozen=True, extra="forbid"):
     """What a relative line is relative to."""
     files: tuple[str, ...] = Field(min_length=1)
     """Shell patterns over the lines; `*` also matches `/`."""
+    max_missing_share: float = Field(default=0, ge=0, lt=1)
+    """Share of the files that the publisher may have no more (404, 410) without an error; the result then names them.
+    A server that is down or slow never counts: its files are asked for again."""
     expected_bytes: Runtime[float] = 0
     """For the plan's estimate."""
 
@@ -105,8 +112,28 @@ class DownloadConfig(BaseModel, frozen=True, extra="forbid"):
     files_in_flight: Runtime[int] = 8
 
 
+class MissingFile(BaseModel, frozen=True, extra="forbid"):
+    """A file that its publisher lists and has no more."""
+
+    name: str
+    status: int
+    """404 or 410."""
+
+
 class DownloadResult(BaseModel, frozen=True, extra="forbid"):
     files: tuple[DownloadedFile, ...]
+    missing: tuple[MissingFile, ...] = ()
+    """No more of them than `max_missing_share` allows."""
+
+
+class FetchedFile(BaseModel, frozen=True, extra="forbid"):
+    """What became of one file among many: it is here, or why not."""
+
+    file: DownloadedFile | None = None
+    name: str
+    problem: str | None = None
+    missing_status: int | None = None
+    is_unreachable: bool = False
 
 
 def installed_python() -> InstalledPython:
@@ -139,7 +166,12 @@ def _cost(config: DownloadConfig) -> Cost:
 
 @step(policy="tracked", cost=_cost)
 def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
-    """Files lie under `files/` and are what their checksums say, or there is no output."""
+    """Files lie under `files/` and are what their checksums say, or there is no output.
+
+    Of many files that are fetched over HTTP each is kept as it comes: one that cannot be had costs none of the others,
+    and the next attempt asks for that one alone.
+    """
+    missing: tuple[MissingFile, ...] = ()
     match config.fetch:
         case Wheel():
             files = [_wheel(config.fetch, context)]
@@ -151,10 +183,10 @@ def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
             copy = functools.partial(_own_file, config.fetch.folder)
             files = context.map(copy, config.fetch.files, in_flight=config.files_in_flight, name="files")
         case HuggingFaceDataset():
-            files = _hub_files(config.fetch, context, in_flight=config.files_in_flight)
+            files, missing = _hub_files(config.fetch, context, in_flight=config.files_in_flight)
         case UrlIndex():
-            files = _indexed_files(config.fetch, context, in_flight=config.files_in_flight)
-    return DownloadResult(files=tuple(files))
+            files, missing = _indexed_files(config.fetch, context, in_flight=config.files_in_flight)
+    return DownloadResult(files=tuple(files), missing=missing)
 
 
 def _wheel(fetch: Wheel, context: StepContext) -> DownloadedFile:
@@ -186,7 +218,10 @@ def _url(fetch: Url, context: StepContext) -> DownloadedFile:
     return DownloadedFile(path=relative, name=fetch.file_name, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
 
 
-def _indexed_files(fetch: UrlIndex, context: StepContext, *, in_flight: int) -> list[DownloadedFile]:
+def _indexed_files(
+    fetch: UrlIndex, context: StepContext, *, in_flight: int
+) -> tuple[list[DownloadedFile], tuple[MissingFile, ...]]:
+    from runtime.text.fetch.failures import FailureNotes, file_key
     from runtime.text.fetch.http import list_index
 
     urls = list_index(
@@ -196,16 +231,70 @@ def _indexed_files(fetch: UrlIndex, context: StepContext, *, in_flight: int) -> 
         patterns=fetch.files,
         sha256=fetch.index_sha256,
     )
-    fetch_one = functools.partial(_indexed_file, f"{context.work_path}/parts")
-    return context.map(fetch_one, urls, in_flight=in_flight, name="files")
+    tries = FailureNotes(_notes(context)).tries()
+    fetch_one = functools.partial(_indexed_file, f"{context.work_path}/parts", _notes(context))
+    items = [(url, tries[file_key(url)]) for url in urls]
+    unreachable = _stop_if_nobody_answers()
+    fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=unreachable)
+    return _had_and_missing(context, fetched, fetch.max_missing_share)
 
 
-def _indexed_file(parts_path: str, url: str, path: str) -> DownloadedFile:
+def _indexed_file(parts_path: str, notes: str, item: tuple[str, int], path: str) -> FetchedFile:
     from runtime.text.fetch.http import fetch_url
 
-    name = url.rsplit("/", 1)[-1]
-    copied = fetch_url(url, f"{path}/{name}", parts_path=parts_path, sha256=None)
-    return _in_shard(path, urllib.parse.urlsplit(url).path.lstrip("/"), copied)
+    url, num_tries = item
+    name = urllib.parse.urlsplit(url).path.lstrip("/")
+
+    def fetch() -> DownloadedFile:
+        copied = fetch_url(url, f"{path}/{url.rsplit('/', 1)[-1]}", parts_path=parts_path, sha256=None)
+        return _in_shard(path, name, copied)
+
+    return _tried(fetch, notes, name, url, num_tries)
+
+
+def _notes(context: StepContext) -> str:
+    return f"{context.work_path}/failures"
+
+
+def _tried(fetch: Callable[[], DownloadedFile], notes: str, name: str, url: str, num_tries: int) -> FetchedFile:
+    """The file, or what is wrong with it: noted, so that the next attempt does not take this one's word for it."""
+    from runtime.text.fetch.errors import FetchError, MissingFileError, UnreachableError
+    from runtime.text.fetch.failures import FailureNotes
+
+    try:
+        return FetchedFile(file=fetch(), name=name)
+    except FetchError as error:
+        FailureNotes(notes).note(url, num_tries, str(error))
+        return FetchedFile(
+            name=name,
+            problem=str(error),
+            missing_status=error.status if isinstance(error, MissingFileError) else None,
+            is_unreachable=isinstance(error, UnreachableError),
+        )
+
+
+def _stop_if_nobody_answers() -> Callable[[int, FetchedFile], None]:
+    from runtime.text.fetch.failures import Unreachable
+
+    unreachable = Unreachable()
+    return lambda index, fetched: unreachable.count(fetched.problem, is_unreachable=fetched.is_unreachable)
+
+
+def _had_and_missing(
+    context: StepContext, fetched: Sequence[FetchedFile], max_missing_share: float
+) -> tuple[list[DownloadedFile], tuple[MissingFile, ...]]:
+    from runtime.text.fetch.failures import Failed, refuse_incomplete
+
+    failed = [Failed(file.name, file.problem, file.missing_status) for file in fetched if file.problem is not None]
+    for failure in failed:
+        context.log.warning("not fetched: %s", failure.problem)
+    refuse_incomplete(context.name, failed, len(fetched), max_missing_share=max_missing_share)
+    missing = tuple(
+        MissingFile(name=file.name, status=file.missing_status) for file in fetched if file.missing_status is not None
+    )
+    if missing:
+        context.log.warning("%d of %d files are missing, %g are allowed", len(missing), len(fetched), max_missing_share)
+    return [file.file for file in fetched if file.file is not None], missing
 
 
 def _stored(source: str, relative: str, context: StepContext, *, sha256: str | None) -> DownloadedFile:
@@ -226,24 +315,37 @@ def _own_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
     return _in_shard(path, file.name, copied)
 
 
-def _hub_files(fetch: HuggingFaceDataset, context: StepContext, *, in_flight: int) -> list[DownloadedFile]:
+def _hub_files(
+    fetch: HuggingFaceDataset, context: StepContext, *, in_flight: int
+) -> tuple[list[DownloadedFile], tuple[MissingFile, ...]]:
+    from runtime.text.fetch.failures import FailureNotes, file_key
     from runtime.text.fetch.hub import list_files
 
     files = list_files(fetch.repo, fetch.revision, fetch.files, repo_type="dataset")
-    fetch_one = functools.partial(_hub_file, f"{context.work_path}/parts")
-    return context.map(fetch_one, files, in_flight=in_flight, name="files")
+    tries = FailureNotes(_notes(context)).tries()
+    fetch_one = functools.partial(_hub_file, f"{context.work_path}/parts", _notes(context))
+    items = [(file, tries[file_key(file.url)]) for file in files]
+    unreachable = _stop_if_nobody_answers()
+    fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=unreachable)
+    return _had_and_missing(context, fetched, fetch.max_missing_share)
 
 
-def _hub_file(parts_path: str, file: tuple[str, int, str | None, str], path: str) -> DownloadedFile:
+def _hub_file(
+    parts_path: str, notes: str, item: tuple[tuple[str, int, str | None, str], int], path: str
+) -> FetchedFile:
     from runtime.text.fetch.http import fetch_url
     from runtime.text.fetch.hub import HubFile, request_headers
 
-    hub_file = HubFile(*file)
-    name = hub_file.name.rsplit("/", 1)[-1]
-    copied = fetch_url(
-        hub_file.url, f"{path}/{name}", parts_path=parts_path, sha256=hub_file.sha256, headers=request_headers()
-    )
-    return _in_shard(path, hub_file.name, copied)
+    hub_file, num_tries = HubFile(*item[0]), item[1]
+
+    def fetch() -> DownloadedFile:
+        name = hub_file.name.rsplit("/", 1)[-1]
+        copied = fetch_url(
+            hub_file.url, f"{path}/{name}", parts_path=parts_path, sha256=hub_file.sha256, headers=request_headers()
+        )
+        return _in_shard(path, hub_file.name, copied)
+
+    return _tried(fetch, notes, hub_file.name, hub_file.url, num_tries)
 
 
 def _in_shard(path: str, name: str, copied: "Copied") -> DownloadedFile:

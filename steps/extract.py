@@ -8,7 +8,14 @@ from pydantic import BaseModel, Field
 from marin_dag.errors import UserError
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.text.extraction.formats import Format
-from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, DocumentsShard, documents_fields
+from steps.documents import (
+    SAMPLES_PER_REASON,
+    SHARD_FILE,
+    DocumentsResult,
+    DocumentsShard,
+    documents_fields,
+    shard_fields,
+)
 from steps.download import DownloadResult
 
 ID_DIGITS = 12
@@ -126,12 +133,8 @@ def _extract_shard(
     documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin)
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
     return ExtractedShard(
-        num_documents=num_documents,
-        num_bytes=num_bytes,
-        dropped=dict(ledger.counts),
-        dropped_bytes=dict(ledger.num_bytes),
-        samples=tuple(ledger.samples),
+        **shard_fields(path, num_documents, num_bytes, ledger),
         left_out=tuple(sorted(ledger.left_out)),
         num_damaged=ledger.counts[DAMAGED_FILE],
-        damaged=tuple(sample["detail"] for sample in ledger.samples if sample["reason"] == DAMAGED_FILE),
+        damaged=tuple(sample["detail"] for sample in ledger.samples if sample["reason"] == DAMAGED_FILE)[:MESSAGES],
     )

@@ -8,7 +8,14 @@ from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.text.filter_rules import QualityScore, Rule
-from steps.documents import SAMPLES_PER_REASON, SHARD_FILE, DocumentsResult, DocumentsShard, documents_fields
+from steps.documents import (
+    SAMPLES_PER_REASON,
+    SHARD_FILE,
+    DocumentsResult,
+    DocumentsShard,
+    documents_fields,
+    shard_fields,
+)
 from steps.train_quality_classifier import QualityClassifierResult
 
 if TYPE_CHECKING:
@@ -84,13 +91,7 @@ def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: 
     ledger = DropLedger(SAMPLES_PER_REASON)
     quality = None if model is None else QualityModel.load(model)
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, quality, ledger))
-    return DocumentsShard(
-        num_documents=num_documents,
-        num_bytes=num_bytes,
-        dropped=dict(ledger.counts),
-        dropped_bytes=dict(ledger.num_bytes),
-        samples=tuple(ledger.samples),
-    )
+    return DocumentsShard(**shard_fields(path, num_documents, num_bytes, ledger))
 
 
 def _passing(

@@ -7,8 +7,9 @@ probability 1 - (1 - s**r)**b (Leskovec, Rajaraman, Ullman, Mining of Massive Da
 b=14, r=8 on 5-grams (arXiv:2406.17557, appendix E.1). There a shared band alone is a duplicate; here the whole
 signature must agree too, which takes the chance out of what is dropped.
 
-Documents of several sources are numbered through, those that come first in the lower numbers: the lowest stays. Bands
-are compared apart from each other, so that no process needs the signatures of all documents.
+Documents of several sources are numbered through, those that come first in the lower numbers: the lowest stays
+(`runtime.text.clusters`). Bands, and ranges of the keys of a band, are compared apart from each other, so that no
+process needs the signatures of all documents.
 """
 
 import hashlib
@@ -30,14 +31,6 @@ class Signatures(NamedTuple):
     """bytes32, SHA-256 of the text."""
     minhash: np.ndarray
     """uint32[documents, num_hashes]."""
-
-
-class Cluster(NamedTuple):
-    """Documents that say the same, ascending; only those that are dropped for the one that stays."""
-
-    kept: int
-    exact: tuple[int, ...]
-    near: tuple[int, ...]
 
 
 def signatures(texts: Sequence[str], parameters: MinHash) -> Signatures:
@@ -85,19 +78,21 @@ def band_keys(minhashes: np.ndarray, parameters: MinHash) -> np.ndarray:
 
 
 def text_keys(exact: np.ndarray) -> np.ndarray:
-    """uint64[documents]: the first 8 bytes of the SHA-256, enough to set copies side by side."""
-    return np.ascontiguousarray(exact).view("<u8")[:: exact.itemsize // 8]
+    """uint64[documents, 4]: the SHA-256 in words; the first sets copies side by side, two tell texts apart."""
+    return np.ascontiguousarray(exact).view("<u8").reshape(len(exact), 4)
 
 
-def copies(exact: np.ndarray) -> np.ndarray:
-    """int64[pairs, 2]: each document that is not the first of its text, with that first one before it."""
-    _, first, inverse = np.unique(exact, return_index=True, return_inverse=True)
-    originals = first[inverse.reshape(-1)] if len(exact) else np.empty(0, np.int64)
-    others = np.flatnonzero(originals != np.arange(len(exact)))
-    return np.stack([originals[others], others], axis=1).astype(np.int64)
+def copies(keys: np.ndarray, marks: np.ndarray, documents: np.ndarray) -> np.ndarray:
+    """int64[pairs, 2]: each document that is not the first of its key and mark, with that first one before it."""
+    order = np.lexsort((documents, marks, keys))
+    keys, marks, documents = keys[order], marks[order], documents[order]
+    begins = np.ones(len(order), bool)
+    begins[1:] = (keys[1:] != keys[:-1]) | (marks[1:] != marks[:-1])
+    first = documents[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
+    return np.stack([first[~begins], documents[~begins]], axis=1).astype(np.int64)
 
 
-def band_mates(keys: np.ndarray, texts: np.ndarray) -> np.ndarray:
+def band_mates(keys: np.ndarray, texts: np.ndarray, documents: np.ndarray) -> np.ndarray:
     """int64[pairs, 2] of documents of different texts that share a key of one band, lower number first.
 
     In a bucket each text is compared with the first of the bucket and with the one before it, not with all: a bucket of
@@ -105,15 +100,15 @@ def band_mates(keys: np.ndarray, texts: np.ndarray) -> np.ndarray:
     """
     if not len(keys):
         return np.empty((0, 2), np.int64)
-    order = np.lexsort((texts, keys))
-    keys, texts = keys[order], texts[order]
+    order = np.lexsort((documents, texts, keys))
+    keys, texts, documents = keys[order], texts[order], documents[order]
     is_copy = np.concatenate([[False], (keys[1:] == keys[:-1]) & (texts[1:] == texts[:-1])])
-    order, keys = order[~is_copy], keys[~is_copy]
+    documents, keys = documents[~is_copy], keys[~is_copy]
     same = keys[1:] == keys[:-1]
     begins = np.concatenate([[True], ~same])
-    first_of_bucket = order[np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))]
-    before = np.stack([order[:-1][same], order[1:][same]], axis=1)
-    first = np.stack([first_of_bucket[1:][same], order[1:][same]], axis=1)
+    first_of_bucket = documents[np.maximum.accumulate(np.where(begins, np.arange(len(documents)), 0))]
+    before = np.stack([documents[:-1][same], documents[1:][same]], axis=1)
+    first = np.stack([first_of_bucket[1:][same], documents[1:][same]], axis=1)
     return np.unique(np.sort(np.concatenate([before, first]).astype(np.int64), axis=1), axis=0)
 
 
@@ -122,28 +117,6 @@ def agreeing(pairs: np.ndarray, documents: np.ndarray, minhashes: np.ndarray, pa
     places = np.searchsorted(documents, pairs)
     agreement = [np.mean(minhashes[block[:, 0]] == minhashes[block[:, 1]], axis=1) for block in _blocks(places, 65_536)]
     return pairs[np.concatenate([np.empty(0), *agreement]) >= parameters.min_similarity]
-
-
-def clusters(exact: np.ndarray, near: np.ndarray, *, first_own: int = 0) -> list[Cluster]:
-    """The clusters of pairs, by the number of the document that stays; documents below `first_own` are not dropped.
-
-    Args:
-        exact: int64[pairs, 2], each copy with the first document of its text, which has the lower number.
-        near: int64[pairs, 2] of documents that are nearly equal.
-        first_own: Number of the first document that may be dropped; those before it are of other sources.
-    """
-    parents: dict[int, int] = {}
-    first_with_text: dict[int, int] = dict(exact[:, ::-1].tolist())
-    for left, right in np.concatenate([exact, near]).tolist():
-        _join(parents, left, right)
-    members: dict[int, tuple[list[int], list[int]]] = {}
-    for index in sorted(parents):
-        root = _root(parents, index)
-        if root != index and index >= first_own:
-            # Exact only if the very text that stays: a copy of a near duplicate is a near duplicate.
-            exact_members, near_members = members.setdefault(root, ([], []))
-            (exact_members if first_with_text.get(index) == root else near_members).append(index)
-    return [Cluster(kept, tuple(same), tuple(rest)) for kept, (same, rest) in sorted(members.items())]
 
 
 def _whole_text_keys(batch: TextBatch, documents: np.ndarray) -> np.ndarray:
@@ -158,18 +131,3 @@ def _hash_functions(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _blocks(values: np.ndarray, size: int) -> Iterable[np.ndarray]:
     return (values[start : start + size] for start in range(0, len(values), size))
-
-
-def _root(parents: dict[int, int], index: int) -> int:
-    while parents[index] != index:
-        parents[index] = parents[parents[index]]
-        index = parents[index]
-    return index
-
-
-def _join(parents: dict[int, int], left: int, right: int) -> None:
-    """The lower number becomes the root, so that the first document of a cluster is the one that stays."""
-    parents.setdefault(left, left)
-    parents.setdefault(right, right)
-    low, high = sorted((_root(parents, left), _root(parents, right)))
-    parents[high] = low

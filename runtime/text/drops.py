@@ -35,18 +35,32 @@ class DropLedger:
         self.left_out.add(reason)
         self.drop(reason, document_id=document_id, detail=detail, text="")
 
-    def merge(self, counts: Mapping[str, int], num_bytes: Mapping[str, int], samples: Iterable[dict[str, str]]) -> None:
-        """Adds the ledger of a later shard."""
+    def merge(self, counts: Mapping[str, int], num_bytes: Mapping[str, int]) -> None:
+        """Adds what another ledger has counted."""
+        self.counts.update(counts)
+        self.num_bytes.update(num_bytes)
+
+    def lacks_samples_of(self, reasons: Iterable[str]) -> bool:
+        """Whether a ledger that counted these reasons has samples that this one still keeps."""
+        kept = Counter(sample["reason"] for sample in self.samples)
+        return any(kept[reason] < self.samples_per_reason for reason in reasons)
+
+    def add_samples(self, samples: Iterable[dict[str, str]]) -> None:
+        """Adds those of a later shard."""
         kept = Counter(sample["reason"] for sample in self.samples)
         for sample in samples:
             if kept[sample["reason"]] < self.samples_per_reason:
                 self.samples.append(sample)
                 kept[sample["reason"]] += 1
-        self.counts.update(counts)
-        self.num_bytes.update(num_bytes)
 
     def write(self, path: str) -> None:
         """JSON lines, reasons in alphabetical order and within a reason in document order."""
         with fsspec.open(path, "wb", auto_mkdir=True) as file:
             for sample in sorted(self.samples, key=lambda sample: sample["reason"]):
                 file.write(json.dumps(sample, ensure_ascii=False).encode() + b"\n")
+
+
+def read_samples(path: str) -> list[dict[str, str]]:
+    """What `DropLedger.write` wrote."""
+    with fsspec.open(path, "rb") as file:
+        return [json.loads(line) for line in file]

@@ -1,19 +1,23 @@
-"""Signatures on disk: written shard by shard, read band by band, over as many shards and sources as there are.
+"""Signatures on disk: written shard by shard, read by ranges of keys, over as many shards and sources as there are.
 
-A shard's folder holds `exact.npy`, `minhash.npy`, `bands.npy` and `ids.json`. Documents of a list of such folders are
+A shard's folder holds `minhash.npy`, `ids.json` and files of keys (`runtime.text.key_files`): `text.bin`, by the
+SHA-256 of the text, and `band-NN.bin` for each band, by the hashes of the band. Documents of a list of such folders are
 numbered through; a file of the rows that stayed leaves the others out of the numbers.
 """
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import fsspec
 import numpy as np
 
 from runtime.text.dedup import agreeing, band_keys, band_mates, copies, signatures, text_keys
+from runtime.text.key_files import ALL_BUCKETS, Buckets, read_keys, records, write_keys
 from runtime.text.minhash import MinHash
 
 NO_PAIRS = np.empty((0, 2), np.int64)
+TEXT = "text"
 
 
 class SignatureWriter:
@@ -32,12 +36,27 @@ class SignatureWriter:
     def write(self, folder: str) -> int:
         """Writes the folder; returns the number of documents."""
         exact, minhash = (np.concatenate(part) for part in zip(*self._parts, strict=True))
-        _save(f"{folder}/exact.npy", exact)
+        texts, rows = text_keys(exact), np.arange(len(exact))
         _save(f"{folder}/minhash.npy", minhash)
-        _save(f"{folder}/bands.npy", band_keys(minhash, self._parameters))
+        write_keys(f"{folder}/{TEXT}.bin", records(texts[:, 0], texts[:, 1], rows))
+        for band, keys in enumerate(band_keys(minhash, self._parameters)):
+            write_keys(f"{folder}/{band_name(band)}.bin", records(keys, texts[:, 0], rows))
         with fsspec.open(f"{folder}/ids.json", "wb", auto_mkdir=True) as file:
             file.write(json.dumps(self._ids, ensure_ascii=False).encode())
         return len(self._ids)
+
+
+def band_name(band: int) -> str:
+    """The file of keys of a band, without its ending."""
+    return f"band-{band:02d}"
+
+
+class Keys(NamedTuple):
+    """Keys of one range over many shards, with the numbers of their documents; uint64, uint64, int64."""
+
+    keys: np.ndarray
+    marks: np.ndarray
+    documents: np.ndarray
 
 
 class SignatureFile:
@@ -45,47 +64,58 @@ class SignatureFile:
 
     def __init__(self, folder: str, kept: str | None) -> None:
         self._folder = folder
-        self._rows = None if kept is None else np.flatnonzero(_load(kept))
-        self._length = len(self.exact()) if self._rows is None else len(self._rows)
+        self._kept = kept
+        self._length = _num_rows(f"{folder}/minhash.npy") if kept is None else int(np.count_nonzero(_load(kept)))
 
     def __len__(self) -> int:
         return self._length
 
-    def exact(self) -> np.ndarray:
-        """V32[documents]: SHA-256 of the texts."""
-        return self._of(_load(f"{self._folder}/exact.npy"))
-
-    def bands(self, bands: Sequence[int]) -> np.ndarray:
-        """uint64[bands, documents]."""
-        return np.stack([self._of(band) for band in _load(f"{self._folder}/bands.npy")[list(bands)]])
+    def keys(self, name: str, buckets: Buckets) -> Keys:
+        """The keys of one file in this range; documents are places in this shard."""
+        found = read_keys(f"{self._folder}/{name}.bin", buckets)
+        places = found["row"].astype(np.int64)
+        if self._kept is not None:
+            kept = _load(self._kept)
+            stays = kept[places]
+            found, places = found[stays], (np.cumsum(kept) - 1)[places[stays]]
+        return Keys(found["key"], found["mark"], places)
 
     def minhash(self, places: np.ndarray) -> np.ndarray:
         """uint32[places, hashes] of the documents at `places`."""
-        return self._of(_load(f"{self._folder}/minhash.npy"))[places]
+        return _load(f"{self._folder}/minhash.npy")[self._rows_of(places)]
 
     def ids(self, places: np.ndarray) -> list[str]:
         """Ids of the documents at `places`."""
         with fsspec.open(f"{self._folder}/ids.json", "rb") as file:
             ids = json.load(file)
-        rows = places if self._rows is None else self._rows[places]
-        return [ids[row] for row in rows]
+        return [ids[row] for row in self._rows_of(places)]
 
-    def _of(self, values: np.ndarray) -> np.ndarray:
-        return values if self._rows is None else values[self._rows]
-
-
-def exact_pairs(files: Sequence[SignatureFile]) -> np.ndarray:
-    """Copies with the first document of their text; holds 32 bytes a document."""
-    return copies(np.concatenate([file.exact() for file in files])) if files else NO_PAIRS
+    def _rows_of(self, places: np.ndarray) -> np.ndarray:
+        return places if self._kept is None else np.flatnonzero(_load(self._kept))[places]
 
 
-def near_pairs(files: Sequence[SignatureFile], bands: Sequence[int], parameters: MinHash) -> np.ndarray:
-    """Pairs that meet in one of the bands and agree enough; holds 8 bytes a document and band."""
+def keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets = ALL_BUCKETS) -> Keys:
+    """Keys of all files in this range; holds 24 bytes a key."""
+    parts = [
+        found._replace(documents=found.documents + start)
+        for start, file in zip(starts_of(files), files, strict=False)
+        for found in [file.keys(name, buckets)]
+    ]
+    return Keys(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def exact_pairs(files: Sequence[SignatureFile], buckets: Buckets = ALL_BUCKETS) -> np.ndarray:
+    """Copies with the first document of their text: texts whose SHA-256 agree in 128 bits."""
+    return copies(*keys_of(files, TEXT, buckets)) if files else NO_PAIRS
+
+
+def near_pairs(
+    files: Sequence[SignatureFile], bands: Sequence[int], parameters: MinHash, buckets: Buckets = ALL_BUCKETS
+) -> np.ndarray:
+    """Pairs that meet in one of the bands and agree enough."""
     if not files or not bands:
         return NO_PAIRS
-    keys = np.concatenate([file.bands(bands) for file in files], axis=1)
-    texts = np.concatenate([text_keys(file.exact()) for file in files])
-    pairs = np.unique(np.concatenate([band_mates(band, texts) for band in keys]), axis=0)
+    pairs = np.unique(np.concatenate([band_mates(*keys_of(files, band_name(band), buckets)) for band in bands]), axis=0)
     documents = np.unique(pairs)
     found = [file.minhash(places) for file, places in _by_file(files, documents)]
     if not found:
@@ -109,9 +139,9 @@ def write_pairs(path: str, pairs: np.ndarray) -> None:
     _save(path, pairs.astype(np.int64))
 
 
-def read_pairs(paths: Sequence[str]) -> np.ndarray:
-    """Pairs of all files, each once, ascending."""
-    return np.unique(np.concatenate([NO_PAIRS, *(_load(path) for path in paths)]), axis=0)
+def read_pairs(path: str) -> np.ndarray:
+    """What `write_pairs` wrote."""
+    return _load(path)
 
 
 def _by_file(files: Sequence[SignatureFile], documents: np.ndarray) -> list[tuple[SignatureFile, np.ndarray]]:
@@ -130,3 +160,10 @@ def _save(path: str, values: np.ndarray) -> None:
 def _load(path: str) -> np.ndarray:
     with fsspec.open(path, "rb") as file:
         return np.load(file)
+
+
+def _num_rows(path: str) -> int:
+    with fsspec.open(path, "rb") as file:
+        np.lib.format.read_magic(file)
+        shape, _, _ = np.lib.format.read_array_header_1_0(file)
+    return int(shape[0])

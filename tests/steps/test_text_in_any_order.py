@@ -1,22 +1,30 @@
-"""Pins down: the steps over documents write the same bytes whichever worker ends first, and hold a part of a shard."""
+"""Pins down: every step over documents writes the same bytes on one worker and on many, in a memory that stays flat."""
 
 import concurrent.futures
 import dataclasses
+import gc
+import json
 import random
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from marin_dag.fields import markers
 from marin_dag.inputs import Input
-from runtime.text.documents import Document, write_documents
-from runtime.text.filter_rules import C4Lines, Length, QualityScore
+from runtime.text.documents import Document, read_documents, write_documents
+from runtime.text.extraction.formats import JsonLines
+from runtime.text.filter_rules import BadWords, Length
+from runtime.text.spans import RepeatedSpans
+from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
+from steps.dedup_spans import DedupSpansConfig, dedup_spans
 from steps.documents import DocumentsResult
+from steps.download import DownloadedFile, DownloadResult
+from steps.extract import ExtractConfig, extract
 from steps.filter import FilterConfig, _filter_shard, filter_documents
-from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
-
-WORDS = "toy wound window morning sea alone walked wooden key child play gentle river valley boats farmers".split()  # noqa: SIM905
+from tests.steps import text_chain
+from tests.steps.text_chain import WORDS
 
 
 @dataclasses.dataclass
@@ -25,61 +33,65 @@ class Workers:
 
     context: object
     num_workers: int
+    begun: set
 
     def __getattr__(self, name):
         return getattr(self.context, name)
 
-    def map(self, function, items, *, in_flight, name="shards"):
+    def map(self, function, items, *, in_flight, name="shards", on_finished=lambda index, result: None):
         items = list(items)
+        self.begun.add(f"{self.context.name}/{name}")
         order = random.Random(self.num_workers).sample(range(len(items)), len(items))
         with concurrent.futures.ThreadPoolExecutor(self.num_workers) as pool:
             begun = {
                 index: pool.submit(function, items[index], f"{self.output_path}/{name}/{index:05d}") for index in order
             }
+        for index in order:
+            on_finished(index, begun[index].result())
         return [begun[index].result() for index in range(len(items))]
 
 
-def shards(folder):
-    chance = random.Random(0)
-    texts = [" ".join(chance.choices(WORDS, k=40)) + "." for _ in range(60)]
-    texts += [texts[3], texts[7].upper(), f"{texts[11]} And one more.", "short.", "no end"]
-    chance.shuffle(texts)
-    counts = []
-    for index in range(5):
-        rows = [Document(f"{index}/{number}", text, "toys") for number, text in enumerate(texts[index::5])]
-        counts.append(write_documents(str(folder / f"{index}.parquet"), rows))
-    result = DocumentsResult(
-        shards=tuple(f"{index}.parquet" for index in range(5)),
-        num_documents=sum(count for count, _ in counts),
-        num_bytes=sum(size for _, size in counts),
-        dropped={},
-    )
-    return Input(None, name="toys", digest="e" * 64, path=str(folder), result=result)
-
-
-def chain(folder, given, num_workers, context_of):
-    def run(kind, config, name):
+def ended(folder, corpus, num_workers, context_of):
+    """What every step of the chain writes and returns, and the maps that ran."""
+    inputs, results, begun = {}, {}, set()
+    for name, step in text_chain.chain(corpus).items():
         output = folder / name
         output.mkdir(parents=True)
-        result = kind.function(config, Workers(context_of(name, str(output)), num_workers))
-        return Input(None, name=name, digest="d" * 64, path=str(output), result=result)
+        result = step.kind.function(
+            bound(step.config, inputs), Workers(context_of(name, str(output)), num_workers, begun)
+        )
+        inputs[step.digest] = Input(None, name=name, digest=step.digest, path=str(output), result=result)
+        results[name] = result
+    files = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return files, results, begun
 
-    training = TrainQualityClassifierConfig(positives=(given,), negatives=(given,), table_bits=8, held_out_share=0.2)
-    classifier = run(train_quality_classifier, training, "classifier")
-    rules = (C4Lines(), Length(min_words=5), QualityScore(keep_fraction=1.0))
-    kept = run(filter_documents, FilterConfig(documents=given, rules=rules, quality_classifier=classifier), "filter")
-    run(dedup, DedupConfig(documents=kept, keys_per_task=100), "dedup")
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+def bound(config, inputs):
+    """A config with the outputs of other steps, as the engine binds them."""
+
+    def of(value):
+        if isinstance(value, Input):
+            return inputs[value.step.digest]
+        return tuple(map(of, value)) if isinstance(value, tuple) else value
+
+    return config.model_copy(update={name: of(getattr(config, name)) for name in markers(type(config))})
 
 
 @pytest.mark.parametrize("num_workers", [2, 16])
-def test_filter_classifier_and_dedup_write_the_same_bytes_on_one_worker_and_on_many(tmp_path, num_workers, context_of):
-    given = shards(tmp_path / "given")
-    one = chain(tmp_path / "one", given, 1, context_of)
-    many = chain(tmp_path / "many", given, num_workers, context_of)
-    # What names where it lies is read by nobody: clusters, signatures, pairs and shards must agree to the byte.
+def test_every_step_writes_the_same_bytes_on_one_worker_and_on_many(tmp_path, num_workers, context_of):
+    text_chain.write_corpus(tmp_path / "corpus")
+    one = ended(tmp_path / "one", str(tmp_path / "corpus"), 1, context_of)
+    many = ended(tmp_path / "many", str(tmp_path / "corpus"), num_workers, context_of)
     assert one == many
-    assert any("clusters" in path.name for path in map(Path, one))
+    assert one[2] == set(text_chain.MAPS)
+
+
+def peak_of(action):
+    tracemalloc.start()
+    action()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return most
 
 
 def test_a_shard_of_twice_the_size_takes_no_more_memory_to_filter(tmp_path, monkeypatch):
@@ -92,11 +104,108 @@ def test_a_shard_of_twice_the_size_takes_no_more_memory_to_filter(tmp_path, monk
             Document(str(number), " ".join(chance.choices(WORDS, k=400)), "toys") for number in range(num_documents)
         )
         write_documents(shard, rows)
-        tracemalloc.start()
-        _filter_shard((Length(min_words=5),), None, shard, str(tmp_path / f"out-{num_documents}"))
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return most
+        return peak_of(
+            lambda: _filter_shard((Length(min_words=5),), None, shard, str(tmp_path / f"out-{num_documents}"))
+        )
 
     peak(64)  # what is loaded once
     assert peak(1_024) < 1.2 * peak(512)
+
+
+SHARD_DOCUMENTS = 50
+FEW_NO = BadWords(words=("boats boats", "key key"))
+
+
+def shards(folder, count):
+    """Shards of 50 documents of 10 lines; of each shard a tenth are copies, a tenth near copies, all share a banner."""
+    chance = random.Random(0)
+    num_bytes = 0
+    for index in range(count):
+        lines = [[" ".join(chance.choices(WORDS, k=30)) + "." for _ in range(10)] for _ in range(SHARD_DOCUMENTS)]
+        for place in range(5):
+            lines[place + 10] = lines[place]
+            lines[place + 20] = [*lines[place][:9], "And so it goes on and on."]
+        banner = ["This site uses cookies.", "Accept them all now.", "Or go away from here."]
+        texts = ("\n".join([*text, *banner]) for text in lines)
+        rows = [Document(f"{index}/{number}", text, "toys") for number, text in enumerate(texts)]
+        num_bytes += write_documents(str(folder / f"{index:05d}.parquet"), rows)[1]
+    result = DocumentsResult(
+        shards=tuple(f"{index:05d}.parquet" for index in range(count)),
+        num_documents=count * SHARD_DOCUMENTS,
+        num_bytes=num_bytes,
+        dropped={},
+    )
+    return Input(None, name="toys", digest="e" * 64, path=str(folder), result=result)
+
+
+@pytest.fixture(scope="module")
+def fewer_and_more(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    return [shards(folder / str(count), count) for count in (1, 8, 16)]
+
+
+def downloaded(documents):
+    """The same texts as files of JSON lines."""
+    folder, files = Path(documents.path), []
+    for shard in documents.result.shards:
+        lines = (json.dumps({"text": document.text}) + "\n" for document in read_documents([documents.join(shard)]))
+        path = folder / f"{shard}.jsonl"
+        path.write_text("".join(lines))
+        file = {"path": path.name, "name": path.name, "sha256": "0" * 64, "size_in_bytes": path.stat().st_size}
+        files.append(DownloadedFile(**file))
+    return Input(None, name="files", digest="d" * 64, path=str(folder), result=DownloadResult(files=tuple(files)))
+
+
+CONFIGS = {
+    "extract": (extract, lambda given, items: ExtractConfig(download=downloaded(given), formats=(JsonLines(),))),
+    "filter": (filter_documents, lambda given, items: FilterConfig(documents=given, rules=(FEW_NO,))),
+    "dedup": (dedup, lambda given, items: DedupConfig(documents=given, keys_per_task=400)),
+    "spans": (
+        dedup_spans,
+        lambda given, items: DedupSpansConfig(documents=given, spans=RepeatedSpans(), keys_per_task=1_000),
+    ),
+    "decontaminate": (
+        decontaminate, lambda given, items: DecontaminateConfig(documents=given, evaluation_items=items),
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass
+class OneByOne:
+    """A context whose shards run one after the other, with what each leaves behind in cycles taken away."""
+
+    context: object
+
+    def __getattr__(self, name):
+        return getattr(self.context, name)
+
+    def map(self, function, items, *, in_flight, name="shards"):
+        results = []
+        for index, item in enumerate(items):
+            results.append(function(item, f"{self.output_path}/{name}/{index:05d}"))
+            gc.collect()
+        return results
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_twice_the_shards_take_no_more_memory(name, fewer_and_more, tmp_path, context_of):
+    kind, config_of = CONFIGS[name]
+    output = tmp_path / "items"
+    output.mkdir()
+    context = context_of("items", str(output))
+    result = text_chain.items.function(text_chain.ItemsConfig(question=text_chain.ITEM), context)
+    items = Input(None, name="items", digest="f" * 64, path=str(output), result=result)
+    peaks = []
+    gc.collect()
+    gc.freeze()
+    for given in fewer_and_more:  # the first loads what is loaded once
+        folder = tmp_path / str(given.result.num_documents)
+        folder.mkdir()
+        step = OneByOne(context_of(name, str(folder)))
+        peaks.append(peak_of(lambda given=given, step=step: kind.function(config_of(given, items), step)))
+    gc.unfreeze()
+    _, few, many = peaks
+    # What is left is the results of the shards, 2 KB each, and a few numbers for each duplicate.
+    added = fewer_and_more[2].result.num_bytes - fewer_and_more[1].result.num_bytes
+    assert many - few < 0.05 * added
+    assert many < 1.2 * few

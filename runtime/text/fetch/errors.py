@@ -14,3 +14,14 @@ class ChecksumError(FetchError):
 
 class UnreachableError(FetchError, ConnectionError):
     """Nobody answered, or not now; trying again later may help."""
+
+
+class MissingFileError(FetchError):
+    """The server says that there is no such file, now and for good."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message, status)
+        self.status = status
+
+    def __str__(self) -> str:
+        return str(self.args[0])

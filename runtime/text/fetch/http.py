@@ -6,6 +6,7 @@ a file never meet.
 """
 
 import dataclasses
+import email.utils
 import fnmatch
 import gzip
 import hashlib
@@ -20,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import fsspec
 
 from runtime.text.fetch.copy import CHUNK_BYTES, Copied, wrong_checksum
-from runtime.text.fetch.errors import FetchError, UnreachableError
+from runtime.text.fetch.errors import FetchError, MissingFileError, UnreachableError
 
 ResultT = TypeVar("ResultT")
 
@@ -187,15 +188,23 @@ class _Session:
         if status in (401, 403):
             return FetchError(f"{answer}; it wants a login or an accepted licence. Set the access token and run again.")
         if status in (404, 410):
-            return FetchError(f"{answer}; there is no such file. Check the address and the revision in the recipe.")
+            missing = f"{answer}; there is no such file. Check the address and the revision in the recipe."
+            return MissingFileError(missing, status)
         return FetchError(f"{answer}; trying again would not help.")
 
 
 def _asked_wait(retry_after: str | None) -> float:
-    """Seconds that a server asks to be left alone for (RFC 9110, section 10.2.3); 0 for a date."""
-    if retry_after is None or not retry_after.strip().isdigit():
-        return 0.0
-    return min(float(retry_after), MAX_ASKED_WAIT_SECONDS)
+    """Seconds that a server asks to be left alone for, told as a number or as a date (RFC 9110, section 10.2.3)."""
+    asked = (retry_after or "").strip()
+    if asked.isdigit():
+        seconds = float(asked)
+    else:
+        try:
+            until = email.utils.parsedate_to_datetime(asked)
+        except ValueError:  # neither of the two, or not there
+            return 0.0
+        seconds = until.timestamp() - time.time()
+    return min(max(seconds, 0.0), MAX_ASKED_WAIT_SECONDS)
 
 
 def _size(path: str) -> int | None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.text.dedup import clusters, minhash, signatures
+from runtime.text.clusters import Components, clusters, dropped
+from runtime.text.dedup import minhash, signatures
+from runtime.text.key_files import ranges
 from runtime.text.minhash import MinHash
 from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, near_pairs
 
@@ -48,9 +50,15 @@ def found(texts, parameters=PARAMETERS):
     return clusters_of([written(texts, parameters)], parameters)
 
 
-def clusters_of(files, parameters=PARAMETERS, first_own=0, tasks=1):
-    near = [near_pairs(files, range(part, parameters.num_bands, tasks), parameters) for part in range(tasks)]
-    return clusters(exact_pairs(files), np.unique(np.concatenate(near), axis=0), first_own=first_own)
+def clusters_of(files, parameters=PARAMETERS, first_own=0, tasks=1, num_ranges=1):
+    components = Components()
+    exact = [exact_pairs(files, buckets) for buckets in ranges(num_ranges, 1)]
+    components.join(np.concatenate(exact))
+    for part in range(tasks):
+        for buckets in ranges(num_ranges, 1):
+            components.join(near_pairs(files, range(part, parameters.num_bands, tasks), parameters, buckets))
+    found = dropped(components, np.concatenate(exact), first_own=first_own)
+    return [cluster for block in clusters(found, documents_per_block=2) for cluster in block]
 
 
 def test_an_exact_copy_is_dropped_for_the_first():
@@ -76,9 +84,24 @@ def test_texts_shorter_than_an_ngram_equal_only_themselves():
 VERSIONS = [text(1), edited(1, 3), text(2), text(1), edited(2, 2), "", "", text(3), edited(1, 3), edited(2, 5)]
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 5, 14])
-def test_clusters_do_not_depend_on_how_many_tasks_share_the_bands(tasks):
-    assert clusters_of([written(VERSIONS)], tasks=tasks) == found(VERSIONS) != []
+@pytest.mark.parametrize(("tasks", "num_ranges"), [(1, 1), (2, 3), (5, 1), (14, 64)])
+def test_clusters_do_not_depend_on_how_many_tasks_share_the_bands_and_their_keys(tasks, num_ranges):
+    assert clusters_of([written(VERSIONS)], tasks=tasks, num_ranges=num_ranges) == found(VERSIONS) != []
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] != pair[1]), max_size=20))
+def test_components_are_what_pairs_connect_in_whatever_parts_they_come(pairs):
+    parts = [np.array(pairs[place : place + 3], np.int64).reshape(-1, 2) for place in range(0, len(pairs) + 1, 3)]
+    components = Components()
+    for part in parts:
+        components.join(part)
+    roots = {document: {document} for pair in pairs for document in pair}
+    for left, right in pairs:
+        together = roots[left] | roots[right]
+        roots |= dict.fromkeys(together, together)
+    assert dict(zip(components.documents.tolist(), components.roots.tolist(), strict=True)) == {
+        document: min(members) for document, members in roots.items()
+    }
 
 
 @pytest.mark.parametrize("cut", range(1, len(VERSIONS)))

@@ -1,5 +1,6 @@
 """Pins down: a file comes whole and verified or not at all, in parts that are never fetched twice."""
 
+import email.utils
 import hashlib
 import http.server
 import threading
@@ -130,6 +131,14 @@ def test_a_server_that_asks_for_time_is_given_it(server, tmp_path, asked, waits)
     waited = []
     fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
     assert waited == waits
+
+
+def test_a_date_until_which_a_server_wants_to_be_left_alone_is_kept(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
+    server.failures, server.retry_after = [429, 503], email.utils.formatdate(1_000_000_030, usegmt=True)
+    waited = []
+    fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+    assert waited == [30.0, 30.0]
 
 
 def test_a_server_that_stays_in_trouble_is_named(server, tmp_path):

@@ -1,0 +1,96 @@
+"""Spans: three sentences in a row that stand elsewhere in the corpus too (C4, arXiv:1910.10683, section 2.2).
+
+"We discarded all but one of any three-sentence span occurring more than once in the data set." Here, to the letter:
+
+- A sentence ends behind one of . ! ? … 。 ！ ？, with the quotation marks and brackets behind it, where white space or
+  the end of the text follows; and at the end of a line. (C4's come from a model of English.)
+- Two spans are equal if their sentences are, in lower case and with every run of white space as one space.
+- A span of fewer than `min_words` words is none: C4's lines have three words at least, and three closing brackets say
+  nothing.
+- Spans are in order of document, and in a document of position. A span repeats another if it equals one that comes
+  before it and does not overlap it. The sentences of spans that repeat another go; what is left keeps its order.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+SENTENCES_PER_SPAN = 3
+_SENTENCE = re.compile(r"""\S(?:[^\n]*?[.!?…。！？]["'”’»)\]]*(?=\s|$)|[^\n]*)""")
+
+
+@dataclasses.dataclass(frozen=True)
+class RepeatedSpans:
+    """Removal of spans that stand elsewhere, as an option of dedup."""
+
+    min_words: int = 9
+    """Of the whole span."""
+    min_sentences_left: int = 3
+    """A document that lost sentences and has fewer left is dropped."""
+
+    def __post_init__(self) -> None:
+        for field in ("min_words", "min_sentences_left"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"RepeatedSpans.{field} is {getattr(self, field)}; it must be 1 or more.")
+
+
+class Sentence(NamedTuple):
+    """Where a sentence stands, without the white space around it; positions are characters."""
+
+    start: int
+    end: int
+
+
+def sentences(text: str) -> list[Sentence]:
+    """The sentences of a text, in order."""
+    found = []
+    for match in _SENTENCE.finditer(text):
+        trimmed = match.group().rstrip()
+        found.append(Sentence(match.start(), match.start() + len(trimmed)))
+    return found
+
+
+def span_keys(text: str, rule: RepeatedSpans) -> tuple[int, np.ndarray]:
+    """How many sentences a text has, and V16[sentences - 2]: a key for the span that begins at each.
+
+    Keys are 128 bits of BLAKE2b; a span of too few words has the key 0.
+    """
+    found = sentences(text)
+    words = [text[sentence.start : sentence.end].lower().split() for sentence in found]
+    digests = [_digest(" ".join(of_sentence).encode(errors="surrogatepass")) for of_sentence in words]
+    keys = bytearray()
+    for first in range(max(0, len(found) - SENTENCES_PER_SPAN + 1)):
+        span = range(first, first + SENTENCES_PER_SPAN)
+        long = sum(len(words[place]) for place in span) >= rule.min_words
+        keys += _digest(b"".join(digests[place] for place in span)) if long else bytes(16)
+    return len(found), np.frombuffer(bytes(keys), "<u8").reshape(-1, 2)
+
+
+def without_sentences(text: str, gone: Sequence[bool]) -> str:
+    """A text without these of its sentences; where some went, the widest of the gaps around them stays."""
+    found = sentences(text)
+    kept = [place for place in range(len(found)) if not gone[place]]
+    if not kept:
+        return ""
+    parts = [text[found[kept[0]].start : found[kept[0]].end]]
+    for before, after in itertools.pairwise(kept):
+        gaps = (text[found[place].end : found[place + 1].start] for place in range(before, after))
+        parts += [max(gaps, key=lambda gap: gap.count("\n")), text[found[after].start : found[after].end]]
+    return "".join(parts)
+
+
+def covered(num_sentences: int, repeats: Iterator[int] | Sequence[int]) -> np.ndarray:
+    """bool[sentences]: those of the spans that begin at these sentences."""
+    gone = np.zeros(num_sentences, bool)
+    for first in repeats:
+        gone[first : first + SENTENCES_PER_SPAN] = True
+    return gone
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

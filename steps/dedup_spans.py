@@ -1,0 +1,194 @@
+"""Dedup spans: documents in, the same out without the three-sentence spans that stand elsewhere in the corpus."""
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, Field
+
+from marin_dag.step import Input, Runtime, StepContext, step
+from runtime.text.spans import RepeatedSpans
+from steps.documents import (
+    SAMPLES_PER_REASON,
+    SHARD_FILE,
+    DocumentsResult,
+    DocumentsShard,
+    documents_fields,
+    shard_fields,
+)
+
+if TYPE_CHECKING:
+    from runtime.text.documents import Document
+    from runtime.text.drops import DropLedger
+    from runtime.text.span_files import Edited
+
+REMOVED_FILE = "removed.jsonl"
+SAMPLES = 100
+SAMPLE_SENTENCES, SAMPLE_CHARACTERS = 6, 200
+TOO_LITTLE = "repeated spans: too little is left"
+
+
+class DedupSpansConfig(BaseModel, frozen=True, extra="forbid"):
+    """C4's rule (arXiv:1910.10683, section 2.2), across all shards and the sources before; see `runtime.text.spans`."""
+
+    documents: Input[DocumentsResult]
+    against: tuple[Input["DedupSpansResult"], ...] = ()
+    """Sources that come before this one, first to last: a span that stands in one of them goes here."""
+    spans: RepeatedSpans = RepeatedSpans()
+    shards_in_flight: Runtime[int] = 64
+    keys_per_task: int = Field(default=8_000_000, ge=1)
+    """So many spans are compared by one task, at about 80 bytes each."""
+
+
+class DedupSpansResult(DocumentsResult, frozen=True, extra="forbid"):
+    spans: tuple[str, ...]
+    """Folders of the spans of the documents that came in, one a shard; relative to the step's output."""
+    num_keys: int
+    num_edited: int
+    """Documents that lost sentences and stayed."""
+    num_sentences_removed: int
+    """Of the documents that stayed."""
+    removed_samples: str | None
+    """JSON lines `{id, removed, left}`: a few of those documents, the sentences that went, and how many are left."""
+
+
+class SpanShard(BaseModel, frozen=True, extra="forbid"):
+    num_sentences: int
+    num_keys: int
+
+
+class EditedShard(DocumentsShard, frozen=True, extra="forbid"):
+    num_edited: int
+    num_sentences_removed: int
+
+
+def _check(config: DedupSpansConfig) -> None:
+    for earlier in config.against:
+        if earlier.has_step and earlier.step.config.spans.min_words != config.spans.min_words:
+            raise ValueError(
+                f"spans.min_words differs from that of {earlier.name}, which it is compared with; give both the same."
+            )
+
+
+@step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
+def dedup_spans(config: DedupSpansConfig, context: StepContext) -> DedupSpansResult:
+    """Spans shard by shard, repeats range of keys by range of keys, then the shards without them."""
+    from runtime.text.key_files import ranges
+
+    paths = [config.documents.join(shard) for shard in config.documents.result.shards]
+    in_flight = config.shards_in_flight
+    found = context.map(functools.partial(_find_spans, config.spans), paths, in_flight=in_flight, name="spans")
+    own = tuple(f"spans/{index:05d}" for index in range(len(paths)))
+    earlier = [source.join(folder) for source in config.against for folder in source.result.spans]
+    num_keys = sum(shard.num_keys for shard in found)
+    num_compared = num_keys + sum(source.result.num_keys for source in config.against)
+    compare = functools.partial(
+        _compare, [*earlier, *(f"{context.output_path}/{folder}" for folder in own)], len(earlier)
+    )
+    tasks = [list(buckets) for buckets in ranges(num_compared, config.keys_per_task)]
+    context.map(compare, tasks, in_flight=in_flight, name="repeats")
+    parts = [f"{context.output_path}/repeats/{number:05d}/repeats.bin" for number in range(len(tasks))]
+    edit = functools.partial(_edit_shard, parts, len(paths), config.spans.min_sentences_left)
+    items = [(path, f"{context.output_path}/{own[index]}", index) for index, path in enumerate(paths)]
+    shards = context.map(edit, items, in_flight=in_flight)
+    fields = documents_fields(
+        context, shards, emptied="Every text of it stands in the sources before it; leave it out."
+    )
+    return DedupSpansResult(
+        **fields,
+        spans=own,
+        num_keys=num_keys,
+        num_edited=sum(shard.num_edited for shard in shards),
+        num_sentences_removed=sum(shard.num_sentences_removed for shard in shards),
+        removed_samples=_gather_samples(context, shards),
+    )
+
+
+def _gather_samples(context: StepContext, shards: Sequence[EditedShard]) -> str | None:
+    import fsspec
+
+    lines: list[str] = []
+    for index, shard in enumerate(shards):
+        if shard.num_edited and len(lines) < SAMPLES:
+            with fsspec.open(f"{context.output_path}/shards/{index:05d}/{REMOVED_FILE}", "rb") as file:
+                lines += file.read().decode().splitlines()[: SAMPLES - len(lines)]
+    _write_lines(f"{context.output_path}/{REMOVED_FILE}", lines)
+    return REMOVED_FILE if lines else None
+
+
+def _write_lines(path: str, lines: Sequence[str]) -> None:
+    import fsspec
+
+    if lines:
+        with fsspec.open(path, "wb", auto_mkdir=True) as file:
+            file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def _find_spans(rule: RepeatedSpans, shard: str, path: str) -> SpanShard:
+    from runtime.text.span_files import write_spans
+
+    return SpanShard(**write_spans(shard, path, rule)._asdict())
+
+
+def _compare(folders: list[str], num_earlier: int, buckets: list[int], path: str) -> dict[str, int]:
+    from runtime.text.key_files import Buckets
+    from runtime.text.span_files import write_repeats
+
+    return {"repeats": write_repeats(f"{path}/repeats.bin", folders, num_earlier, Buckets(*buckets))}
+
+
+def _edit_shard(parts: list[str], num_shards: int, min_left: int, item: tuple[str, str, int], path: str) -> EditedShard:
+    from runtime.text.documents import write_documents
+    from runtime.text.drops import DropLedger
+
+    ledger, edits = DropLedger(SAMPLES_PER_REASON), _Edits()
+    left = _left(item, parts, num_shards, min_left, ledger, edits)
+    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", left)
+    _write_lines(f"{path}/{REMOVED_FILE}", edits.samples)
+    return EditedShard(
+        **shard_fields(path, num_documents, num_bytes, ledger),
+        num_edited=edits.num_documents,
+        num_sentences_removed=edits.num_sentences,
+    )
+
+
+@dataclasses.dataclass
+class _Edits:
+    """What went out of the documents of a shard that stayed."""
+
+    num_documents: int = 0
+    num_sentences: int = 0
+    samples: list[str] = dataclasses.field(default_factory=list)
+
+    def count(self, edited: "Edited") -> None:
+        self.num_documents += 1
+        self.num_sentences += len(edited.removed)
+        if len(self.samples) < SAMPLES_PER_REASON:
+            removed = [sentence[:SAMPLE_CHARACTERS] for sentence in edited.removed[:SAMPLE_SENTENCES]]
+            sample = {"id": edited.document.id, "removed": removed, "left": edited.num_left}
+            self.samples.append(json.dumps(sample, ensure_ascii=False))
+
+
+def _left(
+    item: tuple[str, str, int], parts: list[str], num_shards: int, min_left: int, ledger: "DropLedger", edits: _Edits
+) -> "Iterator[Document]":
+    from runtime.text.span_files import Edited, edited_documents
+
+    shard, folder, number = item
+    for found in edited_documents(shard, folder, parts, number=number, num_shards=num_shards):
+        if not isinstance(found, Edited):
+            yield found
+        elif found.num_left < min_left:
+            text = found.document.text
+            ledger.drop(
+                TOO_LITTLE,
+                document_id=found.document.id,
+                detail=f"{found.num_left} sentences of {found.num_left + len(found.removed)}, at least {min_left}",
+                text=text,
+                num_bytes=len(text.encode()),
+            )
+        else:
+            edits.count(found)
+            yield found.document._replace(text=found.text)

@@ -1,0 +1,175 @@
+"""Pins down: of many files one that cannot be had costs none of the others, and a 404 is not taken for a 503."""
+
+import http.server
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from marin_dag.graph import Graph
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
+from marin_dag.records import Records
+from marin_dag.run import Run
+from marin_dag.store import open_store
+from runtime.text.fetch import http as fetch_http
+from runtime.text.fetch import hub
+from runtime.text.fetch.errors import UnreachableError
+from runtime.text.fetch.failures import IncompleteDownloadError, Unreachable
+from steps.download import DownloadConfig, DownloadResult, HuggingFaceDataset, UrlIndex, download
+
+NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
+
+
+class Publisher(http.server.ThreadingHTTPServer):
+    """Serves an index of NAMES and the files; `statuses` are answered instead where there is one."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.statuses: dict[str, int] = {}
+        self.asked: Counter[str] = Counter()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Publisher
+
+    def do_GET(self) -> None:
+        name = self.path.lstrip("/")
+        self.server.asked[name] += 1
+        status = self.server.statuses.get(name, 200)
+        body = "\n".join(NAMES).encode() if name == "index" else f"text of {name}".encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def publisher(monkeypatch) -> Iterator[Publisher]:
+    monkeypatch.setattr(fetch_http, "Retries", lambda: RETRIES)
+    with Publisher() as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+RETRIES = fetch_http.Retries(attempts=3, sleep=lambda seconds: None)
+
+
+def listed(publisher, **changes):
+    index = UrlIndex(index=f"{publisher.url}index", index_sha256=None, base=publisher.url, files=("data/*",), **changes)
+    return DownloadConfig(fetch=index)
+
+
+class Told:
+    """A display that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+def run(prefix: Path, config: DownloadConfig) -> tuple[DownloadResult | None, str]:
+    from rich.console import Console
+
+    told = Told()
+    console = Console(file=told, width=1_000)
+    step = download("download/web", config)
+    store = open_store(str(prefix))
+    Run(Graph([step]).steps, store, LocalBackend(), LineDisplay(console, console), command="again").run()
+    record = Records(store).find(step.digest)
+    return None if record is None else DownloadResult.model_validate(record.result), told.text
+
+
+def test_what_failed_is_named_with_its_cure_and_the_next_attempt_asks_for_that_alone(publisher, tmp_path):
+    publisher.statuses = {"data/a.jsonl": 404, "data/c.jsonl": 503}
+    result, told = run(tmp_path, listed(publisher))
+    assert result is None
+    assert "download/web: 2 of 4 files could not be fetched; the 2 that came are kept." in told
+    log = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+    for text in ("data/c.jsonl: the server answers 503", "data/a.jsonl: the server answers 404 Not Found; there is no"):
+        assert text in log
+    # A missing file is asked for once, a server in trouble as often as retries allow.
+    assert (publisher.asked["data/a.jsonl"], publisher.asked["data/c.jsonl"]) == (1, 3)
+    publisher.statuses = {}
+    publisher.asked.clear()
+    result, _ = run(tmp_path, listed(publisher))
+    assert [file.name for file in result.files] == list(NAMES)
+    assert [file.path for file in result.files] == [f"files/{i:05d}/{n[5:]}" for i, n in enumerate(NAMES)]
+    assert result.missing == ()
+    assert set(publisher.asked) == {"index", "data/a.jsonl", "data/c.jsonl"}
+
+
+def test_a_file_that_fails_again_is_asked_for_again_each_time(publisher, tmp_path):
+    publisher.statuses = {"data/b.jsonl": 404}
+    for _ in range(3):
+        assert run(tmp_path, listed(publisher))[0] is None
+    assert publisher.asked["data/b.jsonl"] == 3
+    assert publisher.asked["data/a.jsonl"] == 2  # the size, and the file
+
+
+def test_files_that_are_gone_for_good_are_listed_where_a_share_of_them_is_allowed(run_alone, publisher, caplog):
+    publisher.statuses = {"data/b.jsonl": 410, "data/d.jsonl": 404}
+    found = run_alone(download, listed(publisher, max_missing_share=0.5), "web").result
+    assert [file.name for file in found.files] == ["data/a.jsonl", "data/c.jsonl"]
+    assert [(file.name, file.status) for file in found.missing] == [("data/b.jsonl", 410), ("data/d.jsonl", 404)]
+    assert "2 of 4 files are missing, 0.5 are allowed" in caplog.text
+    assert "data/b.jsonl: the server answers 410" in caplog.text
+
+
+def test_more_missing_files_than_allowed_are_an_error_with_both_cures(run_alone, publisher):
+    publisher.statuses = {"data/b.jsonl": 410, "data/d.jsonl": 404}
+    message = r"2 of 4 files .*\n(.*\n)*The publisher has 2 of the files no more \(404: 1, 410: 1\): .*\(now 0\.25\)"
+    with pytest.raises(IncompleteDownloadError, match=message):
+        run_alone(download, listed(publisher, max_missing_share=0.25), "web")
+
+
+@pytest.mark.parametrize("status", [500, 503, 403])
+def test_a_server_in_trouble_never_counts_as_missing(run_alone, publisher, status):
+    publisher.statuses = {"data/b.jsonl": status, "data/d.jsonl": 404}
+    message = (
+        rf"web: 1 of 4 files could not .*\n.*b\.jsonl: the server answers {status}(.*\n)*Run the same command again: it"
+    )
+    with pytest.raises(IncompleteDownloadError, match=message):
+        run_alone(download, listed(publisher, max_missing_share=0.9), "web")
+
+
+def test_files_of_a_hub_go_the_same_way(run_alone, publisher, monkeypatch):
+    files = [hub.HubFile(name, 1, None, publisher.url + name) for name in NAMES]
+    monkeypatch.setattr(hub, "list_files", lambda *given, **also: files)
+    monkeypatch.setattr(hub, "request_headers", dict)
+    publisher.statuses = {"data/c.jsonl": 404}
+    fetch = HuggingFaceDataset(repo="someone/texts", revision="0" * 40, files=("*",))
+    with pytest.raises(IncompleteDownloadError, match=r"c\.jsonl: the server answers 404"):
+        run_alone(download, DownloadConfig(fetch=fetch), "strict")
+    allowed = fetch.model_copy(update={"max_missing_share": 0.3})
+    found = run_alone(download, DownloadConfig(fetch=allowed), "lenient").result
+    assert [file.name for file in found.files] == [name for name in NAMES if "c" not in name[5:6]]
+    assert [file.name for file in found.missing] == ["data/c.jsonl"]
+
+
+def test_a_publisher_that_answers_nobody_is_not_asked_for_every_file():
+    unreachable = Unreachable()
+    for _ in range(15):
+        unreachable.count("no network", is_unreachable=True)
+    unreachable.count(None, is_unreachable=False)
+    for _ in range(15):
+        unreachable.count("no network", is_unreachable=True)
+    with pytest.raises(UnreachableError, match=r"no network\n16 files in a row .* run the same command again"):
+        unreachable.count("no network", is_unreachable=True)

@@ -1,0 +1,154 @@
+"""The whole way from files to clean documents as a graph, and a process that is killed in the middle of it.
+
+    python -m tests.steps.text_chain PREFIX CORPUS [LOG STEP/MAP ...]
+
+Runs the graph; with more arguments once for each STEP/MAP, every time in a fork of its own that kills itself as the
+second shard of that map begins, and then to the end. LOG gets a line for every shard that begins.
+"""
+
+import gzip
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from marin_dag.graph import Graph
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
+from marin_dag.run import Run
+from marin_dag.shards import ShardCall
+from marin_dag.step import Step, StepContext, step
+from marin_dag.store import open_store
+from runtime.text import quality_training, signature_files, span_files  # noqa: F401 -- once, not in each fork
+from runtime.text.decontamination import build_index, read_item_fields
+from runtime.text.extraction.formats import JsonLines
+from runtime.text.filter_rules import C4Lines, Length, QualityScore
+from runtime.text.filters import filtered  # noqa: F401
+from runtime.text.spans import RepeatedSpans
+from steps.decontaminate import DecontaminateConfig, decontaminate
+from steps.dedup import DedupConfig, dedup
+from steps.dedup_spans import DedupSpansConfig, dedup_spans
+from steps.download import DownloadConfig, download, files_in
+from steps.evaluation_items import EvaluationItemsResult
+from steps.extract import ExtractConfig, extract
+from steps.filter import FilterConfig, filter_documents
+from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
+
+NUM_FILES = 5
+WORDS = "toy wound window morning sea alone walked wooden key child play gentle river valley boats farmers".split()  # noqa: SIM905
+ITEM = "Which wooden toy walked to the sea alone in the morning and wound the gentle child of the valley"
+MAPS = (
+    "download/files",
+    "extract/shards",
+    "classifier/features",
+    "classifier/chunks",
+    "filter/scores",
+    "filter/shards",
+    "dedup/signatures",
+    "dedup/pairs",
+    "dedup/shards",
+    "spans/spans",
+    "spans/repeats",
+    "spans/shards",
+    "decontaminate/shards",
+)
+
+
+class ItemsConfig(BaseModel, frozen=True, extra="forbid"):
+    question: str
+
+
+@step()
+def items(config: ItemsConfig, context: StepContext) -> EvaluationItemsResult:
+    """One evaluation item."""
+    file = Path(context.output_path) / "toy.jsonl"
+    file.write_text(json.dumps({"question": config.question}) + "\n")
+    fields = read_item_fields({"toy": str(file)})
+    num_ngrams = build_index(fields, f"{context.output_path}/ngrams", ngram_words=13, min_field_words=8)
+    return EvaluationItemsResult(
+        files={"toy": "toy.jsonl"}, fewshot_files={}, num_items={"toy": 1}, ngram_index="ngrams", num_ngrams=num_ngrams
+    )
+
+
+def write_corpus(folder: Path) -> None:
+    """Files of sentences: copies, near copies, repeated spans, one short text and one contaminated one."""
+    chance = random.Random(0)
+    phrases = [" ".join(chance.choices(WORDS, k=8)) + "." for _ in range(400)]
+    texts = ["\n".join(chance.sample(phrases, k=8)) for _ in range(50)]
+    texts += [
+        texts[3],
+        texts[7].upper(),
+        f"{texts[11]}\nAnd so it goes on.",
+        "short.",
+        "\n".join([*chance.sample(phrases, k=4), f"{ITEM}."]),
+    ]
+    texts += ["\n".join([*chance.sample(phrases, k=5), *texts[number].split("\n")[2:6]]) for number in range(5)]
+    chance.shuffle(texts)
+    folder.mkdir(parents=True)
+    for index in range(NUM_FILES):
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[index::NUM_FILES])
+        (folder / f"{index}.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
+
+
+def chain(folder: str) -> dict[str, Step[Any]]:
+    """Every step of the way, by name."""
+    fetched = download("download", DownloadConfig(fetch=files_in(folder, "*.jsonl.gz")))
+    documents = extract("extract", ExtractConfig(download=fetched, formats=(JsonLines(),)))
+    training = TrainQualityClassifierConfig(
+        positives=(documents,), negatives=(documents,), table_bits=8, held_out_share=0.2
+    )
+    classifier = train_quality_classifier("classifier", training)
+    rules = (C4Lines(), Length(min_words=5), QualityScore(keep_fraction=1.0))
+    kept = filter_documents("filter", FilterConfig(documents=documents, rules=rules, quality_classifier=classifier))
+    single = dedup("dedup", DedupConfig(documents=kept, keys_per_task=100))
+    without = DedupSpansConfig(documents=single, spans=RepeatedSpans(min_sentences_left=2), keys_per_task=100)
+    spans = dedup_spans("spans", without)
+    found = items("items", ItemsConfig(question=ITEM))
+    clean = decontaminate("decontaminate", DecontaminateConfig(documents=spans, evaluation_items=found))
+    return {each.name: each for each in Graph([clean]).steps}
+
+
+def run(prefix: str, corpus: str) -> int:
+    display = LineDisplay(Console(stderr=True), Console(stderr=True))
+    return Run(list(chain(corpus).values()), open_store(prefix), LocalBackend(), display, command="").run()
+
+
+def kill_at(log: str, victim: str) -> None:
+    """From here on this process notes each shard that begins, and dies as the second of `victim` does."""
+    begin = ShardCall.__call__
+
+    def noted(call: ShardCall) -> None:
+        _, name, _, mapped, index = call.folder.split("/")
+        shard = f"{name.rpartition('-')[0]}/{mapped}"
+        with open(log, "a") as file:
+            file.write(f"{shard} {index}\n")
+        if shard == victim and index == "00001":
+            os.kill(os.getpid(), signal.SIGKILL)
+        begin(call)
+
+    ShardCall.__call__ = noted  # type: ignore[method-assign]
+
+
+def main(prefix: str, corpus: str, log: str = "", *victims: str) -> int:
+    for victim in victims:
+        child = os.fork()
+        if child == 0:
+            kill_at(log, victim)
+            os._exit(run(prefix, corpus))
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+            print(f"{victim}: ended with status {status}, and was to be killed", file=sys.stderr)
+            return 3
+    if log:
+        kill_at(log, "")
+    return run(prefix, corpus)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
