@@ -1,37 +1,31 @@
 """HTML to text, by Resiliparse: block structure stays as line breaks, lists keep their marks, code its layout.
 
-Three things that Resiliparse loses are mended in its tree before it reads it: formulae are given as TeX, once, between
-dollar signs, instead of once for each way in which a page shows them; numbers beside the lines of code and the marks
-behind headings go; and lists of prose are kept, which its rule for the main content takes for navigation.
+What Resiliparse loses is mended in its tree before it reads it: formulae are given as TeX (`formulae`), code as it
+stands (`code_blocks`); numbers beside the lines of code and the marks behind headings go; a row of a table of data is
+one line; and lists of prose, or of links among prose, are kept, which its rule for the main content takes for
+navigation.
 """
 
 import gzip
 import html
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
+from runtime.text.extraction.code_blocks import put_back, set_aside, without_marks
 from runtime.text.extraction.extracted import Extracted, Text, Unreadable, decoded, metadata
+from runtime.text.extraction.formulae import write_as_tex
 
-# What shows a formula, outermost first: MediaWiki, KaTeX, MathJax 3 and 2, and MathML that stands alone (LaTeXML).
-_FORMULAE = (
-    ".mwe-math-element",
-    ".katex-display",
-    ".katex",
-    "mjx-container",
-    'script[type^="math/tex"]',
-    "math",
-    "img.tex, img.latex, img.mwe-math-fallback-image-inline, img.mwe-math-fallback-image-display",
-)
-_RENDERED_TWICE = ".MathJax, .MathJax_Display, .MathJax_Preview, .MathJax_CHTML, .MathJax_SVG"
 _NO_PROSE = "td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
-_DISPLAY = re.compile(r"\bdisplay\b|katex-display|fallback-image-display|mode=display")
-_STYLE = re.compile(r"^\{\\(?:display|text)style\s*(.*)\}$", re.S)
+_HEADING_LINKS = "h1 a, h2 a, h3 a, h4 a, h5 a, h6 a"
+_HEADING_MARKS = ("#", "¶", "§", "🔗")
 _MAX_LINKED = 0.5
+_MIN_WORDS_PER_LINK = 3
+_MIN_PROSE_CHARACTERS = 60
+_MAX_CELL_CHARACTERS = 300
 # Deeper than Resiliparse looks for navigation; an element of no meaning of its own changes nothing else.
 _WRAPPERS = 6
 
@@ -56,15 +50,22 @@ def page_text(page: str, *, main_content: bool) -> str:
         page: The page as it came.
         main_content: Leave navigation, side bars and footers out.
     """
-    tree: Any = HTMLTree.parse(page)  # its stubs allow None wherever a node may be asked for
+    tree: Any = HTMLTree.parse(without_marks(page))  # its stubs allow None wherever a node may be asked for
     if tree.body is None:
         return ""
     for element in _all(tree, _NO_PROSE):
         element.decompose()
-    _write_formulae_as_tex(tree)
+    for mark in _all(tree, _HEADING_LINKS):
+        if mark.text.strip() in _HEADING_MARKS:
+            mark.decompose()
+    write_as_tex(tree, _all)
+    code = set_aside(tree, _all)
+    _join_cells(tree)
     if main_content:
         _protect_lists_of_prose(tree)
-    return extract_plain_text(tree, preserve_formatting=True, main_content=main_content).strip()
+    # Of pictures only the text of formulae is said, which has its place by now: the rest is "logo" and "5 of 5 stars".
+    text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
+    return put_back(text, code).strip()
 
 
 def read_service_models(data: bytes) -> Extracted:
@@ -81,48 +82,43 @@ def read_service_models(data: bytes) -> Extracted:
             yield Text(anchor, text, metadata(service=service))
 
 
-def _write_formulae_as_tex(tree: Any) -> None:
-    for selector in _FORMULAE:
-        for element in _all(tree, selector):
-            tex = _tex(element)
-            if tex:
-                mark = "$$" if _is_display(element) else "$"
-                element.replace_with(tree.create_text_node(f"{mark}{tex}{mark}"))
-    for element in _all(tree, _RENDERED_TWICE):
-        element.decompose()
-
-
-def _tex(element: Any) -> str:
-    """The TeX that stands behind a formula; "" where the page does not tell it."""
-    source = element.query_selector('annotation[encoding="application/x-tex"]')
-    if source is not None:
-        found = source.text
-    elif element.tag == "script":
-        found = element.text
-    else:
-        told = element if element.tag in ("math", "img") else element.query_selector("math[alttext], img[alt]")
-        found = "" if told is None else told.getattr("alttext") or told.getattr("alt") or ""
-    found = " ".join(found.split())
-    style = _STYLE.match(found)
-    return style.group(1).strip() if style else found
-
-
-def _is_display(element: Any) -> bool:
-    inner = element if element.tag == "math" else element.query_selector("math")
-    told = [element.getattr(name) or "" for name in ("class", "display", "type")]
-    told += [] if inner is None else [inner.getattr("display") or ""]
-    return any(_DISPLAY.search(value) or value == "block" for value in told)
+def _join_cells(tree: Any) -> None:
+    """Makes the cells of tables of data one line each, so that a row stays a row; a table of layout has no headings."""
+    for table in _all(tree, "table:has(th):not(:has(table))"):
+        for cell in table.query_selector_all("td, th").values():
+            if 0 < len(cell.text) <= _MAX_CELL_CHARACTERS and cell.query_selector("p, div, br, ul, ol") is not None:
+                for line_break in cell.query_selector_all("br").values():
+                    line_break.replace_with(tree.create_text_node(" "))
+                for block in cell.query_selector_all("p, div, li").values():
+                    block.append_child(tree.create_text_node(" "))
+                joined = tree.create_text_node(" ".join(cell.text.split()))
+                cell.replace_children(joined)
 
 
 def _protect_lists_of_prose(tree: Any) -> None:
     for element in _all(tree, "ul:not(ul ul, ol ul, nav ul, header ul, footer ul, aside ul)"):
-        linked = sum(len(link.text) for link in element.query_selector_all("a").values())
-        if linked <= _MAX_LINKED * len(element.text):
+        links = element.query_selector_all("a").values()
+        texts = [link.text for link in links]
+        is_linked = sum(map(len, texts)) > _MAX_LINKED * len(element.text)
+        if is_linked and _is_among_prose(element, texts):
+            for link, text in zip(links, texts, strict=True):  # by which it would be navigation again
+                link.replace_with(tree.create_text_node(text))
+            is_linked = False
+        if not is_linked:
             wrapper = outer = tree.create_element("div")
             for _ in range(_WRAPPERS - 1):
                 wrapper = wrapper.append_child(tree.create_element("div"))
             element.replace_with(outer)
             wrapper.append_child(element)
+
+
+def _is_among_prose(element: Any, links: Sequence[str]) -> bool:
+    """Whether a list of links belongs to the text beside it: further reading, sources; its links are titles."""
+    words = sum(len(link.split()) for link in links)
+    if element.parent is None or words < _MIN_WORDS_PER_LINK * len(links):
+        return False
+    beside = (node for node in element.parent.child_nodes if node.tag == "p")
+    return any(len(node.text) >= _MIN_PROSE_CHARACTERS and node.query_selector("a") is None for node in beside)
 
 
 def _all(tree: Any, selector: str) -> list[Any]:

@@ -23,6 +23,61 @@ def test_code_keeps_its_indentation_and_empty_lines_and_loses_the_numbers_of_its
     assert text_of(table) == expected
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("<pre>a = 1<br>  b = 2<br/>\n\tc</pre>", "a = 1\n  b = 2\n\n\tc"),
+        (
+            "<pre><code><span class='line'><b>if</b> x:</span><span class='line'>    y</span></code></pre>",
+            "if x:\n    y",
+        ),
+        ("<pre><code><span class='line'>if x:</span>\n<span class='line'>    y</span>\n</code></pre>", "if x:\n    y"),
+        (
+            "<table><tr><td class='blob-num'></td><td class='blob-code'>def f():</td></tr>"
+            "<tr><td class='blob-num'></td><td class='blob-code'>    return 1</td></tr></table>",
+            "def f():\n    return 1",
+        ),
+        ("<ul><li>Run:<pre>all:\n  make</pre></li></ul>", "  • Run:\n\n    all:\n      make"),
+        ("<pre>\ue0000\ue000 \ue0001\ue000</pre>", "0 1"),
+    ],
+)
+def test_code_keeps_its_lines_whatever_makes_them(code, expected):
+    assert text_of(code) == expected
+
+
+def test_a_row_of_a_table_of_data_is_one_line():
+    table = (
+        "<table><caption>Toys</caption><tr><th>Toy</th><th>Sold<br>in</th><th>Price</th></tr>"
+        "<tr><td><p>Ship</p><p>of wood</p></td><td><ul><li>May</li><li>June</li></ul></td><td>5</td></tr></table>"
+    )
+    assert text_of(table) == "Toys\nToy\t\tSold in\t\tPrice\nShip of wood\t\tMay June\t\t5"
+
+
+def test_links_that_a_text_gives_for_further_reading_are_kept():
+    titles = ("The winding of toys by children", "Wood of the valley (1911)")
+    links = "<ul>" + "".join(f"<li><a href='#'>{title}</a></li>" for title in titles) + "</ul>"
+    assert text_of(links) == "  • The winding of toys by children\n  • Wood of the valley (1911)"
+    assert text_of(f"<div class='box'><h2>More</h2>{links}</div>") == "More"
+
+
+def test_marks_of_headings_and_names_of_pictures_go():
+    page = (
+        "<h2>Winding<a class='anchor' href='#w'>#</a><a href='#w'>¶</a></h2><p>A key. <img alt='logo' src='l.png'></p>"
+    )
+    assert text_of(page) == "Winding\n\nA key."
+
+
+@pytest.mark.parametrize(
+    ("powers", "expected"),
+    [
+        ("10<sup>-6</sup> m<sup>2</sup>, 3 km<sup>2</sup>, (a + b)<sup>n</sup>", "10^-6 m^2, 3 km^2, (a + b)^n"),
+        ("the 1<sup>st</sup> toy<sup>1</sup> of 9<sup><a href='#n'>[2]</a></sup>", "the 1st toy1 of 9[2]"),
+    ],
+)
+def test_powers_keep_their_sign_and_notes_get_none(powers, expected):
+    assert text_of(f"<p>So {powers}.</p>") == f"So {expected}."
+
+
 def test_lists_of_prose_are_kept_and_lists_of_links_are_navigation():
     prose = (
         "<ul><li>wind it</li><li><p>let it <a href='x'>go</a></p><ul><li>slowly</li></ul></li></ul><ol><li>a</li></ol>"
@@ -68,7 +123,24 @@ MATHML = f"<semantics><mi>x</mi><annotation encoding='application/x-tex'>{TEX}</
         ),
         (f"<img class='tex' alt='{TEX}'>", f"${TEX}$"),
         (f"\\({TEX}\\)", f"\\({TEX}\\)"),
+        ("<img src='https://latex.codecogs.com/gif.latex?x' alt='x^2'>", "$x^2$"),
         ("<math><mi>y</mi><mo>=</mo><mn>3</mn></math>", "y=3"),
+        (
+            "<math><mfrac><mrow><mi>a</mi><mo>+</mo><mn>1</mn></mrow><mi>b</mi></mfrac><msup><mi>x</mi><mn>2</mn></msup>"
+            "<msub><mrow><mi>x</mi><mi>y</mi></mrow><mn>1</mn></msub></math>",
+            r"$\frac{a+1}{b}x^{2}{xy}_{1}$",
+        ),
+        (
+            "<math display='block'><munderover><mo>∑</mo><mrow><mi>i</mi><mo>=</mo><mn>1</mn></mrow><mi>n</mi>"
+            "</munderover><msqrt><mi>i</mi></msqrt><mroot><mi>i</mi><mn>3</mn></mroot>"
+            "<mfenced open='{'><mi>i</mi><mi>j</mi></mfenced></math>",
+            r"$$∑_{i=1}^{n}\sqrt{i}\sqrt[3]{i}\{i,j)$$",
+        ),
+        (
+            "<math><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>0</mn></mtd></mtr><mtr><mtd><mtext>if so</mtext></mtd>"
+            "<mtd><mn>1</mn></mtd></mtr></mtable></math>",
+            r"$\begin{matrix}1 & 0 \\ \text{if so} & 1\end{matrix}$",
+        ),
     ],
 )
 def test_a_formula_stands_once_as_its_tex(formula, expected):
@@ -76,6 +148,8 @@ def test_a_formula_stands_once_as_its_tex(formula, expected):
 
 
 def test_many_links_among_prose_are_kept():
-    # Looked up one by one in the tree, as they would be in a loop over it, they would take minutes.
+    # Looked up one by one in the tree, as they would be in a loop over it, they would take minutes; cells too.
+    rows = "".join(f"<tr><td>a<br>{place}</td></tr>" for place in range(3_000))
+    assert text_of(f"<table><tr><th>toy</th></tr>{rows}</table>").count("\na ") == 3_000
     items = (f"<li>{OPENING} See <a href='{place}'>page {place}</a>.</li>" for place in range(3_000))
     assert text_of(f"<ul>{''.join(items)}</ul>").count("See page") == 3_000

@@ -1,0 +1,69 @@
+"""Formulae of a page as TeX, each once, between dollar signs, however many ways the page shows it in.
+
+The TeX is what the page tells: an annotation, a script, the text of an image. Where it tells none, the structure of
+MathML is written as TeX, and powers in the text keep their sign.
+"""
+
+import re
+from typing import Any
+
+from runtime.text.extraction.code_blocks import All
+from runtime.text.extraction.mathml import is_structured, tex_of
+
+# What shows a formula, outermost first: MediaWiki, KaTeX, MathJax 3 and 2, and MathML that stands alone (LaTeXML).
+_FORMULAE = (
+    ".mwe-math-element",
+    ".katex-display",
+    ".katex",
+    "mjx-container",
+    'script[type^="math/tex"]',
+    "math",
+    'img.tex, img.latex, img.math, img[src*="latex.codecogs.com"], img[src*="/latex.php"]',
+    "img.mwe-math-fallback-image-inline, img.mwe-math-fallback-image-display",
+)
+_RENDERED_TWICE = ".MathJax, .MathJax_Display, .MathJax_Preview, .MathJax_CHTML, .MathJax_SVG"
+_DISPLAY = re.compile(r"\bdisplay\b|katex-display|fallback-image-display|mode=display")
+_STYLE = re.compile(r"^\{\\(?:display|text)style\s*(.*)\}$", re.S)
+_POWER = re.compile(r"[-+−]?(?:\d{1,3}|\d?[ijkmnptxy])")
+_BASE = re.compile(r"(?:\d|\)|(?:^|[^A-Za-z])(?:[A-Za-z]|[kcmn]m|mi|ft|in))$")
+
+
+def write_as_tex(tree: Any, select: All) -> None:
+    """Replaces every formula by its TeX."""
+    for selector in _FORMULAE:
+        for element in select(tree, selector):
+            tex = _tex(element)
+            if tex:
+                mark = "$$" if _is_display(element) else "$"
+                element.replace_with(tree.create_text_node(f"{mark}{tex}{mark}"))
+    for element in select(tree, _RENDERED_TWICE):
+        element.decompose()
+    for power in select(tree, "sup:not(:has(*))"):
+        before = power.prev
+        if before is not None and before.tag == "#text" and _POWER.fullmatch(power.text) and _BASE.search(before.text):
+            power.replace_with(tree.create_text_node(f"^{power.text}"))
+
+
+def _tex(element: Any) -> str:
+    """The TeX that stands behind a formula; "" where the page does not tell it."""
+    source = element.query_selector('annotation[encoding="application/x-tex"]')
+    if source is not None:
+        found = source.text
+    elif element.tag == "script":
+        found = element.text
+    else:
+        told = element if element.tag in ("math", "img") else element.query_selector("math[alttext], img[alt]")
+        found = "" if told is None else told.getattr("alttext") or told.getattr("alt") or ""
+    if not found.strip():
+        inner = element if element.tag == "math" else element.query_selector("math")
+        return tex_of(inner) if inner is not None and is_structured(inner) else ""
+    found = " ".join(found.split())
+    style = _STYLE.match(found)
+    return style.group(1).strip() if style else found
+
+
+def _is_display(element: Any) -> bool:
+    inner = element if element.tag == "math" else element.query_selector("math")
+    told = [element.getattr(name) or "" for name in ("class", "display", "type")]
+    told += [] if inner is None else [inner.getattr("display") or ""]
+    return any(_DISPLAY.search(value) or value == "block" for value in told)
