@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, Runtime, StepContext, step
-from runtime.text.spans import RepeatedSpans
+from runtime.text.span_rule import RepeatedSpans
 from steps.documents import (
     SAMPLES_PER_REASON,
     SHARD_FILE,

@@ -1,4 +1,4 @@
-"""Evaluation items: the pinned evaluation package in, one JSON-lines file a task and the index of their n-grams out."""
+"""Evaluation items: the pinned evaluation package or own sets in, a file a task and the index of their n-grams out."""
 
 from pydantic import BaseModel, Field
 
@@ -56,4 +56,43 @@ def evaluation_items(config: EvaluationItemsConfig, context: StepContext) -> Eva
     )
     return EvaluationItemsResult(
         files=written, fewshot_files=fewshot, num_items=num_items, ngram_index=NGRAM_INDEX, num_ngrams=num_ngrams
+    )
+
+
+class OwnItemsConfig(BaseModel, frozen=True, extra="forbid"):
+    """Evaluation sets of any kind: JSON lines, of which every string of every row is looked for."""
+
+    download: Input[DownloadResult]
+    """Each of its files that ends in .jsonl is a task, named by the file and its folder."""
+    ngram_words: int = Field(default=13, ge=1)
+    """As of the package's items."""
+    min_field_words: int = Field(default=8, ge=1)
+
+
+def _check_own(config: OwnItemsConfig) -> None:
+    if config.min_field_words > config.ngram_words:
+        raise ValueError(f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}).")
+
+
+@step(policy="tracked", packages=("numpy", "pyarrow"), check=_check_own)
+def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> EvaluationItemsResult:
+    """The files as they are, and the index of their n-grams."""
+    from runtime.text.decontamination import build_index, copy_item_files, read_item_fields
+
+    found = [file for file in config.download.result.files if file.name.endswith(".jsonl")]
+    given = {file.name.removesuffix(".jsonl").replace("/", "-"): config.download.join(file.path) for file in found}
+    if not given or len(given) < len(found):
+        wrong = "two files would be one task" if given else "no file ends in .jsonl"
+        names = [file.name for file in config.download.result.files]
+        raise UserError(f"{context.name}: {wrong} among {names}; name a folder of evaluation sets, a file a task.")
+    num_items = copy_item_files(given, f"{context.output_path}/items")
+    files = {task: f"items/{task}.jsonl" for task in sorted(given)}
+    num_ngrams = build_index(
+        read_item_fields({task: f"{context.output_path}/{path}" for task, path in files.items()}),
+        f"{context.output_path}/{NGRAM_INDEX}",
+        ngram_words=config.ngram_words,
+        min_field_words=config.min_field_words,
+    )
+    return EvaluationItemsResult(
+        files=files, fewshot_files={}, num_items=num_items, ngram_index=NGRAM_INDEX, num_ngrams=num_ngrams
     )

@@ -139,6 +139,32 @@ def _load_array(path: str) -> np.ndarray:
         return np.load(file)
 
 
+def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:
+    """Copies JSON-lines files, given by task, to `TASK.jsonl`; returns how many items each has.
+
+    Raises:
+        ValueError: a line is no JSON object.
+    """
+    num_items = {}
+    for task, path in sorted(files.items()):
+        with fsspec.open(path, "rb") as file, fsspec.open(f"{folder}/{task}.jsonl", "wb", auto_mkdir=True) as copy:
+            number = 0
+            for number, line in enumerate((line for line in file if line.strip()), start=1):
+                _refuse_other_than_object(line, f"{task}.jsonl: item {number}")
+                copy.write(line.rstrip(b"\r\n") + b"\n")
+            num_items[task] = number
+    return num_items
+
+
+def _refuse_other_than_object(line: bytes, where: str) -> None:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON ({error}); an evaluation set has one JSON object a line.") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"{where} is a {type(row).__name__}; an evaluation set has one JSON object a line.")
+
+
 def read_item_fields(files: Mapping[str, str]) -> Iterator[ItemField]:
     """Every string in every row of the JSON-lines files, which are given by task."""
     for task, path in sorted(files.items()):

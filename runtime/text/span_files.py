@@ -12,7 +12,8 @@ import numpy as np
 
 from runtime.text.documents import Document, read_batches
 from runtime.text.key_files import Buckets, read_keys, records, write_keys
-from runtime.text.spans import SENTENCES_PER_SPAN, RepeatedSpans, covered, sentences, span_keys, without_sentences
+from runtime.text.span_rule import RepeatedSpans
+from runtime.text.spans import SENTENCES_PER_SPAN, covered, sentences, span_keys, without_sentences
 
 
 class SpanCounts(NamedTuple):

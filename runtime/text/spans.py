@@ -11,7 +11,6 @@
   before it and does not overlap it. The sentences of spans that repeat another go; what is left keeps its order.
 """
 
-import dataclasses
 import hashlib
 import itertools
 import re
@@ -20,23 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from runtime.text.span_rule import RepeatedSpans
+
 SENTENCES_PER_SPAN = 3
 _SENTENCE = re.compile(r"""\S(?:[^\n]*?[.!?…。！？]["'”’»)\]]*(?=\s|$)|[^\n]*)""")
-
-
-@dataclasses.dataclass(frozen=True)
-class RepeatedSpans:
-    """Removal of spans that stand elsewhere, as an option of dedup."""
-
-    min_words: int = 9
-    """Of the whole span."""
-    min_sentences_left: int = 3
-    """A document that lost sentences and has fewer left is dropped."""
-
-    def __post_init__(self) -> None:
-        for field in ("min_words", "min_sentences_left"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"RepeatedSpans.{field} is {getattr(self, field)}; it must be 1 or more.")
 
 
 class Sentence(NamedTuple):

@@ -19,7 +19,13 @@ from runtime.text.filter_rules import Length
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.download import DownloadConfig, download, files_in, installed_python
-from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult, evaluation_items
+from steps.evaluation_items import (
+    EvaluationItemsConfig,
+    EvaluationItemsResult,
+    OwnItemsConfig,
+    evaluation_items,
+    own_evaluation_items,
+)
 from steps.extract import ExtractConfig, extract
 from steps.filter import FilterConfig, filter_documents
 from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer, local_tokenizer
@@ -320,6 +326,37 @@ def test_a_package_that_is_not_the_evaluation_package_is_an_error(run_alone):
     package = run_alone(download, DownloadConfig(fetch=installed_python()), "download")
     with pytest.raises(ValueError, match=r"the evaluation package lacks .*restore its version and checksum"):
         run_alone(evaluation_items, EvaluationItemsConfig(package=package), "items")
+
+
+def own_items(run_alone, folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    downloaded = run_alone(download, DownloadConfig(fetch=files_in(str(folder), "**/*.json*")), "download-items")
+    return run_alone(own_evaluation_items, OwnItemsConfig(download=downloaded), "own-items")
+
+
+def test_any_set_of_json_lines_is_one_to_be_held_against(run_alone, corpus, tmp_path):
+    files = {"toy.jsonl": json.dumps(ITEM) + "\r\n\n", "more/test.jsonl": '{"text": "none"}\n{"text": ["no"]}'}
+    items = own_items(run_alone, tmp_path / "sets", files)
+    assert items.result.num_items == {"more-test": 2, "toy": 1}
+    assert Path(items.join(items.result.files["toy"])).read_text() == json.dumps(ITEM) + "\n"
+    clean = chain(run_alone, corpus, items)
+    assert clean.result.dropped == {"overlaps with toy": 1}
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"toy.jsonl": "{}\n[1]\n"}, r"toy\.jsonl: item 2 is a list; an evaluation set has one JSON object a line"),
+        ({"toy.jsonl": "nonsense"}, r"toy\.jsonl: item 1 is not JSON"),
+        ({"toy.json": "{}"}, r"no file ends in \.jsonl among \['toy\.json'\]; name a folder of evaluation sets"),
+        ({"a/b.jsonl": "{}", "a-b.jsonl": "{}"}, r"two files would be one task among \['a-b\.jsonl', 'a/b\.jsonl'\]"),
+    ],
+)
+def test_what_is_no_evaluation_set_is_named(run_alone, tmp_path, files, message):
+    with pytest.raises((UserError, ValueError), match=message):
+        own_items(run_alone, tmp_path / "sets", files)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from marin_dag.inputs import Input
 from runtime.text.documents import Document, read_documents, write_documents
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import BadWords, Length
-from runtime.text.spans import RepeatedSpans
+from runtime.text.span_rule import RepeatedSpans
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.dedup_spans import DedupSpansConfig, dedup_spans

@@ -30,7 +30,7 @@ from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import C4Lines, Length, QualityScore
 from runtime.text.filters import filtered  # noqa: F401
-from runtime.text.spans import RepeatedSpans
+from runtime.text.span_rule import RepeatedSpans
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.dedup_spans import DedupSpansConfig, dedup_spans

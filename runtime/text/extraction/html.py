@@ -2,13 +2,14 @@
 
 What Resiliparse loses is mended in its tree before it reads it: formulae are given as TeX (`formulae`), code as it
 stands (`code_blocks`); numbers beside the lines of code and the marks behind headings go; a row of a table of data is
-one line; and lists of prose, or of links among prose, are kept, which its rule for the main content takes for
-navigation.
+one line; bars of links go, and lists of prose, or of links among prose, stay, which its rule for the main content takes
+for navigation.
 """
 
 import gzip
 import html
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ from runtime.text.extraction.formulae import write_as_tex
 _NO_PROSE = "td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
 _HEADING_LINKS = "h1 a, h2 a, h3 a, h4 a, h5 a, h6 a"
 _HEADING_MARKS = ("#", "¶", "§", "🔗")
+_BAR = re.compile(r"(?=.*[|·•»/])[\s|·•»›>/\[\]-]*", re.S)
+_MIN_LINKS_OF_BAR = 3
 _MAX_LINKED = 0.5
 _MIN_WORDS_PER_LINK = 3
 _MIN_PROSE_CHARACTERS = 60
@@ -62,6 +65,7 @@ def page_text(page: str, *, main_content: bool) -> str:
     code = set_aside(tree, _all)
     _join_cells(tree)
     if main_content:
+        _remove_bars_of_links(tree)
         _protect_lists_of_prose(tree)
     # Of pictures only the text of formulae is said, which has its place by now: the rest is "logo" and "5 of 5 stars".
     text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
@@ -93,6 +97,16 @@ def _join_cells(tree: Any) -> None:
                     block.append_child(tree.create_text_node(" "))
                 joined = tree.create_text_node(" ".join(cell.text.split()))
                 cell.replace_children(joined)
+
+
+def _remove_bars_of_links(tree: Any) -> None:
+    """Takes away what is three links or more and marks between them: the menus of pages that are laid out by tables."""
+    for element in _all(tree, "td, p, div, center, span"):
+        children = element.child_nodes
+        if sum(node.tag == "a" for node in children) >= _MIN_LINKS_OF_BAR:
+            between = "".join(node.text for node in children if node.tag not in ("a", "#comment"))
+            if _BAR.fullmatch(between):
+                element.decompose()
 
 
 def _protect_lists_of_prose(tree: Any) -> None:

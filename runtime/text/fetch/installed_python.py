@@ -35,8 +35,8 @@ def inventory() -> Inventory:
     return Inventory(f"{platform.python_implementation()} {platform.python_version()}", digest.hexdigest())
 
 
-def pack_standard_library(expected: Inventory, destination: pathlib.Path) -> None:
-    """Writes the modules as a zip archive; refuses if this interpreter is not the one that was planned with."""
+def refuse_another_python(expected: Inventory) -> None:
+    """Raises ChecksumError if this interpreter is not the one that was planned with."""
     found = inventory()
     if found != expected:
         raise ChecksumError(
@@ -44,6 +44,11 @@ def pack_standard_library(expected: Inventory, destination: pathlib.Path) -> Non
             f"this process runs {found.python_version} (inventory {found.sha256[:12]}); run driver and workers with "
             "the same Python, or plan again."
         )
+
+
+def pack_standard_library(expected: Inventory, destination: pathlib.Path) -> None:
+    """Writes the modules as a zip archive; refuses if this interpreter is not the one that was planned with."""
+    refuse_another_python(expected)
     with zipfile.ZipFile(destination, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, path in _modules():
             # The date and mode of a file on this machine must not reach the bytes of the archive.

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from runtime.text.documents import Document, write_documents
 from runtime.text.key_files import ALL_BUCKETS, ranges
 from runtime.text.span_files import edited_documents, write_repeats, write_spans
-from runtime.text.spans import RepeatedSpans, sentences, without_sentences
+from runtime.text.span_rule import RepeatedSpans
+from runtime.text.spans import sentences, without_sentences
 
 RULE = RepeatedSpans(min_words=6, min_sentences_left=1)
 VOICES = [

@@ -60,6 +60,13 @@ def test_links_that_a_text_gives_for_further_reading_are_kept():
     assert text_of(f"<div class='box'><h2>More</h2>{links}</div>") == "More"
 
 
+def test_bars_of_links_are_navigation_and_links_in_a_sentence_are_not():
+    links = [f"<a href='{name}'>{name}</a>" for name in ("Home", "News", "Shop")]
+    table = f"<table><tr><td>{' | '.join(links)}</td></tr><tr><td>Toys of {', '.join(links)}</td></tr></table>"
+    assert text_of(table) == "Toys of Home, News, Shop"
+    assert text_of(f"<p>{links[0]} | {links[1]}</p>") == "Home | News"
+
+
 def test_marks_of_headings_and_names_of_pictures_go():
     page = (
         "<h2>Winding<a class='anchor' href='#w'>#</a><a href='#w'>¶</a></h2><p>A key. <img alt='logo' src='l.png'></p>"

@@ -1,0 +1,176 @@
+"""Web corpus: pages of a crawl become clean documents, a token cache, and the first steps of a model that reads it.
+
+    python pipelines/web_corpus.py --dry-run
+    python pipelines/web_corpus.py --backend local              a small crawl of its own making; nothing is downloaded
+    python pipelines/web_corpus.py --warc DIR --evals DIR       your own WARC files, against your own evaluation sets
+
+Language, Gopher's, C4's and FineWeb's rules, a classifier of one's own, exact and near duplicates, spans that stand
+elsewhere, evaluation sets: each is a step, and `drops.md` says what each of them dropped and why.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+
+from marin_dag.cli import main
+from marin_dag.commands.session import Finished
+from marin_dag.resources import Cpu
+from marin_dag.step import Step
+from pipelines.source import DEGENERATE
+from pipelines.sources import evaluation_items_step
+from runtime.data.mixture import MixtureSchedule
+from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.optim.schedule import Constant
+from runtime.text.extraction.formats import JsonLines, PydocTopics, WebArchive
+from runtime.text.filter_rules import (
+    C4Document,
+    C4Lines,
+    FineWebQuality,
+    GopherQuality,
+    GopherRepetition,
+    Language,
+    QualityScore,
+    Rule,
+)
+from runtime.text.minhash import MinHash
+from runtime.text.span_rule import RepeatedSpans
+from steps.decontaminate import DecontaminateConfig, decontaminate
+from steps.dedup import DedupConfig, dedup
+from steps.dedup_spans import DedupSpansConfig, dedup_spans
+from steps.download import DownloadConfig, download, files_in, installed_python
+from steps.drops_table import DropsTableConfig, drops_table
+from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
+from steps.example_crawl import ExampleCrawlConfig, example_crawl
+from steps.extract import ExtractConfig, extract
+from steps.filter import FilterConfig, filter_documents
+from steps.tokenize import TokenizeConfig, tokenize
+from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
+from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
+
+# FineWeb's filters in FineWeb's order (arXiv:2406.17557, section 3): it left out C4's rule that a line must end in a
+# terminal mark, which alone drops 30 % of the tokens.
+RULES: tuple[Rule, ...] = (
+    Language(("en",), min_probability=0.65),
+    *DEGENERATE,
+    GopherRepetition(),
+    GopherQuality(),
+    C4Lines(terminal_punctuation=()),
+    C4Document(),
+    FineWebQuality(),
+)
+# DCLM keeps a tenth; a corpus of a few hundred pages has no nine tenths to spare.
+QUALITY = QualityScore(keep_fraction=0.9)
+# Of a few dozen documents some must fall to either side.
+VALIDATION_SHARE = 0.2
+STEPS = 20
+SEQUENCE_LENGTH = 64
+MODEL = LlamaConfig(
+    vocab_size=512,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=16,
+    max_position_embeddings=SEQUENCE_LENGTH,
+)
+RESULTS = {"drops": "drops.md", "train": ""}
+
+
+def build(arguments: argparse.Namespace) -> Sequence[Step]:
+    """The page of drops, and a model that begins to read while the rest of the text is still being tokenized."""
+    crawl, items = _crawl_and_items(arguments)
+    pages = extract("extract", ExtractConfig(download=crawl, formats=(WebArchive(),)))
+    ruled = filter_documents("filter/rules", FilterConfig(documents=pages, rules=RULES))
+    classifier = train_quality_classifier(
+        "classifier", TrainQualityClassifierConfig(positives=(_wanted(arguments),), negatives=(ruled,), table_bits=16)
+    )
+    good = filter_documents(
+        "filter/quality", FilterConfig(documents=ruled, rules=(QUALITY,), quality_classifier=classifier)
+    )
+    single = dedup("dedup", DedupConfig(documents=good, minhash=MinHash()))
+    spans = dedup_spans("dedup/spans", DedupSpansConfig(documents=single, spans=RepeatedSpans()))
+    clean = decontaminate("decontaminate", DecontaminateConfig(documents=spans, evaluation_items=items))
+    tokenizer = train_tokenizer(
+        "tokenizer", TrainTokenizerConfig(documents={"web": clean}, vocab_size=MODEL.vocab_size)
+    )
+    cache = tokenize(
+        "tokenize",
+        TokenizeConfig(documents=clean, tokenizer=tokenizer, validation_share=VALIDATION_SHARE, shards_per_block=1),
+    )
+    stages = (pages, ruled, good, single, spans, clean)
+    table = DropsTableConfig(stages=stages, names=tuple(stage.name for stage in stages))
+    return [drops_table("drops", table), _first_steps(cache)]
+
+
+def _crawl_and_items(arguments: argparse.Namespace) -> tuple[Step, Step]:
+    """WARC files, and the items that the corpus must not hold."""
+    if arguments.warc is None:
+        crawl: Step = example_crawl("crawl", ExampleCrawlConfig(python=installed_python()))
+    else:
+        crawl = download("crawl", DownloadConfig(fetch=files_in(arguments.warc, "*.warc.gz", "*.warc")))
+    if arguments.evals is not None:
+        evals = download("download/evals", DownloadConfig(fetch=files_in(arguments.evals, "**/*.jsonl")))
+        return crawl, own_evaluation_items("evaluation_items", OwnItemsConfig(download=evals))
+    if arguments.warc is None:
+        return crawl, own_evaluation_items("evaluation_items", OwnItemsConfig(download=crawl))
+    return crawl, evaluation_items_step()
+
+
+def _wanted(arguments: argparse.Namespace) -> Step:
+    """Documents of the kind that is wanted: the classifier's positives."""
+    if arguments.wanted is not None:
+        fetched = download("download/wanted", DownloadConfig(fetch=files_in(arguments.wanted, "*.jsonl.gz", "*.jsonl")))
+        return extract("extract/wanted", ExtractConfig(download=fetched, formats=(JsonLines(),)))
+    fetched = download("download/wanted", DownloadConfig(fetch=installed_python()))
+    return extract("extract/wanted", ExtractConfig(download=fetched, formats=(PydocTopics(),)))
+
+
+def _first_steps(cache: Step) -> Step:
+    config = TrainPhaseConfig(
+        start=None,
+        until_step=STEPS,
+        model=MODEL,
+        rope=LLAMA2_ROPE,
+        sequence_length=SEQUENCE_LENGTH,
+        global_batch_size=4,
+        learning_rate=Constant(3e-3),
+        weight_decay=0.05,
+        b1=0.9,
+        b2=0.95,
+        eps=1e-8,
+        max_norm=1.0,
+        average=None,
+        z_loss=1e-4,
+        mixture=MixtureSchedule.constant({"web": 1.0}),
+        caches={"web": cache.growing()},
+        seed=0,
+        compute_dtype="float32",
+        checkpoint_every_steps=STEPS,
+    )
+    return train_phase("train", config, resources=Cpu(1))
+
+
+def summary(run: Finished) -> Iterator[str]:
+    """What is left of the crawl."""
+    drops = run.result("drops")
+    if drops is not None:
+        yield (
+            f"{drops.num_documents:,} of {drops.num_documents_in:,} records became clean documents "
+            f"({drops.num_bytes / 1e6:.2f} MB of text)"
+        )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the pages lie, and what they are held against."""
+    parser.add_argument("--warc", metavar="DIR", help="folder of *.warc.gz (default: a small crawl of its own making)")
+    parser.add_argument(
+        "--evals", metavar="DIR", help="folder of evaluation sets, *.jsonl (default: the pinned package)"
+    )
+    parser.add_argument("--wanted", metavar="DIR", help="folder of *.jsonl.gz that the classifier is to like (default: "
+                        "Python's help topics)")  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main(build, add_arguments=add_arguments, name="web_corpus", results=RESULTS, summary=summary))

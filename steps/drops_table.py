@@ -1,0 +1,95 @@
+"""Drops table: the way of one corpus through its steps as one page of Markdown: what each dropped, why, and samples."""
+
+from collections.abc import Iterator, Sequence
+
+from pydantic import BaseModel, Field
+
+from marin_dag.step import Input, StepContext, step
+from steps.documents import DocumentsResult
+
+TABLE_FILE = "drops.md"
+
+
+class DropsTableConfig(BaseModel, frozen=True, extra="forbid"):
+    stages: tuple[Input[DocumentsResult], ...] = Field(min_length=1)
+    """In the order in which the documents went through them; what the first dropped were no documents yet."""
+    names: tuple[str, ...]
+    """What the page calls them."""
+    samples_per_reason: int = Field(default=3, ge=0)
+
+
+class DropsTableResult(BaseModel, frozen=True, extra="forbid"):
+    table: str
+    num_documents_in: int
+    num_documents: int
+    """Left in the end."""
+    num_bytes: int
+
+
+def _check(config: DropsTableConfig) -> None:
+    if len(config.names) != len(config.stages):
+        raise ValueError(f"drops_table: {len(config.names)} names for {len(config.stages)} stages; give each its own.")
+
+
+@step(policy="tracked", check=_check)
+def drops_table(config: DropsTableConfig, context: StepContext) -> DropsTableResult:
+    """A table of the steps, one of the reasons, and under each reason a few of the documents that went for it."""
+    import fsspec
+
+    results = [stage.result for stage in config.stages]
+    lines = [*_steps(config.names, results), "", *_reasons(config.names, results)]
+    for name, stage in zip(config.names, config.stages, strict=True):
+        lines += _samples(name, stage, config.samples_per_reason)
+    with fsspec.open(f"{context.output_path}/{TABLE_FILE}", "wb", auto_mkdir=True) as file:
+        file.write("\n".join([*lines, ""]).encode())
+    first, last = results[0], results[-1]
+    return DropsTableResult(
+        table=TABLE_FILE,
+        num_documents_in=first.num_documents + sum(first.dropped.values()),
+        num_documents=last.num_documents,
+        num_bytes=last.num_bytes,
+    )
+
+
+def _steps(names: Sequence[str], results: Sequence[DocumentsResult]) -> Iterator[str]:
+    yield "| step | in | dropped | out | kept | MB of text out |"
+    yield "|---|---:|---:|---:|---:|---:|"
+    for name, result in zip(names, results, strict=True):
+        dropped = sum(result.dropped.values())
+        total = result.num_documents + dropped
+        yield (
+            f"| {name} | {total:,} | {dropped:,} | {result.num_documents:,} | {result.num_documents / total:.1%} "
+            f"| {result.num_bytes / 1e6:.3f} |"
+        )
+
+
+def _reasons(names: Sequence[str], results: Sequence[DocumentsResult]) -> Iterator[str]:
+    yield "| step | reason | documents | KB of text |"
+    yield "|---|---|---:|---:|"
+    for name, result in zip(names, results, strict=True):
+        for reason, count in sorted(result.dropped.items(), key=lambda item: (-item[1], item[0])):
+            yield f"| {name} | {_cell(reason)} | {count:,} | {result.dropped_bytes.get(reason, 0) / 1e3:.1f} |"
+
+
+def _samples(name: str, stage: Input[DocumentsResult], samples_per_reason: int) -> Iterator[str]:
+    from runtime.text.drops import read_samples
+
+    if stage.result.dropped_samples is None:
+        return
+    shown = dict.fromkeys(stage.result.dropped, 0)
+    for sample in read_samples(stage.join(stage.result.dropped_samples)):
+        reason = sample["reason"]
+        if shown[reason] == samples_per_reason:
+            continue
+        if shown[reason] == 0:
+            yield from ("", f"## {name}: {_cell(reason)}", "")
+        shown[reason] += 1
+        yield f"- `{_cell(sample['id'])}`, {_cell(sample['detail'])}: {_cell(sample['excerpt'])}"
+
+
+def _cell(text: str) -> str:
+    """A stranger's text in one line, with nothing in it that Markdown or a page would act on."""
+    line = " ".join(text.split()).replace("\\", "\\\\")
+    for character in "|<>[]*_`#!":
+        line = line.replace(character, f"\\{character}")
+    return line

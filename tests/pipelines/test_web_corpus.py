@@ -1,0 +1,84 @@
+"""Pins down: a crawl becomes clean documents by a recipe of one page, and what was dropped can be read."""
+
+import argparse
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from marin_dag.graph import Graph
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
+from marin_dag.records import Records
+from marin_dag.run import Run
+from marin_dag.store import open_store
+from pipelines import web_corpus
+
+
+def built(*argv):
+    parser = argparse.ArgumentParser()
+    web_corpus.add_arguments(parser)
+    return Graph(web_corpus.build(parser.parse_args(argv)))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """What each step up to the page of drops gives for the crawl of its own making; and the folder of the runs."""
+    prefix = tmp_path_factory.mktemp("runs")
+    steps = {step.name: step for step in built().steps}
+    wanted = Graph([steps["drops"]]).steps
+    store, told = open_store(str(prefix)), io.StringIO()
+    display = LineDisplay(Console(file=told), Console(file=told))
+    assert Run(wanted, store, LocalBackend(), display, command="").run() == 0, told.getvalue()
+    records = {step.name: Records(store).get(step.key) for step in wanted}
+    return {name: record.result for name, record in records.items()}, prefix / records["drops"].output_path
+
+
+def test_each_step_finds_in_the_crawl_what_it_is_there_for(results):
+    found = results[0]
+    assert {"not a page: HTTP status", "not a page: revisit of an earlier record"} <= set(found["extract"]["dropped"])
+    assert {"language: not en", "Gopher: too few words"} <= set(found["filter/rules"]["dropped"])
+    assert set(found["filter/quality"]["dropped"]) == {"quality classifier"}
+    assert set(found["dedup"]["dropped"]) == {"exact duplicate", "near duplicate"}
+    # The banner stands on all pages, and stays on the first.
+    assert found["dedup/spans"]["num_edited"] == found["dedup/spans"]["num_documents"] - 1
+    assert found["decontaminate"]["dropped"]["overlaps with quoted"] >= 1
+    assert found["drops"]["num_documents"] == found["decontaminate"]["num_documents"] > 100
+
+
+def test_the_page_of_drops_adds_up_and_shows_samples(results):
+    found, folder = results
+    lines = (Path(folder) / found["drops"]["table"]).read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    steps = {row[0]: row for row in rows if len(row) == 6}
+    names = ["extract", "filter/rules", "filter/quality", "dedup", "dedup/spans", "decontaminate"]
+    for name, after in zip(names, [*names[1:], None], strict=True):
+        documents_in, dropped, out = (int(cell.replace(",", "")) for cell in steps[name][1:4])
+        assert documents_in - dropped == out
+        assert after is None or steps[after][1] == steps[name][3]
+        reasons = {row[1]: int(row[2]) for row in rows if len(row) == 4 and row[0] == name}
+        assert sum(reasons.values()) == dropped
+    assert "## dedup: exact duplicate" in lines
+    assert any(line.startswith("- `") and "at least 0.65: " in line for line in lines)
+
+
+def test_own_crawls_evaluation_sets_and_wanted_texts_take_the_place_of_its_own(tmp_path):
+    (tmp_path / "crawl.warc.gz").write_bytes(b"")
+    (tmp_path / "sets" / "toys").mkdir(parents=True)
+    (tmp_path / "sets" / "toys" / "test.jsonl").write_text(json.dumps({"question": "?"}))
+    (tmp_path / "good.jsonl").write_text("{}")
+    own = built("--warc", str(tmp_path), "--evals", str(tmp_path / "sets"), "--wanted", str(tmp_path))
+    steps = {step.name: step for step in own.steps}
+    assert [file.name for file in steps["crawl"].config.fetch.files] == ["crawl.warc.gz"]
+    assert [file.name for file in steps["download/evals"].config.fetch.files] == ["toys/test.jsonl"]
+    assert [file.name for file in steps["download/wanted"].config.fetch.files] == ["good.jsonl"]
+    pinned = {step.name: step for step in built("--warc", str(tmp_path)).steps}
+    assert pinned["evaluation_items"].kind.name == "evaluation_items"
+
+
+def test_the_model_begins_to_read_while_the_rest_is_tokenized():
+    (train,) = (step for step in built().steps if step.name == "train")
+    (cache,) = (item for field, item in train.inputs if field.startswith("caches"))
+    assert cache.is_growing
