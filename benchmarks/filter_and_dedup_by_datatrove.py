@@ -2,7 +2,7 @@
 
     .venv-peers/bin/python benchmarks/filter_and_dedup_by_datatrove.py FOLDER WORKERS
 
-FOLDER has `input/*.parquet`; the last line is JSON: seconds and documents left.
+FOLDER has `input/*.parquet`; the last line is JSON: seconds, of the filters and of the rest, and documents left.
 """
 
 import json
@@ -20,7 +20,12 @@ from datatrove.pipeline.dedup.exact_dedup import (
     ExactFindDedups,
 )
 from datatrove.pipeline.dedup.minhash import MinhashDedupBuckets
-from datatrove.pipeline.filters import FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
+from datatrove.pipeline.filters import (
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    GopherRepetitionFilter,
+    fineweb_quality_filter,
+)
 from datatrove.pipeline.readers import ParquetReader
 from datatrove.pipeline.writers import ParquetWriter
 
@@ -29,6 +34,10 @@ BUCKETS = 14
 
 def text_of(document):
     return document.text
+
+
+# The rule about lists is off in this comparison, and its words, a third tokenization of each text, are not charged.
+fineweb_quality_filter.split_into_words = lambda text, language: ("",)
 
 
 def main() -> None:
@@ -65,15 +74,16 @@ def main() -> None:
             [ParquetReader(f"{work}/exact"), MinhashDedupFilter(f"{work}/remove"), ParquetWriter(f"{work}/kept")],
         ),
     ]
-    began = time.perf_counter()
+    ends = [time.perf_counter()]
     for number, (num_tasks, pipeline) in enumerate(stages):
         LocalPipelineExecutor(pipeline, tasks=num_tasks, workers=workers, logging_dir=f"{work}/logs/{number}").run()
-    seconds = time.perf_counter() - began
+        ends.append(time.perf_counter())
+    seconds = {"seconds": ends[-1] - ends[0], "filter_seconds": ends[1] - ends[0], "dedup_seconds": ends[-1] - ends[1]}
     left = {
         name: sum(pq.read_metadata(path).num_rows for path in Path(work, name).glob("*.parquet"))
         for name in ("filtered", "exact", "kept")
     }
-    print(json.dumps({"seconds": seconds, **left}))
+    print(json.dumps({**seconds, **left}))
 
 
 if __name__ == "__main__":
