@@ -7,6 +7,7 @@ second shard of that map begins, and then to the end. LOG gets a line for every 
 """
 
 import gzip
+import importlib
 import json
 import os
 import random
@@ -136,6 +137,9 @@ def kill_at(log: str, victim: str) -> None:
 
 
 def main(prefix: str, corpus: str, log: str = "", *victims: str) -> int:
+    if victims:  # what each fork would load and read anew
+        importlib.import_module("sklearn.linear_model")
+        assert all(each.identity for each in chain(corpus).values())
     for victim in victims:
         child = os.fork()
         if child == 0:
