@@ -164,5 +164,5 @@ def _fetch(data: mmap.mmap, offset: int, size: int) -> None:
 
 def _refuse_changed(data: memoryview, what: str) -> None:
     recorded = int.from_bytes(data[-CHECKSUM_BYTES:], "little")
-    if google_crc32c.value(bytes(data[:-CHECKSUM_BYTES])) != recorded:
+    if google_crc32c.value(np.frombuffer(data[:-CHECKSUM_BYTES], np.uint8)) != recorded:
         raise LocalArrayError(f"{what} has changed since it was written: its CRC32C is another.")
