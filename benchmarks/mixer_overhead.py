@@ -1,9 +1,8 @@
 """Claim: mixer and permutation cost under 0.5 % of a step, and a learning policy under 0.1 %.
 
 2,048 sequences a batch, 50 sources of uneven weights, each drawn in every batch. The step is that of Tootsie's 8B model
-on v4-2048 at half
-of the chips' peak, the fastest that it could plausibly be; the time is that of one thread of this machine, all of which
-runs ahead of the device. The last line is JSON.
+on v4-2048 at half of the chips' peak, the fastest that it could plausibly be; the time is that of one thread of this
+machine, all of which runs ahead of the device. The last line is JSON.
 
     python benchmarks/mixer_overhead.py
 """
