@@ -41,7 +41,7 @@ from steps.train_tokenizer import written_tokenizer
 
 PEERS = Path(__file__).parent.parent / ".venv-peers" / "bin" / "python"
 BAR, BAR_TO_DATATROVE = 0.9, 3.0
-NUM_SHARDS = 8
+NUM_SHARDS = 4
 VOCAB_SIZE = 32_000
 TRAINING_BYTES = 8 << 20
 REPEATS = 3
