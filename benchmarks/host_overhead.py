@@ -8,6 +8,7 @@ in turns of so many updates; the medians of the time an update are compared. Che
 """
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -21,46 +22,23 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import jax
-import numpy as np
 
+from benchmarks.laptop_model import LaptopStep, loader_in
 from pipelines.scales import LAPTOP
-from runtime.data.cache import TokenCache, TokenFormat
-from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import DataPosition, Loader
-from runtime.data.mixture import MixtureSchedule
-from runtime.kernels.choice import default_kernels
-from runtime.model.config import LLAMA2_ROPE
-from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
 from runtime.training.control import Control
 from runtime.training.loop import METRICS_LATE_STEPS, TrainingStopped, TrainSettings, train
 from runtime.training.saving import SavingPlan
-from runtime.training.state import TrainState, initial_state
+from runtime.training.state import TrainState
 from runtime.training.temporary import TemporaryCheckpoints
-from runtime.training.train_step import TrainStep, build_train_step
+from runtime.training.train_step import TrainStep
 
 BAR = 1.02
 GLOBAL_BATCH_SIZE = LAPTOP.batch_sizes[0]  # the smallest one of the recipe: the fastest steps
 NEVER = 1_000_000
-
-
-def loader_in(folder: Path) -> Loader:
-    """Six sources of random ids."""
-    vocab_size = LAPTOP.model.vocab_size
-    token_format = TokenFormat(vocab_size=vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
-    names = [f"source-{index}" for index in range(6)]
-    for index, name in enumerate(names):
-        ids = np.random.default_rng(index).integers(1, vocab_size, 1_000_000)
-        with TokenCacheWriter(str(folder / name), token_format, np.ones(vocab_size, np.int32)) as writer:
-            writer.add(np.array_split(ids, 1_400), num_bytes=3_000_000)
-    return Loader(
-        {name: TokenCache.open(str(folder / name)) for name in names},
-        {name: f"identity of {name}" for name in names},
-        MixtureSchedule.constant({name: 1.0 + index for index, name in enumerate(names)}),
-        LAPTOP.sequence_length,
-        seed=0,
-    )
+TOKENS_A_SOURCE = 1_000_000
 
 
 SETTINGS = TrainSettings(
@@ -130,25 +108,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--updates", type=int, default=40, help="in one turn")
     arguments = parser.parse_args()
-    mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    kernels = default_kernels("cpu", sequence_length=LAPTOP.sequence_length)
-    step = build_train_step(
-        LAPTOP.model,
-        LLAMA2_ROPE,
-        mesh,
-        attention_kernel=kernels.attention,
-        loss_kernel=kernels.loss,
-        compute_dtype=LAPTOP.compute_dtype,
-        remat="full",
-    )
-
-    def fresh() -> TrainState:
-        return initial_state(LAPTOP.model, 0, mesh, with_average=False)
-
+    laptop = LaptopStep()
+    step, fresh = laptop.step, functools.partial(laptop.state, with_average=False)
     with_loop, bare = [], []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        loader, position, batches = loader_in(folder), DataPosition(), []
+        loader, position, batches = loader_in(folder, tokens_a_source=TOKENS_A_SOURCE), DataPosition(), []
         for index in range(8):
             batch, position = loader.batch(position, index, GLOBAL_BATCH_SIZE)
             batches.append(batch)

@@ -1,8 +1,8 @@
 """Claim: mixer and permutation cost under 0.5 % of a step, and a learning policy under 0.1 %.
 
-2,048 sequences a batch, 50 sources of uneven weights. The step is that of Tootsie's 8B model on v4-2048 at half
-of the chips' peak, the fastest that it could plausibly be; the time is that of one thread of this machine, all of which
-runs ahead of the device. The last line is JSON.
+2,048 sequences a batch, 50 sources of uneven weights, each drawn in every batch. The step is that of Tootsie's 8B model
+on v4-2048 at half of the chips' peak, the fastest that it could plausibly be; the time is that of one thread of this
+machine, all of which runs ahead of the device. The last line is JSON.
 
     python benchmarks/mixer_overhead.py
 """
@@ -15,6 +15,7 @@ import time
 import numpy as np
 
 from pipelines.scales import EIGHT_B
+from runtime.data.cache import TokenFormat
 from runtime.data.loader import DataPosition, Loader
 from runtime.data.mixing.exp3 import Exp3
 from runtime.data.mixing.fixed import Static
@@ -26,6 +27,7 @@ from runtime.data.mixture import MixtureSchedule
 
 GLOBAL_BATCH_SIZE = 2_048
 NUM_SOURCES = 50
+BAR, BAR_OF_LEARNING = 0.005, 0.001
 STEPS = 120
 WARMUP_STEPS = 80
 CHIPS, PEAK_FLOPS, UTILIZATION = 1_024, 275e12, 0.5
@@ -41,11 +43,11 @@ POLICIES: dict[str, Policy] = {
 class Sized:
     """As much of a token cache as a plan reads."""
 
-    eos_token_id, vocab_size = 0, 128_256
-    format = type("Format", (), {"tokenizer_digest": "0" * 64})()
+    eos_token_id, vocab_size, is_whole = 0, 128_256, True
+    format = TokenFormat(vocab_size=vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
 
     def __init__(self, num_tokens: int) -> None:
-        self.num_tokens = num_tokens
+        self.block_ends = (num_tokens,)
 
 
 def step_seconds() -> float:
@@ -61,7 +63,7 @@ def plan_seconds(policy: Policy) -> float:
     loader = Loader(
         caches,  # type: ignore[arg-type]
         {name: f"{index:064x}" for index, name in enumerate(names)},
-        MixtureSchedule.constant({name: 1.5**-index for index, name in enumerate(names)}),
+        MixtureSchedule.constant({name: 1.1**-index for index, name in enumerate(names)}),
         EIGHT_B.sequence_length,
         0,
         policy=policy,
@@ -88,15 +90,20 @@ def main() -> None:
     for name, seconds in planned.items():
         print(f"{name:<14} {1e3 * seconds:6.2f} ms a batch, {seconds / step:.4%} of a step of {step:.2f} s")
     learned = max(planned.values()) - planned["static"]
+    ours, learning = max(planned.values()), learned / step
     figures = {
-        "share_of_a_step": max(planned.values()) / step,
-        "limit": 0.005,
-        "learning_share_of_a_step": learned / step,
-        "learning_limit": 0.001,
+        "claim": "planning a batch of 2,048 sequences from 50 sources, as a share of a step of the 8B model on v4-2048",
+        "ours": round(ours, 6),
+        "reference": round(step, 3),
+        "unit": "seconds",
+        "ratio": round(ours / step, 6),
+        "bar": BAR,
+        "learning_ratio": round(learning, 6),
+        "bar_of_learning": BAR_OF_LEARNING,
+        "holds": ours / step <= BAR and learning <= BAR_OF_LEARNING,
         "milliseconds": {name: round(1e3 * seconds, 3) for name, seconds in planned.items()},
-        "reference_step_seconds": round(step, 3),
         "numpy": np.__version__,
-        "machine": platform.machine(),
+        "device": f"{platform.machine()}, one thread",
     }
     print(json.dumps(figures))
 

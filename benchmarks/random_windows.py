@@ -5,7 +5,8 @@ it. The first reference is Megatron's layout, a `.bin` of bare ids under `numpy.
 its own reader needs torch, so that this is a plain reader of the documented layout, with nothing else to do. The second
 is Grain over ArrayRecord, a record a window (`.venv-peers`, see peers.txt). All read the same places of the same ids,
 by turns, into new arrays, with the files in the page cache; the best pass of each counts, and the figure of our first
-pass, which checks every chunk that it touches, stands beside it.
+pass, which checks every chunk that it touches, stands beside it. The first batch is timed before all that, in a process
+that has opened no cache yet and with the files of ours dropped from the page cache, so that the disk is in it.
 
     python benchmarks/random_windows.py [--tokens 1000000000]
 """
@@ -68,6 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, parsed.tokens)
+        drop_from_page_cache(folder / "cache")
         starts = np.random.default_rng(1).integers(0, parsed.tokens - LENGTH, WINDOWS)
         cold, first_batch = first_batch_of(folder)
         cache = TokenCache.open(str(folder / "cache"))
@@ -149,6 +151,15 @@ def first_batch_of(folder: Path) -> tuple[float, float]:
     loader = Loader({"web": cache}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), LENGTH, seed=0)
     loader.batch(DataPosition(), 0, A_BATCH)
     return opened, time.perf_counter() - begun
+
+
+def drop_from_page_cache(folder: Path) -> None:
+    """What is read next comes from the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())  # what is not on the disk yet cannot be dropped
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_by_grain(folder: Path, starts: np.ndarray) -> dict:

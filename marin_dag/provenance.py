@@ -113,12 +113,10 @@ def _sha256(text: str | None) -> str | None:
 
 def installed_packages() -> dict[str, str]:
     """Every distribution that this interpreter sees, and its version."""
-    found = {
-        distribution.name: distribution.version
-        for distribution in importlib.metadata.distributions()
-        if distribution.name  # a half-removed package has no metadata left
-    }
-    return dict(sorted(found.items()))
+    # Parsed once each: a distribution's own `name` and `version` parse its file anew, and a run would wait for it.
+    read = (distribution.metadata for distribution in importlib.metadata.distributions())
+    # A half-removed package has no metadata left.
+    return dict(sorted((metadata["Name"], metadata["Version"]) for metadata in read if metadata["Name"]))
 
 
 def _keep_environment(store: Store) -> str:

@@ -18,7 +18,7 @@ from steps.train_phase import TrainPhaseResult
 
 if TYPE_CHECKING:
     from runtime.data.consumption import Consumption
-    from runtime.report.contents import Evaluation, Export, Node, Phase, Report, Score, SourceCurve, Stage
+    from runtime.report.contents import Evaluation, Export, Filling, Node, Phase, Report, Score, SourceCurve, Stage
 
 PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"
 Stage_ = Literal["extract", "filter", "dedup", "decontaminate"]
@@ -155,7 +155,20 @@ def contents_of(config: ReportConfig) -> "Report":
         graph=_graph(config),
         consumption=_consumption(config, phases),
         source_curves=_source_curves(config),
+        fillings=_fillings(config, phases),
     )
+
+
+def _fillings(config: ReportConfig, phases: "Sequence[Phase]") -> "tuple[Filling, ...]":
+    from runtime.report.contents import Filling
+    from runtime.report.readings import read_num_targets
+
+    made = []
+    for phase in (phase for phase in phases if phase.same_as is None):
+        found = config.phases[phase.name]
+        num_targets = read_num_targets(found.join(found.result.metrics), after_tokens=phase.start_tokens)
+        made.append(Filling(phase.name, phase.consumed_tokens - phase.start_tokens, num_targets))
+    return tuple(made)
 
 
 def _source_curves(config: ReportConfig) -> "tuple[SourceCurve, ...]":

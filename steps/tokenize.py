@@ -31,7 +31,7 @@ class TokenizeConfig(BaseModel, frozen=True, extra="forbid"):
     """A block is published as soon as so many shards are tokenized, and training can start on the first of them: take
     the step's `growing()`. The first epoch reads block after block; None makes one block of all."""
     encoder: EncoderName = "auto"
-    """The library that encodes. Not identity: tiktoken is taken only where its ids are provably those of tokenizers."""
+    """The library that encodes; "auto" takes tiktoken only where its ids are provably those of tokenizers."""
     shards_in_flight: Runtime[int] = 64
 
 

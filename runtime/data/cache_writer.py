@@ -18,7 +18,7 @@ from runtime.data.cache import (
 )
 from runtime.data.flat_array import FlatArrayWriter
 
-IDS_DTYPE = np.int64
+IDS_DTYPE = np.uint32
 
 
 class ShardWriter:
@@ -34,19 +34,20 @@ class ShardWriter:
         self._ends = FlatArrayWriter(f"{path}/document_ends", DOCUMENT_ENDS_DTYPE)
         self._num_tokens = self._num_documents = self._num_bytes = 0
 
-    def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> None:
+    def add(self, documents: Sequence[Sequence[int] | np.ndarray], *, num_bytes: int) -> np.ndarray:
         """Adds documents given as bare ids; BOS, if the format has one, and EOS are put around each.
 
-        `num_bytes` is the UTF-8 length of their texts. An id of EOS or BOS inside a document is refused: a
-        text that spells a special token must be encoded as plain characters.
+        Returns the tokens that were added, those two included. `num_bytes` is the UTF-8 length of their texts. An id of
+        EOS or BOS inside a document is refused: a text that spells a special token must be encoded as plain characters.
         """
         if not documents:
-            return
+            return np.zeros(0, IDS_DTYPE)
         opening, eos = self._opening(), np.array([self._format.eos_token_id], IDS_DTYPE)
         pieces: list[np.ndarray] = []
         lengths = []
         for document in documents:
-            ids = np.asarray(document, IDS_DTYPE)
+            # Ids of an encoder are as wide as ours are to be, or narrower: what is not is checked before it is cast.
+            ids = np.asarray(document) if len(document) else np.zeros(0, IDS_DTYPE)
             pieces += [opening, ids, eos]
             lengths.append(len(opening) + len(ids) + 1)
         tokens = np.concatenate(pieces)
@@ -56,6 +57,7 @@ class ShardWriter:
         self._num_tokens += len(tokens)
         self._num_documents += len(documents)
         self._num_bytes += num_bytes
+        return tokens
 
     def close(self, relative_path: str) -> ShardRecord:
         """Finishes the shard; `relative_path` is where the cache's manifest will find it."""

@@ -38,7 +38,8 @@ class FlatArrayWriter:
     def append(self, values: np.ndarray) -> None:
         """Adds `values` behind what is there; raises rather than wrap a number that the type cannot hold."""
         limits = np.iinfo(self._dtype)
-        if len(values) and (values.min() < limits.min or values.max() > limits.max):
+        fits = np.can_cast(values.dtype, self._dtype)
+        if not fits and len(values) and (values.min() < limits.min or values.max() > limits.max):
             raise FlatArrayError(
                 f"{self.path}: values from {values.min()} to {values.max()} do not fit {self._dtype.name}; "
                 "the vocabulary that the array was made for is smaller than the ids written to it."
@@ -63,7 +64,7 @@ class FlatArrayWriter:
     def _flush(self, values: np.ndarray) -> None:
         if self._write is not None:
             self._write.result()
-        self._crc32c.update(values.tobytes())
+        self._crc32c.update(np.ascontiguousarray(values).view(np.uint8))
         end = self.length + len(values)
         self._array = self._array.resize(exclusive_max=[end], resize_metadata_only=True).result()
         self._write = self._array[self.length : end].write(values)
@@ -108,7 +109,8 @@ class FlatArray:
         (length,) = self._array.shape
         for start in range(0, length, FILE_LENGTH):
             values = self.finish_read(self.start_read(start, min(start + FILE_LENGTH, length)))
-            checksum.update(values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes())
+            little = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
+            checksum.update(little.view(np.uint8))
         return checksum.digest().hex()
 
 

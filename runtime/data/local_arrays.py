@@ -9,7 +9,9 @@ The layout of a file is that of zarr3's sharding codec with the index at the end
 their CRC32C behind them, then for each chunk its offset and length (64 bits each), then the CRC32C of that.
 """
 
+import errno
 import mmap
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -146,14 +148,30 @@ class LocalArrays:
 def _mapped(path: str, index_bytes: int) -> mmap.mmap:
     """The file, with its index on its way from the disk."""
     try:
-        with open(path, "rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        data = _mapping(path)
     except (OSError, ValueError) as error:  # ValueError: it is empty
         raise LocalArrayError(f"{path}: cannot be read ({error}).") from error
     if len(data) < index_bytes:
         raise LocalArrayError(f"{path}: has {len(data)} bytes, fewer than its index.")
     _fetch(data, len(data) - index_bytes, index_bytes)
     return data
+
+
+def _mapping(path: str) -> mmap.mmap:
+    """A mapping, which keeps its file open: of many billion tokens more than a process may by default."""
+    try:
+        return _mapping_once(path)
+    except OSError as error:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if error.errno != errno.EMFILE or soft == hard:
+            raise
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return _mapping_once(path)
+
+
+def _mapping_once(path: str) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
 def _fetch(data: mmap.mmap, offset: int, size: int) -> None:
@@ -164,5 +182,5 @@ def _fetch(data: mmap.mmap, offset: int, size: int) -> None:
 
 def _refuse_changed(data: memoryview, what: str) -> None:
     recorded = int.from_bytes(data[-CHECKSUM_BYTES:], "little")
-    if google_crc32c.value(bytes(data[:-CHECKSUM_BYTES])) != recorded:
+    if google_crc32c.value(np.frombuffer(data[:-CHECKSUM_BYTES], np.uint8)) != recorded:
         raise LocalArrayError(f"{what} has changed since it was written: its CRC32C is another.")

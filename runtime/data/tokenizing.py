@@ -21,6 +21,9 @@ SPLITS = ("train", "validation")
 BATCH_BYTES = 4 << 20
 """Text that is encoded at once: enough for every core, little enough to hold many such."""
 
+COUNTED_AT_ONCE = 1 << 15
+"""Tokens: what is made of them in between stays in the cache of a core."""
+
 
 @dataclass(frozen=True)
 class SplitShard:
@@ -64,11 +67,12 @@ def tokenize_shard(
     for documents, encoded in _encoded(source, encoder):
         data = [document.text.encode() for document in documents]
         held_out = [is_validation(text, validation_share) for text in data]
+        written = []
         for split, writer in writers.items():
             chosen = [index for index, held in enumerate(held_out) if held == (split == "validation")]
             num_bytes = sum(len(data[index]) for index in chosen)
-            writer.add([encoded[index] for index in chosen], num_bytes=num_bytes)
-        for name, value in _counts(documents, data, encoded, encoder).items():
+            written.append(writer.add([encoded[index] for index in chosen], num_bytes=num_bytes))
+        for name, value in _counts(documents, data, encoded, written, encoder).items():
             numbers[name] += value
     records = {split: writers[split].close(f"{relative_path}/{split}") for split in SPLITS}
     for split, record in records.items():
@@ -179,17 +183,25 @@ def _batches(source: str) -> Iterator[list[Document]]:
 
 
 def _counts(
-    documents: Sequence[Document], data: Sequence[bytes], encoded: Sequence[np.ndarray], encoder: Encoder
+    documents: Sequence[Document],
+    data: Sequence[bytes],
+    encoded: Sequence[np.ndarray],
+    written: Sequence[np.ndarray],
+    encoder: Encoder,
 ) -> dict[str, int]:
-    tokens = np.concatenate(encoded)
-    unknown = 0 if encoder.unknown_id is None else int(np.count_nonzero(tokens == encoder.unknown_id))
+    token_bytes = num_unknown = 0
+    for tokens in written:
+        for begin in range(0, len(tokens), COUNTED_AT_ONCE):
+            part = tokens[begin : begin + COUNTED_AT_ONCE]
+            token_bytes += int(encoder.token_bytes[part].sum(dtype=np.int64))  # of BOS and EOS these are none
+            num_unknown += 0 if encoder.unknown_id is None else int(np.count_nonzero(part == encoder.unknown_id))
     return {
         "num_documents": len(documents),
         "num_bytes": sum(map(len, data)),
         "num_characters": sum(len(document.text) for document in documents),
-        "num_tokens": len(tokens),
-        "token_bytes": int(encoder.token_bytes[tokens].sum(dtype=np.int64)),
-        "num_unknown": unknown,
+        "num_tokens": sum(map(len, encoded)),
+        "token_bytes": token_bytes,
+        "num_unknown": num_unknown,
         "num_replacement": sum(document.text.count("\ufffd") for document in documents),
         "num_empty_documents": sum(not document.text for document in documents),
     }

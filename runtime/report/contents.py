@@ -218,6 +218,30 @@ def leading(scores: Sequence[Score]) -> list[Score]:
 
 
 @dataclasses.dataclass(frozen=True)
+class Filling:
+    """How much of the sequences of a phase was trained on: the positions that have a next token to predict.
+
+    The others are padding, and the last token of each document and of each sequence.
+    """
+
+    phase: str
+    num_positions: int
+    num_targets: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_targets <= self.num_positions or not self.num_positions:
+            raise ValueError(
+                f"fillings[{self.phase!r}]: {self.num_targets} of {self.num_positions} positions are trained on; its "
+                "metrics are damaged, or not of this phase."
+            )
+
+    @property
+    def share(self) -> float:
+        """Trained on, of all."""
+        return self.num_targets / self.num_positions
+
+
+@dataclasses.dataclass(frozen=True)
 class SourceCurve:
     """The train loss on one source, a row for each update that drew from it."""
 
@@ -293,6 +317,8 @@ class Report:
     """What each phase takes from each source, since the start of the run."""
     source_curves: tuple[SourceCurve, ...] = ()
     """Of the main line."""
+    fillings: tuple[Filling, ...] = ()
+    """Of phases, in their order; one that is the same training as another is left out."""
 
     def __post_init__(self) -> None:
         if not self.main_line:
@@ -306,7 +332,7 @@ class Report:
                         f"phases[{phase.name!r}].{field} is {named!r}, which is not in the report; "
                         f"it has {sorted(names)}."
                     )
-        for field, found in (("evaluations", self.evaluations), ("exports", self.exports)):
+        for field, found in (("evaluations", self.evaluations), ("exports", self.exports), ("fillings", self.fillings)):
             for item in found:
                 if item.phase not in names:
                     raise ValueError(f"{field}: {item.phase!r} is not a phase of the report; it has {sorted(names)}.")

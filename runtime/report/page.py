@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from runtime.report.branch_plots import branch_groups, branch_loss, twins
 from runtime.report.contents import Report, leading, mean
+from runtime.report.filling_plot import filling_bars, filling_table
 from runtime.report.graph_drawing import STATES, graph, state_text, step_mark
 from runtime.report.markup import Markup, element, joined
 from runtime.report.plots import drawing
@@ -92,6 +93,7 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
         ("graph", "The graph", _graph(report)),
         ("timeline", "Timeline of the run", _timeline(report)),
         ("loss", "Train loss", _loss(report)),
+        ("filling", "How full the sequences were", _filling(report)),
         ("average", "Hot and averaged weights", _average(report)),
         ("domains", "Bits per byte by domain", _domains(report)),
         ("scores", "Scores", _scores(report)),
@@ -229,6 +231,21 @@ def _timeline(report: Report) -> Markup:
         "timeline", "Timeline of the run", "",
         figure(functools.partial(timeline, report), caption), element("ul", *keys, class_="keys"), *tables,
     )  # fmt: skip
+
+
+def _filling(report: Report) -> Markup:
+    if not report.fillings:
+        return Markup()
+    text = (
+        "Positions with a next token to predict, of all that the phase computed. The others are padding (of whole "
+        "documents packed into sequences), and the last token of each document and of each sequence. How long the "
+        "phases waited for data is no part of this page, for times differ between equal runs; the command `waits` "
+        "draws it."
+    )
+    caption = "Blue: the main line, orange: branches; grey: not trained on."
+    drawn = figure(functools.partial(filling_bars, report), caption)
+    in_figures = _folded("The sequences in figures", filling_table(report))
+    return _section("filling", "How full the sequences were", text, drawn, in_figures)
 
 
 def _loss(report: Report) -> Markup:

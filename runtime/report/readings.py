@@ -40,6 +40,23 @@ def read_curve(path: str) -> Curve:
     return Curve(**{name: np.asarray(value) for name, value in values.items()})
 
 
+def read_num_targets(path: str, *, after_tokens: int) -> int:
+    """Positions that were predicted in the updates of a `metrics.parquet` behind so many tokens, skipped ones included.
+
+    Raises:
+        ReadingError: a column is missing.
+    """
+    columns = ["consumed_tokens", "num_targets"]
+    with fsspec.open(path, "rb") as file:
+        parquet = pq.ParquetFile(file)
+        missing = [name for name in columns if name not in parquet.schema_arrow.names]
+        if missing:
+            raise ReadingError(f"{path}: has no column {', '.join(missing)}; train the phase again.")
+        table = parquet.read(columns=columns)
+    own = table.filter(pc.greater(table.column("consumed_tokens"), after_tokens))
+    return int(pc.sum(own.column("num_targets")).as_py() or 0)
+
+
 def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
     """The loss of each source from a `source_losses.parquet`, which goes back to the start of its run.
 

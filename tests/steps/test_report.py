@@ -39,6 +39,7 @@ def phase(folder, name, first, last, tokens_before=0, batch=8):
     tokens = tokens_before + batch * 256 * np.arange(1, len(steps) + 1)
     columns = {
         "step": steps, "consumed_tokens": tokens, "loss": 5 - 0.01 * steps, "z_loss": 0.0 * steps,
+        "num_targets": batch * 250 + 0 * steps,
         "learning_rate": 1e-3 + 0.0 * steps, "global_batch_size": np.full(len(steps), batch),
     }  # fmt: skip
     result = TrainPhaseResult(
@@ -150,6 +151,7 @@ def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
     assert [phase.name for phase in contents.phases] == ["kestrel", "ocelot", "spoonbill"]
     assert [phase.is_main for phase in contents.phases] == [True, True, False]
     assert contents.phases[1].start_tokens == contents.phases[0].consumed_tokens
+    assert [filling.share for filling in contents.fillings] == [250 / 256] * len(contents.phases)
 
 
 def test_two_names_of_one_record_are_said_to_be_one_training(tmp_path):

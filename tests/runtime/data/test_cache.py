@@ -1,6 +1,7 @@
 """Pins down: tokens come back as they went in, a cache is complete or invisible, and damage is never read as text."""
 
 import json
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,18 @@ def test_a_read_checks_the_chunks_that_it_reads_and_no_others(tmp_path, monkeypa
     for start, length in ((31, 2), (47, 1), (0, 101)):
         with pytest.raises(CacheError, match="chunk 2 has changed since it was written"):
             cache.read(start, length)
+
+
+def test_a_cache_of_more_files_than_a_process_may_open_by_default_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(flat_array, "FILE_LENGTH", 16)
+    monkeypatch.setattr(flat_array, "CHUNK_LENGTH", 16)
+    cache = write_cache(tmp_path, [[[7] * 16 * 60]])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 20, limits[1]))
+        assert cache.read(0, 960).tolist() == [7] * 960
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_ids_are_kept_in_the_narrowest_type(tmp_path):

@@ -16,6 +16,7 @@ from runtime.report.contents import (
     Curve,
     Evaluation,
     Export,
+    Filling,
     MixtureSpan,
     Node,
     Phase,
@@ -204,6 +205,12 @@ def _source_curves(phases: tuple[Phase, ...]) -> tuple[SourceCurve, ...]:
     )
 
 
+def _fillings(phases: tuple[Phase, ...]) -> tuple[Filling, ...]:
+    """Phoenix packs whole documents, and pads."""
+    sizes = [(phase.name, phase.consumed_tokens - phase.start_tokens) for phase in phases]
+    return tuple(Filling(name, size, int(size * (0.87 if name == "phoenix" else 0.993))) for name, size in sizes)
+
+
 def example_report() -> Report:
     """The whole example; every call gives the same."""
     phases = _phases()
@@ -222,7 +229,7 @@ def example_report() -> Report:
         "Tootsie, laptop scale",
         "A Llama of 1.1 million parameters, trained through the phases of Tootsie 8B on ten sources of real text.",
         phases, _evaluations(phases), exports, _scores(exports), _stages(), caches, _graph(phases, exports),
-        source_curves=_source_curves(phases),
+        source_curves=_source_curves(phases), fillings=_fillings(phases),
     )  # fmt: skip
 
 

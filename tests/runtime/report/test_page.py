@@ -14,7 +14,7 @@ import pytest
 
 from runtime.data.consumption import Consumption, NeverDrawn, OverEpoch, SourceUse
 from runtime.report.branch_plots import branch_groups, branch_loss
-from runtime.report.contents import Change, mean
+from runtime.report.contents import Change, Filling, mean
 from runtime.report.page import render, summary
 from runtime.report.sections import domains_table, forks_table, recipe_table
 from runtime.report.source_plots import source_losses
@@ -79,8 +79,22 @@ def test_every_link_leads_to_a_section(page):
     tags = read(page).tags
     keys = {attributes["id"] for _, attributes in tags if "id" in attributes}
     links = [attributes["href"][1:] for tag, attributes in tags if tag == "a"]
-    assert len(links) == 9
+    assert len(links) == 10
     assert set(links) <= keys
+
+
+def test_how_full_the_sequences_of_each_phase_were_is_drawn_and_written(report, page):
+    section = page[page.index('id="filling"') : page.index('id="average"')]
+    phoenix = next(filling for filling in report.fillings if filling.phase == "phoenix")
+    left_out = phoenix.num_positions - phoenix.num_targets
+    assert f"phoenix: {phoenix.num_targets:,} positions trained on, {left_out:,} not" in section
+    assert "87.00%" in section and "99.30%" in section
+    assert all(phase.name in section for phase in report.phases)
+
+
+def test_more_positions_trained_on_than_there_are_is_refused():
+    with pytest.raises(ValueError, match=r"fillings\['kestrel'\]: 11 of 10 positions are trained on; its metrics are"):
+        Filling("kestrel", 10, 11)
 
 
 def test_the_policy_of_the_page_allows_its_own_script_and_no_other(page):
@@ -116,7 +130,9 @@ def test_hostile_names_are_escaped_wherever_they_stand(report, example, place):
         report = dataclasses.replace(report, stages=(dataclasses.replace(stage, **changes),))
     elif place == "phase":
         first = dataclasses.replace(report.main_line[0], name=name)
-        report = dataclasses.replace(report, phases=(first,), evaluations=(), exports=(), scores=(), graph=())
+        report = dataclasses.replace(
+            report, phases=(first,), evaluations=(), exports=(), scores=(), graph=(), fillings=()
+        )
     elif place == "task":
         report = dataclasses.replace(report, scores=(dataclasses.replace(report.scores[0], task=name),))
     else:
@@ -146,7 +162,15 @@ def test_the_same_report_gives_the_same_bytes_in_another_process(page):
 
 def test_a_report_of_one_phase_alone_is_a_page(report, example):
     alone = dataclasses.replace(
-        report, phases=report.phases[:1], evaluations=(), exports=(), scores=(), stages=(), caches=(), graph=()
+        report,
+        phases=report.phases[:1],
+        evaluations=(),
+        exports=(),
+        scores=(),
+        stages=(),
+        caches=(),
+        graph=(),
+        fillings=(),
     )
     page = render(alone)
     assert read(page).errors == []

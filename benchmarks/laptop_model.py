@@ -1,0 +1,64 @@
+"""The laptop's train step and a loader over random ids, as the benchmarks of the loop and of the loader take them."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from pipelines.scales import LAPTOP
+from runtime.data.cache import TokenCache, TokenFormat
+from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.loader import Loader
+from runtime.data.mixture import MixtureSchedule
+from runtime.kernels.choice import default_kernels
+from runtime.model.config import LLAMA2_ROPE
+from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.training.state import TrainState, initial_state
+from runtime.training.train_step import TrainStep, build_train_step
+
+NUM_SOURCES = 6
+DOCUMENT_TOKENS = 700
+
+
+class LaptopStep:
+    """The step on one device, as a phase builds it, and states to give it."""
+
+    def __init__(self) -> None:
+        self._mesh = make_mesh(MeshShape(), jax.devices()[:1])
+        kernels = default_kernels(jax.devices()[0].platform, sequence_length=LAPTOP.sequence_length)
+        self.step: TrainStep = build_train_step(
+            LAPTOP.model,
+            LLAMA2_ROPE,
+            self._mesh,
+            attention_kernel=kernels.attention,
+            loss_kernel=kernels.loss,
+            compute_dtype=LAPTOP.compute_dtype,
+            remat="full",
+        )
+
+    def state(self, *, with_average: bool) -> TrainState:
+        """A new one: the step uses it up."""
+        return initial_state(LAPTOP.model, 0, self._mesh, with_average=with_average)
+
+
+def loader_in(folder: Path, *, tokens_a_source: int) -> Loader:
+    """Six sources of random ids, written if they are not there, and opened anew each time."""
+    names = [f"source-{index}" for index in range(NUM_SOURCES)]
+    for index, name in enumerate(names):
+        if not (folder / name).exists():
+            _write_cache(folder / name, index, tokens_a_source)
+    return Loader(
+        {name: TokenCache.open(str(folder / name)) for name in names},
+        {name: f"identity of {name}" for name in names},
+        MixtureSchedule.constant({name: 1.0 + index for index, name in enumerate(names)}),
+        LAPTOP.sequence_length,
+        seed=0,
+    )
+
+
+def _write_cache(path: Path, seed: int, num_tokens: int) -> None:
+    vocab_size = LAPTOP.model.vocab_size
+    token_format = TokenFormat(vocab_size=vocab_size, eos_token_id=0, bos_token_id=None, tokenizer_digest="0" * 64)
+    ids = np.random.default_rng(seed).integers(1, vocab_size, num_tokens)
+    with TokenCacheWriter(str(path), token_format, np.ones(vocab_size, np.int32)) as writer:
+        writer.add(np.array_split(ids, num_tokens // DOCUMENT_TOKENS), num_bytes=3 * num_tokens)

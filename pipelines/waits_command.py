@@ -1,0 +1,89 @@
+"""waits: how long each phase waited for data, and for what; `--page FILE.html` draws it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
+from marin_dag.store import Store
+from pipelines.picture_file import refuse_unwritable
+from runtime.tracking.waits import Waits, waits_of
+from steps.train_phase import TrainPhaseConfig
+
+OTHER_HOST = re.compile(r"\.host\d+\.jsonl$")
+
+
+def _waits(session: Session) -> int:
+    if session.parsed.page is not None:
+        refuse_unwritable("--page", session.parsed.page, (".html",))
+    phases = {step.digest: step.name for step in session.graph().steps if isinstance(step.config, TrainPhaseConfig)}
+    if not phases:
+        raise UserError(f"waits: the pipeline {session.pipeline!r} trains nothing.")
+    found = [waits for digest, name in phases.items() if (waits := read_waits(session.store, digest, name))]
+    if not found:
+        print("no phase has trained yet under this prefix, so none has waited")
+        return NOTHING_WOULD_RUN
+    print(rendered(found))
+    if session.parsed.page is not None:
+        from runtime.report.waits_page import page  # the words alone need no NumPy
+
+        Path(session.parsed.page).write_text(page(f"Waits for data of {session.pipeline}", found), encoding="utf-8")
+        print(f"drawn: {session.parsed.page}")
+    return NOTHING_WOULD_RUN
+
+
+def read_waits(store: Store, digest: str, name: str) -> Waits | None:
+    """Of all attempts of one training; None if none has begun. Hosts wait together, so the first one's log is read."""
+    from runtime.tracking.events import read_events  # not above: a plan imports this module and nothing heavy
+
+    paths = sorted(entry.path for entry in store.list(f"work/{digest}/events") if not OTHER_HOST.search(entry.path))
+    waits = waits_of(name, (read_events(store.url(path)) for path in paths))
+    return waits if waits.num_attempts else None
+
+
+def rendered(phases: list[Waits]) -> str:
+    """A table, and below it every kind of stall."""
+    rows = [["phase", "attempts", "in the loop", "waited", "share", "stalls", "for"]]
+    for waits in phases:
+        causes = sorted(waits.by_cause.items(), key=lambda item: -item[1])
+        rows.append(
+            [
+                waits.phase, str(waits.num_attempts), f"{waits.seconds:,.1f} s", f"{waits.waited_seconds:.2f} s",
+                f"{waits.share:.2%}", str(len(waits.stalls)),
+                ", ".join(f"{cause} {seconds:.2f} s" for cause, seconds in causes),
+            ]
+        )  # fmt: skip
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    lines = [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True)),
+                row[-1],
+            ]
+        ).rstrip()
+        for row in rows
+    ]
+    stalls = [
+        f"stalled  {waits.phase}: {number} × {cause}, {seconds:.1f} s"
+        for waits in phases
+        for cause, (number, seconds) in sorted(waits.stalls_by_cause.items())
+    ]
+    return "\n".join([*lines, *stalls])
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument("--page", metavar="FILE.html", help="(waits) draw it too")
+
+
+COMMAND = Command(
+    "waits",
+    "",
+    "how long each phase waited for data, and for what",
+    _waits,
+    0,
+    0,
+    _add_arguments,
+    ("--dry-run", "--set"),
+)

@@ -1,0 +1,44 @@
+"""The page of waits: every phase, cause and stall is on it, in the look of the report."""
+
+import html
+import re
+
+from runtime.report.waits_page import causes_of, page
+from runtime.tracking.waits import Stall, Waits
+
+WAITS = [
+    Waits("kestrel", 2, 100.0, 12.0, {"packing": 2.0, "cache not built yet": 10.0}, (
+        Stall(4, "cache not built yet", 7.5), Stall(9, "cache not built yet", 2.5), Stall(11, "packing", 1.25),
+    )),
+    Waits("<phoenix>", 1, 50.0, 0.5, {"store read": 0.5}, ()),
+]  # fmt: skip
+
+
+def rows(made: str) -> list[list[str]]:
+    found = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", made)]
+    return [[html.unescape(cell) for cell in row] for row in found]
+
+
+def test_waits_stand_by_phase_and_cause_and_stalls_with_their_number_and_the_longest():
+    made = page("Waits", WAITS)
+    table = rows(made)
+    assert ["kestrel", "2", "100.0", "12.00", "12.00%", "10.00", "2.00", "–"] in table
+    assert ["<phoenix>", "1", "50.0", "0.50", "1.00%", "–", "–", "0.50"] in table
+    assert ["kestrel", "cache not built yet", "2", "10.0", "7.5", "5"] in table
+    assert ["packing", "1", "1.2", "1.2", "12"] in table
+    assert "2 phases waited 12.5 s for data, 8.33% of 150 s in the loop; 3 waits of more than a second." in made
+    assert "<phoenix>" not in made
+
+
+def test_each_bar_is_as_long_as_its_seconds_and_names_them():
+    made = page("Waits", WAITS)
+    wide = made[made.index('class="wide"') : made.index('class="narrow"')]
+    found = re.findall(r'data-tip="kestrel: ([^"]*)"[^>]*? width="([0-9.]+)"', wide)
+    widths = {tip: float(width) for tip, width in found}
+    assert causes_of(WAITS) == ["cache not built yet", "packing", "store read"]
+    assert set(widths) == {"10.00 s for cache not built yet", "2.00 s for packing"}
+    assert abs(widths["10.00 s for cache not built yet"] / widths["2.00 s for packing"] - 5) < 0.05
+
+
+def test_a_run_that_never_stalled_says_so():
+    assert "No wait was longer than a second." in page("Waits", WAITS[1:])
