@@ -356,7 +356,8 @@ def _refuse_other_state(path: str, manifest: Manifest, leaves: list[Leaf], *, pa
     if surplus and not partial:
         raise CheckpointError(
             f"{path}: leaf {surplus[0]} of the checkpoint ({len(surplus)} in all) has no place in the state; "
-            "the model or the averaging differs from the run that wrote it."
+            "the model or the averaging differs from the run that wrote it. Give the phase what that run had, or take "
+            'less: restore="weights".'
         )
 
 
