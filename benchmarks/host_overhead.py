@@ -1,8 +1,11 @@
 """Claim: data, logging and control cost at most 2 % of a step of the laptop's model.
 
-Ours is the loop of a phase: loader, prefetch, metrics, event log, control. The reference is the same train step over
-batches that are there already, called in a plain `for`, its figures fetched two updates late as the loop does. Both run
-in turns of so many updates; the medians of the time an update are compared. Checkpoints have a benchmark of their own.
+Ours is the loop of a phase: loader, prefetch, metrics, digests, event log, control. The reference is the same train
+step over batches that are there already, called in a plain `for`, its figures fetched two updates late as the loop
+does. Both run in turns of so many updates, each first in every other turn; the first updates of a turn, for which
+batches were fetched ahead, do not count. What the machine does besides only ever adds: the fastest turn of each is
+compared. Beside it stand the ratio of the medians, and that of the processor time, in which waiting for others does not
+count. Checkpoints have a benchmark of their own.
 
     python benchmarks/host_overhead.py
 """
@@ -17,7 +20,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -39,6 +44,16 @@ BAR = 1.02
 GLOBAL_BATCH_SIZE = LAPTOP.batch_sizes[0]  # the smallest one of the recipe: the fastest steps
 NEVER = 1_000_000
 TOKENS_A_SOURCE = 1_000_000
+SETTLING_UPDATES = 8
+"""The loop begins with batches that were fetched ahead, and a turn with caches full of the other contestant."""
+
+
+class Cost(NamedTuple):
+    """Of one update, in seconds."""
+
+    wall: float
+    processor: float
+    """Of all threads of the process."""
 
 
 SETTINGS = TrainSettings(
@@ -53,20 +68,50 @@ SETTINGS = TrainSettings(
     max_norm=1.0,
     z_loss=0.0,
     average_decay=None,
+    digest_every_steps=100,
 )
 
 
-def seconds_of_loop(state: TrainState, step: TrainStep, loader: Loader, folder: Path, updates: int) -> float:
-    """Seconds an update between the first and the last of a run that is then stopped."""
-    moments: list[float] = []
+class Watch:
+    """Notes when each update begins."""
+
+    def __init__(self) -> None:
+        self._wall: list[float] = []
+        self._processor: list[float] = []
+
+    def note(self) -> None:
+        self._wall.append(time.perf_counter())
+        self._processor.append(time.process_time())
+
+    def __len__(self) -> int:
+        return len(self._wall)
+
+    def cost(self) -> Cost:
+        """The mean between the first update that counts and the last."""
+        counted = len(self) - 1 - SETTLING_UPDATES
+        return Cost(*((times[-1] - times[SETTLING_UPDATES]) / counted for times in (self._wall, self._processor)))
+
+
+def cost_of_loop(
+    state: TrainState,
+    step: TrainStep,
+    loader: Loader,
+    folder: Path,
+    updates: int,
+    *,
+    settings: TrainSettings = SETTINGS,
+    checkpoint_every_steps: int = NEVER,
+) -> Cost:
+    """Of an update in a run that is then stopped."""
+    watch = Watch()
 
     def timed(*arguments: object) -> tuple:
-        moments.append(time.perf_counter())
+        watch.note()
         return step(*arguments)  # type: ignore[arg-type]
 
     saving = SavingPlan(
         temporary=TemporaryCheckpoints(str(folder / "work"), 1),
-        checkpoint_every_steps=NEVER,
+        checkpoint_every_steps=checkpoint_every_steps,
         checkpoint_every_seconds=math.inf,
         output_folder=str(folder / "output"),
         publish_every_steps=0,
@@ -76,66 +121,89 @@ def seconds_of_loop(state: TrainState, step: TrainStep, loader: Loader, folder: 
         try:
             train(
                 run_state.from_scratch(state),
-                settings=SETTINGS,
+                settings=settings,
                 train_step=timed,
                 loader=loader,
                 saving=saving,
                 events=events,
-                control=Control(lambda: len(moments) > updates),
+                control=Control(lambda: len(watch) > SETTLING_UPDATES + updates),
                 on_milestone=lambda run, milestone: None,
             )
         except TrainingStopped:
-            assert len(moments) == updates + 1, "stopped by something else than the benchmark"
-            return (moments[-1] - moments[0]) / (len(moments) - 1)
+            assert len(watch) == SETTLING_UPDATES + updates + 1, "stopped by something else than the benchmark"
+            return watch.cost()
     raise AssertionError("the run was not stopped")
 
 
-def seconds_of_steps(state: TrainState, step: TrainStep, batches: list, updates: int) -> float:
+def cost_of_steps(state: TrainState, step: TrainStep, batches: list, updates: int) -> Cost:
     """The same of the bare train step."""
-    moments, pending = [], []
-    for index in range(updates + 1):
-        moments.append(time.perf_counter())
+    watch, pending = Watch(), []
+    for index in range(SETTLING_UPDATES + updates + 1):
+        watch.note()
         batch = batches[index % len(batches)]
         state, metrics = step(state, batch.tokens, batch.segment_ids, SETTINGS.hyperparameters(index))
         pending.append(metrics)
         if len(pending) > METRICS_LATE_STEPS:
             jax.device_get(pending.pop(0))
-    return (moments[-1] - moments[0]) / (len(moments) - 1)
+    return watch.cost()
+
+
+def in_turns(contestants: dict[str, Callable[[int], Cost]], turns: int) -> dict[str, list[Cost]]:
+    """Each contestant's cost in each turn; the order is another one in every turn."""
+    costs: dict[str, list[Cost]] = {name: [] for name in contestants}
+    for turn in range(turns):
+        for name in list(contestants)[:: 1 if turn % 2 else -1]:
+            costs[name].append(contestants[name](turn))
+        told = (f"{1e3 * of_turns[-1].wall:.2f} ms {name}" for name, of_turns in costs.items())
+        print(f"turn {turn}: {', '.join(told)}", flush=True)
+    return costs
+
+
+def compared(claim: str, bar: float, ours: list[Cost], reference: list[Cost]) -> dict[str, object]:
+    """The last line: fastest turn against fastest turn."""
+    best, best_reference = (min(cost.wall for cost in costs) for costs in (ours, reference))
+    medians = [statistics.median(cost.wall for cost in costs) for costs in (ours, reference)]
+    processor = [min(cost.processor for cost in costs) for costs in (ours, reference)]
+    return {
+        "claim": claim,
+        "ours": best,
+        "reference": best_reference,
+        "ratio": round(best / best_reference, 4),
+        "bar": bar,
+        "holds": best / best_reference <= bar,
+        "unit": "seconds an update",
+        "ratio_of_medians": round(medians[0] / medians[1], 4),
+        "ratio_of_processor_time": round(processor[0] / processor[1], 4),
+        "load": round(os.getloadavg()[0], 1),
+        "jax": jax.__version__,
+        "device": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=9)
-    parser.add_argument("--updates", type=int, default=40, help="in one turn")
+    parser.add_argument("--updates", type=int, default=100, help="in one turn")
     arguments = parser.parse_args()
     laptop = LaptopStep()
     step, fresh = laptop.step, functools.partial(laptop.state, with_average=False)
-    with_loop, bare = [], []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         loader, position, batches = loader_in(folder, tokens_a_source=TOKENS_A_SOURCE), DataPosition(), []
         for index in range(8):
             batch, position = loader.batch(position, index, GLOBAL_BATCH_SIZE)
             batches.append(batch)
-        seconds_of_steps(fresh(), step, batches, 4)  # compiles
-        for turn in range(arguments.turns):
-            bare.append(seconds_of_steps(fresh(), step, batches, arguments.updates))
-            with_loop.append(seconds_of_loop(fresh(), step, loader, folder / str(turn), arguments.updates))
-            print(f"turn {turn}: {1e3 * bare[-1]:.2f} ms bare, {1e3 * with_loop[-1]:.2f} ms in the loop", flush=True)
-    ours, reference = statistics.median(with_loop), statistics.median(bare)
-    line = {
-        "claim": "the loop around the train step takes at most 2 % of its time, laptop's model, smallest batch",
-        "ours": ours,
-        "reference": reference,
-        "ratio": round(ours / reference, 4),
-        "bar": BAR,
-        "holds": ours / reference <= BAR,
-        "unit": "seconds an update",
-        "load": round(os.getloadavg()[0], 1),
-        "jax": jax.__version__,
-        "device": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
-    }
-    print(json.dumps(line))
+        cost_of_steps(fresh(), step, batches, 4)
+        cost_of_loop(fresh(), step, loader, folder / "first", 100)  # compiles the step, and the digests
+        costs = in_turns(
+            {
+                "bare": lambda turn: cost_of_steps(fresh(), step, batches, arguments.updates),
+                "in the loop": lambda turn: cost_of_loop(fresh(), step, loader, folder / str(turn), arguments.updates),
+            },
+            arguments.turns,
+        )
+    claim = "the loop around the train step takes at most 2 % of its time, laptop's model, smallest batch"
+    print(json.dumps(compared(claim, BAR, costs["in the loop"], costs["bare"])))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 One process, the same number of threads for each, the same batch of 16 x 256 random tokens, AdamW with clipping in
 float32; losses at the first update agree. torch runs eager and compiled, and the faster one counts. The contestants
-take turns of a few updates, so that a machine that slows down slows all; medians over the turns are compared.
+take turns of a few updates, the first of which does not count, so that a machine that slows down slows all; medians
+over the turns are compared.
 
     python benchmarks/train_against_torch.py
 """
@@ -141,6 +142,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(arguments.turns):
         for name, step in contestants.items():
+            step()  # another's memory is in the caches, and another's threads may still wait for work
             began = time.perf_counter()
             for _ in range(arguments.updates):
                 step()

@@ -62,16 +62,24 @@ class Save:
         """Bytes of arrays that this process writes."""
         self.write_seconds = 0.0
         self._error: BaseException | None = None
+        self._error_beside: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def _start(self, write: Callable[[], None]) -> None:
+    def _start(self, before: Callable[[], object], write: Callable[[], None], after: Callable[[], object]) -> None:
         def run() -> None:
             started = time.monotonic()
-            try:
-                write()
-            except BaseException as error:  # handed to the thread that waits
-                self._error = error
-            self.write_seconds = time.monotonic() - started
+            try:  # each error is handed to the thread that waits
+                before()
+                try:
+                    write()
+                except BaseException as error:
+                    self._error = error
+                    return
+                finally:
+                    self.write_seconds = time.monotonic() - started
+                after()
+            except BaseException as error:
+                self._error_beside = error
 
         self._thread = threading.Thread(target=run, name=f"checkpoint {self.path}", daemon=True)
         self._thread.start()
@@ -81,9 +89,11 @@ class Save:
         return self._thread is not None and not self._thread.is_alive()
 
     def wait(self) -> None:
-        """Returns when the checkpoint is complete, or raises what stopped it."""
+        """Returns when the checkpoint is complete, or raises what stopped it, or what `before` or `after` raised."""
         assert self._thread is not None
         self._thread.join()
+        if self._error_beside is not None:
+            raise self._error_beside
         if self._error is not None:
             raise CheckpointError(
                 f"checkpoint {self.path} was not written: {self._error}; it stays invisible. "
@@ -98,12 +108,15 @@ def save(
     *,
     beside: Mapping[str, Callable[[], bytes]] | None = None,
     lease_epoch: int | None = None,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
 ) -> Save:
     """Copies `state` to the host, then writes it in the background; the state may be donated on return.
 
     `beside` are files next to the folder `path` (a table of metrics), written before the manifest and covered
     by it. Each process writes the shards of which it holds the first replica. With several processes `path`
-    must be a fresh folder, and the first process writes the manifest when the parts of all are there.
+    must be a fresh folder, and the first process writes the manifest when the parts of all are there. `before` and
+    `after` the writing these are called, in its thread: if the first raises, nothing is written.
     """
     started = time.monotonic()
     metadata_bytes = canonical_json(dict(metadata), "checkpoint metadata")
@@ -136,10 +149,11 @@ def save(
                 )
                 chunks.append((array, start, np.asarray(data[within], order="C")))
     handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
+    whole_arrays = [array for array, _ in arrays]
     handle._start(
-        lambda: _write(
-            files, name, [array for array, _ in arrays], chunks, leaves, metadata_bytes, beside or {}, lease_epoch
-        )
+        before,
+        lambda: _write(files, name, whole_arrays, chunks, leaves, metadata_bytes, beside or {}, lease_epoch),
+        after,
     )
     return handle
 
@@ -342,7 +356,8 @@ def _refuse_other_state(path: str, manifest: Manifest, leaves: list[Leaf], *, pa
     if surplus and not partial:
         raise CheckpointError(
             f"{path}: leaf {surplus[0]} of the checkpoint ({len(surplus)} in all) has no place in the state; "
-            "the model or the averaging differs from the run that wrote it."
+            "the model or the averaging differs from the run that wrote it. Give the phase what that run had, or take "
+            'less: restore="weights".'
         )
 
 

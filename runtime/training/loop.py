@@ -83,7 +83,11 @@ class TrainSettings:
     skip_rule: SkipRule | None = None
     """None where the state holds no history."""
     digest_every_steps: int = 0
-    """Distance of the digests of the parameters in the event log; 0: none."""
+    """Distance of the digests of the parameters in the event log, which gets one at the last step too; 0: none."""
+
+    def is_digested(self, step: int) -> bool:
+        every = self.digest_every_steps
+        return bool(every) and (step % every == 0 or step == self.until_step)
 
     def hyperparameters(self, step: int) -> Hyperparameters:
         """For the update that follows `step` finished ones."""
@@ -154,7 +158,7 @@ def train(
             f"skip_rule is {settings.skip_rule} and the state has a history of {run.state.skip_window_steps} steps; "
             "let one enter or leave by `run_state.continued`."
         )
-    saver = Saver(saving, events, on_milestone, begin_step=run.step)
+    saver = Saver(saving, events, on_milestone)
     tokens_per_step = settings.global_batch_size * settings.sequence_length
     meter = Meter(
         until_step=settings.until_step, tokens_per_step=tokens_per_step, events=events, on_progress=on_progress
@@ -240,8 +244,7 @@ def train(
                 }
                 for source in sorted(loader.exhausted(position) - loader.exhausted(run.data_position)):
                     events.write("exhausted", step=step + 1, source=source)
-                is_digested = settings.digest_every_steps and (step + 1) % settings.digest_every_steps == 0
-                digests = begin_digests(state.params) if is_digested else None
+                digests = begin_digests(state.params) if settings.is_digested(step + 1) else None
                 pending.append(_Pending(run.data_position, position, batch, row, figures, digests))
                 run = RunState(state, step + 1, consumed, position, metrics, losses)
                 is_milestone = saving.is_milestone(run.step, settings.until_step)

@@ -1,7 +1,7 @@
 """Replay: whether updates that were made twice left the same parameters, by the digests in the event logs.
 
 An update is made again where a killed run resumes behind its last checkpoint, and where somebody repeats a run to see
-whether it repeats. `python -m runtime.training.replay WORK [WORK ...]` compares all attempts in the work folders.
+whether it repeats (`--force PHASE`). `python -m runtime.training.replay FOLDER [FOLDER ...]` compares the attempts.
 """
 
 import argparse
@@ -21,6 +21,9 @@ class Logged(NamedTuple):
     whole: str
     tensors: dict[str, str]
     log: str
+    trajectory: str = ""
+    """Only attempts at one trajectory are compared; "" where the caller has chosen what is."""
+    phase: str = ""
 
 
 class Difference(NamedTuple):
@@ -29,60 +32,66 @@ class Difference(NamedTuple):
     step: int
     tensors: tuple[str, ...]
     logs: tuple[str, str]
+    phase: str = ""
 
     def __str__(self) -> str:
         first, second = self.logs
-        return f"step {self.step}: {', '.join(self.tensors)} differ between {first} and {second}"
+        where = f"{self.phase}, step {self.step}" if self.phase else f"step {self.step}"
+        return f"{where}: {', '.join(self.tensors)} differ between {first} and {second}"
 
 
 class Replay(NamedTuple):
-    """`num_compared` counts pairs of digests of one step; `differences` is in order of steps."""
+    """`num_compared` counts pairs of digests of one step; `differences` is in order of phases and steps."""
 
     num_compared: int
     differences: tuple[Difference, ...]
 
 
-def logged_digests(work_folders: Iterable[str]) -> list[Logged]:
-    """Every digest in the event logs of the attempts below these work folders."""
+def logged_digests(folders: Iterable[str]) -> list[Logged]:
+    """Every digest in the event logs of the attempts: in a phase's work folder, or everywhere below a prefix."""
     found = []
-    for folder in work_folders:
-        files, path = fsspec.core.url_to_fs(f"{folder.rstrip('/')}/events")
-        for log in sorted(files.glob(f"{path}/*.jsonl")):
+    for folder in folders:
+        files, path = fsspec.core.url_to_fs(folder.rstrip("/"))
+        is_work = files.exists(f"{path}/events")
+        for log in sorted(files.glob(f"{path}/events/*.jsonl" if is_work else f"{path}/**/events/*.jsonl")):
             url = str(files.unstrip_protocol(log)) if "://" in folder else str(log)
-            found += [
-                Logged(event["step"], event["digest"], event["tensors"], url)
-                for event in read_events(url)
-                if event["event"] == "digest"
-            ]
+            trajectory = phase = ""
+            for event in read_events(url):
+                if event["event"] == "phase":
+                    phase, trajectory = event["name"], "" if is_work else event["digest"]
+                if event["event"] == "digest":
+                    found.append(Logged(event["step"], event["digest"], event["tensors"], url, trajectory, phase))
     return found
 
 
 def compare(logged: Iterable[Logged]) -> Replay:
     """Compares each digest with the first one that was logged for its step."""
-    first: dict[int, Logged] = {}
+    first: dict[tuple[str, int], Logged] = {}
     num_compared, differences = 0, []
     for digest in logged:
-        known = first.setdefault(digest.step, digest)
+        known = first.setdefault((digest.trajectory, digest.step), digest)
         if known is digest:
             continue
         num_compared += 1
         if known.whole != digest.whole:
             names = sorted(known.tensors.keys() | digest.tensors.keys())
             other = tuple(name for name in names if known.tensors.get(name) != digest.tensors.get(name))
-            differences.append(Difference(digest.step, other, (known.log, digest.log)))
-    return Replay(num_compared, tuple(sorted(differences)))
+            differences.append(Difference(digest.step, other, (known.log, digest.log), digest.phase))
+    return Replay(num_compared, tuple(sorted(differences, key=lambda found: (found.phase, found.step))))
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints what was found; 0: all equal, 1: something differs, 2: nothing was made twice."""
     parser = argparse.ArgumentParser(prog="python -m runtime.training.replay", description=__doc__)
-    parser.add_argument("work", nargs="+", help="a phase's work folder: PREFIX/work/DIGEST")
-    logged = logged_digests(parser.parse_args(arguments).work)
+    parser.add_argument(
+        "folder", nargs="+", help="a prefix, below which attempts at one trajectory are compared; or work folders"
+    )
+    logged = logged_digests(parser.parse_args(arguments).folder)
     found = compare(logged)
     if not found.num_compared:
         print(
             f"nothing to compare: {len(logged)} digests, no two of one step; "
-            "give the work folder of a second run, or set digest_every_steps below checkpoint_every_steps."
+            "train a phase a second time (--force PHASE), or give the folder of a second run."
         )
         return 2
     for difference in found.differences:

@@ -101,10 +101,19 @@ def _assembled(folder: str, state: TrainState, metadata: dict[str, Any], positio
     return RunState(state, metadata["step"], metadata["consumed_tokens"], position, metrics, losses)
 
 
-def save(folder: str, run: RunState, *, facts: dict[str, Any], lease_epoch: int | None = None) -> checkpoint.Save:
+def save(
+    folder: str,
+    run: RunState,
+    *,
+    facts: dict[str, Any],
+    lease_epoch: int | None = None,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
+) -> checkpoint.Save:
     """Starts to write `run` to `folder`; returns when the state may be used up by the next update.
 
-    `facts` are put into the metadata (seed, configuration): plain JSON that depends on nothing but the identity.
+    `facts` are put into the metadata (seed, configuration): plain JSON that depends on nothing but the identity. For
+    `before` and `after` see `checkpoint.save`.
     """
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
     metadata = {
@@ -117,4 +126,12 @@ def save(folder: str, run: RunState, *, facts: dict[str, Any], lease_epoch: int 
         "facts": facts,
     }
     beside = {METRICS: metrics.to_parquet, SOURCE_LOSSES: losses.to_parquet}
-    return checkpoint.save(f"{folder}/{CHECKPOINT}", run.state, metadata, beside=beside, lease_epoch=lease_epoch)
+    return checkpoint.save(
+        f"{folder}/{CHECKPOINT}",
+        run.state,
+        metadata,
+        beside=beside,
+        lease_epoch=lease_epoch,
+        before=before,
+        after=after,
+    )

@@ -59,46 +59,46 @@ class SavingPlan:
 
 
 class Saver:
-    """At most one save under way; what is to happen once it is complete happens in the loop's own thread."""
+    """At most one save under way.
 
-    def __init__(
-        self,
-        plan: SavingPlan,
-        events: EventLog,
-        on_milestone: Callable[[RunState, str], None],
-        *,
-        begin_step: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._plan, self._events, self._on_milestone, self._clock = plan, events, on_milestone, clock
+    The loop waits for no listing and no deletion of temporary checkpoints: their names are many, in a bucket above all.
+    Milestones are published, and what they make needless is deleted after that, in the loop's own thread.
+    """
+
+    def __init__(self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None]) -> None:
+        self._plan, self._events, self._on_milestone = plan, events, on_milestone
         self._under_way: tuple[Save, RunState, str | None] | None = None
-        self._last_began = clock()
-        self._uncertified = [begin_step]
-        """Steps of temporary checkpoints that only good updates have followed so far."""
+        self._last_began = time.monotonic()
+        self._uncertified: list[int] = []
+        """Steps of temporary checkpoints of this attempt that only good updates have followed so far."""
         self.last_step: int | None = None
         """Step of the newest save that was begun."""
 
     def is_due(self) -> bool:
         """Whether this host's clock asks for a temporary checkpoint."""
-        return self._clock() - self._last_began >= self._plan.checkpoint_every_seconds
+        return time.monotonic() - self._last_began >= self._plan.checkpoint_every_seconds
 
     def begin(self, run: RunState, milestone: str | None) -> None:
         """Starts to save; `milestone` is the folder of one, relative to the output, and None for a temporary one."""
         self.finish()
-        self._plan.temporary.refuse_if_superseded()
+        temporary, facts = self._plan.temporary, self._plan.facts
+        superseded = temporary.refuse_if_superseded
         if milestone is None:
             self._uncertified.append(run.step)
-            temporary = self._plan.temporary
+
+            def prune() -> None:
+                if jax.process_index() == 0:  # what it has yet to complete looks half-written to the others
+                    temporary.prune(run.step)
+
             folder, epoch = temporary.folder_of(run.step), temporary.lease_epoch
-            saving = run_state.save(folder, run, facts=self._plan.facts, lease_epoch=epoch)
+            saving = run_state.save(folder, run, facts=facts, lease_epoch=epoch, before=superseded, after=prune)
         else:
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
-            folder = f"{self._plan.output_folder}/{milestone}"
-            saving = run_state.save(folder, run, facts=self._plan.facts)
+            saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
         # The arrays may be used up by the next update; whoever is called back gets everything else.
         without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
         self._under_way = saving, without_arrays, milestone
-        self.last_step, self._last_began = run.step, self._clock()
+        self.last_step, self._last_began = run.step, time.monotonic()
 
     def note(self, row: MetricsRow) -> None:
         """After each update: the checkpoints that this one certifies, or leaves in doubt."""
@@ -132,9 +132,5 @@ class Saver:
         )
         if milestone is not None:
             self._on_milestone(run, milestone)
-        if jax.process_index() > 0:  # what host 0 has yet to complete looks half-written to the others
-            return
-        if milestone is None:
-            self._plan.temporary.prune(run.step)
-        else:  # the milestone is permanent, and as good to resume from
-            self._plan.temporary.prune(run.step, keep=0)
+            if jax.process_index() == 0:
+                self._plan.temporary.prune(run.step, keep=0)  # the milestone is permanent, and as good to resume from

@@ -77,12 +77,12 @@ class TemporaryCheckpoints:
         return found
 
     def certify(self, step: int, *, good_steps: int) -> bool:
-        """Marks the complete ones of `step`, which so many good updates have followed; False if there is none."""
-        found = [temporary for temporary in self._own_past() if temporary.is_complete and temporary.step == step]
-        for temporary in found:
-            mark = canonical_json({"good_steps": good_steps}, CERTIFIED)
-            CheckpointFiles(temporary.folder).write(CERTIFIED, mark)
-        return bool(found)
+        """Marks this attempt's checkpoint of `step`, which so many good updates followed; False if there is none."""
+        folder = self.folder_of(step)
+        if not checkpoint.is_complete(f"{folder}/checkpoint"):
+            return False
+        CheckpointFiles(folder).write(CERTIFIED, canonical_json({"good_steps": good_steps}, CERTIFIED))
+        return True
 
     def prune(self, step: int, *, keep: int = KEPT, keep_certified: bool = True) -> list[Temporary]:
         """Deletes what earlier attempts left half-written up to `step`, and the complete ones.

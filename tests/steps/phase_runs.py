@@ -30,9 +30,9 @@ MODEL = LlamaConfig(
     hidden_size=16,
     intermediate_size=24,
     num_hidden_layers=1,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=8,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
     max_position_embeddings=SEQUENCE_LENGTH,
 )
 

@@ -70,6 +70,22 @@ def test_a_replay_that_differs_is_told_by_step_and_tensor(tmp_path, capsys):
     assert told[-1] == "3 digests compared, 2 differ"
 
 
+def test_below_a_prefix_attempts_at_one_trajectory_are_compared_and_forced_ones_too(tmp_path, capsys):
+    def attempt(folder: str, name: str, trajectory: str, digest: str) -> None:
+        with EventLog(str(tmp_path / folder / "events" / f"{name}.jsonl")) as events:
+            events.write("phase", name=f"phase-{trajectory}", digest=trajectory)
+            events.write("digest", step=10, digest=digest, tensors={"w": digest})
+
+    attempt("work/a", "first", "a", "1")
+    attempt("work/b", "first", "b", "2")
+    attempt("outputs/phase-a/second.work", "second", "a", "1")
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "1 digests compared, 0 differ\n"
+    attempt("outputs/phase-b/second.work", "second", "b", "3")
+    assert main([str(tmp_path)]) == 1
+    assert "phase-b, step 10: w differ between " in capsys.readouterr().out
+
+
 def test_a_replay_without_any_step_made_twice_proves_nothing_and_says_so(tmp_path, capsys):
     assert main([log(tmp_path, "a", {10: {"w": "1"}, 20: {"w": "2"}})]) == 2
     assert "nothing to compare: 2 digests, no two of one step" in capsys.readouterr().out
