@@ -35,7 +35,19 @@ def mesh_of(request: Request) -> Mesh:
     if request.num_slices > 1:
         options["num_slices"] = request.num_slices
     description = topologies.get_topology_desc(one.topology, platform="tpu", **options)
-    return make_mesh(MeshShape(replica=request.num_slices, data=one.num_chips), description.devices)
+    return make_mesh(mesh_shape_of(request), description.devices)
+
+
+def mesh_shape_of(request: Request) -> MeshShape:
+    """A replica a slice, and to data what the model and context axes leave of its chips."""
+    num_chips = slice_of(request.slice).num_chips
+    if num_chips % request.parallel:
+        raise ValueError(
+            f"model_parallel x context_parallel is {request.parallel}, which does not divide the {num_chips} chips of "
+            f"a {request.slice}; choose sizes that do."
+        )
+    data = num_chips // request.parallel
+    return MeshShape(request.num_slices, data, request.model_parallel, request.context_parallel)
 
 
 def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:

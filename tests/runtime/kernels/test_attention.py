@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.kernels import attention, attention_tpu
+from runtime.kernels import attention, attention_gpu, attention_tpu
 
 KERNELS: dict[str, Callable] = {
     "reference": attention.reference,
     "chunked": attention.chunked,
     "splash": functools.partial(attention_tpu.splash, interpret=True),
+    "pallas_gpu": functools.partial(attention_gpu.pallas_gpu, interpret=True),
 }
 
 
@@ -106,10 +107,10 @@ def test_bfloat16_in_gives_bfloat16_out_near_the_definition(name: str) -> None:
 
 
 def test_splash_refuses_a_sequence_that_is_not_whole_blocks() -> None:
-    with pytest.raises(ValueError, match=r"'splash': sequence length 100 is not .* use a multiple of 512, or of 128"):
+    with pytest.raises(ValueError, match=r"'splash': 100 tokens of a row on a device are not a whole number .* of 128"):
         attention_tpu.splash(*inputs(sequence=100, head_dim=64))
 
 
 def test_an_unknown_kernel_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'flash' is none of chunked, reference, splash"):
+    with pytest.raises(ValueError, match="'flash' is none of chunked, pallas_gpu, reference, splash"):
         attention.attend(*inputs(sequence=8, head_dim=4), kernel="flash")

@@ -23,7 +23,7 @@ def test_long_sequences_do_not_hold_all_scores() -> None:
     [
         ("splash", "chunked", "attention_kernel is 'splash', a Mosaic TPU kernel, .* platform 'cpu'"),
         ("reference", "pallas_tpu", "loss_kernel is 'pallas_tpu', a Mosaic TPU kernel, .* platform 'cpu'"),
-        ("flash", "chunked", "attention_kernel is 'flash'; it must be one of chunked, reference, splash"),
+        ("flash", "chunked", "attention_kernel is 'flash'; it must be one of chunked, pallas_gpu, reference, splash"),
         (
             "reference",
             "liger",
