@@ -62,7 +62,7 @@ def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:
             )
             return KernelChoice(
                 attention="reference" if is_short else "chunked",
-                loss="chunked",
+                loss="chunked_wide" if platform == "gpu" else "chunked",
                 reason=f"attention: {why_attention}{no_fused}; loss: gradients formed while the logits are there",
             )
     raise ValueError(f"platform is {platform!r}; kernels are known for cpu, gpu and tpu.")
