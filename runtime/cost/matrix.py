@@ -73,7 +73,14 @@ def _print_models() -> bool:
             "train", slice_name, 1, model, SEQUENCE_LENGTH, batch, False, "bfloat16", "splash", "chunked_wide"
         )
         print(f"{name} on {slice_name} ...", file=sys.stderr, flush=True)
-        outcome, _ = outcome_of(request)
+        try:
+            outcome, _ = outcome_of(request)
+        except RuntimeError as error:
+            all_good = False
+            print(
+                f"| {name} | {slice_name} | {batch} | fails: {str(error).splitlines()[-1][:120]} | | | | |", flush=True
+            )
+            continue
         if isinstance(outcome, DoesNotFit):
             all_good = False
             print(f"| {name} | {slice_name} | {batch} | {outcome.message[:80]} | | | | |", flush=True)
