@@ -24,8 +24,6 @@ from runtime.training.timeline import Leg
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
 EVAL_SEQUENCES_A_CHIP = 4
-CURES = ({"num_microbatches": 2}, {"num_microbatches": 4}, {"loss_kernel": "pallas_tpu"})
-"""What is tried, in this order, for a step that does not fit; each layer is rematerialised already."""
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its torus axis (both directions of a ring).",
@@ -90,6 +88,9 @@ def request_of(phase: Step, step: str) -> Request:
         skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
+        # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
+        model_parallel=config.model_parallel if step == "train" else 1,
+        context_parallel=config.context_parallel if step == "train" else 1,
     )
 
 
@@ -106,9 +107,10 @@ def _with_progress(request: Request, place: str) -> Outcome:
 
 
 def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[str]:
-    title = (
-        f"{request.step} step, {request.global_batch_size:,} x {request.sequence_length:,} tokens, {_slices(request)}"
-    )
+    axes = {"model": request.model_parallel, "context": request.context_parallel}
+    spread = "".join(f", {name} {size}" for name, size in axes.items() if size > 1)
+    size = f"{request.global_batch_size:,} x {request.sequence_length:,} tokens"
+    title = f"{request.step} step, {size}, {_slices(request)}{spread}"
     lines = [f"{title}: {', '.join(users)}"]
     if isinstance(outcome, DoesNotFit):
         return [*lines, f"  does not fit    {outcome.message}", *_cure(request)]
@@ -169,20 +171,26 @@ def _seconds(roofline: Roofline) -> str:
 
 def _cure(request: Request) -> list[str]:
     """Tries what would make it fit, one change after the other."""
-    for change in CURES:
-        changed = dataclasses.replace(request, **change)
-        said = ", ".join(f"{field}={value}" for field, value in change.items())
-        if request.step == "eval" and "num_microbatches" in change:
-            changed, said = _smaller(request, change["num_microbatches"])  # type: ignore[arg-type]
+    for said, changed in _cures(request):
         outcome = _with_progress(changed, f"with {said}")
         if isinstance(outcome, Compiled):
             return [f"  fits with       {said}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"]
     return ["  fits with       none of what was tried; use more chips"]
 
 
-def _smaller(request: Request, factor: int) -> tuple[Request, str]:
-    size = request.global_batch_size // factor
-    return dataclasses.replace(request, global_batch_size=size), f"global_batch_size={size}"
+def _cures(request: Request) -> Iterable[tuple[str, Request]]:
+    """What is tried, in this order, for a step that does not fit; each layer is rematerialised already."""
+    batch_parts = slice_of(request.slice).num_chips * request.num_slices // request.parallel
+    sequences = request.global_batch_size // batch_parts
+    for factor in [part for part in range(2, sequences + 1) if sequences % part == 0][:2]:
+        if request.step == "eval":
+            size = request.global_batch_size // factor
+            yield f"global_batch_size={size}", dataclasses.replace(request, global_batch_size=size)
+        else:
+            yield f"num_microbatches={factor}", dataclasses.replace(request, num_microbatches=factor)
+    yield "loss_kernel=pallas_tpu", dataclasses.replace(request, loss_kernel="pallas_tpu")
+    if request.step == "train" and request.parallel == 1 and request.model.num_key_value_heads % 2 == 0:
+        yield "model_parallel=2", dataclasses.replace(request, model_parallel=2)
 
 
 def _phases(

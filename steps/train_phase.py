@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from jax.sharding import Mesh
 
+    from runtime.kernels.choice import KernelShape
     from runtime.tracking.events import EventLog
     from runtime.training.run_state import RunState
     from runtime.training.temporary import TemporaryCheckpoints
@@ -185,7 +186,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
 
-    from runtime.kernels.choice import default_kernels
+    from runtime.kernels.choice import default_kernels, described_blocks
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import agree, join_hosts
     from runtime.parallel.mesh import platform, whole_mesh
@@ -215,6 +216,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         context=config.context_parallel,
     )
     kernels = default_kernels(platform(mesh), sequence_length=config.sequence_length)
+    blocks = described_blocks(kernels.attention, kernels.loss, _kernel_shape(config, mesh))
     train_step = build_train_step(
         config.model,
         config.rope,
@@ -235,7 +237,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             digest=context.digest,
             lease_epoch=context.lease_epoch,
             until_step=config.until_step,
-            kernels=kernels._asdict(),
+            kernels=kernels._asdict() | {"blocks": blocks},
             mesh=dict(mesh.shape),
             device=str(mesh.devices.flat[0].device_kind),
             jax=jax.__version__,
@@ -277,6 +279,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s)",
             *(run.step, config.until_step, tokens_per_step, kernels.attention, kernels.loss, kernels.reason),
         )
+        context.log.info("blocks: attention: %s; loss: %s", blocks["attention"], blocks["loss"])
         notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         with _exports(config, context) as exports:
             try:
@@ -300,6 +303,22 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
             )
     return _result(run)
+
+
+def _kernel_shape(config: TrainPhaseConfig, mesh: "Mesh") -> "KernelShape":
+    from runtime.kernels.choice import KernelShape
+
+    stretch = config.sequence_length // config.context_parallel
+    return KernelShape(
+        device_kind=str(mesh.devices.flat[0].device_kind),
+        head_dim=config.model.head_dim,
+        stretch=stretch,
+        first_row=config.sequence_length - stretch,
+        hidden_size=config.model.hidden_size,
+        vocab_size=config.model.vocab_size,
+        num_tokens=config.global_batch_size * config.sequence_length // mesh.size,
+        item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
+    )
 
 
 def _result(run: "RunState") -> TrainPhaseResult:

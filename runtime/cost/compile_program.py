@@ -7,7 +7,9 @@ loaded, so `compiler.ENVIRONMENT` must be set before.
 import importlib.metadata
 import resource
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,6 +26,9 @@ from runtime.training.state import placed_shapes
 from runtime.training.train_step import Hyperparameters, train_program
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
+WRITTEN_BY_THE_COMPILER = ("v5p", "v6e")
+"""Generations whose scheduled program jaxlib 0.10.2 cannot read back ("async-update instruction should have 1 operands
+but sees 3"): there the compiler writes its text to a folder."""
 
 
 def mesh_of(request: Request) -> Mesh:
@@ -35,7 +40,19 @@ def mesh_of(request: Request) -> Mesh:
     if request.num_slices > 1:
         options["num_slices"] = request.num_slices
     description = topologies.get_topology_desc(one.topology, platform="tpu", **options)
-    return make_mesh(MeshShape(replica=request.num_slices, data=one.num_chips), description.devices)
+    return make_mesh(mesh_shape_of(request), description.devices)
+
+
+def mesh_shape_of(request: Request) -> MeshShape:
+    """A replica a slice, and to data what the model and context axes leave of its chips."""
+    num_chips = slice_of(request.slice).num_chips
+    if num_chips % request.parallel:
+        raise ValueError(
+            f"model_parallel x context_parallel is {request.parallel}, which does not divide the {num_chips} chips of "
+            f"a {request.slice}; choose sizes that do."
+        )
+    data = num_chips // request.parallel
+    return MeshShape(request.num_slices, data, request.model_parallel, request.context_parallel)
 
 
 def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
@@ -51,8 +68,8 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
     return state, tokens, tokens, told, frequencies
 
 
-def compiled_program(request: Request, mesh: Mesh) -> Any:
-    """The compiled step."""
+def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = None) -> Any:
+    """The compiled step; its scheduled text is written below `text_folder`, where there is one."""
     kernels = {"attention_kernel": request.attention_kernel, "loss_kernel": request.loss_kernel}
     program: Any
     if request.step == "eval":
@@ -68,20 +85,28 @@ def compiled_program(request: Request, mesh: Mesh) -> Any:
             reduce_dtype=request.reduce_dtype,
             donate=True,
         )
-    return program.lower(*arguments_of(request, mesh)).compile()
+    options = None if text_folder is None else {"xla_dump_to": text_folder, "xla_dump_hlo_as_text": True}
+    return program.lower(*arguments_of(request, mesh)).compile(compiler_options=options)
 
 
 def compile_(request: Request) -> Compiled:
     """Compiles, and reads what the compiler says of memory and what its schedule does with the collectives."""
     mesh = mesh_of(request)
-    begin = time.monotonic()
-    program = compiled_program(request, mesh)
-    seconds = time.monotonic() - begin
+    is_written = slice_of(request.slice).generation.name in WRITTEN_BY_THE_COMPILER
+    with tempfile.TemporaryDirectory() as folder:
+        begin = time.monotonic()
+        program = compiled_program(request, mesh, text_folder=folder if is_written else None)
+        seconds = time.monotonic() - begin
+        if is_written:
+            (path,) = Path(folder).glob("*.jit_program.*.after_optimizations.txt")
+            text = path.read_text()
+        else:
+            text = program.as_text()
     memory = program.memory_analysis()
     return Compiled(
         peak_memory_in_bytes=memory.peak_memory_in_bytes,
         argument_size_in_bytes=memory.argument_size_in_bytes,
-        collectives=tuple(collectives(program.as_text(), dict(mesh.shape))),
+        collectives=tuple(collectives(text, dict(mesh.shape))),
         compile_seconds=round(seconds, 1),
         host_memory_in_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         versions={name: importlib.metadata.version(name) for name in PACKAGES},

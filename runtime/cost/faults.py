@@ -17,8 +17,9 @@ SMALL = 2**20
 def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
     """A sentence for each fault; none is what a good program has."""
     model = request.model
-    q_size, kv_size = (count * model.head_dim for count in (model.num_attention_heads, model.num_key_value_heads))
-    widths = (q_size, kv_size, model.intermediate_size, model.vocab_size)
+    heads = (model.num_attention_heads, model.num_key_value_heads)
+    of_layers = (*(count * model.head_dim for count in heads), model.intermediate_size)
+    widths = (*(size // request.model_parallel for size in of_layers), model.vocab_size)
     whole = {model.hidden_size * size for width in widths for size in (width, padded_to_tiles(width))}
     found = []
     for item in collectives:

@@ -29,7 +29,7 @@ def _llama(hidden: int, intermediate: int, layers: int, heads: int, kv_heads: in
 
 
 MODELS = {  # model, slice, sequences
-    "125M": (_llama(768, 3072, 12, 12, 12, 64), "v5litepod-16", 64),
+    "125M": (_llama(768, 3072, 12, 12, 12, 64), "v5litepod-8", 64),
     "400M": (_llama(1024, 4096, 24, 16, 8, 64), "v5litepod-64", 256),
     "1.5B": (_llama(2048, 8192, 20, 16, 8, 128), "v6e-64", 256),
     "8B": (_llama(4096, 14_336, 32, 32, 8, 128), "v5p-256", 512),
@@ -70,10 +70,18 @@ def _print_models() -> bool:
     all_good = True
     for name, (model, slice_name, batch) in MODELS.items():
         request = Request(
-            "train", slice_name, 1, model, SEQUENCE_LENGTH, batch, False, "bfloat16", "splash", "chunked_wide"
-        )
+            "train", slice_name, 1, model, SEQUENCE_LENGTH, batch, False, "bfloat16", "splash", "chunked_wide",
+            reduce_dtype="bfloat16",
+        )  # fmt: skip
         print(f"{name} on {slice_name} ...", file=sys.stderr, flush=True)
-        outcome, _ = outcome_of(request)
+        try:
+            outcome, _ = outcome_of(request)
+        except RuntimeError as error:
+            all_good = False
+            print(
+                f"| {name} | {slice_name} | {batch} | fails: {str(error).splitlines()[-1][:120]} | | | | |", flush=True
+            )
+            continue
         if isinstance(outcome, DoesNotFit):
             all_good = False
             print(f"| {name} | {slice_name} | {batch} | {outcome.message[:80]} | | | | |", flush=True)

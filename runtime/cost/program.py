@@ -92,7 +92,9 @@ class _Program:
                 case "call":
                     yield from self._walk(self._named(instruction, "to_apply"), times)
                 case "conditional":
-                    raise ValueError(f"{instruction.name}: a conditional in the step; its branches cannot be counted.")
+                    # Context parallelism: each device runs the branch of its stretch, and only kernels are in there.
+                    if any(True for branch in self._branches(instruction) for _ in self._walk(branch, 1)):
+                        raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
                 case "fusion":
                     yield from self._in_fusion(instruction, instructions[index + 1 :], times)
                 case operation if operation in KINDS or operation in BETWEEN_SLICES:
@@ -138,8 +140,16 @@ class _Program:
             return True
         if instruction.operation == "custom-call":
             return "tpu_custom_call" in instruction.rest
+        if instruction.operation == "conditional":
+            return all(any(map(self._is_work, self._computations[name])) for name in self._branches(instruction))
         called = _CALLED.search(instruction.rest) if instruction.operation == "fusion" else None
         return called is not None and any(self._is_work(inner) for inner in self._computations[called[1]])
+
+    def _branches(self, instruction: _Instruction) -> list[str]:
+        listed = re.search(r"branch_computations=\{([^}]*)\}", instruction.rest)
+        if listed is None:
+            return [self._named(instruction, word) for word in ("true_computation", "false_computation")]
+        return [name.strip().removeprefix("%") for name in listed[1].split(",")]
 
     def _named(self, instruction: _Instruction, word: str) -> str:
         found = re.search(rf"\b{word}=%([\w.\-]+)", instruction.rest)

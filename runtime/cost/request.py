@@ -27,6 +27,13 @@ class Request:
     num_microbatches: int = 1
     reduce_dtype: str = "float32"
     skip_window_steps: int = 0
+    model_parallel: int = 1
+    context_parallel: int = 1
+
+    @property
+    def parallel(self) -> int:
+        """Chips that share one part of the batch."""
+        return self.model_parallel * self.context_parallel
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)

@@ -4,7 +4,9 @@
 
 Products count what the program does: with full rematerialisation each layer's forward pass twice. Attention counts the
 blocks below the diagonal. Hidden collectives cost nothing; exposed ones run one after the other, each at the bandwidth
-of the torus axis it goes along. Activations through memory are left out, and so are launch and host times.
+of the torus axis it goes along. Model and context axes are neighbours on one axis of the torus; the data axis that they
+were cut from reaches over them, so its rings share wires. Activations through memory are left out, and so are launch
+and host times.
 """
 
 import dataclasses
@@ -86,6 +88,8 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     chip = one.generation
     num_chips = one.num_chips * request.num_slices
     parameters = request.model.num_parameters
+    embeddings = _embeddings(request.model)
+    multiplied = embeddings + (parameters - embeddings) / request.model_parallel  # by one chip
     is_training = request.step == "train"
     # In bfloat16: written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
     passes = (2 * 2 + 2 * 3 + 4 * 2) if is_training else 2 * 2
@@ -97,7 +101,7 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     )
     return Roofline(
         products_seconds=flops_of(request).executed / (num_chips * chip.peak_flops),
-        weights_seconds=passes * parameters * request.num_microbatches / chip.hbm_bytes_per_second,
+        weights_seconds=passes * multiplied * request.num_microbatches / chip.hbm_bytes_per_second,
         optimizer_seconds=state / chip.hbm_bytes_per_second,
         exposed_seconds=exposed,
         hidden_seconds=hidden,
@@ -107,11 +111,16 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
 
 def seconds_of(item: Collective, request: Request) -> float:
     """A collective alone on its wires; one over several axes is counted on the slowest of them."""
-    one = slice_of(request.slice)
+    one, inner = slice_of(request.slice), request.parallel
+    cut = max((axis for axis, size in enumerate(one.sizes) if size % inner == 0), default=0)
     speeds = [one.generation.dcn_bytes_per_second] if "replica" in item.axes else []
     for index, axis in enumerate(("data_x", "data_y", "data_z")):
         if axis in item.axes:
-            speeds.append(one.axis_bytes_per_second(index))
+            speeds.append(one.axis_bytes_per_second(index) / (inner if index == cut else 1))
+    if "model" in item.axes or "context" in item.axes:
+        whole_axis = inner == one.sizes[cut]
+        speed = one.axis_bytes_per_second(cut) if whole_axis else one.generation.link_bytes_per_second
+        speeds.append(speed / (request.context_parallel if "model" in item.axes else 1))
     return item.wire_bytes / min(speeds) if speeds else 0.0
 
 

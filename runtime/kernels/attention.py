@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
-from runtime.kernels import attention_tpu
+from runtime.kernels import attention_gpu, attention_tpu
 
 Query = Float[Array, "batch stretch heads head_dim"]
 KeyValue = Float[Array, "batch sequence kv_heads head_dim"]
@@ -44,6 +44,7 @@ KERNELS: dict[str, Callable[..., Query]] = {
     "reference": reference,
     "chunked": chunked,
     "splash": attention_tpu.splash,
+    "pallas_gpu": attention_gpu.pallas_gpu,
 }
 
 

@@ -6,8 +6,7 @@ import jax
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jaxtyping import Array, Float, Int32
 
-BLOCK = 512  # tokens of a query and of a key block; compiled for v4, v5e, v5p and v6e at 32 heads x 4096 x 128
-LANES = 128  # a key block is a whole number of vector lanes
+from runtime.kernels.block_sizes import SplashBlocks, generation_here, splash_blocks
 
 
 def splash(
@@ -20,16 +19,11 @@ def splash(
     interpret: bool = False,
 ) -> Float[Array, "batch stretch heads head_dim"]:
     """Blocks of scores live in the chip's vector memory only; blocks above the diagonal are never computed."""
-    _, sequence_length, num_heads, head_dim = query.shape
-    end = first_row + sequence_length
+    _, num_rows, num_heads, head_dim = query.shape
+    end = first_row + num_rows
     key, value, segment_ids = key[:, :end], value[:, :end], segment_ids[:, :end]
-    block = min(BLOCK, sequence_length)
-    if sequence_length % block or block % LANES:
-        raise ValueError(
-            f"attention kernel 'splash': sequence length {sequence_length} is not a whole number of blocks of "
-            f"{block} tokens, or the block not one of {LANES}; use a multiple of {BLOCK}, or of {LANES} below it."
-        )
-    kernel = _kernel(num_heads, sequence_length, first_row, block, interpret)
+    blocks = splash_blocks(generation_here(), head_dim=head_dim, num_rows=num_rows).blocks
+    kernel = _kernel(num_heads, num_rows, first_row, blocks, interpret)
 
     def one_sequence(query: Array, key: Array, value: Array, segments: Array) -> Array:
         ids = splash_attention.SegmentIds(q=segments[first_row:], kv=segments)
@@ -39,18 +33,20 @@ def splash(
     return jax.vmap(one_sequence)(query, key, value, segment_ids).swapaxes(1, 2)
 
 
-def _kernel(num_heads: int, num_rows: int, first_row: int, block: int, interpret: bool) -> Callable[..., Array]:
+def _kernel(
+    num_heads: int, num_rows: int, first_row: int, blocks: SplashBlocks, interpret: bool
+) -> Callable[..., Array]:
     shape = num_rows, first_row + num_rows
     mask = splash_attention.MultiHeadMask(
         [splash_attention.CausalMask(shape, offset=first_row) for _ in range(num_heads)]
     )
     sizes = splash_attention.BlockSizes(
-        block_q=block,
-        block_kv=block,
-        block_kv_compute=block,
-        block_q_dkv=block,
-        block_kv_dkv=block,
-        block_kv_dkv_compute=block,
+        block_q=blocks.query,
+        block_kv=blocks.key,
+        block_kv_compute=blocks.key_compute,
+        block_q_dkv=blocks.query_backward,
+        block_kv_dkv=blocks.key_backward,
+        block_kv_dkv_compute=blocks.key_backward_compute,
         use_fused_bwd_kernel=True,
     )
     return splash_attention.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret)

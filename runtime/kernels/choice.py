@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from runtime.kernels import attention, cross_entropy
+from runtime.kernels import attention, block_sizes, cross_entropy, cross_entropy_chunked
 
 SHORT_SEQUENCE = (
     1024  # up to here all scores of one head are at most 4 MiB, and recomputing them costs more than it saves
@@ -17,7 +17,28 @@ class KernelChoice(NamedTuple):
     reason: str
 
 
-_TPU_ONLY = {"splash": "a Mosaic TPU kernel", "pallas_tpu": "a Mosaic TPU kernel"}
+_ONLY_ON = {
+    "splash": ("tpu", "a Mosaic TPU kernel"),
+    "pallas_tpu": ("tpu", "a Mosaic TPU kernel"),
+    "pallas_gpu": ("gpu", "a Triton GPU kernel"),
+}
+
+
+class KernelShape(NamedTuple):
+    """What a device gives its kernels, in all that block sizes depend on."""
+
+    device_kind: str
+    head_dim: int
+    stretch: int
+    """Tokens of a row that a device holds."""
+    first_row: int
+    """Position at which the last stretch begins."""
+    hidden_size: int
+    vocab_size: int
+    num_tokens: int
+    """Of a micro-batch, whose losses a device computes."""
+    item_bytes: int
+    """Of a number that is computed with."""
 
 
 def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:
@@ -34,16 +55,61 @@ def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:
             is_short = sequence_length <= SHORT_SEQUENCE
             why_attention = "short sequences fit whole" if is_short else "one block of scores at a time"
             no_fused = (
-                "; jax.nn.dot_product_attention takes no segment ids, so cuDNN would mix packed documents"
+                "; jax.nn.dot_product_attention takes no segment ids, so cuDNN would mix packed documents, and "
+                "pallas_gpu, which takes them, was never run on a GPU"
                 if platform == "gpu"
                 else ""
             )
             return KernelChoice(
                 attention="reference" if is_short else "chunked",
-                loss="chunked",
+                loss="chunked_wide" if platform == "gpu" else "chunked",
                 reason=f"attention: {why_attention}{no_fused}; loss: gradients formed while the logits are there",
             )
     raise ValueError(f"platform is {platform!r}; kernels are known for cpu, gpu and tpu.")
+
+
+def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape) -> dict[str, str]:
+    """The block sizes that the two kernels will take and why: to print, and to store with a run."""
+    generation = block_sizes.generation_of(shape.device_kind)
+    match attention_kernel:
+        case "splash":
+            blocks, reason = block_sizes.splash_blocks(
+                generation, head_dim=shape.head_dim, num_rows=shape.stretch, item_bytes=shape.item_bytes
+            )
+            sizes = ", ".join(f"{name} {size}" for name, size in blocks._asdict().items())
+            of_attention = f"{sizes} ({reason})"
+        case "pallas_gpu":
+            whole_row = shape.first_row + shape.stretch
+            sizes_and_reason = block_sizes.triton_blocks(head_dim=shape.head_dim, num_rows=whole_row)
+            sizes = ", ".join(f"{name} {size}" for name, size in sizes_and_reason.blocks._asdict().items())
+            of_attention = f"{sizes} ({sizes_and_reason.reason})"
+        case "chunked":
+            of_attention = f"query {min(attention.QUERY_BLOCK, shape.stretch)}"
+        case _:
+            of_attention = "whole rows"
+    match loss_kernel:
+        case "pallas_tpu":
+            row = block_sizes.fused_blocks(
+                generation,
+                hidden_size=shape.hidden_size,
+                num_tokens=shape.num_tokens,
+                vocab_size=shape.vocab_size,
+                item_bytes=shape.item_bytes,
+            )
+            *passes, _ = row.blocks
+            named = zip(("forward", "hidden_gradient", "head_gradient"), passes, strict=True)
+            of_loss = ", ".join(f"{name} {rows} x {columns}" for name, (rows, columns) in named) + f" ({row.reason})"
+        case "chunked" | "chunked_wide":
+            limit = (
+                cross_entropy_chunked.LOGITS_PER_BLOCK
+                if loss_kernel == "chunked"
+                else cross_entropy_chunked.LOGITS_PER_WIDE_BLOCK
+            )
+            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, limit)
+            of_loss = f"{size} tokens ({limit:,} logits at most)"
+        case _:
+            of_loss = "all tokens"
+    return {"attention": of_attention, "loss": of_loss}
 
 
 def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> None:
@@ -54,8 +120,8 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
     ):
         if name not in kernels:
             raise ValueError(f"{argument} is {name!r}; it must be one of {', '.join(sorted(kernels))}.")
-        if name in _TPU_ONLY and platform != "tpu":
+        if name in _ONLY_ON and platform != _ONLY_ON[name][0]:
             raise ValueError(
-                f"{argument} is {name!r}, {_TPU_ONLY[name]}, and the mesh is of platform {platform!r}; "
+                f"{argument} is {name!r}, {_ONLY_ON[name][1]}, and the mesh is of platform {platform!r}; "
                 f"pass a kernel of default_kernels({platform!r}, sequence_length=...)."
             )

@@ -6,7 +6,7 @@ each summed in float32 in vector memory. Five products instead of three, no logi
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,9 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, Float32, Int32
 
-LANES = 128
-TOKEN_BLOCK = 128  # with these two and a hidden size of 4096 in bfloat16, each pass needs less than 16 MiB
-VOCAB_BLOCK = 256
+from runtime.kernels.block_sizes import FusedBlocks, fused_blocks, generation_here
 
 PerToken = Float32[Array, "tokens"]
 Scalar = Float32[Array, ""]
@@ -34,47 +32,50 @@ def fused(
     interpret: bool = False,
 ) -> Result:
     """Objective, loss and log-normaliser; `cross_entropy.reference` is the definition."""
-    num_tokens, vocab_size = hidden.shape[0], head.shape[1]
-    if num_tokens % TOKEN_BLOCK:
-        raise ValueError(
-            f"loss kernel 'pallas_tpu': {num_tokens} tokens on a device are not a whole number of blocks of "
-            f"{TOKEN_BLOCK}; change the batch or the sequence length."
-        )
-    if vocab_size % LANES:
-        raise ValueError(
-            f"loss kernel 'pallas_tpu': vocab_size {vocab_size} is not a multiple of {LANES}; pad the vocabulary."
-        )
-    return _fused(interpret, hidden, head, labels, weights, z_loss)
+    (num_tokens, hidden_size), vocab_size = hidden.shape, head.shape[1]
+    item_bytes = hidden.dtype.itemsize
+    blocks = fused_blocks(
+        generation_here(), hidden_size=hidden_size, num_tokens=num_tokens, vocab_size=vocab_size, item_bytes=item_bytes
+    ).blocks
+    how = _How(blocks, interpret)
+    return _fused(how, hidden, head, labels, weights, z_loss)
+
+
+class _How(NamedTuple):
+    blocks: FusedBlocks
+    interpret: bool
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(interpret: bool, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Result:
-    loss, log_normalizer = _losses(interpret, hidden, head, labels)
+def _fused(how: _How, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Result:
+    loss, log_normalizer = _losses(how, hidden, head, labels)
     return jnp.sum(weights * (loss + z_loss * jnp.square(log_normalizer))), loss, log_normalizer
 
 
 def _forward(
-    interpret: bool, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array
+    how: _How, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array
 ) -> tuple[Result, tuple]:
-    result = _fused(interpret, hidden, head, labels, weights, z_loss)
+    result = _fused(how, hidden, head, labels, weights, z_loss)
     return result, (hidden, head, labels, weights, z_loss, result[2])
 
 
-def _backward(interpret: bool, saved: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
+def _backward(how: _How, saved: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
     hidden, head, labels, weights, z_loss, log_normalizer = saved
     of_label = cotangents[0] * weights
     of_normalizer = of_label * (1 + 2 * z_loss * log_normalizer)
     columns = labels[:, None], log_normalizer[:, None], of_normalizer[:, None], of_label[:, None]
-    hidden_gradient = _gradient(interpret, hidden, head, columns, of_hidden=True)
-    head_gradient = _gradient(interpret, hidden, head, columns, of_hidden=False)
+    hidden_gradient = _gradient(how, hidden, head, columns, of_hidden=True)
+    head_gradient = _gradient(how, hidden, head, columns, of_hidden=False)
     return hidden_gradient, head_gradient, None, None, None
 
 
 _fused.defvjp(_forward, _backward)
 
 
-def _vocab_block(vocab_size: int) -> int:
-    return VOCAB_BLOCK if vocab_size % VOCAB_BLOCK == 0 else LANES
+def _compiler_params(how: _How) -> pltpu.CompilerParams:
+    return pltpu.CompilerParams(
+        dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=how.blocks.vmem_limit_in_bytes
+    )
 
 
 def _logits(hidden_ref: Any, head_ref: Any) -> Array:
@@ -86,9 +87,9 @@ def _is_label(labels_ref: Any, vocab_index: Array, shape: tuple[int, ...]) -> Ar
     return labels_ref[...] == vocab_index * shape[1] + lax.broadcasted_iota(jnp.int32, shape, 1)
 
 
-def _losses(interpret: bool, hidden: Array, head: Array, labels: Array) -> tuple[Array, Array]:
+def _losses(how: _How, hidden: Array, head: Array, labels: Array) -> tuple[Array, Array]:
     (num_tokens, hidden_size), vocab_size = hidden.shape, head.shape[1]
-    block = _vocab_block(vocab_size)
+    rows, columns = how.blocks.forward
 
     def kernel(hidden_ref, head_ref, labels_ref, loss_ref, log_normalizer_ref, peak, total, label_logit):  # type: ignore[no-untyped-def]
         vocab_index = pl.program_id(1)
@@ -114,28 +115,28 @@ def _losses(interpret: bool, hidden: Array, head: Array, labels: Array) -> tuple
             log_normalizer_ref[...] = log_normalizer
             loss_ref[...] = log_normalizer - label_logit[...]
 
-    column = pl.BlockSpec((TOKEN_BLOCK, 1), lambda token, vocab: (token, 0))
+    column = pl.BlockSpec((rows, 1), lambda token, vocab: (token, 0))
     loss, log_normalizer = pl.pallas_call(
         kernel,
-        grid=(num_tokens // TOKEN_BLOCK, vocab_size // block),
+        grid=(num_tokens // rows, vocab_size // columns),
         in_specs=[
-            pl.BlockSpec((TOKEN_BLOCK, hidden_size), lambda token, vocab: (token, 0)),
-            pl.BlockSpec((hidden_size, block), lambda token, vocab: (0, vocab)),
+            pl.BlockSpec((rows, hidden_size), lambda token, vocab: (token, 0)),
+            pl.BlockSpec((hidden_size, columns), lambda token, vocab: (0, vocab)),
             column,
         ],
         out_specs=[column, column],
         out_shape=[jax.ShapeDtypeStruct((num_tokens, 1), jnp.float32)] * 2,
-        scratch_shapes=[pltpu.VMEM((TOKEN_BLOCK, 1), jnp.float32)] * 3,
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-        interpret=interpret,
+        scratch_shapes=[pltpu.VMEM((rows, 1), jnp.float32)] * 3,
+        compiler_params=_compiler_params(how),
+        interpret=how.interpret,
     )(hidden, head, labels[:, None])
     return loss[:, 0], log_normalizer[:, 0]
 
 
-def _gradient(interpret: bool, hidden: Array, head: Array, columns: tuple[Array, ...], *, of_hidden: bool) -> Array:
+def _gradient(how: _How, hidden: Array, head: Array, columns: tuple[Array, ...], *, of_hidden: bool) -> Array:
     """Gradient of the hidden states, or of the head: the innermost grid axis is the one that is summed over."""
     (num_tokens, hidden_size), vocab_size = hidden.shape, head.shape[1]
-    block = _vocab_block(vocab_size)
+    rows, width = how.blocks.hidden_gradient if of_hidden else how.blocks.head_gradient
 
     def kernel(  # type: ignore[no-untyped-def]
         hidden_ref, head_ref, labels_ref, log_normalizer_ref, of_normalizer_ref, of_label_ref, gradient_ref, total
@@ -163,12 +164,12 @@ def _gradient(interpret: bool, hidden: Array, head: Array, columns: tuple[Array,
             return (lambda outer, inner: (outer, 0)) if for_tokens else (lambda outer, inner: (0, inner))
         return (lambda outer, inner: (inner, 0)) if for_tokens else (lambda outer, inner: (0, outer))
 
-    num_blocks = num_tokens // TOKEN_BLOCK, vocab_size // block
-    hidden_spec = pl.BlockSpec((TOKEN_BLOCK, hidden_size), index(for_tokens=True))
-    head_spec = pl.BlockSpec((hidden_size, block), index(for_tokens=False))
-    column = pl.BlockSpec((TOKEN_BLOCK, 1), index(for_tokens=True))
+    num_blocks = num_tokens // rows, vocab_size // width
+    hidden_spec = pl.BlockSpec((rows, hidden_size), index(for_tokens=True))
+    head_spec = pl.BlockSpec((hidden_size, width), index(for_tokens=False))
+    column = pl.BlockSpec((rows, 1), index(for_tokens=True))
     gradient_spec, of = (hidden_spec, hidden) if of_hidden else (head_spec, head)
-    total_shape = (TOKEN_BLOCK, hidden_size) if of_hidden else (hidden_size, block)
+    total_shape = (rows, hidden_size) if of_hidden else (hidden_size, width)
     return pl.pallas_call(
         kernel,
         grid=num_blocks if of_hidden else num_blocks[::-1],
@@ -176,6 +177,6 @@ def _gradient(interpret: bool, hidden: Array, head: Array, columns: tuple[Array,
         out_specs=gradient_spec,
         out_shape=jax.ShapeDtypeStruct(of.shape, of.dtype),
         scratch_shapes=[pltpu.VMEM(total_shape, jnp.float32)],
-        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
-        interpret=interpret,
+        compiler_params=_compiler_params(how),
+        interpret=how.interpret,
     )(hidden, head, *columns)

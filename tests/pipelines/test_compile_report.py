@@ -11,6 +11,7 @@ from pipelines.compile_report import request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import phases
+from runtime.cost.compile_program import mesh_shape_of
 from runtime.cost.program import Collective
 from runtime.cost.request import Compiled, DoesNotFit
 
@@ -33,6 +34,20 @@ def test_phases_that_differ_only_in_arguments_of_the_program_share_one(main_line
     assert (train["kestrel"].slice, train["kestrel"].num_slices) == ("v5litepod-256", 2)
     assert not train["kestrel"].with_average and train["phoenix"].with_average
     assert len({request_of(phase, "eval") for phase in main_line.values()}) == 2
+
+
+def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
+    kestrel = main_line["kestrel"]
+    axes = {"model_parallel": 4, "context_parallel": 2}
+    spread = kestrel.with_config(kestrel.config.model_copy(update=axes))
+    train, evaluation = request_of(spread, "train"), request_of(spread, "eval")
+    assert (train.model_parallel, train.context_parallel) == (4, 2)
+    assert train != request_of(kestrel, "train")
+    assert evaluation == request_of(kestrel, "eval")  # evaluations split their batch over all chips
+    assert mesh_shape_of(train) == (2, 32, 4, 2)
+    assert compile_report._program(train, COMPILED, ["kestrel"])[0].endswith("(v5e:16x16), model 4, context 2: kestrel")
+    with pytest.raises(ValueError, match=r"is 24, which does not divide the 256 chips of a v5litepod-256"):
+        mesh_shape_of(dataclasses.replace(train, model_parallel=12))
 
 
 def test_a_phase_without_a_tpu_is_refused(main_line):
@@ -66,14 +81,14 @@ def test_a_step_that_does_not_fit_is_told_with_what_makes_it_fit(main_line, monk
     request = request_of(main_line["phoenix"], "train")
 
     def outcome_of(asked):
-        fits = asked.num_microbatches == 4
+        fits = asked.num_microbatches == 3  # of the 3 sequences a chip, 2 and 4 are no parts
         return (COMPILED if fits else DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G")), False
 
     monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
     lines = compile_report._program(request, DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G"), ["phoenix"])
     assert lines[1:] == [
         "  does not fit    CompileTimeHbmOom: 40G exceeds 30.75G",
-        "  fits with       num_microbatches=4: 8.00 GiB",
+        "  fits with       num_microbatches=3: 8.00 GiB",
     ]
     monkeypatch.setattr(compile_report, "outcome_of", lambda asked: (DoesNotFit("too large"), False))
     assert compile_report._program(request, DoesNotFit("too large"), ["phoenix"])[-1].endswith("use more chips")

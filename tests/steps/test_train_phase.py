@@ -1,6 +1,7 @@
 """The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
 
 import logging
+import re
 from typing import Any
 
 import jax
@@ -55,7 +56,11 @@ def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path
     assert metrics[7].loss < metrics[0].loss
     assert result.final_loss == metrics.mean_loss_of_last(20)
     begin = trajectory.events()[0]
-    assert begin["kernels"] == {"attention": "reference", "loss": "chunked", "reason": begin["kernels"]["reason"]}
+    kernels = begin["kernels"]
+    assert (kernels["attention"], kernels["loss"]) == ("reference", "chunked")
+    assert "short sequences fit whole" in kernels["reason"]
+    assert kernels["blocks"]["attention"] == "whole rows"
+    assert re.fullmatch(r"\d+ tokens \(2,097,152 logits at most\)", kernels["blocks"]["loss"])
 
 
 def test_moving_until_step_later_trains_only_the_added_steps_and_earlier_none(tmp_path, phase):

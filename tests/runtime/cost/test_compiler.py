@@ -65,6 +65,8 @@ def test_a_program_is_compiled_once_in_a_process_that_sees_no_tpu(calls):
         ("num_microbatches", 2),
         ("loss_kernel", "pallas_tpu"),
         ("reduce_dtype", "bfloat16"),
+        ("model_parallel", 2),
+        ("context_parallel", 2),
     ],
 )
 def test_everything_that_determines_the_program_is_in_its_key(field, value):

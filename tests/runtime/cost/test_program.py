@@ -62,6 +62,35 @@ def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():
         collectives(TEXT.replace("direction=LT", "direction=GT"), SIZES)
 
 
+BRANCHES = """
+%one (p: f32[8]) -> f32[8] {{
+  ROOT %kernel.1 = f32[8]{{0}} custom-call(%p), custom_call_target="tpu_custom_call"
+}}
+
+%two (p: f32[8]) -> f32[8] {{
+  ROOT %other.1 = f32[8]{{0}} {operation}
+}}
+
+ENTRY %main (p: f32[8]) -> f32[8] {{
+  %start = (bf16[8,8]{{1,0}}, bf16[8,8]{{1,0}}) all-gather-start(%p), channel_id=1, replica_groups={{{{0,1}}}}
+  %chosen = f32[8]{{0}} conditional(%index, %p, %p), branch_computations={{%one, %two}}
+  ROOT %done = bf16[8,8]{{1,0}} all-gather-done(%start)
+}}
+"""
+
+
+def test_branches_that_hold_a_kernel_each_are_work_and_a_collective_in_one_is_refused():
+    def found(operation: str) -> list[Collective]:
+        text = "HloModule step, is_scheduled=true\n" + BRANCHES.format(operation=operation)
+        return collectives(text, {"data_x": 1, "context": 2})
+
+    (gather,) = found('custom-call(%p), custom_call_target="tpu_custom_call"')
+    assert (gather.axes, gather.is_hidden) == (("context",), True)
+    assert not found("negate(%p)")[0].is_hidden  # a device that runs this branch waits
+    with pytest.raises(ValueError, match="chosen: a collective in a branch; its runs cannot be counted"):
+        found("all-reduce(%p), channel_id=2, replica_groups={{{{0,1}}}}, to_apply=%add")
+
+
 MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
 REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, True, "bfloat16", "splash", "chunked_wide")
 GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
@@ -72,6 +101,13 @@ def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_fault
     reduced, gathered = faults(REQUEST, (GRADIENT, gather))
     assert "a parameter gathered before it is cast, f32 [1x4096x14336] over data_x" in reduced + gathered
     assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered
+
+
+def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
+    own = dataclasses.replace(GRADIENT, shape=(4096, 7168))
+    assert faults(REQUEST, (own,)) == []
+    (fault,) = faults(dataclasses.replace(REQUEST, model_parallel=2), (own,))
+    assert "an all-reduce of a whole gradient, f32 [4096x7168]" in fault
 
 
 def test_scatters_small_sums_and_sums_between_slices_are_no_faults():

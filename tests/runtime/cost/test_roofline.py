@@ -52,6 +52,25 @@ def test_between_slices_the_network_is_what_counts():
     assert seconds_of(item, dataclasses.replace(REQUEST, num_slices=2)) == pytest.approx(0.01)
 
 
+def test_a_model_axis_halves_the_weights_of_a_chip_and_shares_the_wires_of_its_torus_axis():
+    one = dataclasses.replace(REQUEST, slice="v5litepod-256")
+    two = dataclasses.replace(one, model_parallel=2)
+    embeddings = 2 * 100 * 8
+    share = (embeddings + (MODEL.num_parameters - embeddings) / 2) / MODEL.num_parameters
+    weights = [roofline_of(request, compiled()).weights_seconds for request in (one, two)]
+    assert weights[1] == pytest.approx(weights[0] * share)
+
+    def seconds(axis: str, request: Request) -> float:
+        return seconds_of(Collective("all-gather", "bf16", (4, 4), 90_000_000, (axis,), 2, 1, False), request)
+
+    assert seconds("data_x", two) == seconds("data_x", one) == pytest.approx(45e6 / 90e9)
+    assert seconds("data_y", two) == pytest.approx(2 * 45e6 / 90e9)  # the axis that model was cut from
+    assert seconds("model", two) == pytest.approx(45e6 / 45e9)  # neighbours, one wire
+    assert seconds("model", dataclasses.replace(one, model_parallel=16)) == pytest.approx(45e6 / 90e9)  # the whole ring
+    both = dataclasses.replace(two, context_parallel=2)
+    assert seconds("model", both) == 2 * seconds("context", both)
+
+
 def test_requests_and_outcomes_survive_the_way_through_json():
     assert Request.from_json(REQUEST.to_json()) == REQUEST
     item = Collective("all-gather", "bf16", (4, 4), 32, ("data_x", "data_y"), 2, 2, False)

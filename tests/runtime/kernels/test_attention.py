@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.kernels import attention, attention_tpu
+from runtime.kernels import attention, attention_gpu, attention_tpu
 
 KERNELS: dict[str, Callable] = {
     "reference": attention.reference,
     "chunked": attention.chunked,
     "splash": functools.partial(attention_tpu.splash, interpret=True),
+    "pallas_gpu": functools.partial(attention_gpu.pallas_gpu, interpret=True),
 }
 
 
@@ -105,11 +106,34 @@ def test_bfloat16_in_gives_bfloat16_out_near_the_definition(name: str) -> None:
     np.testing.assert_allclose(np.asarray(got, np.float32), expected, atol=3e-2)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_packed_documents_are_each_as_if_alone(name: str) -> None:
+    query, key, value, _ = inputs(sequence=256, head_dim=64)
+    segment_ids = jnp.repeat(jnp.asarray([[0, 1], [7, 3]], jnp.int32), 128, axis=1)
+    packed = KERNELS[name](query, key, value, segment_ids)
+    for begin in (0, 128):
+        own = slice(begin, begin + 128)
+        alone = KERNELS[name](query[:, own], key[:, own], value[:, own], segment_ids[:, own])
+        np.testing.assert_allclose(packed[:, own], alone, atol=2e-5)
+
+
+def test_both_passes_of_the_gpu_kernel_lower_to_triton() -> None:
+    def total(*parts: jax.Array) -> jax.Array:
+        return attention_gpu.pallas_gpu(*parts).astype(jnp.float32).sum()
+
+    query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
+    narrow = (part.astype(jnp.bfloat16) for part in (query, key, value))
+    traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*narrow, segment_ids)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert all(f'name = "{name}"' in text for name in ("mha_forward", "mha_backward"))
+    assert "triton" in text
+
+
 def test_splash_refuses_a_sequence_that_is_not_whole_blocks() -> None:
-    with pytest.raises(ValueError, match=r"'splash': sequence length 100 is not .* use a multiple of 512, or of 128"):
+    with pytest.raises(ValueError, match=r"'splash': 100 tokens of a row on a device are not a whole number .* of 128"):
         attention_tpu.splash(*inputs(sequence=100, head_dim=64))
 
 
 def test_an_unknown_kernel_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'flash' is none of chunked, reference, splash"):
+    with pytest.raises(ValueError, match="'flash' is none of chunked, pallas_gpu, reference, splash"):
         attention.attend(*inputs(sequence=8, head_dim=4), kernel="flash")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from runtime.kernels.choice import check_kernels, default_kernels
+from runtime.kernels.choice import KernelShape, check_kernels, default_kernels, described_blocks
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
@@ -23,7 +23,7 @@ def test_long_sequences_do_not_hold_all_scores() -> None:
     [
         ("splash", "chunked", "attention_kernel is 'splash', a Mosaic TPU kernel, .* platform 'cpu'"),
         ("reference", "pallas_tpu", "loss_kernel is 'pallas_tpu', a Mosaic TPU kernel, .* platform 'cpu'"),
-        ("flash", "chunked", "attention_kernel is 'flash'; it must be one of chunked, reference, splash"),
+        ("flash", "chunked", "attention_kernel is 'flash'; it must be one of chunked, pallas_gpu, reference, splash"),
         (
             "reference",
             "liger",
@@ -36,6 +36,43 @@ def test_a_kernel_that_cannot_run_here_is_an_error_with_the_reason(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         check_kernels("cpu", attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+
+
+def test_an_accelerator_never_gets_the_blocks_of_a_cpu_for_its_loss() -> None:
+    assert [default_kernels(name, sequence_length=4096).loss for name in ("cpu", "gpu", "tpu")] == [
+        "chunked",
+        "chunked_wide",
+        "chunked_wide",
+    ]
+
+
+def test_the_gpu_kernel_is_refused_elsewhere_with_the_reason() -> None:
+    for platform in ("cpu", "tpu"):
+        with pytest.raises(ValueError, match=f"'pallas_gpu', a Triton GPU kernel, .* platform '{platform}'"):
+            check_kernels(platform, attention_kernel="pallas_gpu", loss_kernel="chunked")
+    check_kernels("gpu", attention_kernel="pallas_gpu", loss_kernel="chunked")
+    assert "pallas_gpu, which takes them, was never run on a GPU" in default_kernels("gpu", sequence_length=4096).reason
+
+
+SHAPE = KernelShape("TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, 2)
+
+
+@pytest.mark.parametrize(
+    ("attention_kernel", "loss_kernel", "shape", "of_attention", "of_loss"),
+    [
+        ("splash", "pallas_tpu", SHAPE, "query 1024, key 1024, key_compute 512, ", "forward 256 x 256, "),
+        ("splash", "pallas_tpu", SHAPE._replace(device_kind="TPU v5 lite"), "query 1024", "forward 512 x 768, "),
+        ("splash", "chunked_wide", SHAPE._replace(head_dim=80), "(no row for v4, head size 80", "2048 tokens ("),
+        ("pallas_gpu", "chunked", SHAPE._replace(device_kind="NVIDIA H200"), "query 128, key 64", "24 tokens ("),
+        ("chunked", "reference", SHAPE._replace(device_kind="cpu"), "query 512", "all tokens"),
+    ],
+)
+def test_block_sizes_and_their_reasons_are_told(
+    attention_kernel: str, loss_kernel: str, shape: KernelShape, of_attention: str, of_loss: str
+) -> None:
+    told = described_blocks(attention_kernel, loss_kernel, shape)
+    assert of_attention in told["attention"]
+    assert of_loss in told["loss"]
 
 
 def test_an_unknown_platform_is_an_error() -> None:

@@ -1,0 +1,260 @@
+"""Block sizes of the Pallas kernels: one table by kernel, TPU generation and head or hidden size, each row with a why.
+
+A block has to be so large that its products take longer than reading it (a chip's FLOPs a byte of memory bandwidth: 224
+on v4, 240 on v5e, 166 on v5p, 560 on v6e), and so small that all that a grid step holds fits in vector memory, with a
+second copy of what is fetched for the next step. The rows are what the TPU compiler accepted; nothing was timed.
+
+A shape without a row gets the largest blocks that the arithmetic of `splash_bytes` or `fused_bytes` holds to fit, and
+says so; where none fits, an error. Outside `shard_map` the generation is unknown, and is taken to be v4, the smallest.
+"""
+
+from typing import NamedTuple
+
+import jax
+
+LANES = 128  # every block is a whole number of vector lanes
+MIB = 2**20
+UNKNOWN = "v4"
+_GENERATIONS = {
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+}
+
+
+class SplashBlocks(NamedTuple):
+    """Of the attention kernel: queries and keys of a grid step, and the keys that are multiplied at a time."""
+
+    query: int
+    key: int
+    key_compute: int
+    query_backward: int
+    key_backward: int
+    key_backward_compute: int
+
+
+class FusedBlocks(NamedTuple):
+    """Of the loss kernel's three passes: tokens x columns of the vocabulary in a grid step."""
+
+    forward: tuple[int, int]
+    hidden_gradient: tuple[int, int]
+    head_gradient: tuple[int, int]
+    vmem_limit_in_bytes: int
+    """What the kernel asks the compiler for."""
+
+
+class TritonBlocks(NamedTuple):
+    """Of the GPU attention kernel; its backward pass takes square blocks."""
+
+    query: int
+    key: int
+    backward: int
+
+
+class SplashRow(NamedTuple):
+    blocks: SplashBlocks
+    reason: str
+
+
+class FusedRow(NamedTuple):
+    blocks: FusedBlocks
+    reason: str
+
+
+class TritonRow(NamedTuple):
+    blocks: TritonBlocks
+    reason: str
+
+
+_BLOCKS_OF_1024 = SplashBlocks(1024, 1024, 512, 1024, 1024, 1024)
+_ALSO = "; blocks of 2,048 compute more above the diagonal, or do not fit"
+SPLASH = {
+    ("v4", 128): SplashRow(_BLOCKS_OF_1024, "fwd 96k, bwd 138k bundles (512: 116k, 153k); 11.8 of 16 MiB" + _ALSO),
+    ("v5e", 128): SplashRow(_BLOCKS_OF_1024, "fwd 61k, bwd 102k bundles (512: 77k, 110k); 8.1 of 16 MiB" + _ALSO),
+    ("v5p", 128): SplashRow(_BLOCKS_OF_1024, "fwd 65k, bwd 104k bundles (512: 87k, 114k); 9.6 of 16 MiB"),
+    ("v6e", 128): SplashRow(_BLOCKS_OF_1024, "fwd 45k, bwd 66k bundles (512: 59k, 74k); 8.5 of 32 MiB" + _ALSO),
+    ("v5e", 64): SplashRow(_BLOCKS_OF_1024, "fwd 61k, bwd 104k bundles; 8.3 of 16 MiB"),
+}
+"""By generation and head size; bfloat16. Bundles: instructions that the compiler scheduled for a grid step, times the
+grid steps of one head over 4,096 tokens that are not wholly above the diagonal."""
+
+VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 64 * MIB, "v5p": 48 * MIB, "v6e": 64 * MIB}
+"""That the loss kernel asks for."""
+SCOPED_VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 16 * MIB, "v5p": 16 * MIB, "v6e": 32 * MIB}
+"""That a kernel gets if it does not ask."""
+
+FUSED = {
+    ("v4", 4096): FusedRow(
+        FusedBlocks((256, 256), (128, 256), (256, 128), VMEM_IN_BYTES["v4"]),
+        "77, 163 and 165 bundles for 1,000 logits (all 128 x 256: 85, 163, 204); 11.2, 12.9 and 13.3 of 16 MiB",
+    ),
+    ("v5e", 4096): FusedRow(
+        FusedBlocks((512, 768), (512, 384), (1024, 256), VMEM_IN_BYTES["v5e"]),
+        "48, 113 and 114 bundles for 1,000 logits (all 128 x 256: 67, 147, 164); 26.0, 37.4 and 41.9 of 64 MiB",
+    ),
+    ("v5p", 4096): FusedRow(
+        FusedBlocks((256, 384), (256, 384), (512, 256), VMEM_IN_BYTES["v5p"]),
+        "59, 123 and 120 bundles for 1,000 logits (all 128 x 256: 71, 150, 170); 13.3, 23.1 and 25.9 of 48 MiB",
+    ),
+    ("v6e", 4096): FusedRow(
+        FusedBlocks((512, 384), (512, 384), (512, 384), VMEM_IN_BYTES["v6e"]),
+        "29, 53 and 51 bundles for 1,000 logits (all 128 x 256: 37, 66, 91); 19.1, 35.3 and 31.6 of 64 MiB",
+    ),
+}
+"""By generation and hidden size; bfloat16. Bundles as above, in the order of `FusedBlocks`."""
+
+TRITON: dict[int, TritonRow] = {
+    64: TritonRow(TritonBlocks(128, 64, 64), "48 KiB of shared memory forward and 48 KiB backward, of 227 on an H100"),
+    128: TritonRow(TritonBlocks(128, 64, 64), "96 KiB of shared memory forward and backward, of 227 on an H100"),
+}
+"""By head size; bfloat16. By arithmetic: a block of queries, and two stages of keys and values (backward: a block of
+keys and values, and two stages of queries and their gradients). Never compiled to machine code, never timed."""
+
+
+def generation_of(device_kind: str) -> str | None:
+    """ "v5e" for "TPU v5 lite"; None for what is no TPU with rows here."""
+    return _GENERATIONS.get(device_kind)
+
+
+def generation_here() -> str | None:
+    """Of the mesh whose `shard_map` is being traced; None outside one."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return None if device is None else generation_of(device.device_kind)
+
+
+def splash_blocks(generation: str | None, *, head_dim: int, num_rows: int, item_bytes: int = 2) -> SplashRow:
+    """For stretches of `num_rows` queries; blocks are cut to parts of the stretch."""
+    if num_rows % LANES:
+        raise ValueError(
+            f"attention kernel 'splash': {num_rows} tokens of a row on a device are not a whole number of blocks of "
+            f"{LANES}; change the sequence length, or context_parallel."
+        )
+    row = SPLASH.get((generation or UNKNOWN, head_dim)) if item_bytes == 2 else None
+    if row is None:
+        row = _splash_by_arithmetic(generation or UNKNOWN, head_dim, item_bytes)
+    query, key, key_compute, query_backward, key_backward, key_backward_compute = (
+        _part_of(num_rows, size) for size in row.blocks
+    )
+    return SplashRow(
+        SplashBlocks(
+            query,
+            key,
+            _part_of(key, key_compute),
+            query_backward,
+            key_backward,
+            _part_of(key_backward, key_backward_compute),
+        ),
+        row.reason,
+    )
+
+
+def fused_blocks(
+    generation: str | None, *, hidden_size: int, num_tokens: int, vocab_size: int, item_bytes: int = 2
+) -> FusedRow:
+    """For `num_tokens` of a device; blocks are cut to parts of the tokens and of the vocabulary."""
+    if num_tokens % LANES:
+        raise ValueError(
+            f"loss kernel 'pallas_tpu': {num_tokens} tokens on a device are not a whole number of blocks of "
+            f"{LANES}; change the batch or the sequence length."
+        )
+    if vocab_size % LANES:
+        raise ValueError(
+            f"loss kernel 'pallas_tpu': vocab_size {vocab_size} is not a multiple of {LANES}; pad the vocabulary."
+        )
+    row = FUSED.get((generation or UNKNOWN, hidden_size)) if item_bytes == 2 else None
+    if row is None:
+        row = _fused_by_arithmetic(generation or UNKNOWN, hidden_size, item_bytes)
+
+    def cut(block: tuple[int, int]) -> tuple[int, int]:
+        return _part_of(num_tokens, block[0]), _part_of(vocab_size, block[1])
+
+    *passes, limit = row.blocks
+    return FusedRow(FusedBlocks(cut(passes[0]), cut(passes[1]), cut(passes[2]), limit), row.reason)
+
+
+def triton_blocks(*, head_dim: int, num_rows: int) -> TritonRow:
+    """For rows of `num_rows` tokens on a GPU; blocks are cut to parts of the row."""
+    row = TRITON.get(head_dim)
+    if row is None:
+        raise ValueError(
+            f"attention kernel 'pallas_gpu': head_dim {head_dim} is none of {', '.join(map(str, TRITON))}; use "
+            "attention kernel 'chunked'."
+        )
+    if num_rows % row.blocks.backward:
+        raise ValueError(
+            f"attention kernel 'pallas_gpu': {num_rows} tokens of a row are not a whole number of blocks of "
+            f"{row.blocks.backward}; change the sequence length, or context_parallel."
+        )
+    query, key, backward = row.blocks
+    return TritonRow(TritonBlocks(_part_of(num_rows, query, backward), key, backward), row.reason)
+
+
+def splash_bytes(blocks: SplashBlocks, head_dim: int, item_bytes: int = 2) -> int:
+    """Of vector memory that a grid step takes, the larger of both passes: an estimate from above."""
+    columns = max(head_dim, LANES)  # a row takes whole lanes
+
+    def step(query: int, key: int, compute: int, *, kept: int) -> int:
+        fetched = 2 * (2 * query + 2 * key) * columns * item_bytes + 2 * 4 * (8 * query + LANES * key)
+        return fetched + kept * columns * 4 + 2 * query * compute * 4
+
+    forward = step(*blocks[:3], kept=4 * blocks.query)
+    backward = step(*blocks[3:], kept=4 * blocks.key_backward + 2 * blocks.query_backward)
+    return max(forward, backward)
+
+
+def fused_bytes(blocks: FusedBlocks, hidden_size: int, item_bytes: int = 2) -> int:
+    """Of vector memory that a grid step takes, the largest of the three passes: an estimate from above."""
+
+    def step(block: tuple[int, int], *, rows: int, columns: int, kept: int) -> int:
+        """`rows` and `columns`: arrays of tokens x hidden and hidden x vocabulary that are fetched or written."""
+        fetched = 2 * hidden_size * (rows * block[0] + columns * block[1]) * item_bytes
+        per_token = 16 * 4 * LANES * block[0]  # a figure of each token takes a whole row of lanes
+        exact = fetched + 4 * hidden_size * kept + 4 * 4 * block[0] * block[1] + per_token
+        return exact + exact // 8  # the compiler was seen to take up to an eighth more
+
+    return max(
+        step(blocks.forward, rows=1, columns=1, kept=0),
+        step(blocks.hidden_gradient, rows=2, columns=1, kept=blocks.hidden_gradient[0]),
+        step(blocks.head_gradient, rows=1, columns=2, kept=blocks.head_gradient[1]),
+    )
+
+
+def _splash_by_arithmetic(generation: str, head_dim: int, item_bytes: int) -> SplashRow:
+    limit = SCOPED_VMEM_IN_BYTES[generation]
+    for size in (1024, 512, 256, 128):
+        blocks = SplashBlocks(size, size, min(size, 512), size, size, size)
+        if splash_bytes(blocks, head_dim, item_bytes) <= limit:
+            return SplashRow(
+                blocks,
+                f"no row for {generation}, head size {head_dim}, {item_bytes} bytes a number: the largest that "
+                f"arithmetic fits in {limit // MIB} MiB",
+            )
+    raise ValueError(
+        f"attention kernel 'splash': no block of head size {head_dim} fits in the {limit // MIB} MiB of vector memory "
+        f"of a {generation}; use attention kernel 'chunked', or add a row to runtime/kernels/block_sizes.py."
+    )
+
+
+def _fused_by_arithmetic(generation: str, hidden_size: int, item_bytes: int) -> FusedRow:
+    limit = VMEM_IN_BYTES[generation]
+    for tokens, columns in ((1024, 384), (512, 384), (512, 256), (256, 256), (256, 128), (128, 128)):
+        blocks = FusedBlocks((tokens, columns), (tokens, columns), (tokens, columns), limit)
+        if fused_bytes(blocks, hidden_size, item_bytes) <= limit:
+            return FusedRow(
+                blocks,
+                f"no row for {generation}, hidden size {hidden_size}, {item_bytes} bytes a number: the largest that "
+                f"arithmetic fits in {limit // MIB} MiB",
+            )
+    raise ValueError(
+        f"loss kernel 'pallas_tpu': no block of hidden size {hidden_size} fits in the {limit // MIB} MiB of vector "
+        f"memory of a {generation}; use loss kernel 'chunked_wide', or add a row to runtime/kernels/block_sizes.py."
+    )
+
+
+def _part_of(size: int, limit: int, unit: int = LANES) -> int:
+    """The largest whole number of `unit` up to `limit` that divides `size`."""
+    return max(part for part in range(unit, min(size, limit) + 1, unit) if size % part == 0)

@@ -1,0 +1,54 @@
+"""The real TPU compiler, once without and once with model and context axes: a tiny step for a slice that is not here.
+
+libtpu lies in `.venv-libtpu`, beside the environment: where it is installed, every start of JAX looks for a TPU.
+"""
+
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from runtime.cost.compiler import outcome_of
+from runtime.cost.faults import faults
+from runtime.cost.request import Compiled, Request
+from runtime.cost.roofline import roofline_of
+from runtime.model.config import LlamaConfig
+
+BESIDE = Path(__file__).resolve().parents[3] / ".venv-libtpu"
+# Matrices of 2**22 numbers, so that a whole gradient is not too small to be a fault.
+MODEL = LlamaConfig(
+    vocab_size=2048, hidden_size=1024, intermediate_size=4096, num_hidden_layers=2, num_attention_heads=8,
+    num_key_value_heads=4, head_dim=128, max_position_embeddings=1024,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("slice_name", "model_parallel", "context_parallel", "axes"),
+    [
+        ("v5litepod-4", 1, 1, {"data_x", "data_y"}),
+        ("v5litepod-8", 2, 2, {"data_x", "model", "context"}),
+    ],
+)
+def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
+    slice_name, model_parallel, context_parallel, axes, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(BESIDE)])  # where the version of libtpu is read
+    request = Request(
+        "train", slice_name, 1, MODEL, 1024, 8, False, "bfloat16", "splash", "chunked_wide",
+        reduce_dtype="bfloat16", model_parallel=model_parallel, context_parallel=context_parallel,
+    )  # fmt: skip
+    compiled, was_known = outcome_of(request)
+    assert isinstance(compiled, Compiled)
+    assert not was_known
+    assert faults(request, compiled.collectives) == []
+    state = 3 * 4 * MODEL.num_parameters / int(slice_name.rpartition("-")[2])
+    assert state < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < 2**30
+    assert {axis for item in compiled.collectives for axis in item.axes} == axes
+    kinds = Counter((item.kind, item.dtype) for item in compiled.collectives if item.array_bytes > 2**20)
+    assert set(kinds) == {("all-gather", "bf16"), ("reduce-scatter", "bf16")}
+    assert any(item.is_hidden for item in compiled.collectives)
+    assert 0 < roofline_of(request, compiled).exposed_share < 1

@@ -1,0 +1,78 @@
+"""Block sizes: rows fit their chip, other shapes follow the rule, and nothing is answered with what will not fit."""
+
+import jax
+import pytest
+from jax.sharding import AbstractDevice, AbstractMesh, PartitionSpec
+
+from runtime.kernels.block_sizes import (
+    FUSED,
+    SCOPED_VMEM_IN_BYTES,
+    SPLASH,
+    VMEM_IN_BYTES,
+    fused_blocks,
+    fused_bytes,
+    generation_here,
+    splash_blocks,
+    splash_bytes,
+    triton_blocks,
+)
+
+
+def test_every_row_fits_its_generation_by_the_arithmetic_that_other_shapes_are_given() -> None:
+    for (generation, head_dim), row in SPLASH.items():
+        assert splash_bytes(row.blocks, head_dim) <= SCOPED_VMEM_IN_BYTES[generation]
+    for (generation, hidden_size), fused in FUSED.items():
+        assert fused.blocks.vmem_limit_in_bytes == VMEM_IN_BYTES[generation]
+        assert fused_bytes(fused.blocks, hidden_size) <= VMEM_IN_BYTES[generation]
+
+
+@pytest.mark.parametrize("generation", [*VMEM_IN_BYTES, None])
+@pytest.mark.parametrize("num_rows", [128, 640, 1536, 4096])
+def test_blocks_divide_what_they_are_blocks_of(generation: str | None, num_rows: int) -> None:
+    blocks = splash_blocks(generation, head_dim=128, num_rows=num_rows).blocks
+    assert all(num_rows % size == 0 and size % 128 == 0 for size in blocks)
+    assert blocks.key % blocks.key_compute == blocks.key_backward % blocks.key_backward_compute == 0
+    row = fused_blocks(generation, hidden_size=1024, num_tokens=num_rows, vocab_size=128_256)
+    for tokens, columns in row.blocks[:3]:
+        assert num_rows % tokens == 128_256 % columns == 0
+        assert tokens % 128 == columns % 128 == 0
+
+
+def test_a_shape_without_a_row_gets_what_the_rule_holds_to_fit_and_says_so() -> None:
+    row = splash_blocks("v4", head_dim=256, num_rows=4096)
+    assert row.blocks.query < SPLASH["v4", 128].blocks.query
+    assert "no row for v4, head size 256" in row.reason
+    assert splash_bytes(row.blocks, 256) <= SCOPED_VMEM_IN_BYTES["v4"]
+    wide = splash_blocks("v4", head_dim=128, num_rows=4096, item_bytes=4)
+    assert "4 bytes a number" in wide.reason
+    fused = fused_blocks("v5p", hidden_size=2048, num_tokens=4096, vocab_size=128_256)
+    assert "no row for v5p, hidden size 2048" in fused.reason
+    assert fused_bytes(fused.blocks, 2048) <= VMEM_IN_BYTES["v5p"]
+
+
+def test_a_shape_that_nothing_fits_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(ValueError, match=r"hidden size 16384 fits in the 16 MiB .* of a v4; use loss kernel"):
+        fused_blocks("v4", hidden_size=16_384, num_tokens=4096, vocab_size=128_256)
+    with pytest.raises(ValueError, match=r"head size 8192 fits in the 16 MiB .* use attention kernel 'chunked'"):
+        splash_blocks("v4", head_dim=8192, num_rows=4096)
+    with pytest.raises(ValueError, match="head_dim 80 is none of 64, 128"):
+        triton_blocks(head_dim=80, num_rows=4096)
+    with pytest.raises(ValueError, match="100 tokens of a row are not a whole number of blocks of 64"):
+        triton_blocks(head_dim=64, num_rows=100)
+
+
+@pytest.mark.parametrize(("kind", "generation"), [("TPU v5 lite", "v5e"), ("TPU v4", "v4"), ("cpu", None)])
+def test_the_generation_is_that_of_the_mesh_whose_program_is_traced(kind: str, generation: str | None) -> None:
+    device = AbstractDevice(device_kind=kind, num_cores=1, platform=kind.split()[0].lower())
+    mesh = AbstractMesh((1,), ("data",), abstract_device=device)
+    seen = []
+
+    def program(values: jax.Array) -> jax.Array:
+        seen.append(generation_here())
+        return values
+
+    everywhere = PartitionSpec()
+    mapped = jax.shard_map(program, mesh=mesh, in_specs=everywhere, out_specs=everywhere)
+    jax.eval_shape(mapped, jax.ShapeDtypeStruct((4,), "float32"))
+    assert seen[0] == generation
+    assert generation_here() is None
