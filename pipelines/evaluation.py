@@ -16,6 +16,7 @@ STAGE_OF_KIND = {
     "extract": "extract",
     "filter_documents": "filter",
     "dedup": "dedup",
+    "dedup_spans": "dedup spans",
     "decontaminate": "decontaminate",
 }
 
@@ -92,7 +93,7 @@ def reported(
             evaluations=dict(evaluations),
             exports=dict(exports),
             scores=dict(scores),
-            sources={name: _stages(documents) for name, documents in corpus.documents.items()},
+            sources={name: stages_of(documents) for name, documents in corpus.documents.items()},
             caches=dict(corpus.caches),
             graph=with_report(graph_of(shown), "report", shown),
         ),
@@ -113,7 +114,7 @@ def _opening(scale: Scale, corpus: Corpus) -> tuple[str, str]:
     )
 
 
-def _stages(documents: Step) -> dict[str, Step]:
+def stages_of(documents: Step) -> dict[str, Step]:
     """The steps above a source's clean documents that left documents themselves, first to last."""
     found = {}
     step = documents

@@ -15,6 +15,7 @@ from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.store import open_store
 from pipelines import web_corpus
+from pipelines.evaluation import stages_of
 
 
 def built(*argv):
@@ -76,6 +77,11 @@ def test_own_crawls_evaluation_sets_and_wanted_texts_take_the_place_of_its_own(t
     assert [file.name for file in steps["download/wanted"].config.fetch.files] == ["good.jsonl"]
     pinned = {step.name: step for step in built("--warc", str(tmp_path)).steps}
     assert pinned["evaluation_items"].kind.name == "evaluation_items"
+
+
+def test_the_report_of_a_run_would_show_every_kind_of_step():
+    (clean,) = (step for step in built().steps if step.name == "decontaminate")
+    assert list(stages_of(clean)) == ["extract", "filter", "dedup", "dedup spans", "decontaminate"]
 
 
 def test_the_model_begins_to_read_while_the_rest_is_tokenized():
