@@ -26,7 +26,8 @@ class Host:
     index: int = 0
     num_hosts: int = 1
     coordinator: str = ""
-    """`ADDRESS:PORT` on host 0, free for the function to listen at; "" for a step that asks for one machine."""
+    """`ADDRESS:PORT` on host 0, held for the function, which listens there with SO_REUSEPORT as JAX does; "" for a step
+    that asks for one machine."""
     slice_index: int = 0
     """Of TPU slices: hosts are numbered slice by slice, and in a slice by the worker's number."""
     num_slices: int = 1

@@ -73,7 +73,7 @@ class DetachedRuns:
         name = f"{self._of['pipeline']}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         self._submit(
             # Its own standard error too, so that the log shows what went wrong where it did.
-            entrypoint=f"exec {shlex.join([self._python(python), '-u', *words])}",
+            entrypoint=self._entrypoint(python, words),
             submission_id=name,
             metadata=self._of | {JOB_NAME: self._of["pipeline"]},
             runtime_env={
@@ -100,14 +100,23 @@ class DetachedRuns:
                     raise UserError(f"the cluster does not take the job: {first_line(error)}.") from error
             time.sleep(POLL_SECONDS)
 
-    def _python(self, python: str) -> str:
+    def _entrypoint(self, python: str, words: Sequence[str]) -> str:
         """This very interpreter, if the driver will run on this machine; elsewhere what the cluster calls python."""
+        if not self._is_here():
+            return f"exec {shlex.join([python, '-u', *words])}"
+        command = shlex.join([sys.executable, "-u", *words])
+        # Ray tells a driver the address of whichever cluster was last started on the machine, not of the job's own.
+        address = os.environ["RAY_ADDRESS"]
+        return f"exec {command}" if address == "auto" else f"RAY_ADDRESS={shlex.quote(address)} exec {command}"
+
+    def _is_here(self) -> bool:
+        if os.environ["RAY_ADDRESS"].startswith("http"):  # a tunnel perhaps
+            return False
         host = self._client.get_address().rpartition("://")[2].rpartition(":")[0]
         own = {"127.0.0.1", "localhost", socket.gethostname()}
         with contextlib.suppress(OSError):  # a machine that does not know its own name
             own.add(socket.gethostbyname(socket.gethostname()))
-        is_tunnel = os.environ["RAY_ADDRESS"].startswith("http")
-        return sys.executable if host in own and not is_tunnel else python
+        return host in own
 
     def newest(self, name: str | None = None) -> Job:
         """The job of that name, else the one that runs, else the one that ended last."""

@@ -4,11 +4,12 @@ Members are actors and not tasks, so that the end of the gang is a kill on every
 collective for a dead one hears no exception, and chips are free only when the process that holds them is gone.
 """
 
+import contextlib
 import dataclasses
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from marin_dag.attempt import failure_of, run_attempt
@@ -172,14 +173,16 @@ class Member:
         import ray
 
         channel = SwitchboardChannel(task.attempt, switchboard)
-        if host.index == 0:
-            host = dataclasses.replace(host, coordinator=_free_address(ray.util.get_node_ip_address()))
-            ray.get(switchboard.announce.remote(task.attempt, host.coordinator))
-            channel.begin(task.key)
-        else:
-            host = dataclasses.replace(host, coordinator=_coordinator(task.attempt, switchboard))
-        meeting = _Meeting(task.attempt, host, switchboard)
-        return run_attempt(task, channel, RefusedFanOut(), capture_prints=True, host=host, meeting=meeting)
+        with contextlib.ExitStack() as held:
+            if host.index == 0:
+                coordinator = held.enter_context(_held_address(ray.util.get_node_ip_address()))
+                ray.get(switchboard.announce.remote(task.attempt, coordinator))
+                channel.begin(task.key)
+            else:
+                coordinator = _coordinator(task.attempt, switchboard)
+            host = dataclasses.replace(host, coordinator=coordinator)
+            meeting = _Meeting(task.attempt, host, switchboard)
+            return run_attempt(task, channel, RefusedFanOut(), capture_prints=True, host=host, meeting=meeting)
 
 
 class RefusedFanOut:
@@ -326,8 +329,10 @@ def _coordinator(attempt: str, switchboard: Any) -> str:
     return str(address)
 
 
-def _free_address(host: str) -> str:
-    """A port that nobody listens at now; whoever takes it before the function does costs the gang an attempt."""
-    with socket.socket() as free:
-        free.bind((host, 0))
-        return f"{host}:{free.getsockname()[1]}"
+@contextlib.contextmanager
+def _held_address(host: str) -> Iterator[str]:
+    """A port that nobody else gets meanwhile: bound, and shared with who asks to share it, as servers of gRPC do."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((host, 0))
+        yield f"{host}:{holder.getsockname()[1]}"

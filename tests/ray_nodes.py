@@ -78,13 +78,15 @@ class RayNodes:
 
 
 def _serve() -> None:
+    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
+        _answer(folder)
+
+
+def _answer(folder: str) -> None:
+    from ray._private.utils import write_ray_address
     from ray.cluster_utils import Cluster
 
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        _answer(Cluster(), folder)
-
-
-def _answer(cluster: Any, folder: str) -> None:
+    cluster: Any = Cluster()
     nodes = {}
     for line in sys.stdin:
         command = json.loads(line)
@@ -93,6 +95,7 @@ def _answer(cluster: Any, folder: str) -> None:
             ports = {"dashboard_port": 0, "dashboard_agent_listen_port": None}
             # A folder of its own: a job asks the folder, not its cluster, for the address of the cluster.
             head = cluster.add_node(num_cpus=0, include_dashboard=True, temp_dir=folder, **ports)
+            write_ray_address(cluster.address, folder)
             answer = {"address": cluster.address, "dashboard": f"http://{head.webui_url}"}
         elif "add" in command:
             node = cluster.add_node(**command["add"])
