@@ -66,7 +66,11 @@ class MetricsExport(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """What the loop tells each update; functions of the absolute step alone."""
+    """What the loop tells each update; functions of the absolute step alone.
+
+    A phase's own config has the same names (steps/train_phase.py); what is an object there, such as the average, comes
+    here as the number that an update needs.
+    """
 
     until_step: int
     sequence_length: int

@@ -41,7 +41,11 @@ from runtime.training.state import TrainState, state_specs
 
 
 class Hyperparameters(NamedTuple):
-    """What one update is told; Python numbers. Changing any of them never recompiles."""
+    """What one update is told; Python numbers. Changing any of them never recompiles.
+
+    `loop.TrainSettings.hyperparameters` makes them of a phase's settings and the step. The program takes them as one
+    float32 array, and finds them by these names again in `told`.
+    """
 
     learning_rate: float
     weight_decay: float
