@@ -39,8 +39,8 @@ class NoCompilerError(RuntimeError):
 
     def __init__(self) -> None:
         super().__init__(
-            "compiling for TPUs needs the package libtpu (590 MB, works without a TPU): "
-            "pip install 'marin-dag[tpu-compile]', or run without --compile."
+            "compiling for TPUs needs the package libtpu (590 MB, works without a TPU): run `make .venv-libtpu/ready`, "
+            "then the same command with PYTHONPATH=.venv-libtpu before it; or leave --compile out."
         )
 
 

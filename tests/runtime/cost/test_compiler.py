@@ -111,5 +111,5 @@ def test_without_libtpu_the_error_says_what_to_install(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(NoCompilerError, match=r"pip install 'marin-dag\[tpu-compile\]'"):
+    with pytest.raises(NoCompilerError, match=r"make \.venv-libtpu/ready"):
         outcome_of(REQUEST)
