@@ -79,7 +79,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """The phase, at a step of it, whose state this one continues; None starts from scratch."""
     restore: Once[Literal["everything", "weights_and_optimizer", "weights"]] = "everything"
     """What to take from `start`; data position and averages restart unless "everything"."""
-    until_step: StopAt[int]
+    until_step: StopAt[int] = Field(ge=1)
     """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
     model: LlamaConfig
     rope: Rope

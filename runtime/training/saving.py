@@ -67,7 +67,7 @@ class Saver:
 
     def __init__(self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None]) -> None:
         self._plan, self._events, self._on_milestone = plan, events, on_milestone
-        self._under_way: tuple[Save, RunState, str | None] | None = None
+        self._under_way: tuple[Save, RunState, str | None, float] | None = None
         self._last_began = time.monotonic()
         self._uncertified: list[int] = []
         """Steps of temporary checkpoints of this attempt that only good updates have followed so far."""
@@ -79,8 +79,13 @@ class Saver:
         return time.monotonic() - self._last_began >= self._plan.checkpoint_every_seconds
 
     def begin(self, run: RunState, milestone: str | None) -> None:
-        """Starts to save; `milestone` is the folder of one, relative to the output, and None for a temporary one."""
+        """Starts to save; `milestone` is the folder of one, relative to the output, and None for a temporary one.
+
+        Waits first for the save before it, where that is still being written.
+        """
+        asked = time.monotonic()
         self.finish()
+        waited_seconds = time.monotonic() - asked
         temporary, facts = self._plan.temporary, self._plan.facts
         superseded = temporary.refuse_if_superseded
         if milestone is None:
@@ -97,7 +102,7 @@ class Saver:
             saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
         # The arrays may be used up by the next update; whoever is called back gets everything else.
         without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
-        self._under_way = saving, without_arrays, milestone
+        self._under_way = saving, without_arrays, milestone, waited_seconds
         self.last_step, self._last_began = run.step, time.monotonic()
 
     def note(self, row: MetricsRow) -> None:
@@ -118,7 +123,7 @@ class Saver:
         """Waits for the save under way, if there is one."""
         if self._under_way is None:
             return
-        saving, run, milestone = self._under_way
+        saving, run, milestone, waited_seconds = self._under_way
         self._under_way = None
         saving.wait()
         self._events.write(
@@ -126,6 +131,7 @@ class Saver:
             step=run.step,
             consumed_tokens=run.consumed_tokens,
             path=saving.path,
+            waited_seconds=round(waited_seconds, 4),
             blocked_seconds=round(saving.snapshot_seconds, 4),
             write_seconds=round(saving.write_seconds, 4),
             size_in_bytes=saving.size_in_bytes,

@@ -112,4 +112,4 @@ def start_average(state: TrainState) -> TrainState:
 
 def drop_average(state: TrainState) -> TrainState:
     """The state without an average."""
-    return eqx.tree_at(lambda tree: tree.average, state, None)
+    return dataclasses.replace(state, average=None)

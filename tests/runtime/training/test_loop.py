@@ -330,6 +330,13 @@ def test_an_average_goes_on_or_leaves(tmp_path):
     assert words(left.state.params) == words(on.state.params)
 
 
+def test_without_an_average_before_and_after_nothing_changes(tmp_path):
+    folder = begun(tmp_path, average_decay=None)
+    run = run_state.continued(folder, "everything", small_run.initial(False), small_run.state_like)
+    assert run.state.average is None
+    assert words(run.state) == words(run_state.resumed(folder, small_run.state_like, with_average=False).state)
+
+
 def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
     folder = begun(tmp_path, average_decay=0.75)
     whole = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)

@@ -1,12 +1,14 @@
 """When a run is saved, and what is kept: by steps, by time, and for what later updates have shown of it."""
 
 import math
+import threading
 from pathlib import Path
 
 import pytest
 
 from runtime.tracking.events import read_events
 from runtime.training import saving
+from runtime.training.checkpoint_files import ChunkedArray
 from runtime.training.control import Control, Word
 from runtime.training.loop import SkippedTooOftenError
 from runtime.training.saving import SavingPlan
@@ -29,6 +31,27 @@ def test_a_run_is_saved_by_time_too_and_commits_the_same_bytes(tmp_path):
     assert steps_of(tmp_path / "by-time", "checkpoint") == list(range(1, 12))
     assert steps_of(tmp_path / "by-steps", "checkpoint") == [5, 10]
     assert small_run.committed_bytes(tmp_path / "by-time") == small_run.committed_bytes(tmp_path / "by-steps")
+
+
+def test_updates_go_on_while_a_checkpoint_is_written_and_the_next_save_waits_for_it(tmp_path, monkeypatch):
+    two_updates_later = threading.Event()
+    write_chunk = ChunkedArray.write_chunk
+
+    def held(*arguments):
+        assert two_updates_later.wait(20), "the loop waits for what is being written"
+        return write_chunk(*arguments)
+
+    def step_function(state, *arguments):
+        if int(state.count) == 6:
+            two_updates_later.set()
+        return small_run.train_step(state, *arguments)
+
+    monkeypatch.setattr(ChunkedArray, "write_chunk", held)
+    small_run.run(tmp_path, 8, lease_epoch=1, checkpoint_every_steps=4, step_function=step_function)
+    events = read_events(str(tmp_path / "events" / "1.jsonl"))
+    saves = [found for found in events if found["event"] in ("checkpoint", "milestone")]
+    assert [found["step"] for found in saves] == [4, 8]
+    assert all(found["waited_seconds"] >= 0 for found in saves)
 
 
 def test_the_clock_of_one_host_makes_all_hosts_save_and_none_stop():
