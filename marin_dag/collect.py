@@ -4,7 +4,8 @@ An output is kept if a given pipeline, a pin, an acceptance, a fork (which is pa
 leads to it, or if it is young: whoever made it may be about to use it. What attempts left that committed nothing, and
 what steps resume from, is kept for as long.
 
-What an unfinished step of these pipelines resumes from is kept however old it is.
+What an unfinished step of these pipelines resumes from is kept however old it is, and the event logs of a finished one
+as long as its output.
 
 Deletion needs no luck. Whoever deletes holds the lease of the step, so that its older attempts are sealed and cannot
 commit what is gone. And a record is deleted before it is asked who is running with it, while a step says what it reads
@@ -31,6 +32,8 @@ from marin_dag.store import Entry, Store
 from marin_dag.verify import VERIFICATIONS
 
 OUTPUTS, WORK = "outputs", "work"
+EVENTS = "events"
+"""Folder below a step's work that tells how its output came about: on what it ran, with which kernels, what went wrong."""
 READ_THREADS = 16
 BATCH = 100
 """Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
@@ -102,7 +105,7 @@ class Collector:
         files = _by_attempt(self._store.list(OUTPUTS))
         found = list(self._outputs(records, kept, files, labels))
         found += self._attempts(files, records.values(), busy)
-        found += self._work(busy)
+        found += self._work(busy, frozenset(records[key].digest for key in kept))
         return found + self._verifications()
 
     def _kept(
@@ -180,10 +183,13 @@ class Collector:
                 found.append(Garbage("attempt", f"{match['name']} ({attempt})", digest, "", tuple(entries)))
         return found
 
-    def _work(self, busy: frozenset[str]) -> list[Garbage]:
+    def _work(self, busy: frozenset[str], kept: frozenset[str]) -> list[Garbage]:
+        """`kept` are digests whose output stays, and with it the events of its work."""
         by_digest: dict[str, list[Entry]] = {}
         for entry in self._store.list(WORK):
-            by_digest.setdefault(entry.path.split("/")[1], []).append(entry)
+            _, digest, rest = entry.path.split("/", 2)
+            if digest not in kept or not rest.startswith(f"{EVENTS}/"):
+                by_digest.setdefault(digest, []).append(entry)
         return [
             Garbage("work", f"{WORK}/{digest[:8]}", digest, "", tuple(entries))
             for digest, entries in by_digest.items()

@@ -26,8 +26,8 @@ class Host:
     index: int = 0
     num_hosts: int = 1
     coordinator: str = ""
-    """`ADDRESS:PORT` on host 0, held for the function, which listens there with SO_REUSEPORT as JAX does; "" for a step
-    that asks for one machine."""
+    """`ADDRESS:PORT` on host 0, held for the function, which listens there with SO_REUSEPORT or SO_REUSEADDR, as JAX
+    and torch do; "" for a step that asks for one machine."""
     slice_index: int = 0
     """Of TPU slices: hosts are numbered slice by slice, and in a slice by the worker's number."""
     num_slices: int = 1
@@ -56,7 +56,10 @@ class StepContext(Protocol):
 
     @property
     def work_path(self) -> str:
-        """Folder or URL that survives kills; shared by all attempts of this identity."""
+        """Folder or URL that survives kills; shared by all attempts of this identity.
+
+        When the step is done it may be collected, but for what lies below `events`, which stays as long as the output.
+        """
         ...
 
     def map(

@@ -331,8 +331,9 @@ def _coordinator(attempt: str, switchboard: Any) -> str:
 
 @contextlib.contextmanager
 def _held_address(host: str) -> Iterator[str]:
-    """A port that nobody else gets meanwhile: bound, and shared with who asks to share it, as servers of gRPC do."""
+    """A port that nobody else gets meanwhile: bound, and shared with who asks to share it, as most servers do."""
     with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind((host, 0))
         yield f"{host}:{holder.getsockname()[1]}"

@@ -252,7 +252,7 @@ def train(
                 pending.append(_Pending(run.data_position, position, batch, row, figures, digests))
                 run = RunState(state, step + 1, consumed, position, metrics, losses)
                 is_milestone = saving.is_milestone(run.step, settings.until_step)
-                if is_milestone or run.step % saving.checkpoint_every_steps == 0:
+                if is_milestone or saver.is_due_at(run.step):
                     fetch(all_but=0)
                     saver.begin(run, saving.milestone_folder(run.step) if is_milestone else None)
                 else:

@@ -70,13 +70,21 @@ class Saver:
         self._under_way: tuple[Save, RunState, str | None, float] | None = None
         self._last_began = time.monotonic()
         self._uncertified: list[int] = []
-        """Steps of temporary checkpoints of this attempt that only good updates have followed so far."""
+        """Steps of temporary checkpoints of this attempt that only good updates have followed so far.
+
+        The oldest that is still there is kept until it is certified: the newest few alone would be too young for ever.
+        """
         self.last_step: int | None = None
         """Step of the newest save that was begun."""
 
     def is_due(self) -> bool:
         """Whether this host's clock asks for a temporary checkpoint."""
         return time.monotonic() - self._last_began >= self._plan.checkpoint_every_seconds
+
+    def is_due_at(self, step: int) -> bool:
+        """Whether a temporary checkpoint is due by steps; not where the clock had one saved just before."""
+        distance = self._plan.checkpoint_every_steps
+        return step % distance == 0 and (self.last_step is None or step - self.last_step > distance // 2)
 
     def begin(self, run: RunState, milestone: str | None) -> None:
         """Starts to save; `milestone` is the folder of one, relative to the output, and None for a temporary one.
@@ -90,10 +98,11 @@ class Saver:
         superseded = temporary.refuse_if_superseded
         if milestone is None:
             self._uncertified.append(run.step)
+            candidates = tuple(self._uncertified)
 
             def prune() -> None:
                 if jax.process_index() == 0:  # what it has yet to complete looks half-written to the others
-                    temporary.prune(run.step)
+                    temporary.prune(run.step, candidates=candidates)
 
             folder, epoch = temporary.folder_of(run.step), temporary.lease_epoch
             saving = run_state.save(folder, run, facts=facts, lease_epoch=epoch, before=superseded, after=prune)
@@ -109,10 +118,16 @@ class Saver:
         """After each update: the checkpoints that this one certifies, or leaves in doubt."""
         if row.is_skipped:
             self._uncertified.clear()
-        for step in [step for step in self._uncertified if row.step - step >= CERTIFYING_STEPS]:
+        due = [step for step in self._uncertified if row.step - step >= CERTIFYING_STEPS]
+        for step in due:
+            if self._is_being_written(step):
+                continue  # certified after a later update
             self._uncertified.remove(step)
             if jax.process_index() == 0 and self._plan.temporary.certify(step, good_steps=row.step - step):
                 self._events.write("certified", step=step, good_steps=row.step - step)
+
+    def _is_being_written(self, step: int) -> bool:
+        return self._under_way is not None and self._under_way[1].step == step and not self._under_way[0].done()
 
     def poll(self) -> None:
         """Completes a save that has been written."""

@@ -7,6 +7,7 @@ neither overwrite nor delete what its successor writes; it finds the newer epoch
 """
 
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from runtime.training import checkpoint
@@ -84,16 +85,21 @@ class TemporaryCheckpoints:
         CheckpointFiles(folder).write(CERTIFIED, canonical_json({"good_steps": good_steps}, CERTIFIED))
         return True
 
-    def prune(self, step: int, *, keep: int = KEPT, keep_certified: bool = True) -> list[Temporary]:
+    def prune(
+        self, step: int, *, keep: int = KEPT, keep_certified: bool = True, candidates: Collection[int] = ()
+    ) -> list[Temporary]:
         """Deletes what earlier attempts left half-written up to `step`, and the complete ones.
 
-        All but the newest `keep`, and the newest that is certified.
+        All but the newest `keep`, the newest that is certified, and of this attempt's `candidates`, the steps that may
+        be certified yet, the oldest.
         """
         past = [found for found in self._own_past() if found.step <= step]
         complete = [found.folder for found in past if found.is_complete]
         kept = set(complete[max(len(complete) - keep, 0) :])
         if keep_certified:
             kept |= {found.folder for found in [found for found in past if found.is_certified][-1:]}
+        waiting = [found for found in past if found.is_complete and found.lease_epoch == self.lease_epoch]
+        kept |= {found.folder for found in [found for found in waiting if found.step in candidates][:1]}
         dropped = [found for found in past if found.folder not in kept]
         for found in dropped:
             checkpoint.remove(f"{found.folder}/checkpoint")

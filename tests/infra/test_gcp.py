@@ -99,12 +99,10 @@ def test_the_definitions_differ_in_nothing_but_their_slices_and_where_these_are(
     assert len(kept[0]) > 20
 
 
-def test_what_the_bucket_forgets_is_only_what_can_be_made_again():
+def test_the_bucket_deletes_nothing_by_its_age():
     rules = json.loads((ROOT / "infra/gcp/lifecycle.json").read_text())["rule"]
-    deleted = [rule["condition"] for rule in rules if rule["action"]["type"] == "Delete"]
-    # Not leases: a seal that was forgotten would let a paused trainer publish.
-    assert [condition["matchesPrefix"] for condition in deleted] == [["runs/work/"]]
-    assert all(condition["age"] >= 30 for condition in deleted)
+    # Not leases: a seal that was forgotten would let a paused trainer publish. Not work: a phase may stand for months.
+    assert "Delete" not in {rule["action"]["type"] for rule in rules}
 
 
 @pytest.mark.parametrize(

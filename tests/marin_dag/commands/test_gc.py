@@ -120,6 +120,22 @@ def test_what_killed_attempts_left_goes_when_it_is_old(tmp_path: Path) -> None:
     assert store.list("outputs") == store.list("work") == []
 
 
+def test_the_event_logs_of_a_finished_step_stay_as_long_as_its_output(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    records = Records(store)
+    made = a_record("old/1", "1".ljust(64, "0"), identity={"config": ["model", "a.Config"]})
+    for path in (f"{made.output_path}/file", f"work/{made.digest}/saved", f"work/{made.digest}/events/1.jsonl"):
+        store.write(path, b"x")
+    records.commit(made)
+    for roots, left in (
+        (Roots(frozenset({made.key}), frozenset({"old/1"})), [f"work/{made.digest}/events/1.jsonl"]),
+        (Roots(frozenset(), frozenset({"old/1"})), []),
+    ):
+        collector = Collector(store, roots, older_than_seconds=0)
+        assert set(collector.delete(collector.find())) == {""}
+        assert [entry.path for entry in store.list("work")] == left
+
+
 def test_what_a_running_step_needs_is_never_collected(edited: Toy) -> None:
     store = open_store(str(edited.prefix))
     records, leases = Records(store), Leases(store)

@@ -11,7 +11,7 @@ from runtime.training import saving
 from runtime.training.checkpoint_files import ChunkedArray
 from runtime.training.control import Control, Word
 from runtime.training.loop import SkippedTooOftenError
-from runtime.training.saving import SavingPlan
+from runtime.training.saving import Saver, SavingPlan
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from tests.runtime.training import small_run
 from tests.runtime.training.test_loop import RULE, skipping
@@ -54,6 +54,18 @@ def test_updates_go_on_while_a_checkpoint_is_written_and_the_next_save_waits_for
     assert all(found["waited_seconds"] >= 0 for found in saves)
 
 
+def test_by_steps_nothing_is_saved_again_that_the_clock_had_saved_just_before(tmp_path, monkeypatch):
+    clock = {"updates": 0}
+
+    def step_function(state, *arguments):
+        clock["updates"] += 1
+        return small_run.train_step(state, *arguments)
+
+    monkeypatch.setattr(Saver, "is_due", lambda self: clock["updates"] == 9)
+    small_run.run(tmp_path, 25, lease_epoch=1, checkpoint_every_steps=10, step_function=step_function)
+    assert steps_of(tmp_path, "checkpoint") == [9, 20]
+
+
 def test_the_clock_of_one_host_makes_all_hosts_save_and_none_stop():
     def others(word: int) -> int:
         return max(word, Word.SAVE)
@@ -83,6 +95,32 @@ def test_a_checkpoint_that_good_updates_followed_is_certified_and_kept_while_new
     assert TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(40).step == 18, (
         "a resumed run goes on from the newest"
     )
+
+
+def test_saves_that_follow_each_other_quickly_are_certified_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 9)
+    small_run.run(tmp_path, 30, lease_epoch=1, checkpoint_every_steps=2)
+    certified = steps_of(tmp_path, "certified")
+    assert certified[0] == 2 and len(certified) > 1, "the oldest waits while newer ones come and go, then the next"
+
+
+@pytest.mark.usefixtures("quickly_certified")
+def test_a_checkpoint_that_takes_long_to_write_is_certified_once_it_is_there(tmp_path, monkeypatch):
+    six_updates_later = threading.Event()
+    write_chunk = ChunkedArray.write_chunk
+
+    def held(*arguments):
+        assert six_updates_later.wait(20), "the loop waits for what is being written"
+        return write_chunk(*arguments)
+
+    def step_function(state, *arguments):
+        if int(state.count) == 16:
+            six_updates_later.set()
+        return small_run.train_step(state, *arguments)
+
+    monkeypatch.setattr(ChunkedArray, "write_chunk", held)
+    small_run.run(tmp_path, 40, lease_epoch=1, checkpoint_every_steps=10, step_function=step_function)
+    assert steps_of(tmp_path, "certified")[0] == 10
 
 
 @pytest.mark.usefixtures("quickly_certified")
