@@ -33,7 +33,7 @@ from marin_dag.verify import VERIFICATIONS
 
 OUTPUTS, WORK = "outputs", "work"
 EVENTS = "events"
-"""Folder below a step's work that tells how its output came about: on what it ran, with which kernels, what went wrong."""
+"""Folder below a step's work that tells how its output came about: on what it ran, how, and what went wrong."""
 READ_THREADS = 16
 BATCH = 100
 """Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
