@@ -13,12 +13,13 @@ process needs the signatures of all documents.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from runtime.text.batch import TextBatch, mix, ngram_hashes
+from runtime.text.batch import TextBatch, ngram_hashes
+from runtime.text.hashing import mix
 from runtime.text.minhash import MinHash
 
 _SEED = 0x6D696E68617368
@@ -41,16 +42,16 @@ def signatures(texts: Sequence[str], parameters: MinHash) -> Signatures:
 def minhash(texts: Sequence[str], parameters: MinHash) -> np.ndarray:
     """uint32[documents, num_hashes]: for each hash function the least value over the document's n-grams.
 
-    Words are runs of letters and digits without case. A document of fewer words than an n-gram counts as one
-    n-gram, so that it equals only itself.
+    Words are folded (`runtime.text.folding`). A document of fewer words than an n-gram counts as one n-gram, so that it
+    equals only itself.
     """
     batch = TextBatch(texts)
     words = batch.folded_words
     keys, first = ngram_hashes(words, parameters.ngram_words)
     documents = words.documents[first]
-    short = np.setdiff1d(np.arange(len(texts)), documents)
-    keys = np.concatenate([keys, _whole_text_keys(batch, short)])
-    documents = np.concatenate([documents, short])
+    short = list(_short_texts(batch, parameters.ngram_words))
+    keys = np.concatenate([keys, *(found for found, _ in short)])
+    documents = np.concatenate([documents, *(found for _, found in short)])
     order = np.argsort(documents, kind="stable")
     keys, documents = keys[order], documents[order]
     starts = np.searchsorted(documents, np.arange(len(texts)))
@@ -92,9 +93,17 @@ def copies(keys: np.ndarray, marks: np.ndarray, documents: np.ndarray) -> np.nda
     return np.stack([first[~begins], documents[~begins]], axis=1).astype(np.int64)
 
 
-def _whole_text_keys(batch: TextBatch, documents: np.ndarray) -> np.ndarray:
-    starts = batch.document_starts[documents]
-    return batch.spans(starts, starts + batch.document_lengths[documents], lower=True).hashes
+def _short_texts(batch: TextBatch, ngram_words: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """A key for each text of fewer words, of all of them; those of no words are told apart by their bytes."""
+    num_words = batch.sums(batch.folded_words)
+    empty = np.flatnonzero(num_words == 0)
+    starts = batch.document_starts[empty]
+    yield batch.spans(starts, starts + batch.document_lengths[empty]).hashes, empty
+    for length in np.unique(num_words[(num_words > 0) & (num_words < ngram_words)]).astype(int).tolist():
+        keys, first = ngram_hashes(batch.folded_words, length)
+        documents = batch.folded_words.documents[first]
+        whole = num_words[documents] == length
+        yield keys[whole], documents[whole]
 
 
 def _hash_functions(count: int) -> tuple[np.ndarray, np.ndarray]:

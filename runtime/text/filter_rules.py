@@ -2,7 +2,8 @@
 
 A rule says when a document is dropped; the rules of a source apply in order and the first that fails names the
 reason. An edit among them takes lines out of the text that the rules after it judge and that is kept. Characters are
-Unicode code points, words are what stands between ASCII white space, lines and paragraphs that are empty do not count.
+Unicode code points, words are what stands between white space (Unicode's, the no-break space among it), lines and
+paragraphs that are empty do not count.
 `runtime.text.filters` evaluates the rules, `runtime.text.edits` the edits.
 """
 

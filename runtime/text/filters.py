@@ -16,7 +16,6 @@ from runtime.text.batch import (
     TextBatch,
     byte_class,
     hash_of,
-    mix,
     ngram_hashes,
     repeated,
 )
@@ -36,6 +35,7 @@ from runtime.text.filter_rules import (
     Rule,
     SingleCharacter,
 )
+from runtime.text.hashing import mix
 from runtime.text.language import Guess, languages_of
 from runtime.text.quality import QualityModel
 

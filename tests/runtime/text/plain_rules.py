@@ -4,7 +4,7 @@ from collections import Counter
 
 from runtime.text.filters import BULLETS, STOP_WORDS, TERMINAL_PUNCTUATION
 
-SPACE = " \t\n\r\x0b\x0c"
+SPACE = " \t\n\r\x0b\x0c\xa0\u3000"
 
 
 def words_of(text):

@@ -125,7 +125,20 @@ def test_a_text_is_judged_alike_alone_and_in_company(documents):
 
 
 PIECES = st.sampled_from(
-    ["the river ", "of and with ", "naïve… ", "yes no ", "#tag ", "...\n", ".\n", '!" ', "\n", "\n\n", "- ", "• a\t"]
+    [
+        "the river ",
+        "of and with ",
+        "naïve… ",
+        "yes\xa0no\u3000",
+        "#tag ",
+        "...\n",
+        ".\n",
+        '!" ',
+        "\n",
+        "\n\n",
+        "- ",
+        "• a\t",
+    ]
 )
 
 
