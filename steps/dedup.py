@@ -42,7 +42,7 @@ class DedupConfig(BaseModel, frozen=True, extra="forbid"):
     shards_in_flight: Runtime[int] = 64
     keys_per_task: int = Field(default=16_000_000, ge=1)
     """A document has a key for each band and one for its text; so many are compared by one task, at about 80 bytes
-    each, and 450 more for each document that meets another. A band of more keys is compared in parts."""
+    each, and 600 more for each document that meets another. A band of more keys is compared in parts."""
 
 
 class DedupResult(DocumentsResult, frozen=True, extra="forbid"):

@@ -1,10 +1,7 @@
 """A batch of texts as one byte array: words, lines and n-grams of all of them at once, as NumPy arrays.
 
-Filters, near-duplicate search and decontamination all ask "which pieces of text are equal?". A piece is
-named by a 64-bit hash of its bytes: a difference of two prefix sums of a polynomial modulo 2**64, so that
-hashing every word of a batch costs one pass over its bytes and no loop over words. The hashes are the same
-on every machine and in every process. Two of a billion different pieces collide with a probability of about
-3 %, which moves a share or an estimate by nothing that a threshold could see.
+Filters, near-duplicate search and decontamination all ask "which pieces of text are equal?". A piece is named by a
+64-bit hash of its bytes (`runtime.text.hashing`).
 """
 
 import dataclasses
@@ -13,12 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from runtime.text.folding import folded_words
+from runtime.text.hashing import BASE, hashes_of_pieces, mix, prefix_sums, values_of
+
 Mask = np.ndarray
 """bool, one entry a byte value or a byte."""
-
-_BASE = 0x9E3779B97F4A7C15 | 1
-_MODULUS = 1 << 64
-_BLOCK = 1 << 12
 
 
 def byte_class(characters: bytes) -> Mask:
@@ -33,7 +29,11 @@ NEWLINE = byte_class(b"\n")
 LETTERS = byte_class(bytes([*range(65, 91), *range(97, 123), *range(128, 256)]))
 """ASCII letters, and every byte of a character outside ASCII."""
 DIGITS = byte_class(b"0123456789")
-_UPPER = byte_class(bytes(range(65, 91)))
+_WIDE_SPACES = "".join(map(chr, (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)))
+"""White space outside ASCII: characters of two and three bytes."""
+_WIDE_SPACE_BYTES = np.array([int.from_bytes(space.encode().ljust(3, b"\0")) for space in _WIDE_SPACES], np.uint32)
+_WIDE_SPACE_LEADS = byte_class(bytes({space.encode()[0] for space in _WIDE_SPACES}))
+_BYTE_VALUES = values_of(256)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +67,20 @@ class TextBatch:
         self.document_lengths = lengths
 
     @functools.cached_property
-    def _prefix(self) -> np.ndarray:
-        return _prefix_sums(self.data)
+    def _sums(self) -> np.ndarray:
+        return prefix_sums(_BYTE_VALUES[self.data])
 
     @functools.cached_property
-    def _lower_prefix(self) -> np.ndarray:
-        return _prefix_sums(np.where(_UPPER[self.data], self.data + np.uint8(32), self.data))
+    def is_space(self) -> Mask:
+        """Whether each byte belongs to white space."""
+        is_space = WHITESPACE[self.data]
+        leads = np.flatnonzero(_WIDE_SPACE_LEADS[self.data])
+        first, second, third = (self.data[leads + offset].astype(np.uint32) for offset in range(3))
+        is_short = first < 0xE0
+        found = np.isin(first << 16 | second << 8 | np.where(is_short, 0, third), _WIDE_SPACE_BYTES)
+        for offset in range(3):
+            is_space[leads[found & ~is_short if offset == 2 else found] + offset] = True
+        return is_space
 
     @functools.cached_property
     def characters_before(self) -> np.ndarray:
@@ -83,27 +91,28 @@ class TextBatch:
         """int64, entry i: bytes of this class before byte i."""
         return _count_before(table[self.data])
 
-    def segments(self, is_separator: Mask, *, lower: bool = False) -> Segments:
+    def segments(self, is_separator: Mask) -> Segments:
         """The runs of bytes between separators; `is_separator` has one entry a byte and holds for newlines."""
         inside = ~is_separator
         edges = np.diff(inside.astype(np.int8), prepend=np.int8(0), append=np.int8(0))
-        return self.spans(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), lower=lower)
+        return self.spans(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1))
 
-    def spans(self, starts: np.ndarray, ends: np.ndarray, *, lower: bool = False) -> Segments:
-        prefix = self._lower_prefix if lower else self._prefix
-        hashes = (prefix[ends] - prefix[starts]) * _powers_at(_INVERSE_BASE, starts)
-        documents = np.searchsorted(self.document_starts, starts, side="right") - 1
-        return Segments(starts, ends, mix(hashes ^ mix((ends - starts).astype(np.uint64))), documents)
+    def spans(self, starts: np.ndarray, ends: np.ndarray) -> Segments:
+        return Segments(starts, ends, hashes_of_pieces(self._sums, starts, ends), self._documents_at(starts))
+
+    def _documents_at(self, starts: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.document_starts, starts, side="right") - 1
 
     @functools.cached_property
     def words(self) -> Segments:
-        """Runs of bytes that are not ASCII white space."""
-        return self.segments(WHITESPACE[self.data])
+        """Runs of bytes that are not white space."""
+        return self.segments(self.is_space)
 
     @functools.cached_property
     def folded_words(self) -> Segments:
-        """Runs of letters and digits, ASCII letters in lower case: what survives a change of layout."""
-        return self.segments(~(LETTERS | DIGITS)[self.data], lower=True)
+        """What survives a change of case, punctuation and layout (`runtime.text.folding`)."""
+        starts, ends, hashes = folded_words(self.texts, self.data, self.document_starts)
+        return Segments(starts, ends, hashes, self._documents_at(starts))
 
     @functools.cached_property
     def lines(self) -> Segments:
@@ -149,7 +158,7 @@ def ngram_hashes(words: Segments, length: int) -> tuple[np.ndarray, np.ndarray]:
         return np.empty(0, np.uint64), np.empty(0, np.int64)
     hashes = np.zeros(count, np.uint64)
     for offset in range(length):
-        hashes *= np.uint64(_BASE)
+        hashes *= np.uint64(BASE)
         hashes += words.hashes[offset : offset + count]
     inside = words.documents[:count] == words.documents[length - 1 :]
     return mix(hashes[inside]), np.flatnonzero(inside)
@@ -167,50 +176,7 @@ def repeated(keys: np.ndarray) -> np.ndarray:
     return order[is_repeated]
 
 
-def mix(values: np.ndarray) -> np.ndarray:
-    """Spreads every bit over the word (the finaliser of SplitMix64)."""
-    values = values ^ (values >> np.uint64(30))
-    values = values * np.uint64(0xBF58476D1CE4E5B9)
-    values ^= values >> np.uint64(27)
-    values *= np.uint64(0x94D049BB133111EB)
-    values ^= values >> np.uint64(31)
-    return values
-
-
 def _count_before(flags: Mask) -> np.ndarray:
     before = np.zeros(len(flags) + 1, np.int64)
     np.cumsum(flags, out=before[1:])
     return before
-
-
-def _prefix_sums(data: np.ndarray) -> np.ndarray:
-    sums = np.zeros(len(data) + 1, np.uint64)
-    np.cumsum(_BYTE_VALUES[data] * _powers(_BASE, len(data)), out=sums[1:])
-    return sums
-
-
-def _power_tables(base: int, blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    low = np.array([pow(base, i, _MODULUS) for i in range(_BLOCK)], np.uint64)
-    high = np.cumprod(np.full(max(blocks, 1), pow(base, _BLOCK, _MODULUS), np.uint64))
-    return low, np.concatenate([np.ones(1, np.uint64), high[:-1]])
-
-
-@functools.lru_cache(maxsize=4)
-def _tables(base: int, blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    return _power_tables(base, blocks)
-
-
-def _powers(base: int, count: int) -> np.ndarray:
-    low, high = _tables(base, 1 << max(0, (count // _BLOCK).bit_length()))
-    blocks = count // _BLOCK + 1
-    return (high[:blocks, None] * low[None, :]).ravel()[:count]
-
-
-def _powers_at(base: int, positions: np.ndarray) -> np.ndarray:
-    largest = int(positions[-1]) if len(positions) else 0
-    low, high = _tables(base, 1 << max(0, (largest // _BLOCK).bit_length()))
-    return high[positions // _BLOCK] * low[positions % _BLOCK]
-
-
-_INVERSE_BASE = pow(_BASE, -1, _MODULUS)
-_BYTE_VALUES = mix(np.arange(1, 257, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93))

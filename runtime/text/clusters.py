@@ -40,6 +40,11 @@ class Components:
                 parents = further
         self.roots = self.documents[parents]
 
+    def pairs(self) -> np.ndarray:
+        """int64[pairs, 2]: each document but the roots, with its root before it; they connect what is connected."""
+        is_led = self.documents != self.roots
+        return np.stack([self.roots[is_led], self.documents[is_led]], axis=1)
+
 
 class Dropped(NamedTuple):
     """Documents that are dropped, ascending, and of each the one that stays for it."""

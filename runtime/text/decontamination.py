@@ -1,8 +1,11 @@
 """Decontamination: documents that share a long run of words with an evaluation item.
 
-A hit is a run of `ngram_words` words (13: GPT-3, arXiv:2005.14165, appendix C) that stands in both, compared
-without case, punctuation and layout. A field of an item that is shorter is matched whole, if it has at least
-`min_field_words` words; still shorter ones (an option "all of the above") say nothing about contamination.
+A hit is a run of `ngram_words` words (13: GPT-3, arXiv:2005.14165, appendix C) that stands in both, compared without
+case, punctuation and layout (`runtime.text.folding`). A field of an item that is shorter is matched whole, if it has at
+least `min_field_words` words; still shorter ones (an option "all of the above") say nothing about contamination.
+
+Every item that has the run is hit, in whatever tasks. Of a run that stands in more than `FIELDS_NAMED` fields of one
+task, such as a prompt that each item begins with, the first so many are named.
 """
 
 import functools
@@ -17,6 +20,7 @@ import pyarrow.parquet as pq
 
 from runtime.text.batch import TextBatch, ngram_hashes
 
+FIELDS_NAMED = 100
 _TABLE_BITS = 24
 _FIELDS_SCHEMA = pa.schema([("task", pa.string()), ("item", pa.int32()), ("field", pa.string())])
 
@@ -32,7 +36,10 @@ class ItemField(NamedTuple):
 
 
 class Hit(NamedTuple):
-    """A run of words that a document shares with an item; positions are UTF-8 bytes of the document's text."""
+    """A run of words that a document shares with an item; positions are UTF-8 bytes of the document's text.
+
+    The words may stand in several fields of the item; `field` has the first of them.
+    """
 
     document: int
     start: int
@@ -45,10 +52,13 @@ class Hit(NamedTuple):
 
 
 class _Lookup(NamedTuple):
-    """Runs of one length: their hashes, sorted, and the field that each stands in first."""
+    """Runs of one length: their hashes, sorted, and all fields that each stands in."""
 
     length: int
     hashes: np.ndarray
+    """Each once."""
+    starts: np.ndarray
+    """Where in `owners` the fields of each begin, and at the end how many there are."""
     owners: np.ndarray
     table: np.ndarray
     """Whether any of the hashes begins with these bits."""
@@ -64,24 +74,41 @@ class ItemIndex:
         self._lookups = []
         for length in np.unique(lengths).tolist():
             chosen = lengths == length
+            unique, starts = np.unique(hashes[chosen], return_index=True)
             table = np.zeros(1 << _TABLE_BITS, bool)
-            table[_slot(hashes[chosen])] = True
-            self._lookups.append(_Lookup(length, hashes[chosen], owners[chosen], table))
+            table[_slot(unique)] = True
+            starts = np.append(starts, np.count_nonzero(chosen))
+            self._lookups.append(_Lookup(length, unique, starts, owners[chosen], table))
 
     def hits(self, texts: list[str]) -> list[Hit]:
-        """Hits by document and position; runs that overlap or touch are one hit, named by the first."""
+        """Hits by document, position and item; runs of one item that overlap or touch are one hit."""
         batch = TextBatch(texts)
         words = batch.folded_words
         found: list[tuple[int, int, int]] = []
-        for length, unique, owners, table in self._lookups:
+        for length, unique, starts, owners, table in self._lookups:
             hashes, first = ngram_hashes(words, length)
             # One bit decides for nearly all; only what passes pays for the binary search.
             passed = np.flatnonzero(table[_slot(hashes)])
             slots = np.minimum(np.searchsorted(unique, hashes[passed]), len(unique) - 1)
             matched = unique[slots] == hashes[passed]
-            begins = first[passed[matched]]
-            found += zip(begins.tolist(), (begins + length).tolist(), owners[slots[matched]].tolist(), strict=True)
-        return [self._hit(batch, *span) for span in _merged(sorted(found), words.documents)]
+            for begin, slot in zip(first[passed[matched]].tolist(), slots[matched].tolist(), strict=True):
+                found += ((begin, begin + length, owner) for owner in owners[starts[slot] : starts[slot + 1]].tolist())
+        return [self._hit(batch, *span) for span in self._merged(sorted(found), words.documents)]
+
+    def _merged(self, spans: list[tuple[int, int, int]], documents: np.ndarray) -> list[tuple[int, int, int]]:
+        """Joins spans of one document and item that overlap or touch; the first names the field."""
+        merged: list[tuple[int, int, int]] = []
+        last: dict[tuple[int, str, int], int] = {}
+        for first, after, owner in spans:
+            field = self._fields[owner]
+            key = (int(documents[first]), field.task, field.item)
+            place = last.get(key)
+            if place is not None and first <= merged[place][1]:
+                merged[place] = (merged[place][0], max(merged[place][1], after), merged[place][2])
+            else:
+                last[key] = len(merged)
+                merged.append((first, after, owner))
+        return merged
 
     @functools.cached_property
     def _fields(self) -> list[ItemField]:
@@ -109,11 +136,12 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
         raise ValueError(
             f"min_field_words is {min_field_words}, ngram_words is {ngram_words}; it must lie between 1 and that."
         )
-    # A word takes a character, and a separator stands between two: shorter texts need not be hashed to be left out.
-    kept = [field for field in fields if len(field.text) >= 2 * min_field_words - 1]
+    # A word takes a character: shorter texts need not be hashed to be left out.
+    kept = [field for field in fields if len(field.text) >= min_field_words]
     batch = TextBatch([field.text for field in kept])
     words = batch.folded_words
     num_words = batch.sums(words)
+    tasks = np.unique(np.array([field.task for field in kept], str), return_inverse=True)[1]
     hashes, owners, lengths = [], [], []
     for length in range(min_field_words, ngram_words + 1):
         keys, first = ngram_hashes(words, length)
@@ -121,17 +149,35 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
         if length < ngram_words:
             whole = num_words[fields_of_keys] == length
             keys, fields_of_keys = keys[whole], fields_of_keys[whole]
-        unique, where = np.unique(keys, return_index=True)
-        hashes.append(unique)
-        owners.append(fields_of_keys[where].astype(np.int32))
-        lengths.append(np.full(len(unique), length, np.int8))
+        keys, fields_of_keys = _of_first_fields(keys, fields_of_keys, tasks)
+        hashes.append(keys)
+        owners.append(fields_of_keys.astype(np.int32))
+        lengths.append(np.full(len(keys), length, np.int8))
     for name, arrays in (("hashes", hashes), ("owners", owners), ("lengths", lengths)):
         with fsspec.open(f"{folder}/{name}.npy", "wb", auto_mkdir=True) as file:
             np.save(file, np.concatenate(arrays))
     columns = {name: [getattr(field, name) for field in kept] for name in ("task", "item", "field")}
     with fsspec.open(f"{folder}/fields.parquet", "wb", auto_mkdir=True) as file:
         pq.write_table(pa.table(columns, schema=_FIELDS_SCHEMA), file, compression="zstd")
-    return sum(map(len, hashes))
+    return sum(len(np.unique(keys)) for keys in hashes)
+
+
+def _of_first_fields(keys: np.ndarray, fields: np.ndarray, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each n-gram with its fields once, by key and field; of each task at most `FIELDS_NAMED`."""
+    order = np.lexsort((fields, keys))
+    keys, fields = keys[order], fields[order]
+    is_first = np.ones(len(keys), bool)
+    is_first[1:] = (keys[1:] != keys[:-1]) | (fields[1:] != fields[:-1])
+    keys, fields = keys[is_first], fields[is_first]
+    of_task = tasks[fields]
+    # Fields of a task need not stand together, so the rank is taken in order of key, task and field.
+    order = np.lexsort((fields, of_task, keys))
+    begins = np.ones(len(keys), bool)
+    begins[1:] = (np.diff(keys[order]) != 0) | (np.diff(of_task[order]) != 0)
+    ranks = np.arange(len(keys)) - np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))
+    named = np.zeros(len(keys), bool)
+    named[order] = ranks < FIELDS_NAMED
+    return keys[named], fields[named]
 
 
 def _load_array(path: str) -> np.ndarray:
@@ -188,17 +234,3 @@ def _strings(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 def _slot(hashes: np.ndarray) -> np.ndarray:
     return (hashes >> np.uint64(64 - _TABLE_BITS)).astype(np.int64)
-
-
-def _merged(spans: list[tuple[int, int, int]], documents: np.ndarray) -> Iterator[tuple[int, int, int]]:
-    """Joins spans of one document that overlap or touch; the first names the field."""
-    current: tuple[int, int, int] | None = None
-    for first, after, owner in spans:
-        if current is not None and first <= current[1] and documents[first] == documents[current[0]]:
-            current = (current[0], max(current[1], after), current[2])
-            continue
-        if current is not None:
-            yield current
-        current = (first, after, owner)
-    if current is not None:
-        yield current

@@ -5,7 +5,7 @@ Two documents are near duplicates if the estimated Jaccard similarity of their s
 Candidates come from bands: two documents of similarity s meet in at least one of b bands of r hashes with
 probability 1 - (1 - s**r)**b (Leskovec, Rajaraman, Ullman, Mining of Massive Datasets, section 3.4); FineWeb uses
 b=14, r=8 on 5-grams (arXiv:2406.17557, appendix E.1). There a shared band alone is a duplicate; here the whole
-signature must agree too, which takes the chance out of what is dropped.
+signature must agree too, which takes the chance out of what is dropped (`runtime.text.buckets`).
 
 Documents of several sources are numbered through, those that come first in the lower numbers: the lowest stays
 (`runtime.text.clusters`). Bands, and ranges of the keys of a band, are compared apart from each other, so that no
@@ -13,12 +13,13 @@ process needs the signatures of all documents.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from runtime.text.batch import TextBatch, mix, ngram_hashes
+from runtime.text.batch import TextBatch, ngram_hashes
+from runtime.text.hashing import mix
 from runtime.text.minhash import MinHash
 
 _SEED = 0x6D696E68617368
@@ -41,16 +42,16 @@ def signatures(texts: Sequence[str], parameters: MinHash) -> Signatures:
 def minhash(texts: Sequence[str], parameters: MinHash) -> np.ndarray:
     """uint32[documents, num_hashes]: for each hash function the least value over the document's n-grams.
 
-    Words are runs of letters and digits without case. A document of fewer words than an n-gram counts as one
-    n-gram, so that it equals only itself.
+    Words are folded (`runtime.text.folding`). A document of fewer words than an n-gram counts as one n-gram, so that it
+    equals only itself.
     """
     batch = TextBatch(texts)
     words = batch.folded_words
     keys, first = ngram_hashes(words, parameters.ngram_words)
     documents = words.documents[first]
-    short = np.setdiff1d(np.arange(len(texts)), documents)
-    keys = np.concatenate([keys, _whole_text_keys(batch, short)])
-    documents = np.concatenate([documents, short])
+    short = list(_short_texts(batch, parameters.ngram_words))
+    keys = np.concatenate([keys, *(found for found, _ in short)])
+    documents = np.concatenate([documents, *(found for _, found in short)])
     order = np.argsort(documents, kind="stable")
     keys, documents = keys[order], documents[order]
     starts = np.searchsorted(documents, np.arange(len(texts)))
@@ -92,42 +93,19 @@ def copies(keys: np.ndarray, marks: np.ndarray, documents: np.ndarray) -> np.nda
     return np.stack([first[~begins], documents[~begins]], axis=1).astype(np.int64)
 
 
-def band_mates(keys: np.ndarray, texts: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """int64[pairs, 2] of documents of different texts that share a key of one band, lower number first.
-
-    In a bucket each text is compared with the first of the bucket and with the one before it, not with all: a bucket of
-    a thousand versions would make half a million pairs that say the same.
-    """
-    if not len(keys):
-        return np.empty((0, 2), np.int64)
-    order = np.lexsort((documents, texts, keys))
-    keys, texts, documents = keys[order], texts[order], documents[order]
-    is_copy = np.concatenate([[False], (keys[1:] == keys[:-1]) & (texts[1:] == texts[:-1])])
-    documents, keys = documents[~is_copy], keys[~is_copy]
-    same = keys[1:] == keys[:-1]
-    begins = np.concatenate([[True], ~same])
-    first_of_bucket = documents[np.maximum.accumulate(np.where(begins, np.arange(len(documents)), 0))]
-    before = np.stack([documents[:-1][same], documents[1:][same]], axis=1)
-    first = np.stack([first_of_bucket[1:][same], documents[1:][same]], axis=1)
-    return np.unique(np.sort(np.concatenate([before, first]).astype(np.int64), axis=1), axis=0)
-
-
-def agreeing(pairs: np.ndarray, documents: np.ndarray, minhashes: np.ndarray, parameters: MinHash) -> np.ndarray:
-    """Those of the pairs whose signatures agree enough; `minhashes` are those of `documents`, which ascend."""
-    places = np.searchsorted(documents, pairs)
-    agreement = [np.mean(minhashes[block[:, 0]] == minhashes[block[:, 1]], axis=1) for block in _blocks(places, 65_536)]
-    return pairs[np.concatenate([np.empty(0), *agreement]) >= parameters.min_similarity]
-
-
-def _whole_text_keys(batch: TextBatch, documents: np.ndarray) -> np.ndarray:
-    starts = batch.document_starts[documents]
-    return batch.spans(starts, starts + batch.document_lengths[documents], lower=True).hashes
+def _short_texts(batch: TextBatch, ngram_words: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """A key for each text of fewer words, of all of them; those of no words are told apart by their bytes."""
+    num_words = batch.sums(batch.folded_words)
+    empty = np.flatnonzero(num_words == 0)
+    starts = batch.document_starts[empty]
+    yield batch.spans(starts, starts + batch.document_lengths[empty]).hashes, empty
+    for length in np.unique(num_words[(num_words > 0) & (num_words < ngram_words)]).astype(int).tolist():
+        keys, first = ngram_hashes(batch.folded_words, length)
+        documents = batch.folded_words.documents[first]
+        whole = num_words[documents] == length
+        yield keys[whole], documents[whole]
 
 
 def _hash_functions(count: int) -> tuple[np.ndarray, np.ndarray]:
     values = mix(np.arange(2 * count, dtype=np.uint64) + np.uint64(_SEED))
     return values[:count] | np.uint64(1), values[count:]
-
-
-def _blocks(values: np.ndarray, size: int) -> Iterable[np.ndarray]:
-    return (values[start : start + size] for start in range(0, len(values), size))

@@ -2,7 +2,8 @@
 
 A rule says when a document is dropped; the rules of a source apply in order and the first that fails names the
 reason. An edit among them takes lines out of the text that the rules after it judge and that is kept. Characters are
-Unicode code points, words are what stands between ASCII white space, lines and paragraphs that are empty do not count.
+Unicode code points, words are what stands between white space (Unicode's, the no-break space among it), lines and
+paragraphs that are empty do not count.
 `runtime.text.filters` evaluates the rules, `runtime.text.edits` the edits.
 """
 
@@ -153,17 +154,26 @@ class FineWebQuality:
 class RepeatedPeriod:
     """One n-gram over and over: what OLMo 2 found behind loss spikes (arXiv:2501.00656, section 3.1).
 
-    There over tokens, here over words, since this step comes before any tokenizer.
+    There over tokens, here over words, since this step comes before any tokenizer; and over characters, white space
+    apart, for what has no words (ababab, rulers, a phrase spelled letter by letter).
     """
 
     max_period: int = 13
+    """Words."""
     max_repeats: int = 32
-    """A run of this many is dropped."""
+    """A run of this many is dropped; of characters, where such runs make up the text."""
+    max_period_characters: int = 64
+    max_periodic_share: float = 0.5
+    """Of all characters, in runs of one period."""
+
+    def __post_init__(self) -> None:
+        if self.max_repeats < 2:
+            raise ValueError(f"RepeatedPeriod.max_repeats is {self.max_repeats}; one time is no repeat: 2 or more.")
 
 
 @dataclasses.dataclass(frozen=True)
 class SingleCharacter:
-    """One ASCII character makes up most of the text, white space apart: rulers, backslashes, padding."""
+    """One character makes up most of the text, white space apart: rulers, backslashes, boxes, padding."""
 
     max_share: float = 0.5
 

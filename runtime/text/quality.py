@@ -11,7 +11,8 @@ import json
 import fsspec
 import numpy as np
 
-from runtime.text.batch import TextBatch, mix, ngram_hashes
+from runtime.text.batch import TextBatch, ngram_hashes
+from runtime.text.hashing import mix
 
 WEIGHTS_FILE, DESCRIPTION_FILE = "weights.npy", "classifier.json"
 SCALE = 32.0

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import fsspec
 import numpy as np
 
-from runtime.text.batch import TextBatch, mix
+from runtime.text.batch import TextBatch
+from runtime.text.hashing import mix
 from runtime.text.quality import SCALE, QualityModel, features_of
 
 CHUNK_DOCUMENTS = 4_096

@@ -12,11 +12,15 @@ from typing import NamedTuple
 import fsspec
 import numpy as np
 
-from runtime.text.dedup import agreeing, band_keys, band_mates, copies, signatures, text_keys
+from runtime.text.buckets import agreeing, members
+from runtime.text.clusters import Components
+from runtime.text.dedup import band_keys, copies, signatures, text_keys
 from runtime.text.key_files import ALL_BUCKETS, Buckets, read_keys, records, write_keys
 from runtime.text.minhash import MinHash
 
 NO_PAIRS = np.empty((0, 2), np.int64)
+PAIRS_HELD = 1 << 20
+"""Beyond so many they are joined to components, which are a pair a document at most."""
 TEXT = "text"
 
 
@@ -112,15 +116,25 @@ def exact_pairs(files: Sequence[SignatureFile], buckets: Buckets = ALL_BUCKETS) 
 def near_pairs(
     files: Sequence[SignatureFile], bands: Sequence[int], parameters: MinHash, buckets: Buckets = ALL_BUCKETS
 ) -> np.ndarray:
-    """Pairs that meet in one of the bands and agree enough."""
+    """Pairs that connect all that meet in one of the bands and agree enough; a document is led by one other at most."""
     if not files or not bands:
         return NO_PAIRS
-    pairs = np.unique(np.concatenate([band_mates(*keys_of(files, band_name(band), buckets)) for band in bands]), axis=0)
-    documents = np.unique(pairs)
-    found = [file.minhash(places) for file, places in _by_file(files, documents)]
-    if not found:
+    meeting = [members(*keys_of(files, band_name(band), buckets)) for band in bands]
+    documents = np.unique(np.concatenate([band.documents for band in meeting]))
+    if not len(documents):
         return NO_PAIRS
-    return agreeing(pairs, documents, np.concatenate(found), parameters)
+    minhashes = np.concatenate([file.minhash(places) for file, places in _by_file(files, documents)])
+    components, waiting = Components(), [NO_PAIRS]
+    num_waiting = 0
+    for band in meeting:
+        for pairs in agreeing(band, documents, minhashes, parameters.min_similarity):
+            waiting.append(pairs)
+            num_waiting += len(pairs)
+            if num_waiting > PAIRS_HELD:
+                components.join(np.concatenate(waiting))
+                waiting, num_waiting = [NO_PAIRS], 0
+    components.join(np.concatenate(waiting))
+    return components.pairs()
 
 
 def ids_of(files: Sequence[SignatureFile], documents: np.ndarray) -> dict[int, str]:

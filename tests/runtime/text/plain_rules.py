@@ -2,9 +2,10 @@
 
 from collections import Counter
 
-from runtime.text.filters import BULLETS, STOP_WORDS, TERMINAL_PUNCTUATION
+from runtime.text.filters import BULLETS, TERMINAL_PUNCTUATION
+from runtime.text.measures import STOP_WORDS
 
-SPACE = " \t\n\r\x0b\x0c"
+SPACE = " \t\n\r\x0b\x0c\xa0\u3000"
 
 
 def words_of(text):

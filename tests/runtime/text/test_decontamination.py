@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.text.decontamination import ItemField, ItemIndex, build_index
+from runtime.text.decontamination import FIELDS_NAMED, ItemField, ItemIndex, build_index
 
 QUESTION = "Which of these rivers carries the most water to the sea in an average year of rain"
 ANSWER = "The one that drains the largest wet basin"
@@ -29,6 +29,58 @@ def test_a_hit_says_which_item_and_where_in_the_document(index):
     (hit,) = index.hits([PADDING, document])
     assert (hit.document, hit.task, hit.item, hit.field, hit.num_words) == (1, "toy", 0, "question", 17)
     assert document.encode()[hit.start : hit.end].decode() == hit.excerpt == shouted
+
+
+QUOTED = (
+    "Why don't the farmers of the valley's lower villages, who grow wheat, move before the spring's first flood rises?"
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "put"),
+    [
+        ("'", "\u2019"),
+        ("'", "\u02bc"),
+        (" ", "\u00a0"),
+        (" ", "\u3000"),
+        (", ", "\u2009\u2014\u2009"),
+        (",", "\u2026"),
+        ("villages", "vil\u00adlages"),
+        ("flood", "\uff26\uff4c\uff4f\uff4f\uff44"),
+        ("first", "\ufb01rst"),
+    ],
+)
+def test_typographic_characters_hide_no_question(tmp_path, found, put):
+    build_index([ItemField("toy", 0, "question", QUOTED)], str(tmp_path), ngram_words=13, min_field_words=8)
+    set_in_type = QUOTED.replace(found, put)
+    assert set_in_type != QUOTED
+    (hit,) = ItemIndex(str(tmp_path)).hits([f"Größe. {set_in_type} {PADDING}"])
+    assert (f"{hit.excerpt}?", hit.num_words) == (set_in_type, 22)
+
+
+def test_a_question_written_without_spaces_is_found(tmp_path):
+    question = "\u6cb3\u6d41\u7ecf\u8fc7\u5c71\u8c37\uff0c\u8239\u53ea\u987a\u6d41\u800c\u4e0b\u5230\u5927\u6d77"
+    build_index([ItemField("toy", 0, "question", question)], str(tmp_path), ngram_words=13, min_field_words=8)
+    (hit,) = ItemIndex(str(tmp_path)).hits([f"\u4eca\u5929{question.replace(chr(0xFF0C), ' ')}\u3002\u597d"])
+    assert hit.excerpt == question.replace(chr(0xFF0C), " ")
+    assert ItemIndex(str(tmp_path)).hits([f"\u4eca\u5929{question[:12]}\u3002"]) == []
+
+
+def test_a_text_of_two_tasks_is_a_hit_in_both_and_in_each_of_their_items(tmp_path):
+    rows = [("other", 3, "passage"), ("toy", 0, "prompt"), ("toy", 0, "question"), ("toy", 7, "question")]
+    build_index([ItemField(*row, QUESTION) for row in rows], str(tmp_path), ngram_words=13, min_field_words=8)
+    hits = ItemIndex(str(tmp_path)).hits([f"{PADDING} {QUESTION} {PADDING} {QUESTION}"])
+    assert [(hit.task, hit.item, hit.field) for hit in hits] == 2 * [rows[0], rows[1], rows[3]]
+    assert {hit.num_words for hit in hits} == {17}
+
+
+def test_of_a_prompt_that_every_item_begins_with_only_the_first_are_named(tmp_path):
+    items = [(task, item) for task in ("other", "toy") for item in range(FIELDS_NAMED + 1)]
+    fields = [ItemField(*item, "prompt", QUESTION) for item in items]
+    num_ngrams = build_index(fields, str(tmp_path), ngram_words=13, min_field_words=8)
+    hits = ItemIndex(str(tmp_path)).hits([QUESTION])
+    assert num_ngrams == 5
+    assert [(hit.task, hit.item) for hit in hits] == [item for item in items if item[1] < FIELDS_NAMED]
 
 
 def test_twelve_words_of_a_question_are_no_hit(index):

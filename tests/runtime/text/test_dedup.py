@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.text.buckets import agreeing, members
 from runtime.text.clusters import Components, clusters, dropped
 from runtime.text.dedup import minhash, signatures
 from runtime.text.key_files import ranges
@@ -59,6 +60,71 @@ def clusters_of(files, parameters=PARAMETERS, first_own=0, tasks=1, num_ranges=1
             components.join(near_pairs(files, range(part, parameters.num_bands, tasks), parameters, buckets))
     found = dropped(components, np.concatenate(exact), first_own=first_own)
     return [cluster for block in clusters(found, documents_per_block=2) for cluster in block]
+
+
+def pages(seed, count, boilerplate=346, own=54):
+    """Pages that share most of their words, so that many pairs are near duplicates by signature, and many not."""
+    chooser = random.Random(seed)
+    shared = " ".join(words(seed, boilerplate))
+    return [f"{' '.join(f'p{chooser.randrange(50_000)}' for _ in range(own))} {shared}" for _ in range(count)]
+
+
+def by_all_pairs(texts):
+    """Clusters by the definition: every pair that shares a band and agrees in 80 %, one after the other."""
+    rows = minhash(texts, PARAMETERS)
+    led_by = list(range(len(texts)))
+
+    def root(number):
+        return number if led_by[number] == number else root(led_by[number])
+
+    for later, row in enumerate(rows):
+        equal = rows[:later] == row
+        shares_band = equal.reshape(later, 14, 8).all(axis=2).any(axis=1)
+        for earlier in np.flatnonzero(shares_band & (equal.sum(axis=1) >= 90)):
+            low, high = sorted((root(int(earlier)), root(later)))
+            led_by[high] = low
+    kept = sorted({root(number) for number in range(len(texts)) if root(number) != number})
+    members = [tuple(n for n in range(len(texts)) if root(n) == first and n != first) for first in kept]
+    return [(first, (), near) for first, near in zip(kept, members, strict=True)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_is_dropped_is_what_the_definition_drops_over_all_pairs(seed):
+    texts = pages(seed, 65)
+    expected = by_all_pairs(texts)
+    assert found(texts) == expected
+    assert 5 < sum(len(near) for _, _, near in expected) < 64
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_pages_of_a_crowded_bucket_are_found_too(seed):
+    texts = pages(seed, 150)
+    (near,), (expected,) = (
+        [{number for cluster in clusters for number in cluster[2]}] for clusters in (found(texts), by_all_pairs(texts))
+    )
+    assert near <= expected
+    assert len(near) >= 0.97 * len(expected) > 50
+
+
+def test_three_hundred_kinds_in_one_bucket_are_all_found():
+    kinds, versions = 300, 3
+    rows = np.random.default_rng(0).integers(0, 1 << 32, (kinds, 112), np.uint32)[np.arange(kinds * versions) % kinds]
+    documents = np.arange(len(rows))
+    one_bucket = members(np.zeros(len(rows), np.uint64), documents.astype(np.uint64), documents)
+    pairs = np.concatenate(list(agreeing(one_bucket, documents, rows, 0.8)))
+    components = Components()
+    components.join(pairs)
+    assert np.array_equal(components.roots, documents % kinds)
+
+
+@pytest.mark.parametrize("count", [60, 100])
+def test_documents_behind_the_others_take_no_duplicate_away(count):
+    texts = pages(3, 130)
+    before, after = (
+        {number for cluster in found(some) for number in cluster.near if number < count}
+        for some in (texts[:count], texts)
+    )
+    assert before <= after
 
 
 def test_an_exact_copy_is_dropped_for_the_first():

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.text.batch import TextBatch
+from runtime.text.characters import characters_of, periodic_share
 from runtime.text.filter_rules import (
     BadWords,
     C4Document,
@@ -19,7 +20,8 @@ from runtime.text.filter_rules import (
     RepeatedPeriod,
     SingleCharacter,
 )
-from runtime.text.filters import Measures, Rejection, filtered, findings, rejections
+from runtime.text.filters import Rejection, filtered, findings, rejections
+from runtime.text.measures import Measures
 from tests.runtime.text.plain_rules import figures
 
 SENTENCES = [
@@ -77,6 +79,11 @@ def reason(text, rule):
         (RepeatedPeriod(), PROSE + " yes no" * 32, "one n-gram over and over"),
         (RepeatedPeriod(), PROSE + " ha" * 32, "one n-gram over and over"),
         (SingleCharacter(), "\\" * 600 + PROSE, "one character makes up the text"),
+        (SingleCharacter(), "\u2500" * 5_000, "one character makes up the text"),
+        (RepeatedPeriod(), "ab" * 5_000, "a few characters over and over"),
+        (RepeatedPeriod(), "中文" * 5_000, "a few characters over and over"),
+        (RepeatedPeriod(), "\n".join("the quick brown fox" * 5_000), "a few characters over and over"),
+        (RepeatedPeriod(), PROSE + "=-" * 400, "a few characters over and over"),
         (CodeLayout(), "x = 1\n" + "y" * 1_001, "code: longest line"),
         (CodeLayout(), ("z = 2 " * 25 + "\n") * 5, "code: mean line"),
         (CodeLayout(), "x = 1\n" + "%$&/()\n" * 20, "code: letters and digits"),
@@ -107,6 +114,33 @@ def test_thirty_one_repeats_are_still_kept():
     assert reason(PROSE + " ha" * 31, RepeatedPeriod()) is None
 
 
+@pytest.mark.parametrize("text", [PROSE + "\n" + "=-" * 40, "ab" * 31, "1234567890" * 31, "", "\u3000" * 90])
+def test_a_ruler_in_a_text_and_a_few_repeats_are_still_kept(text):
+    assert rejections([text], [RepeatedPeriod(), SingleCharacter()]) == [None]
+
+
+@given(st.text(alphabet="ab中 \n", max_size=60), st.integers(1, 5), st.integers(2, 4))
+def test_the_share_in_runs_of_a_period_is_that_of_plain_python(text, max_period, min_repeats):
+    dense = "".join(text.split())
+    covered = [
+        {
+            place
+            for begin in range(len(dense))
+            for place in range(begin, begin + period * min_repeats)
+            if dense[begin : begin + period] * min_repeats == dense[begin : begin + period * min_repeats]
+        }
+        for period in range(1, max_period + 1)
+    ]
+    share = max(map(len, covered)) / max(len(dense), 1)
+    found = periodic_share(characters_of(text), max_period, min_repeats, 0.25)
+    assert found == (share if share > 0.25 else 0.0)
+
+
+def test_a_period_that_does_not_repeat_is_refused():
+    with pytest.raises(ValueError, match=r"RepeatedPeriod\.max_repeats is 1"):
+        RepeatedPeriod(max_repeats=1)
+
+
 def test_the_detail_holds_the_figure_and_the_limit():
     (rejection,) = rejections(["one two"], [Length(min_words=5)])
     assert rejection.detail == "2, at least 5"
@@ -125,7 +159,20 @@ def test_a_text_is_judged_alike_alone_and_in_company(documents):
 
 
 PIECES = st.sampled_from(
-    ["the river ", "of and with ", "naïve… ", "yes no ", "#tag ", "...\n", ".\n", '!" ', "\n", "\n\n", "- ", "• a\t"]
+    [
+        "the river ",
+        "of and with ",
+        "naïve… ",
+        "yes\xa0no\u3000",
+        "#tag ",
+        "...\n",
+        ".\n",
+        '!" ',
+        "\n",
+        "\n\n",
+        "- ",
+        "• a\t",
+    ]
 )
 
 

@@ -1,0 +1,148 @@
+"""Folding: the words of a text as they are compared, whatever its case, punctuation, layout and characters' forms.
+
+- A word is a run of letters, marks and digits. All punctuation, symbols and spaces of Unicode stand between words, so
+  that an apostrophe, straight or curly, a dash of any length and a no-break space are alike.
+- A character of a script that is written without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) is a word.
+- Letters are without case (ß is ss) and in their compatibility decomposition (NFKD, UAX #15): é is the same from one
+  code point or two, ﬁ is fi, and letters of full width are plain ones.
+- Soft hyphens, joiners, marks of direction and variation selectors are not there.
+
+Unicode's tables are those of the Python that runs.
+"""
+
+import functools
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from runtime.text.hashing import hashes_of_pieces, prefix_sums, values_of
+
+_BETWEEN, _LETTER, _ALONE, _MARK = range(4)
+_TABLED, _IDEOGRAPHS = 0x20000, 0x40000
+"""Characters below the first are looked up one by one; the planes from there to the second are ideographs."""
+_GROUP_BYTES = 1 << 18
+"""Texts are folded so many bytes at a time, which stay in a core's cache."""
+_WITHOUT_SPACES = (
+    (0x0E01, 0x0E5C), (0x0E80, 0x0F00), (0x1000, 0x10A0), (0x1780, 0x1800), (0x2E80, 0x2FE0), (0x3005, 0x3008),
+    (0x3041, 0x3100), (0x31F0, 0x3200), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00),
+)  # fmt: skip
+_APOSTROPHES = "\u02b9\u02bb\u02bc\u02bd\u02c8"
+"""Letters by their category, apostrophes and primes by their use."""
+_ZERO_WIDTH_SPACE = "\u200b"
+
+
+class FoldedWords(NamedTuple):
+    """Words in order of position; `starts` and `ends` are bytes of the UTF-8."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+    hashes: np.ndarray
+
+
+def folded_words(texts: Sequence[str], data: np.ndarray, document_starts: np.ndarray) -> FoldedWords:
+    """The words of texts that `data` holds as UTF-8, each with one newline behind it."""
+    parts = [_of_group(texts[first:after], data, document_starts[first], document_starts[after])
+             for first, after in _groups(document_starts)]  # fmt: skip
+    empty = np.empty(0, np.int64)
+    parts.append(FoldedWords(empty, empty, np.empty(0, np.uint64)))
+    return FoldedWords(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _groups(document_starts: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranges of texts of about `_GROUP_BYTES` together, or of one that is longer."""
+    first, last = 0, len(document_starts) - 1
+    while first < last:
+        after = int(np.searchsorted(document_starts, document_starts[first] + _GROUP_BYTES, side="right")) - 1
+        yield first, max(after, first + 1)
+        first = max(after, first + 1)
+
+
+def _of_group(texts: Sequence[str], data: np.ndarray, begin: int, end: int) -> FoldedWords:
+    group, table = data[begin:end], _table()
+    if not np.any(group & 0x80):
+        folded = table.ascii_folded[group]
+        starts, ends = _edges(table.ascii_kinds[folded])
+        hashes = hashes_of_pieces(prefix_sums(table.values[folded]), starts, ends)
+        return FoldedWords(starts + begin, ends + begin, hashes)
+    characters = np.frombuffer("\n".join([*texts, ""]).encode("utf-32-le"), "<u4")
+    places = np.flatnonzero((group & 0xC0) != 0x80)
+    characters = np.minimum(characters, _IDEOGRAPHS)
+    lengths = table.lengths[characters]
+    firsts = table.firsts[characters]
+    if np.all(lengths == 1):
+        folded = table.folded[firsts]
+        origins = np.arange(len(characters))
+    else:
+        origins = np.repeat(np.arange(len(characters)), lengths)
+        within = np.arange(len(origins)) - np.repeat(np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
+        folded = table.folded[firsts[origins] + within]
+    starts, ends = _edges(table.kinds[folded])
+    hashes = hashes_of_pieces(prefix_sums(table.values[folded]), starts, ends)
+    places = np.append(places, len(group)) + begin
+    return FoldedWords(places[origins[starts]], places[origins[ends - 1] + 1], hashes)
+
+
+def _edges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where words begin and end, by the kinds of their characters; the last character stands between words."""
+    inside = kinds != _BETWEEN
+    begins = inside.copy()
+    begins[1:] &= ~inside[:-1]
+    alone = kinds == _ALONE
+    if alone.any():
+        begins |= alone
+        begins[1:] |= alone[:-1] & (kinds[1:] == _LETTER)
+    starts = np.flatnonzero(begins)
+    # A word ends where the next begins, or at the first character between words.
+    breaks = np.flatnonzero(begins | ~inside)
+    return starts, breaks[np.searchsorted(breaks, starts, side="right")]
+
+
+class _Table(NamedTuple):
+    """What characters are folded to; the entry `_IDEOGRAPHS` stands for all behind."""
+
+    kinds: np.ndarray
+    values: np.ndarray
+    lengths: np.ndarray
+    """How many characters each is folded to: none, one, or up to eighteen."""
+    firsts: np.ndarray
+    """Where in `folded` they begin."""
+    folded: np.ndarray
+    ascii_kinds: np.ndarray
+    ascii_folded: np.ndarray
+
+
+@functools.cache
+def _table() -> _Table:
+    kinds = np.full(_IDEOGRAPHS + 1, _ALONE, np.uint8)
+    kinds[:_TABLED] = np.fromiter((_kind(chr(code)) for code in range(_TABLED)), np.uint8, _TABLED)
+    for first, after in _WITHOUT_SPACES:
+        kinds[first:after][kinds[first:after] == _LETTER] = _ALONE
+    kinds[_IDEOGRAPHS] = _BETWEEN
+    folds = ["".join(_folded(chr(code))) if kinds[code] != _BETWEEN else chr(code) for code in range(_TABLED)]
+    for code in range(0x80, _TABLED):
+        if _is_nothing(chr(code)):
+            folds[code] = ""
+    beyond = np.arange(_TABLED, _IDEOGRAPHS + 1, dtype=np.uint32)
+    flat = np.frombuffer("".join(folds).encode("utf-32-le", "surrogatepass"), "<u4")
+    lengths = np.concatenate([np.fromiter(map(len, folds), np.uint8, _TABLED), np.ones(len(beyond), np.uint8)])
+    ends = np.cumsum(lengths, dtype=np.int64)
+    folded = np.concatenate([flat, beyond])
+    lower = folded[ends[:128] - 1].astype(np.uint8)
+    return _Table(kinds, values_of(_IDEOGRAPHS + 1), lengths, ends - lengths, folded, kinds[:128], lower)
+
+
+def _kind(character: str) -> int:
+    if character in _APOSTROPHES:
+        return _BETWEEN
+    return {"L": _LETTER, "N": _LETTER, "M": _MARK}.get(unicodedata.category(character)[0], _BETWEEN)
+
+
+def _folded(character: str) -> str:
+    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
+
+
+def _is_nothing(character: str) -> bool:
+    is_format = unicodedata.category(character) == "Cf" and character != _ZERO_WIDTH_SPACE
+    return is_format or "\ufe00" <= character <= "\ufe0f"

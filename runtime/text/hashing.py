@@ -1,0 +1,68 @@
+"""Hashes of pieces of a sequence: 64 bits, for all pieces at once, the same on every machine and in every process.
+
+A piece is named by a difference of two prefix sums of a polynomial modulo 2**64, so that hashing every word of a batch
+costs one pass over it and no loop over words. Two of a billion different pieces collide with a probability of about
+3 %, which moves a share or an estimate by nothing that a threshold could see.
+"""
+
+import functools
+
+import numpy as np
+
+BASE = 0x9E3779B97F4A7C15 | 1
+_MODULUS = 1 << 64
+_BLOCK = 1 << 12
+
+
+def mix(values: np.ndarray) -> np.ndarray:
+    """Spreads every bit over the word (the finaliser of SplitMix64)."""
+    values = values ^ (values >> np.uint64(30))
+    values = values * np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
+
+
+def values_of(count: int) -> np.ndarray:
+    """uint64: what the bytes or characters 0 to `count - 1` are in the polynomial."""
+    return mix(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0xD6E8FEB86659FD93))
+
+
+def prefix_sums(values: np.ndarray) -> np.ndarray:
+    """uint64, one entry more than there are values: what `hashes_of_pieces` takes differences of."""
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.cumsum(values * _powers(BASE, len(values)), out=sums[1:])
+    return sums
+
+
+def hashes_of_pieces(sums: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """uint64; equal pieces give equal hashes, wherever they stand. `starts` ascend."""
+    hashes = (sums[ends] - sums[starts]) * _powers_at(_INVERSE_BASE, starts)
+    return mix(hashes ^ mix((ends - starts).astype(np.uint64)))
+
+
+def _power_tables(base: int, blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    low = np.array([pow(base, i, _MODULUS) for i in range(_BLOCK)], np.uint64)
+    high = np.cumprod(np.full(max(blocks, 1), pow(base, _BLOCK, _MODULUS), np.uint64))
+    return low, np.concatenate([np.ones(1, np.uint64), high[:-1]])
+
+
+@functools.lru_cache(maxsize=8)
+def _tables(base: int, blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    return _power_tables(base, blocks)
+
+
+def _powers(base: int, count: int) -> np.ndarray:
+    low, high = _tables(base, 1 << max(0, (count // _BLOCK).bit_length()))
+    blocks = count // _BLOCK + 1
+    return (high[:blocks, None] * low[None, :]).ravel()[:count]
+
+
+def _powers_at(base: int, positions: np.ndarray) -> np.ndarray:
+    largest = int(positions[-1]) if len(positions) else 0
+    low, high = _tables(base, 1 << max(0, (largest // _BLOCK).bit_length()))
+    return high[positions // _BLOCK] * low[positions % _BLOCK]
+
+
+_INVERSE_BASE = pow(BASE, -1, _MODULUS)
