@@ -33,7 +33,7 @@ from marin_dag.step import Runtime, StepContext, step
 from marin_dag.store import open_store
 from runtime.data.ranks import ranks_of
 from runtime.text.documents import Document, write_documents
-from runtime.text.tokenizer_training import END_OF_TEXT, train
+from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
 from steps.documents import DocumentsResult
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.tokenizer import TokenizerResult
@@ -67,6 +67,7 @@ class FolderConfig(BaseModel, frozen=True, extra="forbid"):
     folder: Runtime[str]
     number: int
     eos: str = END_OF_TEXT
+    bos: str | None = BEGIN_OF_TEXT
 
 
 @step()
@@ -81,7 +82,7 @@ def documents_in(config: FolderConfig, context: StepContext) -> DocumentsResult:
 @step()
 def tokenizer_in(config: FolderConfig, context: StepContext) -> TokenizerResult:
     document = Path(config.folder, "tokenizer.json").read_text()
-    return written_tokenizer(document, context, eos_token=config.eos, bos_token=None)
+    return written_tokenizer(document, context, eos_token=config.eos, bos_token=config.bos)
 
 
 def main() -> None:
