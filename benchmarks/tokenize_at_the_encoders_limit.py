@@ -34,7 +34,7 @@ from marin_dag.store import open_store
 from runtime.data.ranks import ranks_of
 from runtime.text.documents import Document, write_documents
 from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
-from steps.documents import DocumentsResult
+from steps.documents import DocumentsResult, ShardSize
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import written_tokenizer
@@ -73,10 +73,16 @@ class FolderConfig(BaseModel, frozen=True, extra="forbid"):
 @step()
 def documents_in(config: FolderConfig, context: StepContext) -> DocumentsResult:
     names = sorted(path.name for path in Path(config.folder).glob("*.parquet"))
-    counts = json.loads(Path(config.folder, "counts.json").read_text())
+    sizes = tuple(ShardSize(**size) for size in json.loads(Path(config.folder, "counts.json").read_text()))
     for name in names:
         os.link(f"{config.folder}/{name}", f"{context.output_path}/{name}")
-    return DocumentsResult(shards=tuple(names), dropped={}, **counts)
+    return DocumentsResult(
+        shards=tuple(names),
+        num_documents=sum(size.num_documents for size in sizes),
+        num_bytes=sum(size.num_bytes for size in sizes),
+        shard_sizes=sizes,
+        dropped={},
+    )
 
 
 @step()
@@ -162,13 +168,12 @@ def texts_of(directory: Path | None, num_bytes: int) -> list[str]:
 
 def write_all(folder: Path, texts: list[str], tokenizer: Path | None) -> int:
     """Documents as Parquet, and the tokenizer; returns the bytes of text."""
-    counts = {"num_documents": 0, "num_bytes": 0}
+    sizes = []
     for shard in range(NUM_SHARDS):
         rows = [Document(f"{shard}/{place}", text, "bench") for place, text in enumerate(texts[shard::NUM_SHARDS])]
         num_documents, num_bytes = write_documents(f"{folder}/{shard:05d}.parquet", rows)
-        counts["num_documents"] += num_documents
-        counts["num_bytes"] += num_bytes
-    (folder / "counts.json").write_text(json.dumps(counts))
+        sizes.append({"num_documents": num_documents, "num_bytes": num_bytes})
+    (folder / "counts.json").write_text(json.dumps(sizes))
     if tokenizer is not None:
         document = tokenizer.read_text()
     else:
@@ -179,7 +184,7 @@ def write_all(folder: Path, texts: list[str], tokenizer: Path | None) -> int:
                 size += len(text.encode())
         document = train(sample, vocab_size=VOCAB_SIZE).to_str()
     (folder / "tokenizer.json").write_text(document)
-    return counts["num_bytes"]
+    return sum(size["num_bytes"] for size in sizes)
 
 
 def seconds_of_the_step(folder: Path, number: int, eos: str) -> float:
