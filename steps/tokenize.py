@@ -52,9 +52,10 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
     num_validation_documents: int
     vocab_size: int
     eos_token_id: int
-    fastest_encoder: str = "tokenizers"
-    """The fastest library that gives the ids of this tokenizer, which `encoder="auto"` takes."""
-    why_fastest: str = ""
+    encoder: str = ""
+    """The library that encoded; empty where no text was."""
+    why_encoder: str = ""
+    """Whether tiktoken gives the ids of this tokenizer, and why."""
 
 
 @step(policy="tracked", packages=("tokenizers", "tensorstore", "tiktoken"), parts=True)
@@ -77,6 +78,7 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
         (config.documents.join(documents.shards[number]), f"../shards/{place:05d}")
         for place, number in enumerate(number for block in blocks for number in block)
     ]
+    of_all = encoder.token_bytes, config.documents.digest
     whole_blocks, of_blocks, tally = WholeBlocks(blocks), dict[int, list[SplitShard]](), Tally()
     # One block is the whole, and follows at once. What an earlier attempt has published stays as it is.
     published = set(context.milestones()) if len(blocks) > 1 else {1}
@@ -92,7 +94,7 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
                 continue
             gates(tally)
             folder = f"blocks/{part:05d}"
-            caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, encoder.token_bytes)
+            caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, *of_all)
             context.publish(part, folder, _result(*caches, encoder))
 
     write = functools.partial(
@@ -106,8 +108,8 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     gates(tally)
     in_order = [of_blocks[part] for part in sorted(of_blocks)]
     return _result(
-        write_split(context.output_path, "train", token_format, in_order, encoder.token_bytes),
-        write_split(context.output_path, "validation", token_format, in_order, encoder.token_bytes),
+        write_split(context.output_path, "train", token_format, in_order, *of_all),
+        write_split(context.output_path, "validation", token_format, in_order, *of_all),
         encoder,
     )
 
@@ -124,8 +126,8 @@ def _result(train: "TokenCache", validation: "TokenCache", encoder: "Encoder") -
         num_validation_documents=validation.num_documents,
         vocab_size=train.vocab_size,
         eos_token_id=train.eos_token_id,
-        fastest_encoder=encoder.fastest,
-        why_fastest=encoder.reason,
+        encoder=encoder.library,
+        why_encoder=encoder.reason,
     )
 
 

@@ -206,8 +206,8 @@ def findings(tally: Tally, limits: GateLimits, *, has_bos: bool = False) -> list
     if len(tally.duplicates) > limits.max_duplicate_shards:
         refuse(
             "max_duplicate_shards",
-            f"shards {tally.duplicates[:NAMED_SHARDS]} have the same tokens (limit {limits.max_duplicate_shards} pairs). "
-            "A file was downloaded twice or a dedup step did not run.",
+            f"shards {tally.duplicates[:NAMED_SHARDS]} have the same tokens (limit {limits.max_duplicate_shards} "
+            "pairs). A file was downloaded twice or a dedup step did not run.",
         )
     return found
 

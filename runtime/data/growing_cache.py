@@ -131,10 +131,10 @@ class GrowingCache:
 
     def _take(self, growth: Growth) -> None:
         for path in growth.blocks:
-            self._blocks.append(TokenCache.open(path, context=self._context))
+            self._blocks.append(self._opened(path))
         if growth.whole is None:
             return
-        whole = TokenCache.open(growth.whole, context=self._context)
+        whole = self._opened(growth.whole)
         shards = [shard.tokens_crc32c for block in self._blocks for shard in block.shards]
         if whole.block_ends != self.block_ends or [shard.tokens_crc32c for shard in whole.shards] != shards:
             raise CacheError(
@@ -143,3 +143,13 @@ class GrowingCache:
                 "training phase anew from a checkpoint before it, once the tokenize step is verified."
             )
         self.is_whole = True
+
+    def _opened(self, path: str) -> TokenCache:
+        """A part of the same text under the same tokenizer as the first, or an error that says which it is of."""
+        first = self._blocks[0] if self._blocks else None
+        return TokenCache.open(
+            path,
+            tokenizer_digest=None if first is None else first.format.tokenizer_digest,
+            documents_digest=None if first is None else first.documents_digest,
+            context=self._context,
+        )

@@ -162,6 +162,7 @@ def test_blocks_are_published_as_they_are_whole_and_together_they_are_the_cache(
         found = [cache.document_ends(block).tolist() for block in range(3)]
         assert [end for ends in found for end in ends] == cache.document_offsets[1:].tolist()
     assert sum(result.num_train_tokens for _, result in context.published.values()) == whole.num_train_tokens
+    assert {part.documents_digest for part in parts} == {documents.digest}
     again = Context(tmp_path / "again")
     again.published = dict(list(context.published.items())[:2])  # by an attempt that was killed
     assert tokenize.function(TokenizeConfig(**config, shards_per_block=4), again) == whole
@@ -196,10 +197,12 @@ def test_bos_and_eos_are_counted_as_they_were_written(tmp_path, documents, token
 def test_the_bytes_do_not_depend_on_the_library_that_encodes(tmp_path, documents, tokenizer, caplog):
     with caplog.at_level("INFO"):
         results = [run(tmp_path / name, documents, tokenizer, encoder=name) for name in ("auto", "tokenizers")]
-    assert results[0] == results[1] and results[0].fastest_encoder == "tiktoken"
+    assert [result.encoder for result in results] == ["tiktoken", "tokenizers"]
+    assert results[0] == results[1].model_copy(update={"encoder": "tiktoken"})
+    assert results[0].why_encoder == "tiktoken gives its ids: each token is merged back into itself"
     assert files_of(tmp_path / "auto") == files_of(tmp_path / "tokenizers")
-    assert "encoding by tiktoken (encoder='auto'); its ids are the same" in caplog.text
-    assert "encoding by tokenizers (encoder='tokenizers'); its ids are the same" in caplog.text
+    assert "encoding by tiktoken (encoder='auto'); tiktoken gives its ids" in caplog.text
+    assert "encoding by tokenizers (encoder='tokenizers'); tiktoken gives its ids" in caplog.text
 
 
 def test_a_block_that_fails_a_gate_is_not_published(tmp_path, tokenizer):
@@ -247,6 +250,19 @@ def test_a_vocabulary_that_is_not_the_files_is_refused(tmp_path, documents, toke
     wrong = tokenizer.result.model_copy(update={"vocab_size": 401})
     with pytest.raises(TokenizerMismatchError, match="has 400 ids, recorded is a vocabulary of 401"):
         run(tmp_path / "out", documents, tokenizer.bound(path=tokenizer.path, result=wrong))
+
+
+def test_a_cache_says_which_documents_and_which_tokenizer_it_is_of(tmp_path, documents, tokenizer):
+    run(tmp_path / "out", documents, tokenizer)
+    for split in ("train", "validation"):
+        cache = TokenCache.open(
+            str(tmp_path / "out" / split), tokenizer_digest=tokenizer.result.digest, documents_digest="d" * 64
+        )
+        assert cache.documents_digest == documents.digest
+        with pytest.raises(
+            CacheError, match=r"recorded documents: dddddddddddd…; expected: eeeeeeeeeeee…\. It is made"
+        ):
+            TokenCache.open(cache.path, documents_digest="e" * 64)
 
 
 def test_lost_documents_are_refused_before_there_is_a_cache(tmp_path, documents, tokenizer):
