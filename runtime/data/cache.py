@@ -114,6 +114,7 @@ class TokenCache:
         self.eos_token_id = token_format.eos_token_id
         self._token_bytes_crc32c = token_bytes_crc32c
         self._starts = np.cumsum([0, *(shard.num_tokens for shard in shards)])
+        self._first_documents = np.cumsum([0, *(shard.num_documents for shard in shards)])
         self._shard_ends = np.cumsum(shards_by_block).tolist()
         self.block_ends = tuple(self._starts[self._shard_ends].tolist())
         """For each block, the position behind its last token."""
@@ -188,11 +189,17 @@ class TokenCache:
     @functools.cached_property
     def document_offsets(self) -> Int64[np.ndarray, "num_documents_plus_1"]:
         """Where each document begins, and at the end `num_tokens`; document i is [offsets[i], offsets[i + 1])."""
-        return np.concatenate([np.zeros(1, np.int64), self._document_ends(0, len(self.shards))])
+        return np.concatenate([np.zeros(1, np.int64), self._document_ends(0, self.num_documents)])
 
-    def document_ends(self, block: int) -> Int64[np.ndarray, "num_documents"]:
-        """Where each document of a block ends, as positions in the cache."""
-        return self._document_ends(self._shard_ends[block - 1] if block else 0, self._shard_ends[block])
+    def num_documents_of(self, block: int) -> int:
+        """Documents of a block."""
+        first, last = self._documents_of(block)
+        return last - first
+
+    def document_ends(self, block: int, first: int = 0, last: int | None = None) -> Int64[np.ndarray, "documents"]:
+        """Where the documents `first` to `last` of a block end, all of them if left out, as positions in the cache."""
+        begin, end = self._documents_of(block)
+        return self._document_ends(begin + first, end if last is None else begin + last)
 
     @functools.cached_property
     def token_bytes(self) -> Int32[np.ndarray, "vocab_size"]:
@@ -252,13 +259,26 @@ class TokenCache:
             chunk_length=chunk_length,
         )
 
-    def _document_ends(self, first: int, last: int) -> Int64[np.ndarray, "num_documents"]:
-        ends = [np.zeros(0, np.int64)]
-        for index in range(first, last):
-            shard = self.shards[index]
-            found = self._read_all(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents)
-            ends.append(found + self._starts[index])
-        return np.concatenate(ends)
+    def _documents_of(self, block: int) -> tuple[int, int]:
+        """First document of a block, and the one behind its last."""
+        return (
+            int(self._first_documents[self._shard_ends[block - 1] if block else 0]),
+            int(self._first_documents[self._shard_ends[block]]),
+        )
+
+    def _document_ends(self, first: int, last: int) -> Int64[np.ndarray, "documents"]:
+        under_way = []
+        while first < last:
+            index = int(np.searchsorted(self._first_documents, first, side="right")) - 1
+            shard, before = self.shards[index], int(self._first_documents[index])
+            array = self._array(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents)
+            until = min(last - before, shard.num_documents)
+            under_way.append((index, array, array.start_read(first - before, until)))
+            first = before + until
+        found = [np.zeros(0, np.int64)]
+        for index, array, future in under_way:
+            found.append(self._finished(array, future) + self._starts[index])
+        return np.concatenate(found)
 
     def _shard_tokens(self, index: int) -> FlatArray:
         if index not in self._tokens:
@@ -274,8 +294,11 @@ class TokenCache:
 
     def _read_all(self, relative: str, dtype: np.dtype, length: int) -> np.ndarray:
         array = self._array(relative, dtype, length)
+        return self._finished(array, array.start_read(0, length))
+
+    def _finished(self, array: FlatArray, future: ts.Future) -> np.ndarray:
         try:
-            return array.finish_read(array.start_read(0, length))
+            return array.finish_read(future)
         except FlatArrayError as error:
             raise self._torn(error) from error
 

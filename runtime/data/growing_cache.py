@@ -124,10 +124,14 @@ class GrowingCache:
             )
         return tokens
 
-    def document_ends(self, block: int) -> Int64[np.ndarray, "num_documents"]:
-        """Where each document of a block ends, as positions in the cache."""
+    def num_documents_of(self, block: int) -> int:
+        """Documents of a block."""
+        return self._blocks[block].num_documents
+
+    def document_ends(self, block: int, first: int, last: int) -> Int64[np.ndarray, "documents"]:
+        """Where the documents `first` to `last` of a block end, as positions in the cache."""
         cache = self._blocks[block]
-        return cache.document_offsets[1:] + (self.block_ends[block] - cache.num_tokens)
+        return cache.document_ends(0, first, last) + (self.block_ends[block] - cache.num_tokens)
 
     def _take(self, growth: Growth) -> None:
         for path in growth.blocks:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data import growing_cache
+from runtime.data import growing_cache, whole_documents
 from runtime.data.activity import Activity, ActivityStoppedError
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
@@ -65,6 +65,7 @@ class Building:
 @pytest.fixture
 def building(tmp_path, monkeypatch):
     monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(whole_documents, "PIECE_DOCUMENTS", 4)  # several portions a block
     return Building(tmp_path)
 
 
