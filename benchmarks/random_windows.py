@@ -6,7 +6,8 @@ its own reader needs torch, so that this is a plain reader of the documented lay
 is Grain over ArrayRecord, a record a window (`.venv-peers`, see peers.txt). All read the same places of the same ids,
 by turns, into new arrays, with the files in the page cache; the best pass of each counts, and the figure of our first
 pass, which checks every chunk that it touches, stands beside it. The first batch is timed before all that, in a process
-that has opened no cache yet and with the files of ours dropped from the page cache, so that the disk is in it.
+that has opened no cache yet and with the files of ours dropped from the page cache, so that the disk is in it; once for
+each packing, since rows of whole documents are packed from the lengths of documents (600 tokens in the mean).
 
     python benchmarks/random_windows.py [--tokens 1000000000]
 """
@@ -19,6 +20,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -26,6 +28,7 @@ from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.loader import DataPosition, Loader
 from runtime.data.mixture import MixtureSchedule
+from runtime.data.packing import Packing
 
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
@@ -35,6 +38,8 @@ A_BATCH = 256
 PASSES = 5
 VOCAB_SIZE = 65_536
 SHARD_TOKENS = 1 << 27
+LOG_OF_DOCUMENT_TOKENS = 5.9, 1.0
+"""Mean and spread of the logarithm of a document's tokens: about 600 in the mean, as of web pages."""
 BARS = {"megatron": 1.0, "grain": 5.0, "first_batch_seconds": 1.0}
 
 GRAIN = """
@@ -69,9 +74,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, parsed.tokens)
-        drop_from_page_cache(folder / "cache")
         starts = np.random.default_rng(1).integers(0, parsed.tokens - LENGTH, WINDOWS)
-        cold, first_batch = first_batch_of(folder)
+        cold: dict[Packing, FirstBatch] = {packing: first_batch_of(folder, packing) for packing in get_args(Packing)}
         cache = TokenCache.open(str(folder / "cache"))
         passes, mapped_passes = [], []
         for _ in range(PASSES):  # by turns: whatever else the machine does falls on both
@@ -85,7 +89,8 @@ def main() -> None:
     grain_rate = WINDOWS / peer["seconds"]
     print(f"ours: {WINDOWS / passes[0]:.0f} windows/s with every chunk checked, {ours:.0f} checked before")
     print(f"memory-mapped .bin: {rate:.0f} windows/s; Grain over ArrayRecord: {grain_rate:.0f} windows/s")
-    print(f"first batch of a loader that opens the cache: {first_batch:.3f} s, of which {cold:.3f} to open it")
+    for packing, found in cold.items():
+        print(f"first batch, {packing}: {found.seconds:.3f} s, of which {found.to_open_seconds:.3f} to open the cache")
     line = {
         "claim": "random windows of 4,096 tokens a second, against Megatron's memory-mapped layout and Grain",
         "ours": round(ours),
@@ -96,12 +101,13 @@ def main() -> None:
         "grain": round(grain_rate),
         "ratio_to_grain": round(ours / grain_rate, 1),
         "bar_to_grain": BARS["grain"],
-        "first_batch_seconds": round(first_batch, 3),
+        "first_batch_seconds": {packing: round(found.seconds, 3) for packing, found in cold.items()},
         "bar_of_first_batch": BARS["first_batch_seconds"],
         "holds": ours >= rate * BARS["megatron"]
         and ours >= grain_rate * BARS["grain"]
-        and first_batch <= BARS["first_batch_seconds"],
+        and all(found.seconds <= BARS["first_batch_seconds"] for found in cold.values()),
         "tokens": parsed.tokens,
+        "documents": cache.num_documents,
         "numpy": np.__version__,
         "grain_version": peer["grain"],
         "device": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -119,9 +125,13 @@ def write(folder: Path, num_tokens: int) -> None:
             writer = ShardWriter(f"{folder}/cache/shards/{index}", token_format)
             for begin in range(start, min(start + SHARD_TOKENS, num_tokens), 1 << 22):
                 size = min(1 << 22, num_tokens - begin)
-                ids = rng.integers(1, VOCAB_SIZE, size - 1, dtype=np.uint16)
-                writer.add([ids], num_bytes=size)
-                file.write(np.append(ids, np.uint16(0)).tobytes())
+                ids = rng.integers(1, VOCAB_SIZE, size, dtype=np.uint16)
+                ends = np.cumsum(rng.lognormal(*LOG_OF_DOCUMENT_TOKENS, size // 100).astype(np.int64) + 2)
+                ends = np.append(ends[ends < size], size)
+                ids[ends - 1] = 0
+                documents = np.split(ids, ends[:-1])
+                writer.add([document[:-1] for document in documents], num_bytes=size)
+                file.write(ids.tobytes())
             records.append(writer.close(f"shards/{index}"))
     finish_cache(f"{folder}/cache", token_format, [records], np.ones(VOCAB_SIZE, np.int32))
 
@@ -143,14 +153,22 @@ def read_ours(cache: TokenCache, starts: np.ndarray) -> float:
     return time.perf_counter() - begun
 
 
-def first_batch_of(folder: Path) -> tuple[float, float]:
-    """Seconds to open the cache, and to the first batch of a loader over it."""
+class FirstBatch(NamedTuple):
+    """Of a loader that opens its cache, with the files on the disk."""
+
+    to_open_seconds: float
+    seconds: float
+
+
+def first_batch_of(folder: Path, packing: Packing) -> FirstBatch:
+    drop_from_page_cache(folder / "cache")
     begun = time.perf_counter()
     cache = TokenCache.open(str(folder / "cache"))
     opened = time.perf_counter() - begun
-    loader = Loader({"web": cache}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), LENGTH, seed=0)
+    weights = MixtureSchedule.constant({"web": 1.0})
+    loader = Loader({"web": cache}, {"web": "i"}, weights, LENGTH, seed=0, packing=packing)
     loader.batch(DataPosition(), 0, A_BATCH)
-    return opened, time.perf_counter() - begun
+    return FirstBatch(opened, time.perf_counter() - begun)
 
 
 def drop_from_page_cache(folder: Path) -> None:

@@ -1,6 +1,8 @@
 """Claim: a tokenize step, from Parquet to a committed cache, costs little more than its encoder alone.
 
 The bare encoder is tiktoken's `encode_ordinary_batch` on all cores, over the same texts in memory, its ids thrown away.
+What "auto" gains by taking it is measured beside it: over a part of the texts, by turns, against `encode_batch_fast` of
+tokenizers on the same cores, which the step would take else (`encoders` of the last line).
 Ours reads the documents, encodes, compares with tokenizers on a part, counts for the gates, splits, writes both caches,
 reads back what it wrote, and commits with checksums, in this process. The peer is datatrove's DocumentTokenizer on the
 same Parquet files and the same tokenizer.json, one worker a core (`.venv-peers`, see peers.txt); its import is not
@@ -13,6 +15,7 @@ import argparse
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -23,6 +26,7 @@ import time
 from pathlib import Path
 
 import tiktoken
+import tokenizers
 from pydantic import BaseModel
 from rich.console import Console
 
@@ -33,8 +37,8 @@ from marin_dag.step import Runtime, StepContext, step
 from marin_dag.store import open_store
 from runtime.data.ranks import ranks_of
 from runtime.text.documents import Document, write_documents
-from runtime.text.tokenizer_training import END_OF_TEXT, train
-from steps.documents import DocumentsResult
+from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
+from steps.documents import DocumentsResult, ShardSize
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import written_tokenizer
@@ -45,6 +49,10 @@ NUM_SHARDS = 4
 VOCAB_SIZE = 32_000
 TRAINING_BYTES = 8 << 20
 REPEATS = 3
+COMPARED_BYTES = 32 << 20
+"""Of the texts, for tokenizers against tiktoken: the slower of the two would take minutes for them all."""
+AT_ONCE_BYTES = 4 << 20
+"""What the step encodes at once; tokenizers keeps a hundred bytes for each token of a call."""
 
 DATATROVE = """
 import importlib.metadata, json, sys, time
@@ -67,21 +75,28 @@ class FolderConfig(BaseModel, frozen=True, extra="forbid"):
     folder: Runtime[str]
     number: int
     eos: str = END_OF_TEXT
+    bos: str | None = BEGIN_OF_TEXT
 
 
 @step()
 def documents_in(config: FolderConfig, context: StepContext) -> DocumentsResult:
     names = sorted(path.name for path in Path(config.folder).glob("*.parquet"))
-    counts = json.loads(Path(config.folder, "counts.json").read_text())
+    sizes = tuple(ShardSize(**size) for size in json.loads(Path(config.folder, "counts.json").read_text()))
     for name in names:
         os.link(f"{config.folder}/{name}", f"{context.output_path}/{name}")
-    return DocumentsResult(shards=tuple(names), dropped={}, **counts)
+    return DocumentsResult(
+        shards=tuple(names),
+        num_documents=sum(size.num_documents for size in sizes),
+        num_bytes=sum(size.num_bytes for size in sizes),
+        shard_sizes=sizes,
+        dropped={},
+    )
 
 
 @step()
 def tokenizer_in(config: FolderConfig, context: StepContext) -> TokenizerResult:
     document = Path(config.folder, "tokenizer.json").read_text()
-    return written_tokenizer(document, context, eos_token=config.eos, bos_token=None)
+    return written_tokenizer(document, context, eos_token=config.eos, bos_token=config.bos)
 
 
 def main() -> None:
@@ -106,6 +121,7 @@ def main() -> None:
             num_tokens = sum(map(len, encoding.encode_ordinary_batch(texts, num_threads=cores)))
             bare_seconds.append(time.perf_counter() - begun)
             our_seconds.append(seconds_of_the_step(folder, number, parsed.eos))
+        encoders = rates_of_encoders(encoding, folder / "tokenizer.json", first_of(texts, COMPARED_BYTES), cores)
         peer = datatrove(folder, cores, parsed.eos)
     rates = {
         "bare": num_tokens / min(bare_seconds),
@@ -114,6 +130,8 @@ def main() -> None:
     }
     for label, rate in rates.items():
         print(f"{label}: {rate / 1e6:.2f} million tokens/s of {num_bytes / 1e6:.0f} MB")
+    for label, rate in encoders.items():
+        print(f"{label} alone: {rate / 1e6:.2f} million tokens/s of a part")
     ratio, to_datatrove = rates["ours"] / rates["bare"], rates["ours"] / rates["datatrove"]
     line = {
         "claim": "tokens/s of a tokenize step, cache committed, against its bare encoder and against datatrove",
@@ -124,14 +142,58 @@ def main() -> None:
         "datatrove": round(rates["datatrove"]),
         "ratio_to_datatrove": round(to_datatrove, 2),
         "bar_to_datatrove": BAR_TO_DATATROVE,
+        "encoders": {label: round(rate) for label, rate in encoders.items()},
+        "tiktoken_to_tokenizers": round(encoders["tiktoken"] / encoders["tokenizers"], 2),
         "holds": ratio >= BAR and to_datatrove >= BAR_TO_DATATROVE,
         "tokens": num_tokens,
         "vocab_size": max(ranks.mergeable_ranks.values()) + 1,
         "tiktoken": tiktoken.__version__,
+        "tokenizers": tokenizers.__version__,
         "datatrove_version": peer["datatrove"],
         "device": f"{platform.machine()}, {cores} cores",
     }
     print(json.dumps(line))
+
+
+def rates_of_encoders(encoding: tiktoken.Encoding, path: Path, texts: list[str], cores: int) -> dict[str, float]:
+    """Tokens a second of each library on all cores, over the same texts in portions of the same size, by turns."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    tokenizer.encode_special_tokens = True
+    portions = portions_of(texts)
+    seconds: dict[str, list[float]] = {"tiktoken": [], "tokenizers": []}
+    num_tokens = {}
+    for _ in range(REPEATS):
+        begun = time.perf_counter()
+        num_tokens["tiktoken"] = sum(
+            len(ids) for part in portions for ids in encoding.encode_ordinary_batch(part, num_threads=cores)
+        )
+        seconds["tiktoken"].append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        num_tokens["tokenizers"] = sum(
+            len(ids) for part in portions for ids in tokenizer.encode_batch_fast(part, add_special_tokens=False)
+        )
+        seconds["tokenizers"].append(time.perf_counter() - begun)
+    if len(set(num_tokens.values())) > 1:
+        raise SystemExit(f"the two libraries make different ids: {num_tokens} tokens")
+    return {label: num_tokens[label] / min(found) for label, found in seconds.items()}
+
+
+def first_of(texts: list[str], num_bytes: int) -> list[str]:
+    """As many as hold so many bytes; of texts in the order of their hashes this is a sample."""
+    sizes = itertools.accumulate(len(text.encode()) for text in texts)
+    return [text for text, size in zip(texts, sizes, strict=True) if size <= num_bytes] or texts[:1]
+
+
+def portions_of(texts: list[str]) -> list[list[str]]:
+    portions: list[list[str]] = [[]]
+    size = 0
+    for text in texts:
+        if size >= AT_ONCE_BYTES:
+            portions.append([])
+            size = 0
+        portions[-1].append(text)
+        size += len(text.encode())
+    return portions
 
 
 def texts_of(directory: Path | None, num_bytes: int) -> list[str]:
@@ -161,13 +223,12 @@ def texts_of(directory: Path | None, num_bytes: int) -> list[str]:
 
 def write_all(folder: Path, texts: list[str], tokenizer: Path | None) -> int:
     """Documents as Parquet, and the tokenizer; returns the bytes of text."""
-    counts = {"num_documents": 0, "num_bytes": 0}
+    sizes = []
     for shard in range(NUM_SHARDS):
         rows = [Document(f"{shard}/{place}", text, "bench") for place, text in enumerate(texts[shard::NUM_SHARDS])]
         num_documents, num_bytes = write_documents(f"{folder}/{shard:05d}.parquet", rows)
-        counts["num_documents"] += num_documents
-        counts["num_bytes"] += num_bytes
-    (folder / "counts.json").write_text(json.dumps(counts))
+        sizes.append({"num_documents": num_documents, "num_bytes": num_bytes})
+    (folder / "counts.json").write_text(json.dumps(sizes))
     if tokenizer is not None:
         document = tokenizer.read_text()
     else:
@@ -178,7 +239,7 @@ def write_all(folder: Path, texts: list[str], tokenizer: Path | None) -> int:
                 size += len(text.encode())
         document = train(sample, vocab_size=VOCAB_SIZE).to_str()
     (folder / "tokenizer.json").write_text(document)
-    return counts["num_bytes"]
+    return sum(size["num_bytes"] for size in sizes)
 
 
 def seconds_of_the_step(folder: Path, number: int, eos: str) -> float:

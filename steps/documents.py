@@ -16,6 +16,13 @@ DROPPED_FILE = "dropped.jsonl"
 SAMPLES_PER_REASON = 20
 
 
+class ShardSize(BaseModel, frozen=True, extra="forbid"):
+    """What was written into one shard: whoever reads it can tell whether something is gone."""
+
+    num_documents: int
+    num_bytes: int
+
+
 class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
     """Parquet shards with the columns `id`, `text`, `source`, `metadata` (JSON), all strings."""
 
@@ -24,12 +31,30 @@ class DocumentsResult(BaseModel, frozen=True, extra="forbid"):
     num_documents: int
     num_bytes: int
     """UTF-8 bytes of the text of all documents."""
+    shard_sizes: tuple[ShardSize, ...] = ()
+    """Of each of `shards`; the tokenize step refuses documents whose shards were not counted."""
     dropped: dict[str, int]
     """Documents dropped by this step, by reason."""
     dropped_bytes: dict[str, int] = {}
     """UTF-8 bytes of the texts of those; 0 for what had no text, since it could not be read."""
     dropped_samples: str | None = None
     """JSON lines `{reason, id, detail, excerpt}`: a few samples a reason; relative to the step's output."""
+
+    def sizes_by_shard(self, name: str) -> tuple[ShardSize, ...]:
+        """`shard_sizes`, held against the totals; `name` is what the step is called in errors."""
+        totals = (
+            len(self.shard_sizes),
+            sum(size.num_documents for size in self.shard_sizes),
+            sum(size.num_bytes for size in self.shard_sizes),
+        )
+        expected = (len(self.shards), self.num_documents, self.num_bytes)
+        if totals != expected:
+            raise UserError(
+                f"{name}: its shards were counted as {totals[0]} shards, {totals[1]} documents and {totals[2]} bytes; "
+                f"it says that it has {expected[0]}, {expected[1]} and {expected[2]}. Whoever reads it could not tell "
+                "what is lost: give `shard_sizes` one entry for each of `shards`."
+            )
+        return self.shard_sizes
 
 
 class DocumentsShard(BaseModel, frozen=True, extra="forbid"):
@@ -78,6 +103,9 @@ def documents_fields(context: StepContext, shards: Sequence[DocumentsShard], *, 
         "shards": tuple(f"shards/{index:05d}/{SHARD_FILE}" for index in range(len(shards))),
         "num_documents": sum(shard.num_documents for shard in shards),
         "num_bytes": sum(shard.num_bytes for shard in shards),
+        "shard_sizes": tuple(
+            ShardSize(num_documents=shard.num_documents, num_bytes=shard.num_bytes) for shard in shards
+        ),
         "dropped": dropped,
         "dropped_bytes": dict(sorted(ledger.num_bytes.items())),
         "dropped_samples": DROPPED_FILE if ledger.samples else None,

@@ -27,7 +27,8 @@ class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     tokenizer: HubTokenizer | LocalTokenizer
     eos_token: str = "<|end_of_text|>"
     """Ends every document. Instruct versions of Llama 3 name <|eot_id|> in their config; pre-training wants this."""
-    bos_token: str = "<|begin_of_text|>"
+    bos_token: str | None = "<|begin_of_text|>"
+    """Opens every document; None, which must be said, for a tokenizer whose documents open with nothing."""
 
 
 def local_tokenizer(folder: str) -> LocalTokenizer:

@@ -52,15 +52,16 @@ class TokenizeResult(BaseModel, frozen=True, extra="forbid"):
     num_validation_documents: int
     vocab_size: int
     eos_token_id: int
-    fastest_encoder: str = "tokenizers"
-    """The fastest library that gives the ids of this tokenizer, which `encoder="auto"` takes."""
-    why_fastest: str = ""
+    encoder: str = ""
+    """The library that encoded; empty where no text was."""
+    why_encoder: str = ""
+    """Whether tiktoken gives the ids of this tokenizer, and why."""
 
 
 @step(policy="tracked", packages=("tokenizers", "tensorstore", "tiktoken"), parts=True)
 def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     """One cache shard for one shard of documents, so the bytes do not depend on the workers."""
-    from runtime.data.gates import Tally, refuse_bad_cache
+    from runtime.data.gates import ShardWritten, Tally, refuse_bad_cache
     from runtime.data.tokenizing import SplitShard, WholeBlocks, shard_blocks, write_block, write_split
 
     tokenizer = config.tokenizer.result
@@ -70,12 +71,14 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     gates = functools.partial(
         refuse_bad_cache, limits=config.gates, has_bos=tokenizer.bos_token_id is not None, name=context.name
     )
-    sources = config.documents.result.shards
-    blocks = shard_blocks(len(sources), config.shards_per_block)
+    documents = config.documents.result
+    sizes = documents.sizes_by_shard(config.documents.name)
+    blocks = shard_blocks(len(documents.shards), config.shards_per_block)
     items = [
-        (config.documents.join(sources[number]), f"../shards/{place:05d}")
+        (config.documents.join(documents.shards[number]), f"../shards/{place:05d}")
         for place, number in enumerate(number for block in blocks for number in block)
     ]
+    of_all = encoder.token_bytes, config.documents.digest
     whole_blocks, of_blocks, tally = WholeBlocks(blocks), dict[int, list[SplitShard]](), Tally()
     # One block is the whole, and follows at once. What an earlier attempt has published stays as it is.
     published = set(context.milestones()) if len(blocks) > 1 else {1}
@@ -83,13 +86,15 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
     def publish_what_is_whole(place: int, found: dict) -> None:
         for part, of_block in whole_blocks.finished(place, SplitShard.from_json(found)):
             of_blocks[part] = of_block
-            for shard in of_block:
-                tally.add(shard.counts)
+            for number, shard in zip(blocks[part - 1], of_block, strict=True):
+                size = sizes[number]
+                written = ShardWritten(documents.shards[number], size.num_documents, size.num_bytes)
+                tally.add(shard.counts, written)
             if part in published:
                 continue
             gates(tally)
             folder = f"blocks/{part:05d}"
-            caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, encoder.token_bytes)
+            caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, *of_all)
             context.publish(part, folder, _result(*caches, encoder))
 
     write = functools.partial(
@@ -100,15 +105,11 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
         library=config.encoder,
     )
     context.map(write, items, in_flight=config.shards_in_flight, name="shards", on_finished=publish_what_is_whole)
-    gates(
-        tally,
-        expected_documents=config.documents.result.num_documents,
-        expected_bytes=config.documents.result.num_bytes,
-    )
+    gates(tally)
     in_order = [of_blocks[part] for part in sorted(of_blocks)]
     return _result(
-        write_split(context.output_path, "train", token_format, in_order, encoder.token_bytes),
-        write_split(context.output_path, "validation", token_format, in_order, encoder.token_bytes),
+        write_split(context.output_path, "train", token_format, in_order, *of_all),
+        write_split(context.output_path, "validation", token_format, in_order, *of_all),
         encoder,
     )
 
@@ -125,8 +126,8 @@ def _result(train: "TokenCache", validation: "TokenCache", encoder: "Encoder") -
         num_validation_documents=validation.num_documents,
         vocab_size=train.vocab_size,
         eos_token_id=train.eos_token_id,
-        fastest_encoder=encoder.fastest,
-        why_fastest=encoder.reason,
+        encoder=encoder.library,
+        why_encoder=encoder.reason,
     )
 
 

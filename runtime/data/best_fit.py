@@ -13,7 +13,7 @@ from jaxtyping import Int64
 
 
 class Packed(NamedTuple):
-    """Rows of one block. Of row i the pieces are `row_ends[i - 1]` to `row_ends[i]`, in the order of the source."""
+    """Rows of one portion. Of row i the pieces are `row_ends[i - 1]` to `row_ends[i]`, in the order of the source."""
 
     starts: Int64[np.ndarray, "pieces"]
     """Place of each piece's first token."""
@@ -25,9 +25,9 @@ class Packed(NamedTuple):
     """Documents longer than a row."""
 
 
-def packed(offsets: Int64[np.ndarray, "documents_plus_1"], row_length: int) -> Packed:
-    """Packs the documents [offsets[i], offsets[i + 1]) into rows of `row_length` tokens."""
-    starts, lengths = _pieces(offsets, row_length)
+def packed(begins: Int64[np.ndarray, "documents"], ends: Int64[np.ndarray, "documents"], row_length: int) -> Packed:
+    """Packs the documents [begins[i], ends[i]), which follow each other, into rows of `row_length` tokens."""
+    starts, lengths = _pieces(begins, ends, row_length)
     row_of, num_rows = _best_fit(lengths, row_length)
     in_rows = np.argsort(row_of, kind="stable")
     return Packed(
@@ -35,19 +35,18 @@ def packed(offsets: Int64[np.ndarray, "documents_plus_1"], row_length: int) -> P
         lengths=lengths[in_rows],
         row_ends=np.cumsum(np.bincount(row_of, minlength=num_rows), dtype=np.int64),
         num_padding=num_rows * row_length - int(lengths.sum()),
-        num_cut=int(np.count_nonzero(np.diff(offsets) > row_length)),
+        num_cut=int(np.count_nonzero(ends - begins > row_length)),
     )
 
 
 def _pieces(
-    offsets: Int64[np.ndarray, "documents_plus_1"], row_length: int
+    begins: Int64[np.ndarray, "documents"], ends: Int64[np.ndarray, "documents"], row_length: int
 ) -> tuple[Int64[np.ndarray, "pieces"], Int64[np.ndarray, "pieces"]]:
     """Documents, those that are too long cut from their beginning on."""
-    sizes = np.diff(offsets)
-    counts = -(-sizes // row_length)
+    counts = -(-(ends - begins) // row_length)
     number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    starts = np.repeat(offsets[:-1], counts) + number * row_length
-    return starts, np.minimum(np.repeat(offsets[1:], counts) - starts, row_length)
+    starts = np.repeat(begins, counts) + number * row_length
+    return starts, np.minimum(np.repeat(ends, counts) - starts, row_length)
 
 
 def _best_fit(lengths: Int64[np.ndarray, "pieces"], row_length: int) -> tuple[Int64[np.ndarray, "pieces"], int]:

@@ -2,14 +2,14 @@
 
 A cache is a manifest, `cache.json`, written last, over shards written independently of each other:
 
-    cache.json               counts, checksums, the tokenizer's digest, and where the shards are
+    cache.json               counts, checksums, digests of the tokenizer and of the text, and where the shards are
     token_bytes/             bytes of text that each token id stands for
     <shard>/tokens/          all documents of the shard, one after another, each closed by EOS
     <shard>/document_ends/   for each document, the place in `tokens` behind its EOS
 
 Positions count over all shards in the manifest's order. Consecutive shards form blocks, which `order.py` reads one
-after the other; a cache is one block unless whoever wrote it says otherwise. No date, host or absolute path is written:
-equal text and tokenizer give equal bytes.
+after the other; a cache is one block unless whoever wrote it says otherwise. No date, host, attempt or path is written:
+equal documents of one step and equal tokenizers give equal bytes.
 """
 
 import functools
@@ -31,7 +31,7 @@ from runtime.data.flat_array import FlatArray, FlatArrayError, kvstore, read_con
 from runtime.data.local_arrays import LocalArrayError, LocalArrays
 
 MANIFEST = "cache.json"
-FORMAT = 2
+FORMAT = 3
 CHUNK_CACHE_IN_BYTES = 64 << 20
 SHARDS_OPENED_AT_ONCE = 32
 DOCUMENT_ENDS_DTYPE = np.dtype(np.int64)
@@ -98,11 +98,14 @@ class TokenCache:
         shards: Sequence[ShardRecord],
         shards_by_block: Sequence[int],
         token_bytes_crc32c: str,
+        documents_digest: str | None,
         context: ts.Context,
     ) -> None:
         """For `open`, which checks what it passes here."""
         self.path = path
         self.format = token_format
+        self.documents_digest = documents_digest
+        """Identity of the step that wrote the documents; None for ids that were never text."""
         self.shards = tuple(shards)
         self.num_tokens = sum(shard.num_tokens for shard in shards)
         self.num_documents = sum(shard.num_documents for shard in shards)
@@ -111,6 +114,7 @@ class TokenCache:
         self.eos_token_id = token_format.eos_token_id
         self._token_bytes_crc32c = token_bytes_crc32c
         self._starts = np.cumsum([0, *(shard.num_tokens for shard in shards)])
+        self._first_documents = np.cumsum([0, *(shard.num_documents for shard in shards)])
         self._shard_ends = np.cumsum(shards_by_block).tolist()
         self.block_ends = tuple(self._starts[self._shard_ends].tolist())
         """For each block, the position behind its last token."""
@@ -119,11 +123,18 @@ class TokenCache:
         self._local: LocalArrays | None = None
 
     @classmethod
-    def open(cls, path: str, *, tokenizer_digest: str | None = None, context: ts.Context | None = None) -> "TokenCache":
+    def open(
+        cls,
+        path: str,
+        *,
+        tokenizer_digest: str | None = None,
+        documents_digest: str | None = None,
+        context: ts.Context | None = None,
+    ) -> "TokenCache":
         """Opens the cache whose manifest lies in `path`, or raises `CacheError`.
 
         Every shard must be there with the recorded length; contents are checked chunk by chunk as they are
-        read, or all at once by `verify`. `tokenizer_digest` is what the caller expects, None whatever it is. Caches
+        read, or all at once by `verify`. The digests are what the caller expects, None whatever they are. Caches
         that are opened with one `context` share its pool of chunks.
         """
         document = _read_manifest(path)
@@ -133,6 +144,7 @@ class TokenCache:
             [ShardRecord(**shard) for shard in document["shards"]],
             document["shards_by_block"],
             document["token_bytes_crc32c"],
+            document["documents_digest"],
             context or read_context(CHUNK_CACHE_IN_BYTES),
         )
         recorded = cache.format.tokenizer_digest
@@ -140,6 +152,11 @@ class TokenCache:
             raise CacheError(
                 f"{path}: recorded tokenizer: {recorded[:12]}…; expected: {tokenizer_digest[:12]}…. Its ids mean "
                 "other text; tokenize the documents again with the tokenizer you expect."
+            )
+        if documents_digest is not None and documents_digest != cache.documents_digest:
+            raise CacheError(
+                f"{path}: recorded documents: {_short(cache.documents_digest)}; expected: {_short(documents_digest)}. "
+                "It is made of another text; take the cache of the documents you expect (`ls` lists steps by digest)."
             )
         # One after another, ten thousand shards on a distant store would hold up the first batch for minutes.
         with ThreadPoolExecutor(SHARDS_OPENED_AT_ONCE) as pool:
@@ -172,11 +189,17 @@ class TokenCache:
     @functools.cached_property
     def document_offsets(self) -> Int64[np.ndarray, "num_documents_plus_1"]:
         """Where each document begins, and at the end `num_tokens`; document i is [offsets[i], offsets[i + 1])."""
-        return np.concatenate([np.zeros(1, np.int64), self._document_ends(0, len(self.shards))])
+        return np.concatenate([np.zeros(1, np.int64), self._document_ends(0, self.num_documents)])
 
-    def document_ends(self, block: int) -> Int64[np.ndarray, "num_documents"]:
-        """Where each document of a block ends, as positions in the cache."""
-        return self._document_ends(self._shard_ends[block - 1] if block else 0, self._shard_ends[block])
+    def num_documents_of(self, block: int) -> int:
+        """Documents of a block."""
+        first, last = self._documents_of(block)
+        return last - first
+
+    def document_ends(self, block: int, first: int = 0, last: int | None = None) -> Int64[np.ndarray, "documents"]:
+        """Where the documents `first` to `last` of a block end, all of them if left out, as positions in the cache."""
+        begin, end = self._documents_of(block)
+        return self._document_ends(begin + first, end if last is None else begin + last)
 
     @functools.cached_property
     def token_bytes(self) -> Int32[np.ndarray, "vocab_size"]:
@@ -236,13 +259,26 @@ class TokenCache:
             chunk_length=chunk_length,
         )
 
-    def _document_ends(self, first: int, last: int) -> Int64[np.ndarray, "num_documents"]:
-        ends = [np.zeros(0, np.int64)]
-        for index in range(first, last):
-            shard = self.shards[index]
-            found = self._read_all(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents)
-            ends.append(found + self._starts[index])
-        return np.concatenate(ends)
+    def _documents_of(self, block: int) -> tuple[int, int]:
+        """First document of a block, and the one behind its last."""
+        return (
+            int(self._first_documents[self._shard_ends[block - 1] if block else 0]),
+            int(self._first_documents[self._shard_ends[block]]),
+        )
+
+    def _document_ends(self, first: int, last: int) -> Int64[np.ndarray, "documents"]:
+        under_way = []
+        while first < last:
+            index = int(np.searchsorted(self._first_documents, first, side="right")) - 1
+            shard, before = self.shards[index], int(self._first_documents[index])
+            array = self._array(f"{shard.path}/document_ends", DOCUMENT_ENDS_DTYPE, shard.num_documents)
+            until = min(last - before, shard.num_documents)
+            under_way.append((index, array, array.start_read(first - before, until)))
+            first = before + until
+        found = [np.zeros(0, np.int64)]
+        for index, array, future in under_way:
+            found.append(self._finished(array, future) + self._starts[index])
+        return np.concatenate(found)
 
     def _shard_tokens(self, index: int) -> FlatArray:
         if index not in self._tokens:
@@ -258,8 +294,11 @@ class TokenCache:
 
     def _read_all(self, relative: str, dtype: np.dtype, length: int) -> np.ndarray:
         array = self._array(relative, dtype, length)
+        return self._finished(array, array.start_read(0, length))
+
+    def _finished(self, array: FlatArray, future: ts.Future) -> np.ndarray:
         try:
-            return array.finish_read(array.start_read(0, length))
+            return array.finish_read(future)
         except FlatArrayError as error:
             raise self._torn(error) from error
 
@@ -277,6 +316,7 @@ def write_manifest(
     *,
     shards_by_block: Sequence[int],
     token_bytes_crc32c: str,
+    documents_digest: str | None,
 ) -> None:
     """Makes a cache of finished shards visible; the last thing that is written."""
     document = {
@@ -285,6 +325,7 @@ def write_manifest(
         "format": asdict(token_format),
         "format_version": FORMAT,
         "token_bytes_crc32c": token_bytes_crc32c,
+        "documents_digest": documents_digest,
     }
     document["crc32c"] = _checksum(document)
     with fsspec.open(f"{path}/{MANIFEST}", "w", auto_mkdir=True) as file:
@@ -319,6 +360,10 @@ def _read_manifest(path: str) -> dict:
     if recorded != _checksum(document):
         raise CacheError(f"{path}/{MANIFEST}: changed after it was written (its crc32c differs); tokenize again.")
     return document
+
+
+def _short(digest: str | None) -> str:
+    return "none" if digest is None else f"{digest[:12]}…"
 
 
 def _checksum(document: dict) -> str:

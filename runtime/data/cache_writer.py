@@ -121,9 +121,13 @@ def finish_cache(
     blocks: Sequence[Sequence[ShardRecord]],
     token_bytes: np.ndarray,
     *,
+    documents_digest: str | None = None,
     may_be_empty: bool = False,
 ) -> None:
-    """Writes the byte counts and, last, the manifest over the shards of `blocks` (without those that are empty)."""
+    """Writes the byte counts and, last, the manifest over the shards of `blocks` (without those that are empty).
+
+    `documents_digest` is the identity of the step that wrote the documents; None for ids that were never text.
+    """
     if len(token_bytes) != token_format.vocab_size:
         raise CacheError(
             f"{path}: byte lengths of {len(token_bytes)} ids for a vocabulary of {token_format.vocab_size}; "
@@ -141,4 +145,5 @@ def finish_cache(
         [shard for shards in filled for shard in shards],
         shards_by_block=[len(shards) for shards in filled],
         token_bytes_crc32c=checksum,
+        documents_digest=documents_digest,
     )

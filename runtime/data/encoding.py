@@ -1,4 +1,7 @@
-"""Encoding: texts to ids on all cores, by the fastest library that gives the ids of the tokenizer's own."""
+"""Encoding: texts to ids on all cores, by tiktoken where it gives the ids of the tokenizer's own library, else by that.
+
+How fast each of the two is on the same text, benchmarks/tokenize_at_the_encoders_limit.py measures in one run.
+"""
 
 import hashlib
 import os
@@ -72,15 +75,16 @@ class Encoder:
         """None also where it closes or opens documents: the cache's writer refuses it inside of one."""
         if self.unknown_id in (token_format.eos_token_id, token_format.bos_token_id):
             self.unknown_id = None
-        self.fastest: Literal["tokenizers", "tiktoken"] = "tokenizers"
-        """The library that "auto" takes; of the tokenizer, whatever `library` is."""
         ranks = None
         try:
             ranks = ranks_of(content.decode())
-            self.fastest, self.reason = "tiktoken", f"its ids are the same: {ranks.proof}"
+            self.reason = f"tiktoken gives its ids: {ranks.proof}"
         except NotConvertibleError as error:
             self.reason = f"tiktoken cannot give its ids: {error}"
-        self.library = self.fastest if library == "auto" else library
+        self.library: Literal["tokenizers", "tiktoken"] = "tokenizers" if ranks is None else "tiktoken"
+        """The one that encodes."""
+        if library != "auto":
+            self.library = library
         self._fast = None
         if self.library == "tiktoken":
             if ranks is None:
@@ -95,7 +99,7 @@ class Encoder:
             EncodersDifferError: the two libraries differ on one of the texts that are compared.
         """
         if self._fast is None:
-            encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
             return [np.array(encoding.ids, IDS_DTYPE) for encoding in encodings]
         self._compare(texts, names)
         return list(self._pool.map(self._encode_fast, texts, chunksize=max(1, len(texts) // 64)))

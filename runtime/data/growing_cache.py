@@ -124,17 +124,21 @@ class GrowingCache:
             )
         return tokens
 
-    def document_ends(self, block: int) -> Int64[np.ndarray, "num_documents"]:
-        """Where each document of a block ends, as positions in the cache."""
+    def num_documents_of(self, block: int) -> int:
+        """Documents of a block."""
+        return self._blocks[block].num_documents
+
+    def document_ends(self, block: int, first: int, last: int) -> Int64[np.ndarray, "documents"]:
+        """Where the documents `first` to `last` of a block end, as positions in the cache."""
         cache = self._blocks[block]
-        return cache.document_offsets[1:] + (self.block_ends[block] - cache.num_tokens)
+        return cache.document_ends(0, first, last) + (self.block_ends[block] - cache.num_tokens)
 
     def _take(self, growth: Growth) -> None:
         for path in growth.blocks:
-            self._blocks.append(TokenCache.open(path, context=self._context))
+            self._blocks.append(self._opened(path))
         if growth.whole is None:
             return
-        whole = TokenCache.open(growth.whole, context=self._context)
+        whole = self._opened(growth.whole)
         shards = [shard.tokens_crc32c for block in self._blocks for shard in block.shards]
         if whole.block_ends != self.block_ends or [shard.tokens_crc32c for shard in whole.shards] != shards:
             raise CacheError(
@@ -143,3 +147,13 @@ class GrowingCache:
                 "training phase anew from a checkpoint before it, once the tokenize step is verified."
             )
         self.is_whole = True
+
+    def _opened(self, path: str) -> TokenCache:
+        """A part of the same text under the same tokenizer as the first, or an error that says which it is of."""
+        first = self._blocks[0] if self._blocks else None
+        return TokenCache.open(
+            path,
+            tokenizer_digest=None if first is None else first.format.tokenizer_digest,
+            documents_digest=None if first is None else first.documents_digest,
+            context=self._context,
+        )

@@ -21,12 +21,13 @@ from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.mixer import MixerState, next_shares
 from runtime.data.mixing.policy import Policy, Sources
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import EmptySourceError, Slots, SourceOrder, TokenSource, segments
-from runtime.data.packing import Packing
+from runtime.data.order import Slots, SourceOrder, TokenSource, segments
+from runtime.data.packing import EmptySourceError, Packing
 from runtime.data.permutation import permuted
 from runtime.data.prefetch import Prefetch
 from runtime.data.shares import apportioned
 from runtime.data.sources import LoaderError, check_sources, max_epochs_by_identity
+from runtime.data.whole_documents import Bookmark
 
 Rows = slice | Int64[np.ndarray, "rows"]
 """Rows of a batch that one host reads."""
@@ -46,6 +47,8 @@ class DataPosition:
     """Length of the sequences counted in `consumed`; None before the first batch."""
     packing: Packing | None = None
     """How those sequences were packed; None before the first batch."""
+    bookmarks: dict[str, Bookmark] = field(default_factory=dict)
+    """By identity, where whole documents are read on (whole_documents.py): follows from `consumed`, spares a count."""
     shares: dict[str, int] = field(default_factory=dict)
     """What the last batch was drawn by, by identity; for the log, the next batch does not depend on it."""
     mixer: MixerState | None = None
@@ -81,7 +84,7 @@ class BatchPlan(NamedTuple):
     source_index: Int32[np.ndarray, "batch"]
     """Index into `Loader.sources`."""
     blocks: Int64[np.ndarray, "batch"]
-    """Block of the row's source."""
+    """Block of the row's source; of whole documents, portion."""
     places: Int64[np.ndarray, "batch"]
     """Place of the row among those of its block."""
     starts: Int64[np.ndarray, "batch"]
@@ -203,15 +206,19 @@ class Loader:
         for identity, count in counts.items():
             first = position.consumed.get(identity, 0)
             drawn[source_index == self.index_of[identity]] = np.arange(first, first + count)
-        located, places, starts = self._located(source_index, drawn, activity)
-        consumed = dict(position.consumed)
+        located, places, starts = self._located(source_index, drawn, position.bookmarks, activity)
+        consumed, bookmarks = dict(position.consumed), dict(position.bookmarks)
         for identity, count in counts.items():
             consumed[identity] = consumed.get(identity, 0) + count
+            order = self._orders[self.index_of[identity]]
+            if count and (bookmark := order.bookmark(consumed[identity] - 1, activity)):
+                bookmarks[identity] = bookmark
         after = DataPosition(
             consumed=consumed,
             carry=carry,
             sequence_length=self._sequence_length,
             packing=self._packing,
+            bookmarks=bookmarks,
             shares=shares,
             mixer=mixer,
         )
@@ -304,14 +311,18 @@ class Loader:
         return counts
 
     def _located(
-        self, source_index: Int32[np.ndarray, "batch"], drawn: Int64[np.ndarray, "batch"], activity: Activity
+        self,
+        source_index: Int32[np.ndarray, "batch"],
+        drawn: Int64[np.ndarray, "batch"],
+        bookmarks: Mapping[str, Bookmark],
+        activity: Activity,
     ) -> tuple[Slots, Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
         """Slots, places in their blocks and positions of the `drawn`-th sequences of their sources."""
         slots = Slots(*(np.empty(len(drawn), dtype) for dtype in (np.int64, np.int64, np.int64, np.uint64, np.int64)))
         where = {index: source_index == index for index in np.unique(source_index).tolist()}
         for index, rows in where.items():
             try:
-                found = self._orders[index].slots(drawn[rows], activity)
+                found = self._orders[index].slots(drawn[rows], activity, bookmarks.get(self._identities[index]))
             except EmptySourceError as error:
                 raise LoaderError(str(error)) from error
             for whole, part in zip(slots, found, strict=True):
@@ -343,7 +354,7 @@ class _NumSequences(Mapping[str, int]):
         self._orders, self._index_of, self._activity = orders, index_of, activity
 
     def __getitem__(self, identity: str) -> int:
-        return self._orders[self._index_of[identity]].num_rows(self._activity)
+        return self._orders[self._index_of[identity]].num_sequences(self._activity)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._index_of)

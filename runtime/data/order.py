@@ -2,11 +2,11 @@
 
 A source is a sequence of blocks. Its first epoch reads them in the order in which they were built, so that it needs
 none before it comes to it; the later epochs in a keyed order. Inside a block the rows come in a keyed order of their
-own. Keys are made of (seed, identity of the source, epoch, block); a source of one block is one such order.
+own. Keys are made of (seed, identity of the source, epoch, block); a source of one block is one such order. Where rows
+hold whole documents, the portions of whole_documents.py stand for the blocks, and bookmarks spare the walk.
 """
 
 import collections
-import logging
 import threading
 from typing import NamedTuple, Protocol
 
@@ -14,20 +14,12 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt64
 
 from runtime.data.activity import Activity
-from runtime.data.best_fit import Packed, packed
 from runtime.data.cache import TokenFormat
-from runtime.data.packing import Packing
+from runtime.data.packing import EmptySourceError, Packing
 from runtime.data.permutation import key_of, mixed, permuted
+from runtime.data.whole_documents import Bookmark, WholeDocuments
 
-BLOCKS_KEPT_PACKED = 2
-"""Of each source: the one that is read and the one that comes."""
 EPOCHS_KEPT = 2
-
-logger = logging.getLogger(__name__)
-
-
-class EmptySourceError(ValueError):
-    """A source that has not a single row."""
 
 
 class TokenSource(Protocol):
@@ -53,8 +45,12 @@ class TokenSource(Protocol):
         """The tokens of each span, one span after the other; none reaches over the end of its block."""
         ...
 
-    def document_ends(self, block: int) -> Int64[np.ndarray, "num_documents"]:
-        """Where each document of a block ends, as positions in the source."""
+    def num_documents_of(self, block: int) -> int:
+        """Documents of a block."""
+        ...
+
+    def document_ends(self, block: int, first: int, last: int) -> Int64[np.ndarray, "documents"]:
+        """Where the documents `first` to `last` of a block end, as positions in the source."""
         ...
 
 
@@ -62,6 +58,7 @@ class Slots(NamedTuple):
     """Draws of one source, up to the permutation inside their blocks, which is taken for all sources at once."""
 
     blocks: Int64[np.ndarray, "n"]
+    """Or portions, where rows hold whole documents."""
     indices: Int64[np.ndarray, "n"]
     """Place in the block's order."""
     sizes: Int64[np.ndarray, "n"]
@@ -84,40 +81,48 @@ class SourceOrder:
         self, name: str, source: TokenSource, identity: str, *, seed: int, sequence_length: int, packing: Packing
     ) -> None:
         self.name, self.source, self.identity = name, source, identity
-        self._seed, self._length, self._packing = seed, sequence_length, packing
+        self._seed, self._length = seed, sequence_length
+        self._documents: WholeDocuments | None = None
+        if packing == "whole_documents":
+            self._documents = WholeDocuments(name, source, identity, seed=seed, row_length=sequence_length)
         self._lock = threading.RLock()
         self._num_rows: list[int] = []
         """Of each block that has been looked at."""
         self._epochs: collections.OrderedDict[int, _Epoch] = collections.OrderedDict()
-        self._packed: collections.OrderedDict[int, Packed] = collections.OrderedDict()
 
-    def num_rows(self, activity: Activity) -> int:
-        """Rows of an epoch; of a source that is still being built, waits for its end."""
-        with self._lock:
-            while True:
-                self._count_rows(activity)
-                if self.source.is_whole:
-                    break
-                self.source.grow(activity)
-            if not sum(self._num_rows):
-                raise EmptySourceError(
-                    f"{self.name} holds {self.source.block_ends[-1]} tokens in {len(self._num_rows)} blocks, not one "
-                    f"row of {self._length}; leave it out of the mixture or join it with another source."
-                )
-            return sum(self._num_rows)
+    def num_sequences(self, activity: Activity) -> int:
+        """Sequences that the tokens of an epoch fill; of a source that is still being built, waits for its end.
 
-    def slots(self, draws: Int64[np.ndarray, "n"], activity: Activity) -> Slots:
-        """Where the `draws`-th rows lie, counted from 0 through all epochs; waits for blocks that are not built yet."""
+        Of concatenated tokens these are the rows of an epoch. Whole documents make a few more, by what is padding: to
+        count them they would all have to be packed.
+        """
+        if self._documents is None:
+            return self._num_concatenated(activity)
+        while not self.source.is_whole:
+            self.source.grow(activity)
+        if self.source.block_ends[-1] < self._length:
+            raise self._empty()
+        return self.source.block_ends[-1] // self._length
+
+    def slots(self, draws: Int64[np.ndarray, "n"], activity: Activity, bookmark: Bookmark | None = None) -> Slots:
+        """Where the `draws`-th rows lie, counted from 0 through all epochs; waits for blocks that are not built yet.
+
+        A bookmark of an earlier draw changes nothing but how long it takes.
+        """
+        if self._documents is not None:
+            found = self._documents.located(draws, activity, bookmark)
+            keys = self._keys(found.data_epochs, found.portions)
+            return Slots(found.portions, found.indices, found.sizes, keys, found.data_epochs)
         last = int(draws.max())
         with self._lock:
-            self._count_rows(activity)
+            self._count_rows()
             while not self.source.is_whole and last >= sum(self._num_rows):
                 self.source.grow(activity)
-                self._count_rows(activity)
+                self._count_rows()
             known = sum(self._num_rows)
-            total = known if last < known else self.num_rows(activity)
+            total = known if last < known else self._num_concatenated(activity)
             data_epochs, indices = draws // total, draws % total
-            blocks, keys = np.empty_like(draws), np.empty(len(draws), np.uint64)
+            blocks = np.empty_like(draws)
             for data_epoch in np.unique(data_epochs).tolist():
                 where = data_epochs == data_epoch
                 epoch = self._epoch(data_epoch)
@@ -125,15 +130,18 @@ class SourceOrder:
                 blocks[where] = epoch.blocks[turn]
                 sizes = np.array(self._num_rows, np.int64)[epoch.blocks]
                 indices[where] -= (epoch.ends - sizes)[turn]
-                keys[where] = key_of("order", self._seed, self.identity, data_epoch)
-            # mixed(0) is 0: the first block, and so a source of one, has the key of the epoch itself.
-            keys ^= mixed(blocks.astype(np.uint64))
-            return Slots(blocks, indices, np.array(self._num_rows, np.int64)[blocks], keys, data_epochs)
+            sizes = np.array(self._num_rows, np.int64)[blocks]
+            return Slots(blocks, indices, sizes, self._keys(data_epochs, blocks), data_epochs)
+
+    def bookmark(self, last: int, activity: Activity) -> Bookmark | None:
+        """What leads to the draw after the `last`-th; None where nothing needs to."""
+        return None if self._documents is None else self._documents.bookmark(last, activity)
 
     def starts(self, slots: Slots, rows: Int64[np.ndarray, "n"], activity: Activity) -> Int64[np.ndarray, "n"]:
         """Position of the first token of each row; `rows` are the places of `slots` after the permutation."""
-        if self._packing == "whole_documents":
-            return np.array([self._pieces(*place, activity)[0][0] for place in _pairs(slots.blocks, rows)], np.int64)
+        if self._documents is not None:
+            pieces = [self._documents.pieces(*place, activity) for place in _pairs(slots.blocks, rows)]
+            return np.array([starts[0] for starts, _ in pieces], np.int64)
         ends = np.array(self.source.block_ends, np.int64)
         begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[slots.blocks]
         spare = ends[slots.blocks] - begins - slots.sizes * self._length
@@ -150,12 +158,12 @@ class SourceOrder:
     ) -> tuple[Integer[np.ndarray, "n sequence"], Integer[np.ndarray, "n sequence"]]:
         """Tokens and segment ids of rows."""
         eos = self.source.eos_token_id
-        if self._packing == "concatenate":
+        if self._documents is None:
             lengths = np.full(len(starts), self._length, np.int64)
             with activity.during("store read"):
                 tokens = self.source.read_spans(starts, lengths).reshape(len(starts), self._length)
             return tokens, segments(tokens, eos)
-        pieces = [self._pieces(block, row, activity) for block, row in _pairs(blocks, rows)]
+        pieces = [self._documents.pieces(block, row, activity) for block, row in _pairs(blocks, rows)]
         with activity.during("store read"):
             flat = self.source.read_spans(*(np.concatenate(parts) for parts in zip(*pieces, strict=True)))
         tokens = np.full((len(rows), self._length), eos, flat.dtype)
@@ -189,42 +197,35 @@ class SourceOrder:
         key = key_of("shift", self._seed, self.identity, data_epoch) ^ int(mixed(np.array([block], np.uint64))[0])
         return key % (spare + 1)
 
-    def _count_rows(self, activity: Activity) -> None:
+    def _num_concatenated(self, activity: Activity) -> int:
+        with self._lock:
+            while True:
+                self._count_rows()
+                if self.source.is_whole:
+                    break
+                self.source.grow(activity)
+            if not sum(self._num_rows):
+                raise self._empty()
+            return sum(self._num_rows)
+
+    def _empty(self) -> EmptySourceError:
+        ends = self.source.block_ends
+        return EmptySourceError(
+            f"{self.name} holds {ends[-1]} tokens in {len(ends)} blocks, not one row of {self._length}; leave it out "
+            "of the mixture or join it with another source."
+        )
+
+    def _count_rows(self) -> None:
         ends = self.source.block_ends
         for block in range(len(self._num_rows), len(ends)):
-            if self._packing == "whole_documents":
-                self._num_rows.append(len(self._pack(block, activity).row_ends))
-            else:
-                self._num_rows.append((ends[block] - (ends[block - 1] if block else 0)) // self._length)
+            self._num_rows.append((ends[block] - (ends[block - 1] if block else 0)) // self._length)
 
-    def _pieces(
-        self, block: int, row: int, activity: Activity
-    ) -> tuple[Int64[np.ndarray, "pieces"], Int64[np.ndarray, "pieces"]]:
-        """Starts and lengths of what a row holds."""
-        with self._lock:
-            found = self._pack(block, activity)
-        pieces = slice(int(found.row_ends[row - 1]) if row else 0, int(found.row_ends[row]))
-        return found.starts[pieces], found.lengths[pieces]
-
-    def _pack(self, block: int, activity: Activity) -> Packed:
-        if block in self._packed:
-            self._packed.move_to_end(block)
-            return self._packed[block]
-        with activity.during("packing"):
-            ends = self.source.block_ends
-            first = np.array([ends[block - 1] if block else 0], np.int64)
-            found = packed(np.concatenate([first, self.source.document_ends(block)]), self._length)
-        if block == len(self._num_rows):  # seen for the first time
-            size = max(len(found.row_ends) * self._length, 1)
-            logger.info(
-                "%s: block %d packed into %d rows of %d tokens: %.2f%% padding, %d documents longer than a row",
-                *(self.name, block + 1, len(found.row_ends), self._length, 100 * found.num_padding / size),
-                found.num_cut,
-            )
-        self._packed[block] = found
-        while len(self._packed) > BLOCKS_KEPT_PACKED:
-            self._packed.popitem(last=False)
-        return found
+    def _keys(self, data_epochs: Int64[np.ndarray, "n"], blocks: Int64[np.ndarray, "n"]) -> UInt64[np.ndarray, "n"]:
+        keys = np.empty(len(blocks), np.uint64)
+        for data_epoch in np.unique(data_epochs).tolist():
+            keys[data_epochs == data_epoch] = key_of("order", self._seed, self.identity, data_epoch)
+        # mixed(0) is 0: the first block, and so a source of one, has the key of the epoch itself.
+        return keys ^ mixed(blocks.astype(np.uint64))
 
 
 def segments(tokens: np.ndarray, eos_token_id: int) -> Integer[np.ndarray, "batch sequence"]:

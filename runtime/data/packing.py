@@ -5,3 +5,7 @@ from typing import Literal
 Packing = Literal["concatenate", "whole_documents"]
 """concatenate: a row is any stretch of the source, and begins in the middle of a document more often than not.
 whole_documents: a row holds whole documents (best_fit.py) and, behind them, padding."""
+
+
+class EmptySourceError(ValueError):
+    """A source that has not a single row."""

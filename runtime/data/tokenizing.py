@@ -123,20 +123,32 @@ class WholeBlocks:
 
 
 def write_block(
-    folder: str, token_format: TokenFormat, shards: Sequence[SplitShard], lengths: np.ndarray
+    folder: str, token_format: TokenFormat, shards: Sequence[SplitShard], lengths: np.ndarray, documents_digest: str
 ) -> tuple[TokenCache, TokenCache]:
     """Makes the caches of one block, two folders below those of the whole, which may be empty."""
     caches = []
     for split in SPLITS:
         records = [getattr(shard, split) for shard in shards]
         records = [dataclasses.replace(record, path=f"../../{record.path}") for record in records]
-        finish_cache(f"{folder}/{split}", token_format, [records], lengths, may_be_empty=True)
+        finish_cache(
+            f"{folder}/{split}",
+            token_format,
+            [records],
+            lengths,
+            documents_digest=documents_digest,
+            may_be_empty=True,
+        )
         caches.append(TokenCache.open(f"{folder}/{split}"))
     return caches[0], caches[1]
 
 
 def write_split(
-    folder: str, split: str, token_format: TokenFormat, blocks: Sequence[Sequence[SplitShard]], lengths: np.ndarray
+    folder: str,
+    split: str,
+    token_format: TokenFormat,
+    blocks: Sequence[Sequence[SplitShard]],
+    lengths: np.ndarray,
+    documents_digest: str,
 ) -> TokenCache:
     """Makes the cache of one split, `{folder}/{split}`, of the finished shards of its blocks; returns it opened."""
     shards = [shard for block in blocks for shard in block]
@@ -147,8 +159,8 @@ def write_split(
             f"{folder}/{split}: none of the {total} documents fall into this split, which is drawn by the hash of "
             "their texts. Change `validation_share`, or split the source into more documents."
         )
-    finish_cache(f"{folder}/{split}", token_format, records, lengths)
-    return TokenCache.open(f"{folder}/{split}", tokenizer_digest=token_format.tokenizer_digest)
+    finish_cache(f"{folder}/{split}", token_format, records, lengths, documents_digest=documents_digest)
+    return TokenCache.open(f"{folder}/{split}")
 
 
 def _encoded(source: str, encoder: Encoder) -> Iterator[tuple[list[Document], list[np.ndarray]]]:

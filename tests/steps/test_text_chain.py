@@ -402,5 +402,5 @@ def test_a_tokenizer_without_the_named_end_of_text_is_refused(run_alone, documen
     config = TrainTokenizerConfig(documents={"stories": documents}, vocab_size=400)
     trained = run_alone(train_tokenizer, config, "tokenizer")
     asked = InputTokenizerConfig(tokenizer=local_tokenizer(trained.path), eos_token="<|eot_id|>")
-    with pytest.raises(UserError, match=r"the tokenizer has no token '<\|eot_id\|>'; name its"):
+    with pytest.raises(UserError, match=r"eos_token: the tokenizer has no token '<\|eot_id\|>'; the nearest"):
         run_alone(input_tokenizer, asked, "taken")

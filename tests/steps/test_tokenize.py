@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.encoding import TokenizerMismatchError
@@ -22,7 +23,7 @@ from runtime.data.flat_array import FlatArrayWriter
 from runtime.data.gates import GateError, GateLimits
 from runtime.data.tokenizing import is_validation, shard_blocks
 from runtime.text.documents import Document, write_documents
-from steps.documents import DocumentsResult
+from steps.documents import DocumentsResult, ShardSize
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.tokenizer import TokenizerResult
 
@@ -61,14 +62,30 @@ def documents(tmp_path) -> Input[DocumentsResult]:
 
 
 def write_shards(folder: Path, shards: list[list[str]]) -> Input[DocumentsResult]:
-    names, num_documents, num_bytes = [], 0, 0
+    names, sizes = [], []
     for index, texts in enumerate(shards):
         names.append(f"part-{index}.parquet")
         rows = [Document(f"{index}/{number}", text, "test") for number, text in enumerate(texts)]
         count, size = write_documents(str(folder / names[-1]), rows)
-        num_documents, num_bytes = num_documents + count, num_bytes + size
-    result = DocumentsResult(shards=tuple(names), num_documents=num_documents, num_bytes=num_bytes, dropped={})
-    return Input(None, name="documents", digest="d" * 64, path=str(folder), result=result)
+        sizes.append(ShardSize(num_documents=count, num_bytes=size))
+    return Input(None, name="documents", digest="d" * 64, path=str(folder), result=result_of(names, sizes))
+
+
+def result_of(names: list[str], sizes: list[ShardSize]) -> DocumentsResult:
+    return DocumentsResult(
+        shards=tuple(names),
+        num_documents=sum(size.num_documents for size in sizes),
+        num_bytes=sum(size.num_bytes for size in sizes),
+        shard_sizes=tuple(sizes),
+        dropped={},
+    )
+
+
+def with_one_more(documents: Input[DocumentsResult], shard: int) -> Input[DocumentsResult]:
+    """The same files, of which the step that wrote them counted a document more than is there."""
+    sizes = list(documents.result.shard_sizes)
+    sizes[shard] = sizes[shard].model_copy(update={"num_documents": sizes[shard].num_documents + 1})
+    return documents.bound(path=documents.path, result=result_of(list(documents.result.shards), sizes))
 
 
 class Context(SimpleNamespace):
@@ -119,11 +136,14 @@ def test_the_caches_decode_to_the_documents_each_in_its_split(tmp_path, document
     assert result.num_train_bytes + result.num_validation_bytes == documents.result.num_bytes
 
 
-def test_two_runs_with_any_number_of_workers_write_the_same_bytes(tmp_path, documents, tokenizer):
-    one = run(tmp_path / "one", documents, tokenizer)
-    assert one == run(tmp_path / "three", documents, tokenizer, workers=3, shards_in_flight=3)
-    assert files_of(tmp_path / "one") == files_of(tmp_path / "three")
-    assert not any(str(tmp_path).encode() in content for content in files_of(tmp_path / "one").values())
+def test_one_two_or_sixteen_workers_write_the_same_bytes(tmp_path, tokenizer):
+    documents = write_shards(tmp_path / "documents", [*(TEXTS[start : start + 4] for start in range(0, 60, 4)), []])
+    one = run(tmp_path / "1", documents, tokenizer, shards_per_block=6)
+    for workers in (2, 16):
+        folder = tmp_path / str(workers)
+        assert run(folder, documents, tokenizer, workers, shards_per_block=6, shards_in_flight=workers) == one
+        assert files_of(folder) == files_of(tmp_path / "1")
+    assert not any(str(tmp_path).encode() in content for content in files_of(tmp_path / "1").values())
 
 
 def test_blocks_are_published_as_they_are_whole_and_together_they_are_the_cache(tmp_path, tokenizer):
@@ -142,6 +162,7 @@ def test_blocks_are_published_as_they_are_whole_and_together_they_are_the_cache(
         found = [cache.document_ends(block).tolist() for block in range(3)]
         assert [end for ends in found for end in ends] == cache.document_offsets[1:].tolist()
     assert sum(result.num_train_tokens for _, result in context.published.values()) == whole.num_train_tokens
+    assert {part.documents_digest for part in parts} == {documents.digest}
     again = Context(tmp_path / "again")
     again.published = dict(list(context.published.items())[:2])  # by an attempt that was killed
     assert tokenize.function(TokenizeConfig(**config, shards_per_block=4), again) == whole
@@ -176,10 +197,12 @@ def test_bos_and_eos_are_counted_as_they_were_written(tmp_path, documents, token
 def test_the_bytes_do_not_depend_on_the_library_that_encodes(tmp_path, documents, tokenizer, caplog):
     with caplog.at_level("INFO"):
         results = [run(tmp_path / name, documents, tokenizer, encoder=name) for name in ("auto", "tokenizers")]
-    assert results[0] == results[1] and results[0].fastest_encoder == "tiktoken"
+    assert [result.encoder for result in results] == ["tiktoken", "tokenizers"]
+    assert results[0] == results[1].model_copy(update={"encoder": "tiktoken"})
+    assert results[0].why_encoder == "tiktoken gives its ids: each token is merged back into itself"
     assert files_of(tmp_path / "auto") == files_of(tmp_path / "tokenizers")
-    assert "encoding by tiktoken (encoder='auto'); its ids are the same" in caplog.text
-    assert "encoding by tokenizers (encoder='tokenizers'); its ids are the same" in caplog.text
+    assert "encoding by tiktoken (encoder='auto'); tiktoken gives its ids" in caplog.text
+    assert "encoding by tokenizers (encoder='tokenizers'); tiktoken gives its ids" in caplog.text
 
 
 def test_a_block_that_fails_a_gate_is_not_published(tmp_path, tokenizer):
@@ -229,12 +252,43 @@ def test_a_vocabulary_that_is_not_the_files_is_refused(tmp_path, documents, toke
         run(tmp_path / "out", documents, tokenizer.bound(path=tokenizer.path, result=wrong))
 
 
+def test_a_cache_says_which_documents_and_which_tokenizer_it_is_of(tmp_path, documents, tokenizer):
+    run(tmp_path / "out", documents, tokenizer)
+    for split in ("train", "validation"):
+        cache = TokenCache.open(
+            str(tmp_path / "out" / split), tokenizer_digest=tokenizer.result.digest, documents_digest="d" * 64
+        )
+        assert cache.documents_digest == documents.digest
+        with pytest.raises(
+            CacheError, match=r"recorded documents: dddddddddddd…; expected: eeeeeeeeeeee…\. It is made"
+        ):
+            TokenCache.open(cache.path, documents_digest="e" * 64)
+
+
 def test_lost_documents_are_refused_before_there_is_a_cache(tmp_path, documents, tokenizer):
-    more = documents.result.model_copy(update={"num_documents": 61})
-    with pytest.raises(GateError, match=r"tokenize/test: .*\n.*lost_documents: read 60 documents, .* counted 61"):
-        run(tmp_path / "out", documents.bound(path=documents.path, result=more), tokenizer)
+    lost = r"tokenize/test: .*\n.*lost_documents: 1 of 3 shards .*: of part-1\.parquet 35 documents .* and 36 of"
+    with pytest.raises(GateError, match=lost):
+        run(tmp_path / "out", with_one_more(documents, 1), tokenizer)
     with pytest.raises(CacheError, match="no finished token cache"):
         TokenCache.open(str(tmp_path / "out" / "train"))
+
+
+def test_no_block_that_lost_documents_is_published_nor_any_behind_it(tmp_path, tokenizer):
+    documents = write_shards(tmp_path / "documents", [TEXTS[start : start + 10] for start in range(0, 60, 10)])
+    of_the_second = shard_blocks(6, 2)[1][0]
+    context = Context(tmp_path / "out")
+    config = {"documents": with_one_more(documents, of_the_second), "tokenizer": tokenizer, "validation_share": 0.2}
+    with pytest.raises(GateError, match=rf"lost_documents: 1 of 4 shards .*: of part-{of_the_second}\.parquet 10 doc"):
+        tokenize.function(TokenizeConfig(**config, shards_per_block=2), context)
+    assert list(context.published) == [1]
+
+
+def test_documents_whose_shards_nobody_counted_are_refused(tmp_path, documents, tokenizer):
+    uncounted = documents.result.model_copy(update={"shard_sizes": ()})
+    with pytest.raises(
+        UserError, match=r"documents: its shards were counted as 0 shards, 0 documents .* it has 3, 60 a"
+    ):
+        run(tmp_path / "out", documents.bound(path=documents.path, result=uncounted), tokenizer)
 
 
 def test_limits_of_the_gates_are_the_recipes(tmp_path, documents, tokenizer):

@@ -4,7 +4,7 @@ from pydantic import BaseModel
 
 from marin_dag.step import StepContext, step
 from runtime.text.documents import Document, write_documents
-from steps.documents import DocumentsResult
+from steps.documents import DocumentsResult, ShardSize
 
 
 class WrittenConfig(BaseModel, frozen=True, extra="forbid"):
@@ -23,5 +23,6 @@ def written(config: WrittenConfig, context: StepContext) -> DocumentsResult:
         shards=tuple(f"{index:05d}.parquet" for index in range(len(config.shards))),
         num_documents=sum(count for count, _ in counts),
         num_bytes=sum(size for _, size in counts),
+        shard_sizes=tuple(ShardSize(num_documents=count, num_bytes=size) for count, size in counts),
         dropped={},
     )

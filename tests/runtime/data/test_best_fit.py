@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data.activity import Activity
 from runtime.data.best_fit import packed
 from runtime.data.loader import DataPosition, Loader, LoaderError
 from runtime.data.mixture import MixtureSchedule
@@ -32,7 +31,7 @@ def rows_of(found):
 @given(lengths=LENGTHS, begin=st.integers(0, 1000))
 def test_every_token_is_in_one_row_and_no_document_is_cut_that_fits_into_one(lengths, begin):
     offsets = offsets_of(lengths, begin)
-    found = packed(offsets, ROW)
+    found = packed(offsets[:-1], offsets[1:], ROW)
     rows = rows_of(found)
     assert all(0 < sum(length for _, length in row) <= ROW for row in rows)
     pieces = sorted(piece for row in rows for piece in row)
@@ -54,13 +53,15 @@ def test_it_is_best_fit_longest_first(lengths):
         if fitting:
             rooms.remove(min(fitting))
         rooms.append((min(fitting) if fitting else ROW) - piece)
-    rows = rows_of(packed(offsets_of(lengths), ROW))
+    offsets = offsets_of(lengths)
+    rows = rows_of(packed(offsets[:-1], offsets[1:], ROW))
     assert sorted(ROW - sum(length for _, length in row) for row in rows) == sorted(rooms)
 
 
 def test_documents_of_web_lengths_leave_little_padding():
     lengths = np.random.default_rng(0).lognormal(6.0, 1.0, 20_000).astype(np.int64) + 1
-    found = packed(offsets_of(lengths), 2048)
+    offsets = offsets_of(lengths)
+    found = packed(offsets[:-1], offsets[1:], 2048)
     assert found.num_padding < 0.001 * len(found.row_ends) * 2048
 
 
@@ -74,7 +75,8 @@ def loader(make_cache):
 def test_rows_hold_whole_documents_and_padding_predicts_nothing(loader):
     loader, caches = loader
     position, seen = DataPosition(), []
-    count = loader._orders[0].num_rows(Activity())
+    offsets = caches["a"].document_offsets
+    count = len(packed(offsets[:-1], offsets[1:], ROW).row_ends)
     while position.consumed.get("identity-a", 0) < count:
         batch, position = loader.batch(position, 0, 12)
         for row, segments, index in zip(batch.tokens, batch.segment_ids, batch.source_index, strict=True):

@@ -167,7 +167,7 @@ def test_a_manifest_that_was_edited_is_refused(cache_folder):
 def test_a_manifest_of_another_format_is_refused(cache_folder):
     manifest = cache_folder / "cache.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 0}))
-    with pytest.raises(CacheError, match="format version 0; this version reads 2"):
+    with pytest.raises(CacheError, match="format version 0; this version reads 3"):
         TokenCache.open(str(cache_folder))
 
 
@@ -207,6 +207,11 @@ def test_a_cache_of_another_tokenizer_is_refused_with_both_digests(cache_folder)
     TokenCache.open(str(cache_folder), tokenizer_digest="d" * 64)
     with pytest.raises(CacheError, match=r"recorded tokenizer: dddddddddddd…; expected: eeeeeeeeeeee…"):
         TokenCache.open(str(cache_folder), tokenizer_digest="e" * 64)
+
+
+def test_a_cache_that_no_text_went_into_is_nobodys_documents(cache_folder):
+    with pytest.raises(CacheError, match=r"recorded documents: none; expected: eeeeeeeeeeee…"):
+        TokenCache.open(str(cache_folder), documents_digest="e" * 64)
 
 
 def test_a_window_past_the_end_is_refused(make_cache):

@@ -42,7 +42,7 @@ def both(document, tmp_path_factory):
 def test_a_trained_tokenizer_takes_tiktoken_and_says_why(both):
     fast, slow = both
     assert (fast.library, slow.library) == ("tiktoken", "tokenizers")
-    assert fast.reason == slow.reason == "its ids are the same: each token is merged back into itself"
+    assert fast.reason == slow.reason == "tiktoken gives its ids: each token is merged back into itself"
 
 
 @given(st.lists(st.text() | st.text("ab ', \n\t1٣é猫\r\u2028"), min_size=1, max_size=4))

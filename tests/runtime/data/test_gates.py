@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from runtime.data.gates import GateError, GateLimits, ShardCounts, Tally, findings, refuse_bad_cache
+from runtime.data.gates import GateError, GateLimits, ShardCounts, ShardWritten, Tally, findings, refuse_bad_cache
 
 SOUND = ShardCounts(
     num_documents=100,
@@ -21,22 +21,27 @@ SOUND = ShardCounts(
 )
 
 
-def fails(*shards, limits=None, documents=None, size=None):
-    return {
-        finding.gate: finding.message
-        for finding in findings(
-            Tally(shards),
-            limits or GateLimits(),
-            expected_documents=sum(shard.num_documents for shard in shards) if documents is None else documents,
-            expected_bytes=sum(shard.num_bytes for shard in shards) if size is None else size,
-        )
-    }
+def written(shard, name="part-0", **changes):
+    """The shard as whoever wrote it counted it."""
+    return ShardWritten(name, **({"num_documents": shard.num_documents, "num_bytes": shard.num_bytes} | changes))
+
+
+def tally_of(*shards):
+    return Tally((shard, written(shard, f"part-{number}")) for number, shard in enumerate(shards))
+
+
+def messages(found):
+    return {finding.gate: finding.message for finding in found}
+
+
+def fails(*shards, limits=None):
+    return messages(findings(tally_of(*shards), limits or GateLimits()))
 
 
 def test_a_sound_cache_passes():
     other = dataclasses.replace(SOUND, fingerprint="1000:cd")
     assert fails(SOUND, other, ShardCounts()) == {}
-    refuse_bad_cache(Tally([SOUND]), GateLimits(), expected_documents=100, expected_bytes=4_000, name="tokenize/web")
+    refuse_bad_cache(tally_of(SOUND), GateLimits(), name="tokenize/web")
 
 
 @pytest.mark.parametrize(
@@ -60,24 +65,31 @@ def test_a_cache_that_fails_one_gate_is_refused_by_its_name(gate, change, look_a
     assert re.search(look_at, found[gate])
 
 
-def test_documents_or_bytes_that_were_lost_on_the_way_are_refused():
-    assert (
-        "read 100 documents, the step that wrote the shards counted 101"
-        in fails(SOUND, documents=101)["lost_documents"]
-    )
-    assert "read 4000 bytes" in fails(SOUND, size=4_001)["lost_bytes"]
+@pytest.mark.parametrize("change", [{"num_documents": 101}, {"num_bytes": 4_001}])
+def test_documents_or_bytes_that_were_lost_on_the_way_are_refused_and_the_shard_named(change):
+    tally = Tally([(SOUND, written(SOUND)), (SOUND, written(SOUND, "part-1", **change))])
+    found = messages(findings(tally, GateLimits(max_duplicate_shards=1)))
+    assert list(found) == ["lost_documents"]
+    assert "1 of 2 shards" in found["lost_documents"] and "verify that step" in found["lost_documents"]
+    assert "of part-1 100 documents of 4000 bytes were read" in found["lost_documents"]
+
+
+def test_what_one_shard_lost_is_not_made_good_by_what_another_has_too_much():
+    more = dataclasses.replace(SOUND, num_documents=101, num_eos=101, fingerprint="1010:ef")
+    tally = Tally([(SOUND, written(more, "part-0")), (more, written(SOUND, "part-1"))])
+    assert "2 of 2 shards" in messages(findings(tally, GateLimits()))["lost_documents"]
 
 
 def test_documents_without_the_bos_that_their_tokenizer_has_are_refused():
     """A tokenizer backend once dropped BOS from all caches of a month."""
-    found = findings(Tally([SOUND]), GateLimits(), has_bos=True)
+    found = findings(tally_of(SOUND), GateLimits(), has_bos=True)
     assert [finding.gate for finding in found] == ["max_bos_error_share"]
     assert "100 of 100 documents have no BOS in its place" in found[0].message
-    assert not findings(Tally([dataclasses.replace(SOUND, num_bos=100)]), GateLimits(), has_bos=True)
+    assert not findings(tally_of(dataclasses.replace(SOUND, num_bos=100)), GateLimits(), has_bos=True)
 
 
 def test_the_same_shard_twice_is_refused_and_the_pair_named():
-    assert "shards [(0, 1)] have the same tokens" in fails(SOUND, SOUND)["max_duplicate_shards"]
+    assert "shards [('part-0', 'part-1')] have the same tokens" in fails(SOUND, SOUND)["max_duplicate_shards"]
     assert fails(SOUND, SOUND, limits=GateLimits(max_duplicate_shards=1)) == {}
 
 
@@ -88,7 +100,7 @@ def test_a_cache_mostly_of_empty_shards_is_refused():
 def test_the_error_has_every_finding_and_the_steps_name():
     bad = dataclasses.replace(SOUND, num_unknown=5, token_bytes=0)
     with pytest.raises(GateError, match=r"(?s)tokenize/web: .* fails 2 of its gates .*max_byte_loss.*max_unknown"):
-        refuse_bad_cache(Tally([bad]), GateLimits(), expected_documents=100, expected_bytes=4_000, name="tokenize/web")
+        refuse_bad_cache(tally_of(bad), GateLimits(), name="tokenize/web")
 
 
 def test_no_shards_at_all_fail_nothing_that_divides_by_them():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.data import growing_cache
+from runtime.data import growing_cache, whole_documents
 from runtime.data.activity import Activity, ActivityStoppedError
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
@@ -26,9 +26,9 @@ LOG = logging.getLogger(__name__)
 class Building:
     """A cache of so many shards in each block; `build` makes one more of its blocks visible."""
 
-    def __init__(self, folder, shards_by_block=(2, 1, 0, 3)):
+    def __init__(self, folder, shards_by_block=(2, 1, 0, 3), documents="d" * 64):
         self.folder, self.built, self.is_done, self.asked = folder, 0, False, threading.Event()
-        blocks, number = [], 0
+        blocks, number, made_of = [], 0, (np.arange(VOCAB_SIZE),)
         for index, count in enumerate(shards_by_block):
             records = []
             for _ in range(count):
@@ -37,8 +37,10 @@ class Building:
                 records.append(writer.close(f"../shards/{number}"))
                 number += 1
             blocks.append(records)
-            finish_cache(f"{folder}/block-{index}", FORMAT, [records], np.arange(VOCAB_SIZE), may_be_empty=True)
-        finish_cache(f"{folder}/whole", FORMAT, blocks, np.arange(VOCAB_SIZE))
+            finish_cache(
+                f"{folder}/block-{index}", FORMAT, [records], *made_of, documents_digest=documents, may_be_empty=True
+            )
+        finish_cache(f"{folder}/whole", FORMAT, blocks, *made_of, documents_digest=documents)
         self.whole = TokenCache.open(f"{folder}/whole")
         self.num_blocks = len(shards_by_block)
 
@@ -63,6 +65,7 @@ class Building:
 @pytest.fixture
 def building(tmp_path, monkeypatch):
     monkeypatch.setattr(growing_cache, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(whole_documents, "PIECE_DOCUMENTS", 4)  # several portions a block
     return Building(tmp_path)
 
 
@@ -155,6 +158,15 @@ def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
     growing = building.growing()
     building.folder, building.built, building.is_done = other.folder, 4, True
     with pytest.raises(CacheError, match="not made of the 4 blocks that were read while it was built"):
+        growing.grow(Activity())
+
+
+def test_a_block_of_other_documents_is_refused(building, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = Building(tmp_path / "other", documents="e" * 64)
+    growing = building.growing()
+    building.folder = other.folder
+    with pytest.raises(CacheError, match=r"block-1: recorded documents: eeeeeeeeeeee…; expected: dddddddddddd…"):
         growing.grow(Activity())
 
 

@@ -199,7 +199,7 @@ def test_a_source_at_its_limit_is_never_read_again_and_the_log_says_when(tmp_pat
     policy = LossDrop(warmup_steps=5, window_updates=8, max_epochs={"code": 0.25})
     small_run.run(tmp_path, UNTIL_STEP, lease_epoch=1, policy=policy)
     loader = small_run.small_loader(tmp_path / "caches")
-    windows = loader._orders[loader.sources.index("code")].num_rows(Activity())
+    windows = loader._orders[loader.sources.index("code")].num_sequences(Activity())
     by_step = {row.step: row for row in rows(table_of(tmp_path)) if row.source == "code"}
     assert sum(row.num_sequences for row in by_step.values()) == windows // 4
     (event,) = (event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "exhausted")
