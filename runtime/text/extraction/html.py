@@ -16,7 +16,7 @@ from typing import Any
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
-from runtime.text.extraction.code_blocks import put_back, set_aside, without_marks
+from runtime.text.extraction.code_blocks import put_back, set_aside
 from runtime.text.extraction.extracted import Extracted, Text, Unreadable, decoded, metadata
 from runtime.text.extraction.formulae import write_as_tex
 
@@ -53,7 +53,7 @@ def page_text(page: str, *, main_content: bool) -> str:
         page: The page as it came.
         main_content: Leave navigation, side bars and footers out.
     """
-    tree: Any = HTMLTree.parse(without_marks(page))  # its stubs allow None wherever a node may be asked for
+    tree: Any = HTMLTree.parse(page)  # its stubs allow None wherever a node may be asked for
     if tree.body is None:
         return ""
     for element in _all(tree, _NO_PROSE):
@@ -102,7 +102,7 @@ def _join_cells(tree: Any) -> None:
 def _remove_bars_of_links(tree: Any) -> None:
     """Takes away what is three links or more and marks between them: the menus of pages that are laid out by tables."""
     for element in _all(tree, "td, p, div, center, span"):
-        children = element.child_nodes
+        children = element.child_nodes.values()  # as in `_all`
         if sum(node.tag == "a" for node in children) >= _MIN_LINKS_OF_BAR:
             between = "".join(node.text for node in children if node.tag not in ("a", "#comment"))
             if _BAR.fullmatch(between):
@@ -110,11 +110,16 @@ def _remove_bars_of_links(tree: Any) -> None:
 
 
 def _protect_lists_of_prose(tree: Any) -> None:
+    beside_prose = {
+        paragraph.parent
+        for paragraph in _all(tree, "p")
+        if len(paragraph.text) >= _MIN_PROSE_CHARACTERS and paragraph.query_selector("a") is None
+    }
     for element in _all(tree, "ul:not(ul ul, ol ul, nav ul, header ul, footer ul, aside ul)"):
         links = element.query_selector_all("a").values()
         texts = [link.text for link in links]
         is_linked = sum(map(len, texts)) > _MAX_LINKED * len(element.text)
-        if is_linked and _is_among_prose(element, texts):
+        if is_linked and element.parent in beside_prose and _are_titles(texts):
             for link, text in zip(links, texts, strict=True):  # by which it would be navigation again
                 link.replace_with(tree.create_text_node(text))
             is_linked = False
@@ -126,13 +131,9 @@ def _protect_lists_of_prose(tree: Any) -> None:
             wrapper.append_child(element)
 
 
-def _is_among_prose(element: Any, links: Sequence[str]) -> bool:
-    """Whether a list of links belongs to the text beside it: further reading, sources; its links are titles."""
-    words = sum(len(link.split()) for link in links)
-    if element.parent is None or words < _MIN_WORDS_PER_LINK * len(links):
-        return False
-    beside = (node for node in element.parent.child_nodes if node.tag == "p")
-    return any(len(node.text) >= _MIN_PROSE_CHARACTERS and node.query_selector("a") is None for node in beside)
+def _are_titles(links: Sequence[str]) -> bool:
+    """Whether a list of links that stands beside prose belongs to it: further reading, sources."""
+    return sum(len(link.split()) for link in links) >= _MIN_WORDS_PER_LINK * len(links)
 
 
 def _all(tree: Any, selector: str) -> list[Any]:

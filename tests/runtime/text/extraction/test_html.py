@@ -38,11 +38,44 @@ def test_code_keeps_its_indentation_and_empty_lines_and_loses_the_numbers_of_its
             "def f():\n    return 1",
         ),
         ("<ul><li>Run:<pre>all:\n  make</pre></li></ul>", "  • Run:\n\n    all:\n      make"),
-        ("<pre>\ue0000\ue000 \ue0001\ue000</pre>", "0 1"),
+        (
+            "<table><tr><td>Wind the toy:<table><tr><td class='blob-code'>def f():</td></tr></table></td></tr></table>",
+            "Wind the toy:\n\ndef f():",
+        ),
+        ("<pre>a\n<pre>  b</pre></pre>", "a\n  b"),
+        (
+            "<table><tr><th>A</th><th>B</th></tr>"
+            "<tr><td><pre>x = 1</pre></td><td><pre>y = 2\nz</pre></td></tr></table>",
+            "A\t\tB\nx = 1\t\ty = 2\nz",
+        ),
     ],
 )
 def test_code_keeps_its_lines_whatever_makes_them(code, expected):
     assert text_of(code) == expected
+
+
+@pytest.mark.parametrize("mark", ["\ue000", "&#xe000;", "&#57344;"])
+@pytest.mark.parametrize("number", ["0", "7", "9" * 5_000])
+def test_no_page_can_write_what_code_is_put_back_for(mark, number):
+    forged = f"{mark}{number}{mark}"
+    shown = f"\ue000{number}\ue000"
+    assert text_of(f"<p>{forged}</p>") == shown
+    assert text_of(f"<p>{forged}</p><pre>x\n  y</pre>") == f"{shown}\n\nx\n  y"
+    assert text_of(f"<pre>x {forged}</pre>") == f"x {shown}"
+
+
+def test_code_of_a_page_that_uses_every_private_character_stays():
+    areas = (range(0xE000, 0xF900), range(0xF0000, 0xFFFFE), range(0x100000, 0x10FFFE))
+    every = "".join(chr(point) for area in areas for point in area)
+    assert text_of(f"<p>{every}</p><pre>x = 1</pre>") == f"{every}\n\nx = 1"
+    assert text_of(f"<p>{every[:-1]}</p><pre>x = 1\n  y</pre>") == f"{every[:-1]}\n\nx = 1\n  y"
+
+
+def test_a_long_line_moves_the_code_in_it_by_a_bounded_width():
+    wide = "&#x3000;" * 2_000
+    found = text_of(f"<p>{wide}</p><ul><li>{wide}<pre>{'x<br>' * 500}</pre></li></ul>")
+    assert found.count("x") == 500
+    assert len(found) < 500 * 100
 
 
 def test_a_row_of_a_table_of_data_is_one_line():
@@ -154,9 +187,15 @@ def test_a_formula_stands_once_as_its_tex(formula, expected):
     assert text_of(f"<p>Here {formula} there.</p>") == f"Here {expected} there."
 
 
-def test_many_links_among_prose_are_kept():
+def test_pages_of_many_things_are_read():
     # Looked up one by one in the tree, as they would be in a loop over it, they would take minutes; cells too.
     rows = "".join(f"<tr><td>a<br>{place}</td></tr>" for place in range(3_000))
     assert text_of(f"<table><tr><th>toy</th></tr>{rows}</table>").count("\na ") == 3_000
     items = (f"<li>{OPENING} See <a href='{place}'>page {place}</a>.</li>" for place in range(3_000))
     assert text_of(f"<ul>{''.join(items)}</ul>").count("See page") == 3_000
+    assert text_of("<div>" + "<p>wind it</p>" * 6_000 + "</div>").count("wind it") == 6_000
+    listed = "<ul><li><a href='#'>The winding of toys</a></li></ul>"
+    assert text_of(OPENING + listed * 500).count("winding") == 500
+    assert text_of("<div>" + listed * 500 + "</div>") == ""
+    assert text_of("&nbsp;" * 100_000 + "<pre>x</pre>").endswith("x")
+    assert text_of("<pre>x" * 1_000) == "x" * 1_000
