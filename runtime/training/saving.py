@@ -82,7 +82,8 @@ class Saver:
         """Starts to save; `milestone` is the folder of one, relative to the output, and None for a temporary one."""
         self.finish()
         temporary, facts = self._plan.temporary, self._plan.facts
-        superseded = temporary.refuse_if_superseded
+        # The first host asks for all: without its manifest nobody sees what the others write.
+        superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
             self._uncertified.append(run.step)
 
