@@ -1,6 +1,5 @@
 """waits: how long each phase waited for data, and for what; `--page FILE.html` draws it."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +7,9 @@ from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.store import Store
 from pipelines.picture_file import refuse_unwritable
+from runtime.tracking.log_names import is_of_first_host
 from runtime.tracking.waits import Waits, waits_of
 from steps.train_phase import TrainPhaseConfig
-
-OTHER_HOST = re.compile(r"\.host\d+\.jsonl$")
 
 
 def _waits(session: Session) -> int:
@@ -37,7 +35,7 @@ def read_waits(store: Store, digest: str, name: str) -> Waits | None:
     """Of all attempts of one training; None if none has begun. Hosts wait together, so the first one's log is read."""
     from runtime.tracking.events import read_events  # not above: a plan imports this module and nothing heavy
 
-    paths = sorted(entry.path for entry in store.list(f"work/{digest}/events") if not OTHER_HOST.search(entry.path))
+    paths = sorted(entry.path for entry in store.list(f"work/{digest}/events") if is_of_first_host(entry.path))
     waits = waits_of(name, (read_events(store.url(path)) for path in paths))
     return waits if waits.num_attempts else None
 

@@ -191,6 +191,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.parallel.hosts import agree, join_hosts
     from runtime.parallel.mesh import platform, whole_mesh
     from runtime.tracking.events import EventLog
+    from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
     from runtime.training.loop import TrainingStopped, TrainSettings, train
     from runtime.training.saving import SavingPlan
@@ -229,8 +230,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         reduce_dtype=config.reduce_dtype,
     )
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
-    of_host = "" if host.index == 0 else f".host{host.index}"
-    with EventLog(f"{context.work_path}/events/{context.attempt}{of_host}.jsonl") as events:
+    with EventLog(f"{context.work_path}/events/{log_name(context.attempt, host.index)}") as events:
         events.write(
             "phase",
             name=context.name,

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import google_crc32c
 import numpy as np
 import tensorstore as ts
@@ -71,11 +72,24 @@ class CheckpointFiles:
         return {key.decode() for key in self._store.list(_range(below)).result()}
 
     def folders(self) -> set[str]:
-        """Names of the folders right below; on a disk also those that a kill left without a finished file."""
+        """Names of the folders right below; on a disk also those that a kill left without a finished file.
+
+        One listing, in which the store leaves out what is in them: a checkpoint is of very many files.
+        """
         if self._spec["driver"] == "file":
             path = Path(self._spec["path"])
             return {entry.name for entry in path.iterdir() if entry.is_dir()} if path.is_dir() else set()
-        return {key.split("/")[0] for key in self.list_keys() if "/" in key}
+        # TensorStore lists no other way than all keys.
+        filesystem, path_in_bucket = fsspec.core.url_to_fs(self.folder, use_listings_cache=False)
+        try:
+            entries = filesystem.ls(path_in_bucket, detail=True, refresh=True)
+        except FileNotFoundError:
+            return set()
+        return {entry["name"].rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory"}
+
+    def has(self, key: str) -> bool:
+        """Whether there is such a file; its bytes are not fetched."""
+        return bool(self._store.list(ts.KvStore.KeyRange(key, key + "\0")).result())
 
     def read(self, key: str) -> bytes | None:
         """The file's bytes, or None if there is no such file."""

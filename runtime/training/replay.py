@@ -12,6 +12,7 @@ from typing import NamedTuple
 import fsspec
 
 from runtime.tracking.events import read_events
+from runtime.tracking.log_names import is_of_first_host
 
 
 class Logged(NamedTuple):
@@ -48,12 +49,16 @@ class Replay(NamedTuple):
 
 
 def logged_digests(folders: Iterable[str]) -> list[Logged]:
-    """Every digest in the event logs of the attempts: in a phase's work folder, or everywhere below a prefix."""
+    """Every digest in the event logs of the attempts: in a phase's work folder, or everywhere below a prefix.
+
+    Of several hosts the first one's: the digests of the others are copies of its own, and no update made again.
+    """
     found = []
     for folder in folders:
         files, path = fsspec.core.url_to_fs(folder.rstrip("/"))
         is_work = files.exists(f"{path}/events")
-        for log in sorted(files.glob(f"{path}/events/*.jsonl" if is_work else f"{path}/**/events/*.jsonl")):
+        logs = files.glob(f"{path}/events/*.jsonl" if is_work else f"{path}/**/events/*.jsonl")
+        for log in sorted(filter(is_of_first_host, logs)):
             url = str(files.unstrip_protocol(log)) if "://" in folder else str(log)
             trajectory = phase = ""
             for event in read_events(url):

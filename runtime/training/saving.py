@@ -95,7 +95,8 @@ class Saver:
         self.finish()
         waited_seconds = time.monotonic() - asked
         temporary, facts = self._plan.temporary, self._plan.facts
-        superseded = temporary.refuse_if_superseded
+        # The first host asks for all: without its manifest nobody sees what the others write.
+        superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
             self._uncertified.append(run.step)
             candidates = tuple(self._uncertified)

@@ -47,15 +47,11 @@ class TemporaryCheckpoints:
     def all(self) -> list[Temporary]:
         """Every one, complete or not, in order of steps."""
         files = CheckpointFiles(self.folder)
-        keys = files.list_keys()
         found = []
-        for name in sorted(files.folders()):
-            if match := FOLDER.fullmatch(name):
-                is_complete = f"{name}/checkpoint/manifest.json" in keys
-                is_certified = is_complete and f"{name}/{CERTIFIED}" in keys
-                found.append(
-                    Temporary(int(match[1]), int(match[2]), is_complete, is_certified, f"{self.folder}/{name}")
-                )
+        for name, step, lease_epoch in self._named():
+            is_complete = files.has(f"{name}/checkpoint/manifest.json")
+            is_certified = is_complete and files.has(f"{name}/{CERTIFIED}")
+            found.append(Temporary(step, lease_epoch, is_complete, is_certified, f"{self.folder}/{name}"))
         return found
 
     def newest(self, until_step: int) -> Temporary | None:
@@ -64,18 +60,26 @@ class TemporaryCheckpoints:
         return usable[-1] if usable else None
 
     def refuse_if_superseded(self) -> None:
-        """Raises if a newer attempt has begun to save here."""
-        self._own_past()
+        """Raises if a newer attempt has begun to save here; asks the store once, for the names of folders."""
+        self._refuse_newer([lease_epoch for _, _, lease_epoch in self._named()])
+
+    def _named(self) -> list[tuple[str, int, int]]:
+        """Name, step and lease epoch of every folder, in order of steps."""
+        matches = map(FOLDER.fullmatch, sorted(CheckpointFiles(self.folder).folders()))
+        return [(match[0], int(match[1]), int(match[2])) for match in matches if match]
 
     def _own_past(self) -> list[Temporary]:
         found = self.all()
-        newer = [temporary.lease_epoch for temporary in found if temporary.lease_epoch > self.lease_epoch]
+        self._refuse_newer([temporary.lease_epoch for temporary in found])
+        return found
+
+    def _refuse_newer(self, lease_epochs: list[int]) -> None:
+        newer = [lease_epoch for lease_epoch in lease_epochs if lease_epoch > self.lease_epoch]
         if newer:
             raise SupersededError(
                 f"{self.folder}: an attempt with lease epoch {max(newer)} saves here, this one has {self.lease_epoch}; "
                 "the lease was lost, and the newer attempt carries on. Nothing is to be done."
             )
-        return found
 
     def certify(self, step: int, *, good_steps: int) -> bool:
         """Marks this attempt's checkpoint of `step`, which so many good updates followed; False if there is none."""

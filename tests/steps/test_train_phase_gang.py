@@ -65,6 +65,12 @@ def given(folder: Path) -> list[list[list[str]]]:
     ]
 
 
+def digested_steps(work: Path) -> list[int]:
+    """The steps whose digests the first host of each attempt logged."""
+    logs = sorted(path for path in (work / "events").iterdir() if not path.name.endswith(".host1.jsonl"))
+    return [event["step"] for log in logs for event in read_events(str(log)) if event["event"] == "digest"]
+
+
 def phase_of(committed: dict) -> tuple[dict, dict[str, bytes]]:
     """Result and files of the end of the phase."""
     (found,) = [value for key, value in committed.items() if key.endswith(f"@{UNTIL_STEP}")]
@@ -101,8 +107,17 @@ def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batc
         assert last[number] == whole[number][begun:]
         assert first[number] == whole[number][: len(first[number])]
     assert len(first[host]) == dies_at
-    assert replay([str(work_of(undisturbed)), str(work_of(tmp_path))]) == 0
-    assert "digests compared, 0 differ" in capsys.readouterr().out
+    works = [work_of(undisturbed), work_of(tmp_path)]
+    logged = [step for work in works for step in digested_steps(work)]
+    num_compared = len(logged) - len(set(logged))
+    assert num_compared >= len([step for step in digested_steps(works[0]) if step > begun]) > 0
+    assert replay(list(map(str, works))) == 0
+    assert capsys.readouterr().out == f"{num_compared} digests compared, 0 differ\n"
+
+
+def test_a_gang_that_nobody_disturbed_proves_nothing_by_itself(undisturbed: Path):
+    assert digested_steps(work_of(undisturbed)) == [2, 4, 6, 8, 10, 11]
+    assert replay([str(work_of(undisturbed))]) == 2
 
 
 def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(undisturbed: Path, tmp_path, use_devices):

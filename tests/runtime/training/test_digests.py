@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.tracking.events import EventLog
+from runtime.tracking.log_names import log_name
 from runtime.training.digests import Digests, begin_digests, finish_digests
 from runtime.training.replay import compare, logged_digests, main
 
@@ -89,3 +90,13 @@ def test_below_a_prefix_attempts_at_one_trajectory_are_compared_and_forced_ones_
 def test_a_replay_without_any_step_made_twice_proves_nothing_and_says_so(tmp_path, capsys):
     assert main([log(tmp_path, "a", {10: {"w": "1"}, 20: {"w": "2"}})]) == 2
     assert "nothing to compare: 2 digests, no two of one step" in capsys.readouterr().out
+
+
+def test_the_copies_that_other_hosts_of_an_attempt_log_prove_nothing(tmp_path, capsys):
+    for host in range(12):
+        with EventLog(str(tmp_path / "work/a/events" / log_name("first", host))) as events:
+            events.write("phase", name="phase-a", digest="a")
+            events.write("digest", step=10, digest="1", tensors={"w": "1"})
+    for folder in (tmp_path, tmp_path / "work/a"):
+        assert main([str(folder)]) == 2
+        assert "nothing to compare: 1 digests, no two of one step" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from runtime.data.loader import Loader
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
+from runtime.training import control as control_module
 from runtime.training import run_state
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.control import Control, Word
@@ -132,12 +133,17 @@ def test_a_word_of_another_host_stops_this_one_at_the_same_step():
 class Agreement:
     """What two hosts, here two threads, agree on between two updates."""
 
-    def __init__(self) -> None:
+    def __init__(self, update: int) -> None:
         self._words: list[int] = []
         self._met = threading.Barrier(2, timeout=120)
+        self._first_word = 2 * update + 1
+        self.is_waited_in = threading.Event()
+        """A host has said its word before that update, and waits for the other's."""
 
     def __call__(self, word: int) -> int:
         self._words.append(word)
+        if len(self._words) == self._first_word:
+            self.is_waited_in.set()
         self._met.wait()
         agreed = max(self._words[-2:])
         self._met.wait()
@@ -151,7 +157,8 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
 ):
     monkeypatch.setattr(prefetch, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.02)
-    agreement, waits, is_asked = Agreement(), [threading.Event() for _ in range(2)], threading.Event()
+    monkeypatch.setattr(control_module, "POLL_SECONDS", 0.02)
+    agreement, waits, is_asked = Agreement(3), [threading.Event() for _ in range(2)], threading.Event()
 
     class Waiting(Loader):
         """The data of update 3 are never there."""
@@ -180,6 +187,8 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
         hosts = [pool.submit(host, number) for number in range(2)]
         for number in waiting:
             assert waits[number].wait(120)
+        if len(waiting) == 1:  # so late that the other has said already that it goes on
+            assert agreement.is_waited_in.wait(120)
         is_asked.set()
         said = [future.result() for future in hosts]
     steps = [TemporaryCheckpoints(str(tmp_path / str(number) / "work"), 2).newest(12).step for number in range(2)]

@@ -1,0 +1,137 @@
+"""Control: every wish becomes one word that all hosts act on at once, and no wish is lost or stays for ever."""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from runtime.training import control as control_module
+from runtime.training.control import Control, Word
+from runtime.training.stop_notice import StopNotice
+
+ROOT = Path(__file__).parents[3]
+PATIENCE_SECONDS = 240.0
+
+
+def test_a_host_that_waits_in_the_agreement_hears_a_signal_and_so_does_the_one_that_waits_for_data(tmp_path: Path):
+    """Two JAX processes: host 0 is in the collective when SIGTERM comes, host 1 waits for its batch."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    with socket.socket() as holder:  # of a port that nobody else gets meanwhile
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        coordinator, notice = f"127.0.0.1:{holder.getsockname()[1]}", str(tmp_path / "stops" / "attempt")
+        command = [sys.executable, "-m", "tests.runtime.training.two_hosts", coordinator, notice]
+        hosts = [
+            subprocess.Popen([*command, str(index)], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+            for index in range(2)
+        ]
+        try:
+            assert hosts[0].stdout is not None
+            said_by_first = []
+            while said_by_first[-2:] != ["updated\n", "says 0\n"]:
+                said_by_first.append(hosts[0].stdout.readline())
+                assert said_by_first[-1], "it ended"
+            hosts[0].send_signal(signal.SIGTERM)  # its word for this update has been said, and was to go on
+            said = [host.communicate(timeout=PATIENCE_SECONDS)[0].splitlines() for host in hosts]
+        finally:
+            for host in hosts:
+                host.kill()
+                host.communicate()
+    assert said[0] == ["hears SAVE_AND_EXIT signal SIGTERM"]
+    assert said[1][-3:] == ["updated", "says 2", "hears SAVE_AND_EXIT another host was asked to stop"]
+    assert [host.returncode for host in hosts] == [0, 0]
+
+
+def test_a_host_that_finds_the_notice_says_so_itself_for_who_left_it_may_have_said_its_word_before(tmp_path: Path):
+    StopNotice(str(tmp_path / "notice")).leave()
+    words: list[int] = []
+
+    def agree(word: int) -> int:
+        words.append(word)
+        return word
+
+    control = Control(agree=agree, notice=StopNotice(str(tmp_path / "notice")))
+    assert control.is_asked()
+    assert control.word() == Word.SAVE_AND_EXIT
+    assert words == [Word.SAVE_AND_EXIT]
+    assert control.reason == "another host was asked to stop"
+
+
+def test_a_wish_to_save_is_acted_on_once_and_a_wish_to_stop_is_heard_after_it():
+    is_asked = False
+    control = Control(lambda: is_asked)
+    control.request(Word.SAVE, "the page")
+    control.request(Word.GO_ON, "nobody")
+    assert [control.word() for _ in range(3)] == [Word.SAVE, Word.GO_ON, Word.GO_ON]
+    control.request(Word.SAVE, "the page")
+    is_asked = True
+    assert control.word() == Word.SAVE_AND_EXIT
+    assert control.word() == Word.SAVE_AND_EXIT, "it stays so"
+    assert control.reason == "the driver asked to stop"
+
+
+def test_who_asked_first_is_the_reason():
+    control = Control(agree=lambda word: Word.SAVE_AND_EXIT)
+    control.request(Word.SAVE_AND_EXIT, "a signal")
+    control.request(Word.SAVE_AND_EXIT, "another signal")
+    assert control.word() == Word.SAVE_AND_EXIT
+    assert control.reason == "a signal"
+
+
+class Shelf(StopNotice):
+    """A notice that tells the test when it is left, and can fail."""
+
+    def __init__(self) -> None:
+        self.times = threading.Semaphore(0)
+
+    def leave(self) -> None:
+        self.times.release()
+
+    def is_left(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def quickly_polled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_module, "POLL_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("quickly_polled")
+def test_a_driver_that_cannot_be_asked_is_told_and_asked_again(caplog: pytest.LogCaptureFixture):
+    shelf, questions = Shelf(), iter([ConnectionError("no route"), False, True])
+
+    def should_stop() -> bool:
+        answer = next(questions)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    control = Control(should_stop, notice=shelf)
+    with caplog.at_level(logging.WARNING), control.listening():
+        assert shelf.times.acquire(timeout=PATIENCE_SECONDS)
+    assert caplog.messages == ["the driver cannot be asked whether to stop (ConnectionError: no route)"]
+    assert control.is_asked()
+
+
+@pytest.mark.usefixtures("quickly_polled")
+def test_the_notice_is_not_left_once_all_have_agreed():
+    shelf, rounds = Shelf(), threading.Semaphore(0)
+    control = Control(agree=lambda word: Word.SAVE_AND_EXIT, notice=shelf)
+    assert control.word() == Word.SAVE_AND_EXIT
+    tell = control._tell_others
+
+    def counted() -> None:
+        tell()
+        rounds.release()
+
+    control._tell_others = counted  # type: ignore[method-assign]
+    with control.listening():
+        for _ in range(3):
+            assert rounds.acquire(timeout=PATIENCE_SECONDS)
+    assert not shelf.times.acquire(blocking=False)

@@ -1,0 +1,99 @@
+"""Signals: heard at once, also where the main thread runs no Python."""
+
+import ctypes
+import os
+import signal
+import socket
+import threading
+
+import pytest
+
+from runtime.training.signals import heard
+
+PATIENCE_SECONDS = 60.0
+
+
+class CMutex:
+    """A lock of the C library: no signal ends the wait for it, and no Python runs meanwhile."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None)
+        self._memory = ctypes.create_string_buffer(64)
+        self._library.pthread_mutex_init(self._memory, None)
+
+    def acquire(self) -> None:
+        self._library.pthread_mutex_lock(self._memory)
+
+    def release(self) -> None:
+        self._library.pthread_mutex_unlock(self._memory)
+
+
+def test_a_signal_is_heard_while_the_main_thread_waits_in_c_code():
+    mutex, is_held, was_heard = CMutex(), threading.Event(), threading.Event()
+    heard_in: list[threading.Thread] = []
+    in_time: list[bool] = []
+
+    def hear(number: signal.Signals) -> None:
+        assert number == signal.SIGUSR2
+        heard_in.append(threading.current_thread())
+        was_heard.set()
+
+    def hold() -> None:
+        mutex.acquire()
+        is_held.set()
+        os.kill(os.getpid(), signal.SIGUSR2)
+        in_time.append(was_heard.wait(PATIENCE_SECONDS))
+        mutex.release()
+
+    holder = threading.Thread(target=hold)
+    with heard([signal.SIGUSR2], hear):
+        holder.start()
+        is_held.wait()
+        mutex.acquire()
+        holder.join()
+    assert in_time == [True]
+    assert sorted(thread is threading.main_thread() for thread in heard_in) == [False, True]
+
+
+def test_other_listeners_hear_their_signals_during_the_block_and_have_their_places_back_after_it():
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    handled: list[int] = []
+    handler_before = signal.signal(signal.SIGUSR1, lambda number, frame: handled.append(number))
+    woken_before = signal.set_wakeup_fd(writer.fileno())
+    ours = signal.getsignal(signal.SIGUSR2)
+    try:
+        with heard([signal.SIGUSR2], lambda number: None):
+            signal.raise_signal(signal.SIGUSR1)
+            assert reader.recv(1) == bytes([signal.SIGUSR1])
+        assert signal.getsignal(signal.SIGUSR2) is ours
+        signal.raise_signal(signal.SIGUSR1)
+        assert reader.recv(1) == bytes([signal.SIGUSR1])
+        assert handled == [signal.SIGUSR1] * 2
+    finally:
+        assert signal.set_wakeup_fd(woken_before) == writer.fileno()
+        signal.signal(signal.SIGUSR1, handler_before)
+        reader.close()
+        writer.close()
+
+
+def test_a_listener_that_is_full_or_gone_does_not_make_this_one_deaf(caplog: pytest.LogCaptureFixture):
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    woken_before = signal.set_wakeup_fd(writer)
+    again = threading.Semaphore(0)
+    try:
+        with heard([signal.SIGUSR2], lambda number: again.release()):
+            signal.raise_signal(signal.SIGUSR2)
+            assert all(again.acquire(timeout=PATIENCE_SECONDS) for _ in range(2))
+            assert caplog.messages == []
+            os.close(reader)
+            signal.raise_signal(signal.SIGUSR2)
+            assert all(again.acquire(timeout=PATIENCE_SECONDS) for _ in range(2))
+        assert [message.startswith("signals [12] are not passed on") for message in caplog.messages] == [True]
+    finally:
+        signal.set_wakeup_fd(woken_before)
+        os.close(writer)

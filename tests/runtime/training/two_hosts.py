@@ -1,0 +1,62 @@
+"""One of two JAX processes that agree before each update: python two_hosts.py COORDINATOR NOTICE INDEX.
+
+Host 0 has its batch and waits in the agreement; host 1 waits for a batch that never comes.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import jax
+
+from runtime.data import prefetch
+from runtime.data.prefetch import Prefetch
+from runtime.parallel.hosts import agree, join_hosts
+from runtime.training import control as control_module
+from runtime.training.control import Control, Word
+from runtime.training.stop_notice import StopNotice
+
+
+class Asked(Exception):  # noqa: N818 -- as the loop's own
+    """Raised while it waits for the batch."""
+
+
+def wait_for_a_batch(control: Control) -> None:
+    never = threading.Event()
+
+    def source() -> Iterator[int]:
+        never.wait()
+        yield from ()
+
+    def hear() -> None:
+        if control.is_asked():
+            raise Asked
+
+    with Prefetch(source(), 1, unblock=never.set, while_waiting=hear) as batches:
+        try:
+            next(batches)
+        except Asked:
+            return
+    raise AssertionError("there is no batch")
+
+
+def main(coordinator: str, notice: str, index: int) -> None:
+    prefetch.HEAR_SECONDS = control_module.POLL_SECONDS = 0.1
+    join_hosts(coordinator=coordinator, num_hosts=2, index=index)
+
+    def told_agree(word: int) -> int:
+        print(f"says {word}", flush=True)
+        return agree(word)
+
+    control = Control(agree=told_agree, notice=StopNotice(notice))
+    with control.listening():
+        assert control.word() == Word.GO_ON
+        print("updated", flush=True)
+        if index == 1:
+            wait_for_a_batch(control)
+        print("hears", control.word().name, control.reason, flush=True)
+    jax.distributed.shutdown()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
