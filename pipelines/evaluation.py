@@ -1,5 +1,6 @@
 """What is measured, exported and shown: evaluations of every phase, exports and scores of three, one report."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 from marin_dag.step import Step
@@ -115,11 +116,17 @@ def _opening(scale: Scale, corpus: Corpus) -> tuple[str, str]:
 
 
 def stages_of(documents: Step) -> dict[str, Step]:
-    """The steps above a source's clean documents that left documents themselves, first to last."""
-    found = {}
+    """The steps above a source's clean documents that left documents themselves, first to last; the second of a kind
+    is called so: "filter", "filter 2"."""
+    chain: list[Step] = []
     step = documents
     while step.kind.name in STAGE_OF_KIND:
-        found[STAGE_OF_KIND[step.kind.name]] = step
-        above = [item.step for field, item in step.inputs if field in ("documents", "download")]
-        step = above[0]
-    return dict(reversed(found.items()))
+        chain.insert(0, step)
+        step = next(item.step for field, item in step.inputs if field in ("documents", "download"))
+    found: dict[str, Step] = {}
+    seen: Counter[str] = Counter()
+    for step in chain:
+        stage = STAGE_OF_KIND[step.kind.name]
+        seen[stage] += 1
+        found[stage if seen[stage] == 1 else f"{stage} {seen[stage]}"] = step
+    return found

@@ -41,6 +41,7 @@ def _phase(leg: Leg, *, is_main: bool) -> Phase:
         name=leg.name,
         parent=leg.parent,
         is_main=is_main,
+        start_step=leg.begin_step,
         step=settings.until_step,
         start_tokens=leg.begin_tokens,
         consumed_tokens=leg.end_tokens,

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
 from marin_dag.step import Input, StepContext, step
 from runtime.data.mixture import MixtureSchedule
 from steps.decontaminate import DecontaminateResult
+from steps.dedup_spans import DedupSpansResult
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult
 from steps.hf_export import HfExportResult
@@ -19,9 +20,13 @@ from steps.train_phase import TrainPhaseResult
 if TYPE_CHECKING:
     from runtime.data.consumption import Consumption
     from runtime.report.contents import Evaluation, Export, Filling, Node, Phase, Report, Score, SourceCurve, Stage
+    from runtime.report.draws import Draws
 
 PAGE_FILE, SUMMARY_FILE = "report.html", "summary.json"
-Stage_ = Literal["extract", "filter", "dedup", "decontaminate"]
+StageName = Annotated[
+    str, StringConstraints(pattern=r"^(extract|filter|dedup|dedup spans|decontaminate)( ([2-9]|[1-9]\d+))?$")
+]
+"""A kind of step, and its number among those of its kind if it is not the first: "filter", "filter 2"."""
 
 
 class GraphNode(BaseModel, frozen=True, extra="forbid"):
@@ -63,8 +68,8 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     exports: dict[str, Input[HfExportResult]]
     scores: dict[str, Input[LmEvalResult]]
     """By the name of the export."""
-    sources: dict[str, dict[Stage_, Input[DocumentsResult]]]
-    """Source -> stage -> what that stage left of it, in the order of the stages."""
+    sources: dict[str, dict[StageName, Input[DocumentsResult]]]
+    """Source -> stage -> what that stage left of it, in the order in which the documents went through them."""
     caches: dict[str, Input[TokenizeResult]]
     graph: tuple[GraphNode, ...]
     samples_per_reason: int = Field(default=3, ge=0)
@@ -142,7 +147,8 @@ def contents_of(config: ReportConfig) -> "Report":
         Cache(name, found.num_train_tokens, found.num_validation_tokens, found.num_train_bytes)
         for name, found in sorted((_label(config, name), source.result) for name, source in config.caches.items())
     )
-    phases = _phases(config)
+    draws = _draws(config)
+    phases = _phases(config, draws)
     return Report(
         title=config.title,
         introduction=config.introduction,
@@ -153,7 +159,7 @@ def contents_of(config: ReportConfig) -> "Report":
         stages=_stages(config),
         caches=caches,
         graph=_graph(config),
-        consumption=_consumption(config, phases),
+        consumption=_consumption(config, phases, draws),
         source_curves=_source_curves(config),
         fillings=_fillings(config, phases),
     )
@@ -188,36 +194,35 @@ def _labelled(config: ReportConfig, values: dict[str, float]) -> dict[str, float
     return {_label(config, source): value for source, value in values.items()}
 
 
-def _consumption(config: ReportConfig, phases: "Sequence[Phase]") -> "Consumption | None":
-    """What each phase takes from each source on its own way from the start of the run.
+def _draws(config: ReportConfig) -> "dict[str, Draws]":
+    from runtime.report.draws import read_draws
+
+    return {name: read_draws(phase.join(phase.result.source_losses)) for name, phase in config.phases.items()}
+
+
+def _consumption(config: ReportConfig, phases: "Sequence[Phase]", draws: "dict[str, Draws]") -> "Consumption | None":
+    """What each phase took from each source on its own way from the start of the run, as its log of draws has it.
 
     Findings are of the whole ways: one to the end of the main line, and one to the end of each branch.
     """
-    from runtime.data.consumption import Consumption, Finding, Leg, SourceUse, consumption
+    from runtime.data.consumption import Consumption, Finding, SourceUse, tallied
 
-    by_name = {phase.name: phase for phase in phases}
-    if not config.caches or any(name not in config.mixtures for name in by_name):
+    if not config.caches:
         return None
+    by_name = {phase.name: phase for phase in phases}
     num_tokens = {name: cache.result.num_train_tokens for name, cache in config.caches.items()}
     first = phases[0].curve
     sequence_length = int(first.consumed_tokens[0]) // int(first.global_batch_size[0])
-
-    def leg(phase: "Phase") -> Leg:
-        return Leg(
-            name=phase.name,
-            start_step=int(phase.curve.step[0]) - 1,
-            until_step=phase.step,
-            global_batch_size=int(phase.curve.global_batch_size[0]),
-            mixture=config.mixtures[phase.name],
-        )
-
     uses: list[SourceUse] = []
     findings: dict[tuple[type, str], Finding] = {}
     for phase in phases:
         way = [phase]
         while way[0].parent is not None:
             way.insert(0, by_name[way[0].parent])
-        found = consumption([leg(item) for item in way], num_tokens=num_tokens, sequence_length=sequence_length)
+        # A branch may leave its parent before the end of it, so the parent's leg ends where the branch begins.
+        ends = [later.start_step for later in way[1:]] + [phase.step]
+        legs = [(leg.name, draws[phase.name].between(leg.start_step, end)) for leg, end in zip(way, ends, strict=True)]
+        found = tallied(legs, num_tokens=num_tokens, sequence_length=sequence_length)
         uses += [
             dataclasses.replace(use, source=_label(config, use.source)) for use in found.uses if use.leg == phase.name
         ]
@@ -240,8 +245,9 @@ def _order(config: ReportConfig) -> list[str]:
     return order
 
 
-def _phases(config: ReportConfig) -> "tuple[Phase, ...]":
-    from runtime.report.contents import Change, MixtureSpan, Phase, start_tokens_of
+def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ...]":
+    from runtime.report.contents import Change, Phase, start_tokens_of
+    from runtime.report.draws import drawn_spans
     from runtime.report.readings import own_rows, read_curve
 
     order = _order(config)
@@ -251,21 +257,23 @@ def _phases(config: ReportConfig) -> "tuple[Phase, ...]":
     for name in order:
         result, parent = config.phases[name].result, config.parents.get(name)
         own = own_rows(curves[name], curves[parent] if parent else None)
-        segments = config.mixtures[name].segments if name in config.mixtures else ()
+        # Updates that the skip rule left out have no row, so the first row may come later than the phase began.
+        start_step = min(int(own.step[0]) - 1, config.phases[parent].result.step if parent else 0)
+        mixture = config.mixtures.get(name)
+        spans = () if mixture is None else drawn_spans(draws[name], mixture, start_step, result.step)
         made.append(
             Phase(
                 name=name,
                 parent=parent,
                 is_main=name in config.main_line,
+                start_step=start_step,
                 step=result.step,
                 start_tokens=start_tokens_of(own, curves[parent] if parent else None),
                 consumed_tokens=result.consumed_tokens,
                 final_loss=result.final_loss,
                 has_average=result.has_average,
                 curve=own,
-                mixture=tuple(
-                    MixtureSpan(segment.start_step, _labelled(config, segment.shares())) for segment in segments
-                ),
+                mixture=tuple(dataclasses.replace(span, shares=_labelled(config, dict(span.shares))) for span in spans),
                 changes=tuple(Change(item.field, item.before, item.after) for item in config.recipe.get(name, ())),
                 same_as=named.get(config.phases[name].key),
                 fork_of=config.forks.get(name),
@@ -343,7 +351,10 @@ def _stages(config: ReportConfig) -> "tuple[Stage, ...]":
             samples = read_samples(found.join(path), config.samples_per_reason) if path else ()
             hits = result.hits_by_task if isinstance(result, DecontaminateResult) else {}
             counts = (result.num_documents, result.num_bytes, result.dropped, result.dropped_bytes)
-            made.append(Stage(source, stage, *counts, samples, hits))
+            edits = (0, 0)
+            if isinstance(result, DedupSpansResult):
+                edits = result.num_edited, result.num_sentences_removed
+            made.append(Stage(source, stage, *counts, samples, hits, *edits))
     return tuple(made)
 
 

@@ -1,8 +1,8 @@
-"""Consumption: what a run will take from each source, before anything trains; plain numbers without JAX.
+"""Consumption: what a run takes from each source, before anything trains or afterwards; plain numbers without JAX.
 
-Exact where the loader is exact: shares are fractions of whole sequences, and a run of a million steps costs
+Before, exact where the loader is exact: shares are fractions of whole sequences, and a run of a million steps costs
 as little to sum up as one of ten. Under a mixing policy that learns nobody knows the shares in advance; there the
-figures are those of the mixture as it is written.
+figures are those of the mixture as it is written. Afterwards the log of draws knows: `tallied` sums that up.
 """
 
 import math
@@ -79,10 +79,9 @@ class NeverDrawn:
     num_sequences: float
 
     def __str__(self) -> str:
-        return (
-            f"mixture: {self.source!r} is owed {self.num_sequences:.3g} sequences in the whole run, so it is never "
-            "drawn; raise its weight or leave it out."
-        )
+        owed = f"is owed {self.num_sequences:.3g} sequences in the whole run, so it is never drawn"
+        said = owed if self.num_sequences else "was never drawn, in the whole run"
+        return f"mixture: {self.source!r} {said}; raise its weight or leave it out."
 
 
 @dataclass(frozen=True)
@@ -133,19 +132,36 @@ def consumption(
         max_epochs: Reading a source more often than this is a finding.
         drawn_before: Sequences that were drawn from each source before the first leg; none if left out.
     """
+    return tallied(
+        [(leg.name, _sequences(leg, num_tokens, sequence_length)) for leg in legs],
+        num_tokens=num_tokens,
+        sequence_length=sequence_length,
+        max_epochs=max_epochs,
+        drawn_before=drawn_before,
+    )
+
+
+def tallied(
+    legs: Sequence[tuple[str, Mapping[str, Fraction | int]]],
+    *,
+    num_tokens: Mapping[str, int],
+    sequence_length: int,
+    max_epochs: float = MANY_EPOCHS,
+    drawn_before: Mapping[str, int] | None = None,
+) -> Consumption:
+    """`consumption` of legs by name and sequences: of each source that a leg could draw from, what it took, or 0."""
     drawn = {source: Fraction(count) for source, count in (drawn_before or {}).items()}
     named: set[str] = set()
     passed: dict[str, str] = {}
     uses: list[SourceUse] = []
-    for leg in legs:
-        sequences = _sequences(leg, num_tokens, sequence_length)
+    for name, sequences in legs:
         for source in sorted(sequences):
             named.add(source)
             drawn[source] = drawn.get(source, Fraction(0)) + sequences[source]
             epochs = _epochs(drawn[source], num_tokens.get(source, 0), sequence_length)
-            uses.append(SourceUse(leg.name, source, round(sequences[source] * sequence_length), epochs))
+            uses.append(SourceUse(name, source, round(sequences[source] * sequence_length), epochs))
             if epochs > max_epochs:
-                passed.setdefault(source, leg.name)
+                passed.setdefault(source, name)
     findings: list[Finding] = []
     for source, sequences_drawn in sorted((source, drawn[source]) for source in named):
         if source not in num_tokens:

@@ -89,6 +89,8 @@ class Phase:
     name: str
     parent: str | None
     is_main: bool
+    start_step: int
+    """Finished updates before its first one."""
     step: int
     start_tokens: int
     """Tokens consumed before its first update."""
@@ -277,6 +279,10 @@ class Stage:
     samples: tuple[Sample, ...] = ()
     hits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Overlaps with evaluation items, by task; a document may have several, or be kept all the same."""
+    num_edited: int = 0
+    """Documents that lost sentences and stayed."""
+    num_sentences_removed: int = 0
+    """Of those."""
 
 
 @dataclasses.dataclass(frozen=True)

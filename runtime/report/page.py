@@ -23,6 +23,7 @@ from runtime.report.sections import (
     caches_table,
     domains_table,
     dropped_details,
+    edits_list,
     exports_table,
     forks_table,
     hits_table,
@@ -346,6 +347,7 @@ def _filtered(report: Report) -> Markup:
         figure(functools.partial(kept_documents, report.stages), caption),
         element("ul", *items, class_="keys"),
         stages_table(report),
+        edits_list(report),
         rules_table(report),
         hits_table(report),
     ]

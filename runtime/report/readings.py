@@ -1,10 +1,12 @@
 """Readings: the files of other steps that the report shows, as its plain values."""
 
 import json
+from collections.abc import Sequence
 from itertools import islice
 
 import fsspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -17,6 +19,24 @@ class ReadingError(ValueError):
     """A file that the report reads is not what it should be."""
 
 
+def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pa.Table:
+    """Columns of a Parquet file that a phase wrote; the `optional` ones where it has them.
+
+    Raises:
+        ReadingError: a column is missing.
+    """
+    with fsspec.open(path, "rb") as file:
+        parquet = pq.ParquetFile(file)
+        there = parquet.schema_arrow.names
+        missing = [name for name in columns if name not in there]
+        if missing:
+            raise ReadingError(
+                f"{path}: has no column {', '.join(missing)}; it is not the log of a phase, or of another version. "
+                "Train the phase again."
+            )
+        return parquet.read(columns=[*columns, *(name for name in optional if name in there)])
+
+
 def read_curve(path: str) -> Curve:
     """Rows of a `metrics.parquet`, without those of updates that the skip rule left out.
 
@@ -25,15 +45,7 @@ def read_curve(path: str) -> Curve:
         ValueError: a value is not finite, or rows are out of order.
     """
     columns = ("step", "consumed_tokens", "loss", "learning_rate", "global_batch_size")
-    with fsspec.open(path, "rb") as file:
-        parquet = pq.ParquetFile(file)
-        missing = [name for name in columns if name not in parquet.schema_arrow.names]
-        if missing:
-            raise ReadingError(
-                f"{path}: has no column {', '.join(missing)}; it is not the metrics of a phase, or of another version. "
-                "Train the phase again."
-            )
-        table = parquet.read()
+    table = read_columns(path, columns, optional=("is_skipped",))
     if "is_skipped" in table.column_names:  # tables from before there was a skip rule have none
         table = table.filter(pc.equal(table.column("is_skipped"), 0))
     values = {name: table.column(name).to_numpy() for name in columns}
@@ -46,13 +58,7 @@ def read_num_targets(path: str, *, after_tokens: int) -> int:
     Raises:
         ReadingError: a column is missing.
     """
-    columns = ["consumed_tokens", "num_targets"]
-    with fsspec.open(path, "rb") as file:
-        parquet = pq.ParquetFile(file)
-        missing = [name for name in columns if name not in parquet.schema_arrow.names]
-        if missing:
-            raise ReadingError(f"{path}: has no column {', '.join(missing)}; train the phase again.")
-        table = parquet.read(columns=columns)
+    table = read_columns(path, ("consumed_tokens", "num_targets"))
     own = table.filter(pc.greater(table.column("consumed_tokens"), after_tokens))
     return int(pc.sum(own.column("num_targets")).as_py() or 0)
 
@@ -65,13 +71,7 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
     Raises:
         ReadingError: a column is missing.
     """
-    columns = ("step", "source", "num_targets", "loss_sum")
-    with fsspec.open(path, "rb") as file:
-        parquet = pq.ParquetFile(file)
-        missing = [name for name in columns if name not in parquet.schema_arrow.names]
-        if missing:
-            raise ReadingError(f"{path}: has no column {', '.join(missing)}; train the phase again.")
-        table = parquet.read(columns=list(columns))
+    table = read_columns(path, ("step", "source", "num_targets", "loss_sum"))
     names = np.asarray(table.column("source").to_pylist())
     step, targets, total = (table.column(name).to_numpy() for name in ("step", "num_targets", "loss_sum"))
     seen = (targets > 0) & np.isfinite(total)

@@ -50,7 +50,7 @@ def main_bands(report: Report) -> list[Band]:
     for phase in report.main_line:
         tip = (
             f"{phase.name}: {tokens_tip(phase.start_tokens, phase.consumed_tokens)}, "
-            f"steps {phase.curve.step[0]:,} to {phase.step:,}, final loss {phase.final_loss:.3f}"
+            f"steps {phase.start_step + 1:,} to {phase.step:,}, final loss {phase.final_loss:.3f}"
         )
         found.append(Band(phase.name, phase.start_tokens, phase.consumed_tokens, tip))
     return found
@@ -73,7 +73,7 @@ def mixture_stretches(phases: Sequence[Phase]) -> list[MixtureStretch]:
     found: list[MixtureStretch] = []
     for phase in phases:
         # The update that follows `step` finished ones is the row with step + 1.
-        steps = np.concatenate([[phase.curve.step[0] - 1], phase.curve.step])
+        steps = np.concatenate([[phase.start_step], phase.curve.step])
         tokens = np.concatenate([[phase.start_tokens], phase.curve.consumed_tokens])
         ends = [span.start_step for span in phase.mixture[1:]] + [int(steps[-1])]
         for span, end in zip(phase.mixture, ends, strict=True):

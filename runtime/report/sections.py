@@ -37,14 +37,14 @@ def phases_table(report: Report) -> Markup:
     for phase in report.phases:
         curve = phase.curve
         sizes = sorted({int(size) for size in curve.global_batch_size})
-        num_skipped = phase.step + 1 - int(curve.step[0]) - len(curve.step)
+        num_skipped = phase.step - phase.start_step - len(curve.step)
         skipped = f" ({num_skipped:,} skipped)" if num_skipped else ""
         rates = f"{rate_label(float(curve.learning_rate[0]))} → {rate_label(float(curve.learning_rate[-1]))}"
         rows.append(
             [
                 phase_name(phase),
                 phase.parent or Cell("scratch", is_quiet=True),
-                f"{curve.step[0]:,} – {phase.step:,}{skipped}",
+                f"{phase.start_step + 1:,} – {phase.step:,}{skipped}",
                 f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
                 ", ".join(f"{size:,}" for size in sizes),
                 rates,
@@ -68,7 +68,8 @@ def mixture_table(report: Report) -> Markup:
 
 
 def reading_table(report: Report) -> Markup:
-    """How often the main line has read each source by the end of each phase, and the tokens that it took of it."""
+    """How often the main line has read each source by the end of each phase, and the tokens that it took of it: as its
+    log of draws counts them, whatever its mixture had said."""
     if report.consumption is None:
         return Markup()
     uses = {(use.source, use.leg): use for use in report.consumption.uses}
@@ -86,7 +87,7 @@ def reading_table(report: Report) -> Markup:
     said = [element("ul", *[element("li", str(finding)) for finding in report.consumption.findings])]
     return joined(
         [
-            table(columns, rows, "Times that a source was read by the end of each phase (tokens taken in the phase)"),
+            table(columns, rows, "Times that a source was read by the end of each phase (tokens drawn in the phase)"),
             *(said if report.consumption.findings else []),
         ]
     )
@@ -224,6 +225,17 @@ def stages_table(report: Report) -> Markup:
         )
         last = stage.source
     return table(columns, rows, "Documents by source and stage")
+
+
+def edits_list(report: Report) -> Markup:
+    """What was taken out of documents that stayed, by source and stage."""
+    said = [
+        f"{stage.source}, {stage.stage}: {counted(stage.num_edited, 'document')} lost "
+        f"{counted(stage.num_sentences_removed, 'sentence')} and stayed."
+        for stage in report.stages
+        if stage.num_edited
+    ]
+    return element("ul", *[element("li", line) for line in said]) if said else Markup()
 
 
 def rules_table(report: Report) -> Markup:

@@ -57,7 +57,7 @@ def _pieces(report: Report, curve: SourceCurve) -> list[tuple[np.ndarray, np.nda
     pieces = []
     whole = float(report.main_line[-1].consumed_tokens)
     for phase in report.main_line:
-        rows = (curve.step >= phase.curve.step[0]) & (curve.step <= phase.step)
+        rows = (curve.step > phase.start_step) & (curve.step <= phase.step)
         if not rows.any():
             continue
         tokens = np.interp(curve.step[rows], phase.curve.step, phase.curve.consumed_tokens)

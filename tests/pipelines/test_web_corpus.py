@@ -3,12 +3,15 @@
 import argparse
 import io
 import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from marin_dag.graph import Graph
+from marin_dag.inputs import replace_inputs
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.records import Records
@@ -16,6 +19,10 @@ from marin_dag.run import Run
 from marin_dag.store import open_store
 from pipelines import web_corpus
 from pipelines.evaluation import stages_of
+from pipelines.reporting import graph_of, with_report
+from runtime.report.markup import escaped
+from steps.report import ReportConfig, report
+from tests.steps.report_inputs import phase
 
 
 def built(*argv):
@@ -26,7 +33,7 @@ def built(*argv):
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """What each step up to the page of drops gives for the crawl of its own making; and the folder of the runs."""
+    """What each step up to the page of drops gives for the crawl of its own making; where the page is; the prefix."""
     prefix = tmp_path_factory.mktemp("runs")
     steps = {step.name: step for step in built().steps}
     wanted = Graph([steps["drops"]]).steps
@@ -34,7 +41,7 @@ def results(tmp_path_factory):
     display = LineDisplay(Console(file=told), Console(file=told))
     assert Run(wanted, store, LocalBackend(), display, command="").run() == 0, told.getvalue()
     records = {step.name: Records(store).get(step.key) for step in wanted}
-    return {name: record.result for name, record in records.items()}, prefix / records["drops"].output_path
+    return {name: record.result for name, record in records.items()}, prefix / records["drops"].output_path, prefix
 
 
 def test_each_step_finds_in_the_crawl_what_it_is_there_for(results):
@@ -50,7 +57,7 @@ def test_each_step_finds_in_the_crawl_what_it_is_there_for(results):
 
 
 def test_the_page_of_drops_adds_up_and_shows_samples(results):
-    found, folder = results
+    found, folder, _ = results
     lines = (Path(folder) / found["drops"]["table"]).read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     steps = {row[0]: row for row in rows if len(row) == 6}
@@ -79,9 +86,55 @@ def test_own_crawls_evaluation_sets_and_wanted_texts_take_the_place_of_its_own(t
     assert pinned["evaluation_items"].kind.name == "evaluation_items"
 
 
-def test_the_report_of_a_run_would_show_every_kind_of_step():
-    (clean,) = (step for step in built().steps if step.name == "decontaminate")
-    assert list(stages_of(clean)) == ["extract", "filter", "dedup", "dedup spans", "decontaminate"]
+def test_the_report_shows_every_step_of_the_chain_and_what_each_of_two_filters_dropped(results, tmp_path):
+    found, _, prefix = results
+    steps = {step.name: step for step in built().steps}
+    stages = stages_of(steps["decontaminate"])
+    assert {stage: step.name for stage, step in stages.items()} == {
+        "extract": "extract",
+        "filter": "filter/rules",
+        "filter 2": "filter/quality",
+        "dedup": "dedup",
+        "dedup spans": "dedup/spans",
+        "decontaminate": "decontaminate",
+    }
+    train = steps["train"]
+    shown = [train, *stages.values()]
+    config = ReportConfig(
+        title="A crawl",
+        introduction="What became of it.",
+        main_line=("train",),
+        phases={"train": train},
+        parents={},
+        mixtures={"train": train.config.mixture},
+        recipe={},
+        evaluations={},
+        exports={},
+        scores={},
+        sources={"web": stages},
+        caches={},
+        graph=with_report(graph_of(shown), "report", shown),
+    )
+    assert {item.step.name for _, item in report("report", config).inputs} == {step.name for step in shown}
+
+    def bound(item):
+        if item.name == "train":
+            return phase(tmp_path, "train", 1, 20, drawn={"web": 4}, batch=4)
+        record = Records(open_store(str(prefix))).get(item.key)
+        result = item.step.kind.result_type.model_validate(record.result)
+        return item.bound(path=str(prefix / record.output_path), result=result)
+
+    context = SimpleNamespace(output_path=str(tmp_path / "page"), log=logging.getLogger("test"), name="report")
+    made = report.function(replace_inputs(config, bound), context)
+    page = (tmp_path / "page" / made.page).read_text()
+    for name, stage in (("filter/rules", "filter"), ("filter/quality", "filter 2"), ("dedup", "dedup")):
+        dropped = sum(found[name]["dropped"].values())
+        assert f"web, {stage}: {dropped} documents dropped" in page
+    edited, sentences = (found["dedup/spans"][field] for field in ("num_edited", "num_sentences_removed"))
+    assert f"web, dedup spans: {edited} documents lost {sentences} sentences and stayed." in page
+    for step in stages.values():
+        for reason in found[step.name]["dropped"]:
+            assert escaped(reason) in page
 
 
 def test_the_model_begins_to_read_while_the_rest_is_tokenized():

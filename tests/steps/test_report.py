@@ -5,15 +5,11 @@ import logging
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from marin_dag.step import Input
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task_score import TaskScore
-from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from steps.decontaminate import DecontaminateResult
 from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult
@@ -21,41 +17,7 @@ from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.report import GraphNode, RecipeChange, ReportConfig, contents_of, refuse_unknown_names, report
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseResult
-
-
-def made(folder, name, result):
-    path = folder / name
-    path.mkdir(parents=True, exist_ok=True)
-    return Input(None, name=f"label of {name}", digest=f"{abs(hash_of(name)):016x}" * 4, path=str(path), result=result)
-
-
-def hash_of(name):
-    return sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**60
-
-
-def phase(folder, name, first, last, tokens_before=0, batch=8):
-    steps = np.arange(first, last + 1)
-    tokens = tokens_before + batch * 256 * np.arange(1, len(steps) + 1)
-    columns = {
-        "step": steps, "consumed_tokens": tokens, "loss": 5 - 0.01 * steps, "z_loss": 0.0 * steps,
-        "num_targets": batch * 250 + 0 * steps,
-        "learning_rate": 1e-3 + 0.0 * steps, "global_batch_size": np.full(len(steps), batch),
-    }  # fmt: skip
-    result = TrainPhaseResult(
-        step=last, consumed_tokens=int(tokens[-1]), checkpoint="checkpoint", metrics="metrics.parquet",
-        final_loss=5 - 0.01 * last, has_average=name != "kestrel",
-    )  # fmt: skip
-    found = made(folder, name, result)
-    pq.write_table(pa.table(columns), f"{found.path}/metrics.parquet")
-    table = SourceLossesTable()
-    for step in range(1, last + 1):
-        table.append(
-            SourceLosses(step, source, source, 0.5, batch, batch * 255, loss * batch * 255)
-            for source, loss in (("code", 2.0), ("web", 5 - 0.01 * step))
-        )
-    (folder / name / "source_losses.parquet").write_bytes(table.to_parquet())
-    return found
+from tests.steps.report_inputs import made, phase
 
 
 def evaluation(folder, name, averaged=None):
@@ -170,18 +132,49 @@ def test_sources_are_called_what_a_person_calls_them(tmp_path):
     assert set(contents.phases[0].mixture[0].shares) == {"My notes", "code"}
 
 
-def test_each_phase_says_how_often_it_has_read_a_source_on_its_way(tmp_path):
-    mixtures = {name: MixtureSchedule.constant({"web": 1.0}) for name in ("kestrel", "ocelot", "spoonbill")}
-    contents = contents_of(example(tmp_path, mixtures=mixtures))
-    # The cache holds 2,000 tokens: seven sequences of 256.
-    taken = {use.leg: (use.num_tokens, round(use.epochs, 6)) for use in contents.consumption.uses}
-    assert taken == {
-        "kestrel": (40 * 8 * 256, round(40 * 8 / 7, 6)),
-        "ocelot": (20 * 24 * 256, round((40 * 8 + 20 * 24) / 7, 6)),
-        "spoonbill": (10 * 24 * 256, round((40 * 8 + 30 * 24) / 7, 6)),
+def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of_draws(tmp_path):
+    """The mixture says three of four from the web; a policy drew otherwise, and code beyond its limit."""
+    tokens = 40 * 8 * 256
+    tail = tokens + 20 * 24 * 256
+    drew = {"kestrel": {"web": 7, "code": 1}, "ocelot": {"web": 4, "code": 20}, "spoonbill": {"web": 24, "code": 0}}
+    on_the_way = [(40, drew["kestrel"]), (50, drew["ocelot"])]  # spoonbill leaves ocelot before the end of it
+    phases = {
+        "kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=drew["kestrel"]),
+        "ocelot": phase(tmp_path, "ocelot", 41, 60, tokens, 24, drawn=drew["ocelot"], batches=on_the_way[:1]),
+        "spoonbill": phase(tmp_path, "spoonbill", 51, 70, tail, 24, drawn=drew["spoonbill"], batches=on_the_way),
     }
-    assert [str(finding).split(" (")[0] for finding in contents.consumption.findings] == [
-        "mixture: 'web' is read 114.29 times in all"
+    caches = example(tmp_path / "other").caches
+    code = caches["web"].result.model_copy(update={"num_train_tokens": 100 * 256})
+    web = code.model_copy(update={"num_train_tokens": 1_000 * 256 + 255})
+    caches = {"web": made(tmp_path, "tokenize/web", web), "code": made(tmp_path, "tokenize/code", code)}
+    contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches))
+    taken = {(use.leg, use.source): (use.num_tokens // 256, use.epochs) for use in contents.consumption.uses}
+    assert taken == {
+        ("kestrel", "web"): (280, 0.28),
+        ("kestrel", "code"): (40, 0.4),
+        ("ocelot", "web"): (80, 0.36),
+        ("ocelot", "code"): (400, 4.4),
+        ("spoonbill", "web"): (480, 0.28 + 0.04 + 0.48),
+        ("spoonbill", "code"): (0, 2.4),
+    }
+    assert [str(finding) for finding in contents.consumption.findings] == [
+        "mixture: 'code' is read 4.40 times in all (limit 4, passed in ocelot); lower its weight, or raise the limit "
+        "if the repetition is meant."
+    ]
+    kestrel, ocelot, _ = contents.phases
+    assert [span.shares for span in kestrel.mixture] == [{"code": 0.125, "web": 0.875}]
+    assert [span.shares for span in ocelot.mixture] == [{"code": 20 / 24, "web": 4 / 24}]
+
+
+def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(tmp_path):
+    drawn = {"web": 8, "code": 0}
+    phases = {"kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=drawn)}
+    caches = {name: made(tmp_path, f"tokenize/{name}", example(tmp_path / "other").caches["web"].result.model_copy(
+        update={"num_train_tokens": 400 * 256})) for name in ("web", "code")}  # fmt: skip
+    fields = {"main_line": ("kestrel",), "parents": {}, "recipe": {}, "exports": {}, "scores": {}, "evaluations": {}}
+    contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches, graph=(), **fields))
+    assert [str(finding) for finding in contents.consumption.findings] == [
+        "mixture: 'code' was never drawn, in the whole run; raise its weight or leave it out."
     ]
 
 

@@ -103,8 +103,8 @@ def _phases() -> tuple[Phase, ...]:
                 Change("mixture", "web", ", ".join(f"{source} {share:.0%}" for source, share in mixture.items())),
             )
         made[name] = Phase(
-            name, parent, number < 6, until, before.consumed_tokens if before else 0, int(curve.consumed_tokens[-1]),
-            float(curve.loss[-16:].mean()), has_average, curve, tuple(spans), changes,
+            name, parent, number < 6, before.step if before else 0, until, before.consumed_tokens if before else 0,
+            int(curve.consumed_tokens[-1]), float(curve.loss[-16:].mean()), has_average, curve, tuple(spans), changes,
         )  # fmt: skip
     return tuple(made.values())
 

@@ -29,7 +29,7 @@ def test_a_loss_that_is_no_number_is_refused_with_its_row_and_step(wrong):
 
 def test_a_final_loss_that_is_no_number_is_refused_with_its_phase():
     with pytest.raises(ValueError, match=r"phases\['kestrel'\]\.final_loss is nan.*fork it"):
-        Phase("kestrel", None, True, 4, 0, 8192, math.nan, False, curve())
+        Phase("kestrel", None, True, 0, 4, 0, 8192, math.nan, False, curve())
 
 
 def test_bits_per_byte_that_are_no_number_are_refused_with_phase_and_domain():
@@ -77,7 +77,7 @@ def test_a_phase_without_parent_begins_before_its_first_batch():
 
 def test_a_phase_that_consumes_nothing_is_refused():
     with pytest.raises(ValueError, match="begins at 9000 tokens and ends at 8192"):
-        Phase("kestrel", None, True, 4, 9_000, 8192, 3.0, False, curve())
+        Phase("kestrel", None, True, 0, 4, 9_000, 8192, 3.0, False, curve())
 
 
 def test_a_parent_that_is_not_there_is_refused(report, example):

@@ -1,0 +1,87 @@
+"""What was drawn, by the log: the mixture's own shares where an allotment followed them, and counts where none did."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runtime.data.allocation import allocate, drawn, integer_weights
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from runtime.report.draws import drawn_spans, read_draws
+from runtime.report.readings import ReadingError
+from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
+
+MIXTURE = MixtureSchedule(
+    (MixtureSegment(0, {"web": 12.0, "code": 1.0}), MixtureSegment(60, {"web": 5.0, "code": 2.0, "math": 0.3}))
+)
+
+
+def log_of(path, counts_of):
+    """A log of 100 updates of 16 sequences; the function says the counts of the update after a step."""
+    table = SourceLossesTable()
+    for step in range(100):
+        shares = MIXTURE.shares_at(step)
+        counts = counts_of(step, integer_weights(shares))
+        table.append(
+            SourceLosses(step + 1, name, f"digest of {name}", shares[name], counts.get(name, 0), 0, 0.0)
+            for name in sorted(shares)
+        )
+    path.write_bytes(table.to_parquet())
+    return read_draws(str(path)), table
+
+
+@pytest.fixture
+def allotted(tmp_path):
+    carry = {}
+
+    def counts(step, weights):
+        nonlocal carry
+        found, carry = allocate(weights, carry, 16)
+        return found
+
+    return log_of(tmp_path / "source_losses.parquet", counts)
+
+
+def test_counts_between_two_steps_are_those_of_the_updates_after_the_one_and_up_to_the_other(allotted):
+    draws, table = allotted
+    expected = dict.fromkeys(("web", "code", "math"), 0)
+    for index in range(len(table)):
+        row = table[index]
+        if 50 < row.step <= 70:
+            expected[row.source] += row.num_sequences
+    assert draws.between(50, 70) == expected
+    assert draws.between(0, 60) == {name: sum(draws.between(step, step + 1)[name] for step in range(60))
+                                    for name in ("web", "code")}  # fmt: skip
+    assert draws.between(70, 70) == {} == draws.between(100, 200)
+
+
+def test_an_allotment_is_shown_as_the_mixture_is_written(allotted):
+    spans = drawn_spans(allotted[0], MIXTURE, 0, 100)
+    assert [(span.start_step, span.shares) for span in spans] == [
+        (segment.start_step, segment.shares()) for segment in MIXTURE.segments
+    ]
+    (later,) = drawn_spans(allotted[0], MIXTURE, 80, 100)
+    assert (later.start_step, later.shares) == (60, MIXTURE.shares_at(60))
+
+
+def test_what_a_policy_chose_is_shown_as_it_was_counted(tmp_path):
+    draws, _ = log_of(tmp_path / "even.parquet", lambda step, weights: {"web": 8, "code": 8})
+    first, second = drawn_spans(draws, MIXTURE, 0, 100)
+    assert first.shares == {"web": 0.5, "code": 0.5}
+    assert second.shares == {"web": 0.5, "code": 0.5, "math": 0.0}
+
+    def at_random(step, weights):
+        return drawn(weights, seed=0, step=step, num_draws=16)
+
+    draws, _ = log_of(tmp_path / "drawn.parquet", at_random)
+    first, _ = drawn_spans(draws, MIXTURE, 0, 100)
+    code = sum(at_random(step, integer_weights(MIXTURE.shares_at(step)))["code"] for step in range(60))
+    assert first.shares["code"] == code / 960 != MIXTURE.shares_at(0)["code"]
+    assert np.isclose(first.shares["code"], 1 / 13, atol=0.03)
+
+
+def test_a_table_that_is_no_log_of_draws_is_named(tmp_path):
+    path = tmp_path / "source_losses.parquet"
+    pq.write_table(pa.table({"step": [1]}), path)
+    with pytest.raises(ReadingError, match=r"has no column source, share, num_sequences; .* Train the phase again"):
+        read_draws(str(path))
