@@ -47,7 +47,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     from runtime.data.cache import TokenCache
     from runtime.evaluation.bits_per_byte import BitsPerByte, bits_per_byte, held_out_windows, macro_average
     from runtime.evaluation.trained_model import TrainedModel
-    from runtime.kernels.choice import default_kernels
+    from runtime.kernels.choice import KernelShape, default_kernels, described_blocks
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import join_hosts
     from runtime.parallel.mesh import num_batch_parts, platform, whole_mesh
@@ -68,6 +68,21 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     sequence_length = model.description.sequence_length
     kernels = default_kernels(platform(mesh), sequence_length=sequence_length)
+    shape = KernelShape(
+        device_kind=str(mesh.devices.flat[0].device_kind),
+        head_dim=model.description.config.head_dim,
+        stretch=sequence_length,
+        first_row=0,
+        hidden_size=model.description.config.hidden_size,
+        vocab_size=model.description.config.vocab_size,
+        num_tokens=windows_per_batch * sequence_length // mesh.size,
+        item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
+    )
+    blocks = described_blocks(kernels.attention, kernels.loss, shape)
+    context.log.info(
+        "%d windows a batch on %d devices; attention %s: %s; loss %s: %s",
+        *(windows_per_batch, mesh.size, kernels.attention, blocks["attention"], kernels.loss, blocks["loss"]),
+    )
     eval_step = build_eval_step(
         model.description.config,
         model.description.rope,
