@@ -20,10 +20,10 @@ from runtime.cost.compiler import NoCompilerError, cache_folder, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, Roofline, flops_of, roofline_of, wire_bytes
+from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.training.timeline import Leg
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
-EVAL_SEQUENCES_A_CHIP = 4
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its torus axis (both directions of a ring).",
@@ -81,7 +81,7 @@ def request_of(phase: Step, step: str) -> Request:
         num_slices=resources.num_slices,
         model=config.model,
         sequence_length=config.sequence_length,
-        global_batch_size=config.global_batch_size if step == "train" else EVAL_SEQUENCES_A_CHIP * num_chips,
+        global_batch_size=config.global_batch_size if step == "train" else window_batch(WINDOWS_PER_BATCH, num_chips),
         with_average=config.average is not None and step == "train",
         compute_dtype=config.compute_dtype,
         reduce_dtype=config.reduce_dtype,

@@ -60,7 +60,7 @@ def scored(scale: Scale, corpus: Corpus, exports: Mapping[str, Step]) -> dict[st
                 export=export, items=corpus.evaluation_items, tasks=scale.tasks, limit=scale.lm_eval_limit,
                 compute_dtype=scale.compute_dtype,
             ),
-            resources=scale.main_resources,
+            resources=scale.scoring_resources,
         )
         for name, export in exports.items()
     }  # fmt: skip

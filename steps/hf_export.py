@@ -36,7 +36,12 @@ class HfExportResult(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("safetensors",))
 def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
-    """Weights, configuration, tokenizer and a card that says which weights these are."""
+    """Weights, configuration, tokenizer and a card that says which weights these are; in the memory of one host."""
+    if context.host.num_hosts > 1:
+        raise ValueError(
+            f"resources: {context.name} was given {context.resources}, {context.host.num_hosts} hosts, and each would "
+            "write the same files; give it one machine, as Cpu(2)."
+        )
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.interop.huggingface import SpecialTokens, write_model, write_tokenizer
     from runtime.interop.model_card import ModelCard, write_card

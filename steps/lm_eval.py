@@ -42,7 +42,12 @@ class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"))
 def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
-    """Reads the exported folder back as anyone else would, and scores that."""
+    """Reads the exported folder back as anyone else would, and scores that; on one device of one host."""
+    if context.host.num_hosts > 1:
+        raise ValueError(
+            f"resources: {context.name} was given {context.resources}, {context.host.num_hosts} hosts, and each would "
+            'score everything and write the same files; give it one machine, as Tpu("v6e-8").'
+        )
     import fsspec
     import numpy as np
 

@@ -5,7 +5,8 @@ on v4, 240 on v5e, 166 on v5p, 560 on v6e), and so small that all that a grid st
 second copy of what is fetched for the next step. The rows are what the TPU compiler accepted; nothing was timed.
 
 A shape without a row gets the largest blocks that the arithmetic of `splash_bytes` or `fused_bytes` holds to fit, and
-says so; where none fits, an error. Outside `shard_map` the generation is unknown, and is taken to be v4, the smallest.
+says so; where none fits, an error. Outside `shard_map` the generation is unknown, and is taken to be v4, the smallest;
+so is a TPU of a kind that is not listed, and `taken_as` says so.
 """
 
 from typing import NamedTuple
@@ -118,6 +119,13 @@ keys and values, and two stages of queries and their gradients). Never compiled 
 def generation_of(device_kind: str) -> str | None:
     """ "v5e" for "TPU v5 lite"; None for what is no TPU with rows here."""
     return _GENERATIONS.get(device_kind)
+
+
+def taken_as(device_kind: str) -> str:
+    """How a reason begins for a TPU that has no rows here, and gets those of another; "" for every other device."""
+    if not device_kind.startswith("TPU") or device_kind in _GENERATIONS:
+        return ""
+    return f"unknown generation {device_kind!r}, taken as {UNKNOWN}: "
 
 
 def generation_here() -> str | None:

@@ -1,8 +1,11 @@
 """Which kernels a platform runs by default and why; and why a named one cannot run there."""
 
+import logging
 from typing import NamedTuple
 
 from runtime.kernels import attention, block_sizes, cross_entropy, cross_entropy_chunked
+
+logger = logging.getLogger(__name__)
 
 SHORT_SEQUENCE = (
     1024  # up to here all scores of one head are at most 4 MiB, and recomputing them costs more than it saves
@@ -69,15 +72,23 @@ def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:
 
 
 def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape) -> dict[str, str]:
-    """The block sizes that the two kernels will take and why: to print, and to store with a run."""
+    """The block sizes that the two kernels will take and why: to print, and to store with a run.
+
+    Warns, in the log of the step that asks, where those of another generation of TPU are taken.
+    """
     generation = block_sizes.generation_of(shape.device_kind)
+    taken_as = block_sizes.taken_as(shape.device_kind)
+    if taken_as and {attention_kernel, loss_kernel} & {"splash", "pallas_tpu"}:
+        logger.warning(
+            "%sits block sizes are neither tuned nor known to fit; add rows to runtime/kernels/block_sizes.py", taken_as
+        )
     match attention_kernel:
         case "splash":
             blocks, reason = block_sizes.splash_blocks(
                 generation, head_dim=shape.head_dim, num_rows=shape.stretch, item_bytes=shape.item_bytes
             )
             sizes = ", ".join(f"{name} {size}" for name, size in blocks._asdict().items())
-            of_attention = f"{sizes} ({reason})"
+            of_attention = f"{sizes} ({taken_as}{reason})"
         case "pallas_gpu":
             whole_row = shape.first_row + shape.stretch
             sizes_and_reason = block_sizes.triton_blocks(head_dim=shape.head_dim, num_rows=whole_row)
@@ -98,7 +109,8 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
             )
             *passes, _ = row.blocks
             named = zip(("forward", "hidden_gradient", "head_gradient"), passes, strict=True)
-            of_loss = ", ".join(f"{name} {rows} x {columns}" for name, (rows, columns) in named) + f" ({row.reason})"
+            of_loss = ", ".join(f"{name} {rows} x {columns}" for name, (rows, columns) in named)
+            of_loss += f" ({taken_as}{row.reason})"
         case "chunked" | "chunked_wide":
             limit = (
                 cross_entropy_chunked.LOGITS_PER_BLOCK

@@ -75,6 +75,7 @@ TINY = dataclasses.replace(
     kestrel_resources=Cpu(1),
     main_resources=Cpu(1),
     branch_resources=Cpu(1),
+    scoring_resources=Cpu(1),
     tasks=(TaskSpec("arc_easy"), TaskSpec("mmlu_astronomy", 1)),
     lm_eval_limit=4,
 )

@@ -32,8 +32,9 @@ def definition(request: pytest.FixtureRequest) -> dict[str, Any]:
 def test_there_is_a_definition_for_each_slice_of_the_recipe_but_the_branches_and_one_for_trials():
     slices = {read(path)["available_node_types"]["tpu"]["node_config"]["acceleratorType"] for path in DEFINITIONS}
     assert slices == {"v4-2048", "v5litepod-256", "v6e-8"}
-    wanted = (SCALES["8b"].kestrel_resources, SCALES["8b"].main_resources)
-    assert {resources.slice for resources in wanted if isinstance(resources, Tpu)} < slices
+    scale = SCALES["8b"]
+    wanted = (scale.kestrel_resources, scale.main_resources, scale.scoring_resources)
+    assert {resources.slice for resources in wanted if isinstance(resources, Tpu)} == slices
 
 
 def test_ray_accepts_the_definition_and_knows_its_slices(definition: dict[str, Any]):

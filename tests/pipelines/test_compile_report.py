@@ -14,6 +14,8 @@ from pipelines.tootsie import phases
 from runtime.cost.compile_program import mesh_shape_of
 from runtime.cost.program import Collective
 from runtime.cost.request import Compiled, DoesNotFit
+from runtime.evaluation.window_batch import window_batch
+from steps.ema_eval import EmaEvalConfig
 
 GATHER = Collective("all-gather", "bf16", (1, 4096, 14_336), 2 * 4096 * 14_336, ("data_x",), 8, 64, True)
 SCATTER = Collective("reduce-scatter", "f32", (1, 512, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, False)
@@ -92,5 +94,11 @@ def test_a_step_that_does_not_fit_is_told_with_what_makes_it_fit(main_line, monk
     ]
     monkeypatch.setattr(compile_report, "outcome_of", lambda asked: (DoesNotFit("too large"), False))
     assert compile_report._program(request, DoesNotFit("too large"), ["phoenix"])[-1].endswith("use more chips")
-    evaluation = dataclasses.replace(request_of(main_line["phoenix"], "eval"))
-    assert evaluation.global_batch_size == 4096
+
+
+def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):
+    for phase, devices in ((main_line["kestrel"], 512), (main_line["phoenix"], 1024)):
+        evaluation = request_of(phase, "eval")
+        config = EmaEvalConfig.model_fields["windows_per_batch"]
+        assert evaluation.global_batch_size == window_batch(config.default, devices) == devices
+        assert mesh_shape_of(evaluation) == (phase.resources.num_slices, devices // phase.resources.num_slices, 1, 1)

@@ -97,7 +97,7 @@ def test_another_accelerator_gives_the_same_digests(
 ) -> None:
     parsed = arguments(pipeline, write_corpus(tmp_path / "corpus"))
     before = digests_of(parsed)
-    fields = ("kestrel_resources", "main_resources", "branch_resources")
+    fields = ("kestrel_resources", "main_resources", "branch_resources", "scoring_resources")
     for name, scale in list(tootsie.SCALES.items()):
         moved = dataclasses.replace(scale, **dict.fromkeys(fields, resources))
         monkeypatch.setitem(tootsie.SCALES, name, moved)

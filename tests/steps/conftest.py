@@ -44,6 +44,9 @@ class FolderContext:
             on_finished(index, result)
         return results
 
+    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
+        assert 0 < done <= total
+
 
 UseDevices = Callable[[int], None]
 

@@ -1,7 +1,7 @@
-"""A training phase on two hosts, and a driver of it: python gang_of_a_phase.py FOLDER.
+"""A training phase on two hosts, then its evaluation, and a driver of both: python gang_of_a_phase.py FOLDER LAST.
 
-What each host is given, and how much it read for that, is written beside the temporary checkpoints. The file
-FOLDER/dies says which host dies at which update, once.
+LAST is `phase`, or `evaluation`. What each host is given to train on, and how much it read for that, is written beside
+the temporary checkpoints. The file FOLDER/dies says which host dies at which update, once.
 """
 
 import functools
@@ -29,9 +29,10 @@ from runtime.data.cache import TokenCache
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
 from runtime.training import train_step
+from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult, train_phase
-from tests.steps.phase_runs import MODEL, a_phase, write_cache
+from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, a_phase, write_cache
 
 NUM_HOSTS = 2
 UNTIL_STEP = 11
@@ -44,7 +45,9 @@ class TextConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step()
 def text(config: TextConfig, context: StepContext) -> TokenizeResult:
-    return write_cache(Path(context.output_path), config.last_id)
+    result = write_cache(Path(context.output_path), config.last_id)
+    held_out = write_cache(Path(context.output_path, "held_out"), config.last_id)
+    return result.model_copy(update={"validation": f"held_out/{held_out.train}"})
 
 
 def killed_at(folder: Path, host: int) -> int | None:
@@ -96,6 +99,29 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
     return result
 
 
+def evaluation_on(phase: Any, cache: Any) -> EmaEvalConfig:
+    """More windows than four batches of two hosts, the last of them of a single window."""
+    tokens = (4 * 4 + 1) * SEQUENCE_LENGTH
+    return EmaEvalConfig(phase=phase, caches={"web": cache}, max_tokens_per_domain=tokens, windows_per_batch=3)
+
+
+@step(resources=Cpu(1, num_hosts=NUM_HOSTS))
+def counted_evaluation(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
+    """The evaluation itself; how many tokens each host reads is written down."""
+    jax.config.update("jax_num_cpu_devices", 1)
+    read_all, counts = TokenCache.read_spans, []
+
+    def counted(cache: TokenCache, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        counts.append(int(lengths.sum()))
+        return read_all(cache, starts, lengths)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenCache, "read_spans", counted)
+        result = ema_eval.function(config, context)
+    Path(context.output_path, f"read-by-{context.host.index}.txt").write_text(str(sum(counts)))
+    return result
+
+
 def text_step() -> Step[TokenizeResult]:
     return text("text", TextConfig(last_id=MODEL.vocab_size))
 
@@ -112,9 +138,11 @@ def config_on(cache: Any) -> TrainPhaseConfig:
     )
 
 
-def main(folder: str) -> int:
+def main(folder: str, last: str) -> int:
     phase = recorded_phase("phase", config_on(text_step()))
     steps: list[Any] = [text_step(), phase]
+    if last == "evaluation":
+        steps.append(counted_evaluation("evaluation", evaluation_on(phase, text_step())))
     display = display_for(stream_is_terminal=False)
     store = open_store(f"{folder}/runs")
     return Run(steps, store, RayBackend(), display, command="again", back_off_seconds=0.01).run()
@@ -123,4 +151,4 @@ def main(folder: str) -> int:
 if __name__ == "__main__":
     from tests.steps.gang_of_a_phase import main as imported  # workers must find the kinds by this module's name
 
-    sys.exit(imported(sys.argv[1]))
+    sys.exit(imported(*sys.argv[1:]))

@@ -15,8 +15,9 @@ import transformers
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
+from marin_dag.context import ALONE, Host
 from marin_dag.inputs import Input
-from marin_dag.resources import Cpu
+from marin_dag.resources import Cpu, Resources, Tpu
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.encoding import Encoder
@@ -48,7 +49,8 @@ class Attempt:
         self.output_path, self.work_path = f"{folder}/output", f"{folder}/work"
         Path(self.output_path).mkdir(parents=True)
         self.log = logging.getLogger(__name__)
-        self.resources = Cpu(2)
+        self.resources: Resources = Cpu(2)
+        self.host = ALONE
 
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         assert 0 < done <= total
@@ -258,6 +260,18 @@ def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, it
         LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=1)
     with pytest.raises(ValidationError, match="at least 1 item"):
         LmEvalConfig(export=exported, items=items, tasks=(), limit=None)
+
+
+def test_what_one_host_has_to_write_is_refused_on_several(tmp_path, phase, tokenizer, exported, items):
+    gang = Attempt(tmp_path)
+    gang.resources, gang.host = Tpu("v4-2048"), Host(index=3, num_hosts=256, coordinator="10.0.0.1:1234")
+    scoring = LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=None)
+    with pytest.raises(ValueError, match=r"a step was given v4-2048, 256 hosts, and each would score everything"):
+        lm_eval.function(scoring, gang)
+    writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="a-model")
+    with pytest.raises(ValueError, match=r"a step was given v4-2048, 256 hosts, .* give it one machine, as Cpu\(2\)"):
+        hf_export.function(writing, gang)
+    assert not gang.files()
 
 
 @pytest.mark.parametrize("kind", [ema_eval, lm_eval])

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,11 +16,20 @@ from marin_dag.records import Records
 from marin_dag.store import open_store
 from runtime.tracking.events import read_events
 from runtime.training.replay import main as replay
+from steps.ema_eval import EmaEvalResult, ema_eval
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseResult
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.ray_nodes import ROOT, RayNodes
-from tests.steps.gang_of_a_phase import CHECKPOINT_EVERY_STEPS, NUM_HOSTS, UNTIL_STEP, config_on, text_step
+from tests.steps.conftest import FolderContext
+from tests.steps.gang_of_a_phase import (
+    CHECKPOINT_EVERY_STEPS,
+    NUM_HOSTS,
+    UNTIL_STEP,
+    config_on,
+    evaluation_on,
+    text_step,
+)
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Trajectory
 
 
@@ -35,10 +45,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
         yield cluster
 
 
-def drive(cluster: RayNodes, folder: Path) -> str:
+def drive(cluster: RayNodes, folder: Path, last: str = "phase") -> str:
     """What the driver of one run says."""
     folder.mkdir(exist_ok=True)
-    command = [sys.executable, "tests/steps/gang_of_a_phase.py", str(folder)]
+    command = [sys.executable, "tests/steps/gang_of_a_phase.py", str(folder), last]
     done = subprocess.run(command, cwd=ROOT, env=cluster.environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -120,16 +130,21 @@ def test_a_gang_that_nobody_disturbed_proves_nothing_by_itself(undisturbed: Path
     assert replay([str(work_of(undisturbed))]) == 2
 
 
-def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(undisturbed: Path, tmp_path, use_devices):
-    store = open_store(str(undisturbed / "runs"))
+def text_of(folder: Path) -> Input[TokenizeResult]:
+    """The text as a step of that run is given it."""
+    store = open_store(str(folder / "runs"))
     record = Records(store).get(text_step().key)
-    cache = Input(
+    return Input(
         None,
         name="text",
         digest=text_step().digest,
         path=store.url(record.output_path),
         result=TokenizeResult.model_validate(record.result),
     )
+
+
+def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(undisturbed: Path, tmp_path, use_devices):
+    cache = text_of(undisturbed)
     use_devices(NUM_HOSTS)
     alone = Trajectory(tmp_path, "e" * 64)
     alone.run(config_on(cache))
@@ -153,3 +168,30 @@ def test_a_host_reads_its_own_rows_alone_and_writes_what_it_alone_holds(undistur
     assert chunks[0] | chunks[1] == {name for name in files if "/arrays/" in name and not name.endswith("zarr.json")}
     (log,) = (work_of(undisturbed) / "events").glob("*host1.jsonl")
     assert [event["event"] for event in read_events(str(log))][-1] == "end"
+
+
+def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_alone(
+    cluster: RayNodes, undisturbed: Path, tmp_path: Path, use_devices
+):
+    shutil.copytree(undisturbed / "runs", tmp_path / "runs")
+    drive(cluster, tmp_path, "evaluation")
+    committed = committed_bytes(tmp_path / "runs")
+    (made, files) = next(found for found in committed.values() if "read-by-0.txt" in found[1])
+    result = EmaEvalResult.model_validate(made)
+    assert result.averaged is not None and result.averaged != result.hot
+    # Of five batches of four windows the last holds one: host 0 reads two of each and that one, host 1 two of each.
+    assert {host: int(files[f"read-by-{host}.txt"]) // SEQUENCE_LENGTH for host in range(NUM_HOSTS)} == {0: 9, 1: 8}
+
+    (result_of_phase, _) = phase_of(committed)
+    (checkpoint,) = (tmp_path / "runs" / "outputs").glob(f"*/*/step-{UNTIL_STEP}/checkpoint/manifest.json")
+    phase = Input(
+        None,
+        name="phase",
+        digest="d" * 64,
+        path=str(checkpoint.parents[1]),
+        result=TrainPhaseResult.model_validate(result_of_phase),
+    )
+    use_devices(NUM_HOSTS)
+    context = FolderContext("evaluation", str(tmp_path), str(tmp_path))
+    alone = ema_eval.function(evaluation_on(phase, text_of(tmp_path)), context)
+    assert alone == result

@@ -75,6 +75,23 @@ def test_block_sizes_and_their_reasons_are_told(
     assert of_loss in told["loss"]
 
 
+def test_a_tpu_of_an_unknown_kind_says_whose_blocks_it_gets_and_the_log_warns(caplog: pytest.LogCaptureFixture) -> None:
+    known = described_blocks("splash", "pallas_tpu", SHAPE)
+    assert "unknown" not in "".join(known.values()) and not caplog.records
+    told = described_blocks("splash", "pallas_tpu", SHAPE._replace(device_kind="TPU7x"))
+    for name, text in known.items():
+        assert told[name] == text.replace(" (", " (unknown generation 'TPU7x', taken as v4: ", 1)
+    (warning,) = caplog.records
+    assert warning.levelname == "WARNING"
+    assert "unknown generation 'TPU7x', taken as v4: its block sizes are neither tuned" in warning.getMessage()
+
+
+def test_what_takes_no_blocks_of_a_tpu_warns_of_none(caplog: pytest.LogCaptureFixture) -> None:
+    described_blocks("chunked", "chunked_wide", SHAPE._replace(device_kind="TPU7x"))
+    described_blocks("chunked", "chunked_wide", SHAPE._replace(device_kind="NVIDIA H200"))
+    assert not caplog.records
+
+
 def test_an_unknown_platform_is_an_error() -> None:
     with pytest.raises(ValueError, match="platform is 'npu'; kernels are known for cpu, gpu and tpu"):
         default_kernels("npu", sequence_length=128)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from runtime.kernels import cross_entropy, cross_entropy_chunked, cross_entropy_tpu
+from runtime.kernels.block_sizes import fused_blocks
 
 KERNELS = ("reference", "chunked", "chunked_wide", "pallas_tpu")
 Z_LOSS = 0.02
@@ -65,10 +66,11 @@ def run(kernel: str) -> Callable:
     return jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True))
 
 
-@pytest.mark.parametrize("vocab_size", [128, 768])
+# The second takes `pallas_tpu` several blocks of tokens and of the vocabulary in each of its three passes.
+@pytest.mark.parametrize(("tokens", "vocab_size"), [(256, 128), (1536, 768)])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_values_and_gradients_are_those_of_float64(kernel: str, vocab_size: int) -> None:
-    arguments = inputs(tokens=256, vocab_size=vocab_size)
+def test_values_and_gradients_are_those_of_float64(kernel: str, tokens: int, vocab_size: int) -> None:
+    arguments = inputs(tokens, vocab_size)
     (_, result), gradients = run(kernel)(*arguments)
     expected = exact(*arguments)
     assert float(result.objective) == pytest.approx(expected.objective, rel=1e-5)
@@ -76,6 +78,12 @@ def test_values_and_gradients_are_those_of_float64(kernel: str, vocab_size: int)
     np.testing.assert_allclose(result.log_normalizer, expected.log_normalizer, rtol=1e-5)
     np.testing.assert_allclose(gradients[0], 3 * expected.hidden_gradient, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(gradients[1], 3 * expected.head_gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_the_battery_takes_the_tpu_kernel_several_blocks_either_way_in_every_pass() -> None:
+    row = fused_blocks(None, hidden_size=24, num_tokens=1536, vocab_size=768, item_bytes=4)
+    for tokens, columns in row.blocks[:3]:
+        assert 1536 // tokens > 1 and 768 // columns > 1
 
 
 @pytest.mark.parametrize("kernel", ["reference", "chunked"])

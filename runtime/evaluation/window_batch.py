@@ -1,0 +1,9 @@
+"""The batch of an evaluation: how many windows its program takes at a time; what is compiled ahead is what runs."""
+
+WINDOWS_PER_BATCH = 16
+"""Unless there are more devices. More would be padding: a domain has a few hundred windows, a slice as many chips."""
+
+
+def window_batch(num_windows: int, num_devices: int) -> int:
+    """The smallest batch of at least `num_windows` that every device has an equal part of."""
+    return -(-num_windows // num_devices) * num_devices
