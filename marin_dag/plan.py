@@ -162,14 +162,16 @@ def check_configs(steps: Iterable[Step[Any]]) -> None:
     """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
     problems = []
     for step in steps:
-        if step.kind.check is not None:
-            try:
+        try:
+            if step.kind.check is not None:
                 step.kind.check(step.config)
-            except RefusedConfigError as error:
-                options = (shlex.quote(f"{step.name}.{field}={text}") for field, text in error.cure.items())
-                problems.append(f"{step.name}: {error}\nOn the command line: --set {' --set '.join(options)}")
-            except ValueError as error:
-                problems.append(f"{step.name}: {error}")
+            if step.kind.check_on is not None:
+                step.kind.check_on(step.config, step.resources)
+        except RefusedConfigError as error:
+            options = (shlex.quote(f"{step.name}.{field}={text}") for field, text in error.cure.items())
+            problems.append(f"{step.name}: {error}\nOn the command line: --set {' --set '.join(options)}")
+        except ValueError as error:
+            problems.append(f"{step.name}: {error}")
     if problems:
         raise UserError("\n".join(problems))
 

@@ -65,6 +65,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         resources: Resources,
         continues: str | None,
         check: Callable[[ConfigT], None] | None,
+        check_on: Callable[[ConfigT, Resources], None] | None,
         cost: Callable[[ConfigT], Cost] | None,
         resumes_at: Callable[[Sequence[str]], Iterable[int]] | None,
         tolerance: Callable[[ResultT, ResultT], str] | None,
@@ -78,6 +79,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         self.resources = resources
         self.continues = continues
         self.check = check
+        self.check_on = check_on
         self.cost = cost
         self.resumes_at = resumes_at
         self.tolerance = tolerance
@@ -133,6 +135,7 @@ def step(
     resources: Resources = Cpu(1),  # noqa: B008 -- frozen
     continues: str | None = None,
     check: Callable[[Any], None] | None = None,
+    check_on: Callable[[Any, Resources], None] | None = None,
     cost: Callable[[Any], Cost] | None = None,
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None,
     tolerance: Callable[[Any, Any], str] | None = None,
@@ -147,6 +150,7 @@ def step(
         resources: what one step of this kind needs, unless the recipe says otherwise.
         continues: the config field that names the predecessor in a trajectory.
         check: raises ValueError, with a message for the user, for a config that cannot work; called by the plan.
+        check_on: the same for what depends on the resources that the step asks for.
         cost: estimates what a step takes, from its config alone; of a trajectory, from where its start stops.
         resumes_at: of a trajectory: the steps that an interrupted attempt can go on from, given the files that it left
             below `work_path` (relative to it); so that a plan counts only what is left.
@@ -165,6 +169,7 @@ def step(
             resources=resources,
             continues=continues,
             check=check,
+            check_on=check_on,
             cost=cost,
             resumes_at=resumes_at,
             tolerance=tolerance,

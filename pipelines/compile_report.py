@@ -4,7 +4,6 @@ Phases whose programs are the same (only what is an argument of the program diff
 """
 
 import argparse
-import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from marin_dag.errors import UserError
 from marin_dag.plan import Plan
 from marin_dag.resources import Tpu
 from marin_dag.step import Step
+from pipelines.compile_cures import cures, options, setting
 from pipelines.timeline import legs_in, main_line_of, phases_in, trillions
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, cache_folder, outcome_of
@@ -22,6 +22,8 @@ from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, Roofline, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.training.timeline import Leg
+from steps.ema_eval import ema_eval
+from steps.phase_checks import chosen_kernels
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
 ASSUMPTIONS = (
@@ -46,6 +48,11 @@ def report(session: Session, plan: Plan) -> None:
     legs = legs_in(phases)
     forks = frozenset(fork.name for fork in session.forks.all())
     main_line = [name for name in main_line_of(legs, forks) if plan[name].is_selected]
+    evaluations = {
+        step.config.phase.step.name: step.name
+        for step in (planned.step for planned in plan.steps)
+        if step.kind is ema_eval
+    }
     requests = {name: (request_of(phases[name], "train"), request_of(phases[name], "eval")) for name in main_line}
     wanted = list(dict.fromkeys(request for pair in requests.values() for request in pair))
     outcomes: dict[Request, Outcome] = {}
@@ -55,6 +62,9 @@ def report(session: Session, plan: Plan) -> None:
     for request in wanted:
         users = [name for name in main_line if request in requests[name]]
         lines += ["", *_program(request, outcomes[request], users)]
+        if isinstance(outcomes[request], DoesNotFit):
+            kept = [name for name in main_line if name not in users]
+            lines.append(_cure(request, users, kept, phases, evaluations))
     lines += ["", *_phases({name: legs[name] for name in main_line}, requests, outcomes), "", *ASSUMPTIONS]
     print("\n".join(lines))
 
@@ -64,6 +74,7 @@ def request_of(phase: Step, step: str) -> Request:
 
     Raises:
         UserError: the phase does not run on a TPU.
+        ValueError: it asks for a kernel that does not run there.
     """
     from runtime.kernels.choice import default_kernels
 
@@ -73,7 +84,10 @@ def request_of(phase: Step, step: str) -> Request:
             f"--compile: {phase.name} runs on {resources}, and only TPU programs are compiled ahead of time; "
             "use --scale 8b."
         )
-    kernels = default_kernels("tpu", sequence_length=config.sequence_length)
+    if step == "train":
+        kernels = chosen_kernels(config, "tpu")
+    else:
+        kernels = default_kernels("tpu", sequence_length=config.sequence_length)
     num_chips = slice_of(resources.slice).num_chips * resources.num_slices
     return Request(
         step="train" if step == "train" else "eval",
@@ -88,6 +102,8 @@ def request_of(phase: Step, step: str) -> Request:
         skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
+        remat=config.remat if step == "train" else "full",
+        num_microbatches=config.num_microbatches if step == "train" else 1,
         # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
         model_parallel=config.model_parallel if step == "train" else 1,
         context_parallel=config.context_parallel if step == "train" else 1,
@@ -113,7 +129,8 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     title = f"{request.step} step, {size}, {_slices(request)}{spread}"
     lines = [f"{title}: {', '.join(users)}"]
     if isinstance(outcome, DoesNotFit):
-        return [*lines, f"  does not fit    {outcome.message}", *_cure(request)]
+        return [*lines, _kernels(request), f"  does not fit    {outcome.message}"]
+    lines.append(_kernels(request))
     chip = slice_of(request.slice).generation
     roofline = roofline_of(request, outcome)
     flops = flops_of(request)
@@ -169,28 +186,31 @@ def _seconds(roofline: Roofline) -> str:
     )
 
 
-def _cure(request: Request) -> list[str]:
-    """Tries what would make it fit, one change after the other."""
-    for said, changed in _cures(request):
-        outcome = _with_progress(changed, f"with {said}")
+def _kernels(request: Request) -> str:
+    said = f"attention {request.attention_kernel}, loss {request.loss_kernel}"
+    if request.step == "train":
+        parts = request.num_microbatches
+        said += f"; remat {request.remat}; {parts} micro-batch{'es' if parts > 1 else ''}"
+    return f"  kernels         {said}"
+
+
+def _cure(
+    request: Request,
+    users: Sequence[str],
+    kept: Sequence[str],
+    phases: Mapping[str, Step],
+    evaluations: Mapping[str, str],
+) -> str:
+    """Tries what would make it fit, one change after the other, and says what to type."""
+    for cure in cures(request):
+        outcome = _with_progress(cure.request, f"with {cure.field}={cure.value}")
         if isinstance(outcome, Compiled):
-            return [f"  fits with       {said}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"]
-    return ["  fits with       none of what was tried; use more chips"]
-
-
-def _cures(request: Request) -> Iterable[tuple[str, Request]]:
-    """What is tried, in this order, for a step that does not fit; each layer is rematerialised already."""
-    batch_parts = slice_of(request.slice).num_chips * request.num_slices // request.parallel
-    sequences = request.global_batch_size // batch_parts
-    for factor in [part for part in range(2, sequences + 1) if sequences % part == 0][:2]:
-        if request.step == "eval":
-            size = request.global_batch_size // factor
-            yield f"global_batch_size={size}", dataclasses.replace(request, global_batch_size=size)
-        else:
-            yield f"num_microbatches={factor}", dataclasses.replace(request, num_microbatches=factor)
-    yield "loss_kernel=pallas_tpu", dataclasses.replace(request, loss_kernel="pallas_tpu")
-    if request.step == "train" and request.parallel == 1 and request.model.num_key_value_heads % 2 == 0:
-        yield "model_parallel=2", dataclasses.replace(request, model_parallel=2)
+            if request.step == "train":
+                typed = options(cure, users, kept, phases)
+            else:
+                typed = " ".join(setting(evaluations.get(name, name), cure.field, cure.value) for name in users)
+            return f"  fits with       {typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
+    return "  fits with       none of what was tried; use more chips"
 
 
 def _phases(

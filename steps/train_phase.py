@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import json
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,10 +10,8 @@ from pydantic import BaseModel, Field
 
 from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
-from marin_dag.errors import RefusedConfigError
 from marin_dag.resources import Cpu, Tpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
-from runtime.data.consumption import NoCache
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
@@ -23,7 +20,7 @@ from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
 from runtime.optim.skip_rule import SkipRule
-from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged_changes
+from steps.phase_checks import check_config, check_resources, chosen_kernels
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -45,6 +42,10 @@ EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "ackno
     "digest_every_steps",
     "model_parallel",
     "context_parallel",
+    "num_microbatches",
+    "attention_kernel",
+    "loss_kernel",
+    "remat",
     "wandb_project",
 }
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
@@ -126,38 +127,19 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Devices that share the heads and columns of each layer; neighbours."""
     context_parallel: Runtime[int] = Field(default=1, ge=1)
     """Devices that share the tokens of each row: for rows too long for one device."""
+    num_microbatches: Runtime[int] = Field(default=1, ge=1)
+    """Parts of each device's share of the batch, one after the other, whose gradients are summed: for less memory."""
+    attention_kernel: Runtime[str | None] = None
+    """None takes the fastest that is known to be right where the phase runs; a name is taken or refused."""
+    loss_kernel: Runtime[str | None] = None
+    """As `attention_kernel`."""
+    # Recomputing a layer costs less than the fresh pages that its activations would take, on a CPU too.
+    remat: Runtime[Literal["none", "dots", "full"]] = "full"
+    """What the backward pass finds saved: "none" is everything, "full" the input of each layer only."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
     wandb_project: Runtime[str | None] = None
     """Log to Weights & Biases in offline mode under this project."""
-
-
-def _refuse_jumps(config: TrainPhaseConfig) -> None:
-    """A phase that starts from a phase says which jumps are meant."""
-    if config.start is None or not config.start.has_step:
-        return
-    before = config.start.step.config
-    if config.start.milestone is not None:
-        before = before.model_copy(update={"until_step": config.start.milestone})
-    try:
-        refuse_unacknowledged_changes("the phase", before, config)
-    except UnacknowledgedError as error:
-        raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
-
-
-def _check(config: TrainPhaseConfig) -> None:
-    """What can be known before any cache is there; whether a source is large enough shows when it is."""
-    unprovided = [str(NoCache(source)) for source in config.mixture.sources if source not in config.caches]
-    if unprovided:
-        raise ValueError("\n".join(unprovided))
-    _refuse_jumps(config)
-    before = config.start.step.config if config.start is not None and config.start.has_step else config
-    if config.restore == "everything" and before.packing != config.packing:
-        raise RefusedConfigError(
-            f"packing changes from {before.packing!r} to {config.packing!r}, and the data position counts rows of the "
-            "old packing; start the data afresh, or keep the packing.",
-            {"restore": "weights_and_optimizer"},
-        )
 
 
 def _cost(config: TrainPhaseConfig) -> Cost:
@@ -180,13 +162,14 @@ def _resumes_at(paths: Sequence[str]) -> list[int]:
 # checkpoints of one in progress would be another trajectory's after the first upgrade. The versions are in each record,
 # and what an upgrade changes is found by resuming a run under both. Steps that are cheap to redo do name JAX.
 @step(
-    policy="tracked", resources=Cpu(2), continues="start", check=_check, cost=_cost, resumes_at=_resumes_at,
+    policy="tracked", resources=Cpu(2), continues="start", check=check_config, check_on=check_resources, cost=_cost,
+    resumes_at=_resumes_at,
 )  # fmt: skip
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
 
-    from runtime.kernels.choice import default_kernels, described_blocks
+    from runtime.kernels.choice import described_blocks
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import agree, join_hosts
     from runtime.parallel.mesh import platform, whole_mesh
@@ -216,7 +199,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         model=config.model_parallel,
         context=config.context_parallel,
     )
-    kernels = default_kernels(platform(mesh), sequence_length=config.sequence_length)
+    kernels = chosen_kernels(config, platform(mesh))
     blocks = described_blocks(kernels.attention, kernels.loss, _kernel_shape(config, mesh))
     train_step = build_train_step(
         config.model,
@@ -225,8 +208,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
         compute_dtype=config.compute_dtype,
-        # Also on a CPU: recomputing a layer costs less than the fresh pages that its activations would take.
-        remat="full",
+        remat=config.remat,
+        num_microbatches=config.num_microbatches,
         reduce_dtype=config.reduce_dtype,
     )
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
@@ -238,6 +221,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             lease_epoch=context.lease_epoch,
             until_step=config.until_step,
             kernels=kernels._asdict() | {"blocks": blocks},
+            remat=config.remat,
+            num_microbatches=config.num_microbatches,
             mesh=dict(mesh.shape),
             device=str(mesh.devices.flat[0].device_kind),
             jax=jax.__version__,
@@ -279,7 +264,10 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s)",
             *(run.step, config.until_step, tokens_per_step, kernels.attention, kernels.loss, kernels.reason),
         )
-        context.log.info("blocks: attention: %s; loss: %s", blocks["attention"], blocks["loss"])
+        context.log.info(
+            "blocks: attention: %s; loss: %s; remat %s, micro-batches: %d",
+            *(blocks["attention"], blocks["loss"], config.remat, config.num_microbatches),
+        )
         notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         with _exports(config, context) as exports:
             try:
@@ -316,7 +304,7 @@ def _kernel_shape(config: TrainPhaseConfig, mesh: "Mesh") -> "KernelShape":
         first_row=config.sequence_length - stretch,
         hidden_size=config.model.hidden_size,
         vocab_size=config.model.vocab_size,
-        num_tokens=config.global_batch_size * config.sequence_length // mesh.size,
+        num_tokens=config.global_batch_size * config.sequence_length // mesh.size // config.num_microbatches,
         item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
     )
 

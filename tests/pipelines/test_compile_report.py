@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 
+from marin_dag.cli import main
 from marin_dag.errors import UserError
 from marin_dag.resources import Cpu
 from pipelines import compile_report
 from pipelines.compile_report import request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
-from pipelines.tootsie import phases
+from pipelines.tootsie import add_arguments, build, phases
 from runtime.cost.compile_program import mesh_shape_of
 from runtime.cost.program import Collective
 from runtime.cost.request import Compiled, DoesNotFit
@@ -79,21 +80,97 @@ def test_the_phases_add_up_to_days_and_chip_hours(main_line):
     assert sum(days[:-1]) == pytest.approx(days[-1], abs=0.3)
 
 
-def test_a_step_that_does_not_fit_is_told_with_what_makes_it_fit(main_line, monkeypatch):
-    request = request_of(main_line["phoenix"], "train")
+def test_a_phase_s_own_kernels_micro_batches_and_remat_are_those_of_its_program(main_line):
+    own = {"loss_kernel": "pallas_tpu", "num_microbatches": 3, "remat": "dots"}
+    phoenix = main_line["phoenix"].with_config(main_line["phoenix"].config.model_copy(update=own))
+    train, evaluation = request_of(phoenix, "train"), request_of(phoenix, "eval")
+    assert (train.attention_kernel, train.loss_kernel) == ("splash", "pallas_tpu")
+    assert (train.num_microbatches, train.remat) == (3, "dots")
+    assert evaluation == request_of(main_line["phoenix"], "eval")
+    said = compile_report._program(train, COMPILED, ["phoenix"])[1]
+    assert said == "  kernels         attention splash, loss pallas_tpu; remat dots; 3 micro-batches"
 
+
+def dry_run(capsys, tmp_path, *arguments):
+    """What the command line prints, with the compiles answered by `outcome_of`."""
+    code = main(
+        build,
+        add_arguments=add_arguments,
+        name="tootsie",
+        argv=["--scale", "8b", "--dry-run", "--prefix", str(tmp_path), *arguments],
+        on_dry_run=compile_report.report,
+    )
+    said = capsys.readouterr()
+    assert code == 2, said.err
+    return said
+
+
+def test_the_command_line_compiles_each_program_of_the_main_line_once(tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
+    said = dry_run(capsys, tmp_path, "--compile")
+    assert len(asked) == len(set(asked)) == 5
+    assert "train step, 3,072 x 4,096 tokens, v4-2048 (v4:8x8x16): ocelot, jellyfish, phoenix" in said.out
+    assert said.out.count("kernels         attention splash, loss chunked_wide; remat full; 1 micro-batch\n") == 3
+    assert "[5/5] compiling the train step, 4,096 sequences, v4-2048" in said.err
+    assert said.out.count("s a step: products") == 5
+    assert not list(tmp_path.iterdir())
+    assert "Compiled" not in dry_run(capsys, tmp_path).out
+
+
+@pytest.mark.parametrize(
+    ("fits", "typed"),
+    [
+        # Of the 3 sequences a chip, 2 are no part; starling takes 4, which 3 do not divide.
+        (lambda ask: ask.num_microbatches == 3, "--set ocelot.num_microbatches=3 --set starling.num_microbatches=1"),
+        (
+            lambda asked: asked.loss_kernel == "pallas_tpu",
+            "--set ocelot.loss_kernel=pallas_tpu --set starling.loss_kernel=null",
+        ),
+        (lambda asked: asked.model_parallel == 2, "--set ocelot.model_parallel=2 --set starling.model_parallel=1"),
+    ],
+)
+def test_what_makes_a_step_fit_can_be_typed_and_then_it_fits(tmp_path, capsys, monkeypatch, fits, typed):
     def outcome_of(asked):
-        fits = asked.num_microbatches == 3  # of the 3 sequences a chip, 2 and 4 are no parts
-        return (COMPILED if fits else DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G")), False
+        is_large = asked.step == "train" and asked.global_batch_size == 3072
+        return (DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G") if is_large and not fits(asked) else COMPILED), True
 
     monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
-    lines = compile_report._program(request, DoesNotFit("CompileTimeHbmOom: 40G exceeds 30.75G"), ["phoenix"])
-    assert lines[1:] == [
-        "  does not fit    CompileTimeHbmOom: 40G exceeds 30.75G",
-        "  fits with       num_microbatches=3: 8.00 GiB",
-    ]
-    monkeypatch.setattr(compile_report, "outcome_of", lambda asked: (DoesNotFit("too large"), False))
-    assert compile_report._program(request, DoesNotFit("too large"), ["phoenix"])[-1].endswith("use more chips")
+    said = dry_run(capsys, tmp_path, "--compile").out
+    assert "  does not fit    CompileTimeHbmOom: 40G exceeds 30.75G" in said
+    assert f"  fits with       {typed}: 8.00 GiB\n" in said
+    assert "too large" in said
+    cured = dry_run(capsys, tmp_path, "--compile", *typed.split()).out
+    assert "does not fit" not in cured and "too large" not in cured
+    assert "ocelot, jellyfish, phoenix" in cured and "starling, deeper_starling" in cured
+
+
+def test_an_evaluation_that_does_not_fit_is_cured_by_its_own_batch(tmp_path, capsys, monkeypatch):
+    def outcome_of(asked):
+        too_large = asked.step == "eval" and asked.num_slices == 2 and asked.global_batch_size > 512
+        return (DoesNotFit("too large") if too_large else COMPILED), True
+
+    monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
+    monkeypatch.setattr(compile_report, "WINDOWS_PER_BATCH", 2048)
+    typed = "--set ema_eval/kestrel.windows_per_batch=512"
+    assert f"  fits with       {typed}: 8.00 GiB\n" in dry_run(capsys, tmp_path, "--compile").out
+    dry_run(capsys, tmp_path, *typed.split())
+
+
+def test_where_nothing_helps_it_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compile_report, "outcome_of", lambda asked: (DoesNotFit("too large"), True))
+    said = dry_run(capsys, tmp_path, "--compile").out
+    assert said.count("  fits with       none of what was tried; use more chips") == 5
+
+
+def test_what_the_slice_cannot_run_is_refused_before_anything_is_compiled(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compile_report, "outcome_of", None)
+    options = {"num_microbatches=2": "take one of 1, 3", "attention_kernel=pallas_gpu": "a Triton GPU kernel"}
+    for option, reason in options.items():
+        argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--set", f"ocelot.{option}"]
+        assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv) == 1
+        error = capsys.readouterr().err
+        assert "ocelot: " in error and "v4-2048" in error and reason in error
 
 
 def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):

@@ -11,16 +11,18 @@ import pytest
 from marin_dag.context import StepStopped
 from marin_dag.errors import RefusedConfigError
 from marin_dag.inputs import Input
+from marin_dag.resources import Cpu, Gpu, Tpu
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
+from runtime.parallel.mesh import whole_mesh
 from runtime.training import checkpoint
 from runtime.training.temporary import TemporaryCheckpoints
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, train_phase
+from steps.train_phase import TrainPhaseConfig, _kernel_shape, train_phase
 from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")
@@ -157,6 +159,49 @@ def test_a_phase_resumes_on_another_mesh_with_the_same_data_and_losses_within_ro
     assert positions[0] == positions[1]
     losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, moved)]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(tmp_path, phase):
+    own = {"num_microbatches": 2, "attention_kernel": "chunked", "loss_kernel": "reference", "remat": "none"}
+    other = phase.model_copy(update=own)
+    assert train_phase("other", other).digest == train_phase("first", phase).digest
+    whole, parts = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "parts", "e" * 64)
+    whole.run(phase)
+    parts.run(other)
+    losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, parts)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    facts = [checkpoint.read_metadata(f"{run.at(8).path}/checkpoint")["facts"] for run in (whole, parts)]
+    assert facts[0] == facts[1]
+    begin = parts.events()[0]
+    assert (begin["kernels"]["attention"], begin["kernels"]["loss"]) == ("chunked", "reference")
+    assert begin["kernels"]["reason"].startswith("attention_kernel and loss_kernel as asked for")
+    assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
+
+
+def test_block_sizes_are_told_for_a_micro_batch(phase):
+    mesh = whole_mesh()
+    assert _kernel_shape(phase, mesh).num_tokens == 4 * SEQUENCE_LENGTH
+    assert _kernel_shape(phase.model_copy(update={"num_microbatches": 4}), mesh).num_tokens == SEQUENCE_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("resources", "changes", "reason"),
+    [
+        (Cpu(2), {"attention_kernel": "splash"}, r"on 2 cpu: attention_kernel is 'splash', a Mosaic TPU kernel, and"),
+        (Gpu("H200", 2), {"loss_kernel": "pallas_tpu"}, r"on 2 x H200: loss_kernel is 'pallas_tpu', a Mosaic TPU"),
+        (Cpu(2), {"loss_kernel": "fused"}, r"loss_kernel is 'fused'; it must be one of .*None takes the default"),
+        (Cpu(2), {"num_microbatches": 3}, r"num_microbatches is 3, .* takes 4 sequences .*; take one of 1, 2, 4\."),
+        (Tpu("v4-8"), {"num_microbatches": 2}, r"takes 1 sequences of a batch of 4 \(v4-8\); take one of 1\."),
+        (Tpu("v4-8", 2), {}, r"global_batch_size is 4, which does not divide over the 8 parts .* a multiple of 8\."),
+        (Gpu("H200", 2), {"model_parallel": 4}, r"model_parallel x context_parallel is 4, .* devices of 2 x H200"),
+    ],
+)
+def test_what_the_machines_cannot_run_is_refused_while_it_is_planned(phase, resources, changes, reason):
+    assert train_phase.check_on is not None
+    train_phase.check_on(phase, Cpu(2))
+    train_phase.check_on(phase.model_copy(update={"num_microbatches": 2}), Tpu("v5litepod-1", 2))
+    with pytest.raises(ValueError, match=reason):
+        train_phase.check_on(phase.model_copy(update=changes), resources)
 
 
 def test_another_packing_cannot_go_on_with_the_old_position(phase):

@@ -1,0 +1,111 @@
+"""Phase checks: what of a training phase can be refused while it is planned, before a chip is reserved."""
+
+import json
+from typing import TYPE_CHECKING
+
+from marin_dag.errors import RefusedConfigError
+from marin_dag.resources import Gpu, Resources, Tpu
+from marin_dag.slices import slice_shape
+from runtime.data.consumption import NoCache
+from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged_changes
+
+if TYPE_CHECKING:
+    from runtime.kernels.choice import KernelChoice
+    from steps.train_phase import TrainPhaseConfig
+
+
+def check_config(config: "TrainPhaseConfig") -> None:
+    """What can be known before any cache is there; whether a source is large enough shows when it is.
+
+    Raises:
+        ValueError: the config cannot work, or jumps without saying that it is meant.
+    """
+    unprovided = [str(NoCache(source)) for source in config.mixture.sources if source not in config.caches]
+    if unprovided:
+        raise ValueError("\n".join(unprovided))
+    _refuse_jumps(config)
+    before = config.start.step.config if config.start is not None and config.start.has_step else config
+    if config.restore == "everything" and before.packing != config.packing:
+        raise RefusedConfigError(
+            f"packing changes from {before.packing!r} to {config.packing!r}, and the data position counts rows of the "
+            "old packing; start the data afresh, or keep the packing.",
+            {"restore": "weights_and_optimizer"},
+        )
+
+
+def _refuse_jumps(config: "TrainPhaseConfig") -> None:
+    """A phase that starts from a phase says which jumps are meant."""
+    if config.start is None or not config.start.has_step:
+        return
+    before = config.start.step.config
+    if config.start.milestone is not None:
+        before = before.model_copy(update={"until_step": config.start.milestone})
+    try:
+        refuse_unacknowledged_changes("the phase", before, config)
+    except UnacknowledgedError as error:
+        raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
+
+
+def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
+    """What the machines decide: which kernels run there, and how the batch divides over them.
+
+    Raises:
+        ValueError: a kernel that cannot run there is asked for, or the batch does not divide.
+    """
+    if config.attention_kernel is not None or config.loss_kernel is not None:
+        platform = "tpu" if isinstance(resources, Tpu) else "gpu" if isinstance(resources, Gpu) else "cpu"
+        try:
+            chosen_kernels(config, platform)
+        except ValueError as error:
+            raise ValueError(f"on {resources}: {error} Or leave it out: None takes the default.") from None
+    shares = _num_shares(config, resources)
+    if config.global_batch_size % shares:
+        raise ValueError(
+            f"global_batch_size is {config.global_batch_size:,}, which does not divide over the {shares:,} parts of "
+            f"the mesh that take sequences ({resources}, model_parallel {config.model_parallel}, context_parallel "
+            f"{config.context_parallel}); take a multiple of {shares:,}."
+        )
+    sequences = config.global_batch_size // shares
+    if sequences % config.num_microbatches:
+        able = ", ".join(str(number) for number in range(1, sequences + 1) if sequences % number == 0)
+        raise ValueError(
+            f"num_microbatches is {config.num_microbatches}, and each part of the mesh takes {sequences:,} sequences "
+            f"of a batch of {config.global_batch_size:,} ({resources}); take one of {able}."
+        )
+
+
+def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
+    """Parts that the batch is split into; 1 where how many devices there are shows only when the phase runs."""
+    match resources:
+        case Tpu():
+            num_devices, num_slices = slice_shape(resources.slice).num_chips, resources.num_slices
+        case Gpu():
+            num_devices, num_slices = resources.count * resources.num_hosts, 1
+        case _:
+            return 1
+    parallel = config.model_parallel * config.context_parallel
+    if num_devices % parallel:
+        raise ValueError(
+            f"model_parallel x context_parallel is {parallel}, which does not divide the {num_devices} devices of "
+            f"{resources}; choose sizes that do."
+        )
+    return num_devices // parallel * num_slices
+
+
+def chosen_kernels(config: "TrainPhaseConfig", platform: str) -> "KernelChoice":
+    """The kernels that a phase runs on `platform`: those it asks for, and the platform's own where it asks for none.
+
+    Raises:
+        ValueError: one that it asks for cannot run there.
+    """
+    from runtime.kernels.choice import check_kernels, default_kernels
+
+    default = default_kernels(platform, sequence_length=config.sequence_length)
+    asked = {"attention": config.attention_kernel, "loss": config.loss_kernel}
+    taken = {name: kernel for name, kernel in asked.items() if kernel is not None}
+    if not taken:
+        return default
+    reason = f"{' and '.join(f'{name}_kernel' for name in taken)} as asked for; by default: {default.reason}"
+    choice = default._replace(**taken, reason=reason)
+    check_kernels(platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
+    return choice
