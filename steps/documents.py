@@ -79,8 +79,16 @@ def shard_fields(path: str, num_documents: int, num_bytes: int, ledger: "DropLed
     }
 
 
-def documents_fields(context: StepContext, shards: Sequence[DocumentsShard], *, emptied: str) -> dict[str, Any]:
+def documents_fields(
+    context: StepContext,
+    shards: Sequence[DocumentsShard],
+    *,
+    emptied: str,
+    dropped_before: Sequence[tuple[str, str, str]] = (),
+) -> dict[str, Any]:
     """Fields of a `DocumentsResult` over the shards of `context.map`; writes the samples of what was dropped.
+
+    `dropped_before` is what was dropped before there were shards: reason, id and detail of each.
 
     No document at all is an error, and `emptied` says what to do about it: an empty source would be found only
     hours later, by a mixture that waits for it.
@@ -88,6 +96,8 @@ def documents_fields(context: StepContext, shards: Sequence[DocumentsShard], *, 
     from runtime.text.drops import DropLedger, read_samples
 
     ledger = DropLedger(SAMPLES_PER_REASON)
+    for reason, identifier, detail in dropped_before:
+        ledger.drop(reason, document_id=identifier, detail=detail, text="")
     for shard in shards:
         ledger.merge(shard.dropped, shard.dropped_bytes)
     for index, shard in enumerate(shards):

@@ -46,44 +46,58 @@ class ExtractedShard(DocumentsShard, frozen=True, extra="forbid"):
     """What is wrong with the first of them."""
 
 
+class ListedFile(BaseModel, frozen=True, extra="forbid"):
+    """What of one file is read, cut into the work of shards."""
+
+    units: tuple[tuple[str, str, int, tuple[str, ...]], ...]
+    damage: str | None
+    """What is wrong with an archive, if not all of its members can be had."""
+
+
 @step(policy="tracked", packages=("pyarrow", "resiliparse"))
 def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     """One shard for a run of members, so that the bytes do not depend on the workers."""
-    from runtime.text.extraction.archive import is_archive, units
-    from runtime.text.extraction.extracted import DamagedFileError
+    from runtime.text.extraction.archive import is_archive
+    from runtime.text.extraction.extract import DAMAGED_FILE
 
     files = config.download.result.files
-    work: list[tuple[str, str, int, tuple[str, ...]]] = []
-    damaged: list[str] = []
-    for file in files:
-        name = "" if len(files) == 1 and is_archive(file.path) else file.name
-        try:
-            work += units(config.download.join(file.path), name, config.formats, unit_bytes=config.unit_bytes)
-        except DamagedFileError as error:
-            damaged.append(str(error))
-    if not work and not damaged:
-        names = [file.name for file in files]
-        patterns = [pattern for format_ in config.formats for pattern in format_.members]
-        raise UserError(
-            f"{context.name}: empty source: nothing in {names} matches {patterns}. Correct `members` of the source's "
-            "formats, or leave the source out."
-        )
     # Ids begin with what the step is and not with what it is called: the sample for the tokenizer hashes them, and
     # renaming a source must not change it.
-    write = functools.partial(_extract_shard, config.formats, context.digest[:ID_DIGITS], config.origin)
+    source = context.digest[:ID_DIGITS]
+    items = [
+        (config.download.join(file.path), "" if len(files) == 1 and is_archive(file.path) else file.name)
+        for file in files
+    ]
+    listed = _listed(config, context, items)
+    work = [unit for listing in listed for unit in listing.units]
+    unlisted = [
+        (DAMAGED_FILE, f"{source}/{name}".rstrip("/"), listing.damage)
+        for (_, name), listing in zip(items, listed, strict=True)
+        if listing.damage is not None
+    ]
+    if not work and not unlisted:
+        patterns = [pattern for format_ in config.formats for pattern in format_.members]
+        raise UserError(
+            f"{context.name}: empty source: nothing in {[file.name for file in files]} matches {patterns}. Correct "
+            "`members` of the source's formats, or leave the source out."
+        )
+    write = functools.partial(_extract_shard, config.formats, source, config.origin)
     shards = context.map(write, work, in_flight=config.shards_in_flight)
-    num_damaged = len(damaged) + sum(shard.num_damaged for shard in shards)
-    damaged += [detail for shard in shards for detail in shard.damaged]
-    num_files = len(files) + sum(max(len(item[3]) - 1, 0) for item in work)
+    num_damaged = len(unlisted) + sum(shard.num_damaged for shard in shards)
+    damaged = [*(detail for _, _, detail in unlisted), *(detail for shard in shards for detail in shard.damaged)]
+    num_files = len(files) + sum(max(len(unit[3]) - 1, 0) for unit in work)
     _refuse_too_many_damaged(config, context, damaged, num_damaged, num_files)
     fields = documents_fields(
-        context, shards, emptied="The source is empty: check the files and `text_field`, or leave the source out."
+        context,
+        shards,
+        emptied="The source is empty: check the files and `text_field`, or leave the source out.",
+        dropped_before=unlisted,
     )
     result = DocumentsResult(**fields)
     left_out = {reason for shard in shards for reason in shard.left_out}
     unreadable = {reason: count for reason, count in result.dropped.items() if reason not in left_out}
     if unreadable:
-        context.log.warning("left out: %s; samples are in %s", _listed(unreadable), result.dropped_samples)
+        context.log.warning("left out: %s; samples are in %s", _as_text(unreadable), result.dropped_samples)
     _refuse_too_many_unreadable(config, context, result, unreadable)
     return result
 
@@ -104,7 +118,7 @@ def _refuse_too_many_damaged(
         )
 
 
-def _listed(counts: dict[str, int]) -> str:
+def _as_text(counts: dict[str, int]) -> str:
     return ", ".join(f"{reason}: {count:,}" for reason, count in counts.items())
 
 
@@ -114,10 +128,28 @@ def _refuse_too_many_unreadable(
     share = sum(unreadable.values()) / (result.num_documents + sum(unreadable.values()))
     if share > config.max_unreadable_share:
         raise UserError(
-            f"{context.name}: {share:.1%} of the documents cannot be read ({_listed(unreadable)}); samples are in "
+            f"{context.name}: {share:.1%} of the documents cannot be read ({_as_text(unreadable)}); samples are in "
             f"{context.output_path}/{result.dropped_samples}. Correct the format of the source, or raise "
             f"its max_unreadable_share (now {config.max_unreadable_share:g})."
         )
+
+
+def _listed(config: ExtractConfig, context: StepContext, items: Sequence[tuple[str, str]]) -> list[ListedFile]:
+    """What of each file is read, in their order; an archive, which has to be opened for that, in a task of its own."""
+    from runtime.text.extraction.archive import is_archive
+
+    list_one = functools.partial(_list_file, config.formats, config.unit_bytes)
+    archives = [item for item in items if is_archive(item[0])]
+    listed = iter(context.map(list_one, archives, in_flight=config.shards_in_flight, name="listing"))
+    return [next(listed) if is_archive(item[0]) else list_one(item, "") for item in items]
+
+
+def _list_file(formats: tuple[Format, ...], unit_bytes: int, item: tuple[str, str], path: str) -> ListedFile:
+    from runtime.text.extraction.archive import list_units
+
+    file, name = item
+    listing = list_units(file, name, formats, unit_bytes=unit_bytes)
+    return ListedFile(units=tuple(tuple(unit) for unit in listing.units), damage=listing.damage)
 
 
 def _extract_shard(

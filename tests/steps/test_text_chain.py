@@ -2,8 +2,11 @@
 
 import gzip
 import hashlib
+import io
 import json
 import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -250,6 +253,35 @@ def test_a_damaged_file_costs_no_other_and_more_than_the_limit_are_an_error(run_
     assert texts_of(found) == [f"{STORY} {number}" for number in (0, 1, 3)]
     assert found.result.dropped == {"damaged file": 1}
     assert "damaged file left out: 2.jsonl.gz: cannot be unpacked" in caplog.text
+
+
+def test_an_archive_that_cannot_be_listed_is_counted_and_sampled_and_what_of_it_can_be_read_stays(run_alone, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    for number in range(3):
+        with zipfile.ZipFile(tmp_path / f"corpus/{number}.zip", "w") as archive:
+            archive.writestr(f"{number}.jsonl", json.dumps({"text": f"{STORY} {number}"}))
+    with tarfile.open(tmp_path / "corpus/3.tar", "w") as archive:
+        for number in range(3, 6):
+            line = json.dumps({"text": f"{STORY} {number}"}).encode()
+            info = tarfile.TarInfo(f"{number}.jsonl")
+            info.size = len(line)
+            archive.addfile(info, io.BytesIO(line))
+    for name, size in (("1.zip", 60), ("3.tar", 2 * 1_024 + 100)):
+        path = tmp_path / "corpus" / name
+        path.write_bytes(path.read_bytes()[:size])
+    downloaded = run_alone(download, DownloadConfig(fetch=files_in(str(tmp_path / "corpus"), "*")), "download")
+    limits = {"max_unreadable_share": 0.5, "max_damaged_file_share": 0.5}
+    config = ExtractConfig(download=downloaded, formats=(JsonLines(),), **limits)
+    found = run_alone(extract, config, "extract")
+    assert texts_of(found) == [f"{STORY} {number}" for number in (0, 2, 3, 4)]
+    assert found.result.dropped == {"damaged file": 2}
+    samples = lines_of(found, found.result.dropped_samples)
+    assert [(sample["id"], sample["detail"].partition(": ")[2][:26]) for sample in samples] == [
+        (f"{'d' * 12}/1.zip", "not a readable zip archive"),
+        (f"{'d' * 12}/3.tar", "not a readable tar archive"),
+    ]
+    with pytest.raises(UserError, match=r"1\.zip: not a readable zip archive .*\(2 of 5 files cannot be read\)"):
+        run_alone(extract, config.model_copy(update={"max_damaged_file_share": 0.1}), "strict")
 
 
 def test_what_is_no_page_in_a_web_archive_is_counted_and_no_reason_to_stop(run_alone, tmp_path):

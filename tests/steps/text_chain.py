@@ -6,13 +6,13 @@ Runs the graph; with more arguments once for each STEP/MAP, every time in a fork
 second shard of that map begins, and then to the end. LOG gets a line for every shard that begins.
 """
 
-import gzip
 import importlib
 import json
 import os
 import random
 import signal
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ WORDS = "toy wound window morning sea alone walked wooden key child play gentle 
 ITEM = "Which wooden toy walked to the sea alone in the morning and wound the gentle child of the valley"
 MAPS = (
     "download/files",
+    "extract/listing",
     "extract/shards",
     "classifier/features",
     "classifier/chunks",
@@ -94,12 +95,13 @@ def write_corpus(folder: Path) -> None:
     folder.mkdir(parents=True)
     for index in range(NUM_FILES):
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[index::NUM_FILES])
-        (folder / f"{index}.jsonl.gz").write_bytes(gzip.compress(lines.encode(), mtime=0))
+        with zipfile.ZipFile(folder / f"{index}.zip", "w") as archive:
+            archive.writestr(zipfile.ZipInfo(f"{index}.jsonl"), lines)
 
 
 def chain(folder: str) -> dict[str, Step[Any]]:
     """Every step of the way, by name."""
-    fetched = download("download", DownloadConfig(fetch=files_in(folder, "*.jsonl.gz")))
+    fetched = download("download", DownloadConfig(fetch=files_in(folder, "*.zip")))
     documents = extract("extract", ExtractConfig(download=fetched, formats=(JsonLines(),)))
     training = TrainQualityClassifierConfig(
         positives=(documents,), negatives=(documents,), table_bits=8, held_out_share=0.2

@@ -6,9 +6,10 @@ from typing import IO
 
 from runtime.text.documents import Document
 from runtime.text.drops import DropLedger
-from runtime.text.extraction import html, prose, python_source, records, web_archive
-from runtime.text.extraction.archive import Unit, open_members, read_member
-from runtime.text.extraction.extracted import DamagedFileError, Extracted, LeftOut, Text, Unreadable
+from runtime.text.extraction import html, prose, python_source, records, service_models, web_archive
+from runtime.text.extraction.archive import Unit, is_seekable, open_members, read_member, spooled
+from runtime.text.extraction.damage import damage_told, store_failures_raised
+from runtime.text.extraction.extracted import NOT_UTF8, DamagedFileError, Extracted, LeftOut, Text, Unreadable
 from runtime.text.extraction.formats import (
     ChatTable,
     Format,
@@ -22,6 +23,7 @@ from runtime.text.extraction.formats import (
     RestructuredText,
     ServiceModels,
     WebArchive,
+    is_read_in_any_order,
 )
 
 EMPTY = "empty"
@@ -46,9 +48,10 @@ def extract(
     """
     format_ = formats[unit.format_index]
     try:
-        for name, file in open_members(unit):
-            read = functools.partial(_read, format_, file, unit.file, name, origin or name)
-            yield from _documents(read, source, name, ledger)
+        with store_failures_raised():
+            for name, open_member in open_members(unit):
+                read = functools.partial(_read, format_, open_member, unit, name, origin or name)
+                yield from _documents(read, source, name, ledger)
     except DamagedFileError as error:
         # No member behind it can be had either.
         identifier = f"{source}/{unit.name}" if unit.name else source
@@ -64,6 +67,9 @@ def _documents(read: Callable[[], Extracted], source: str, name: str, ledger: Dr
                     ledger.drop(found.reason, document_id=identifier, detail=found.detail, text=found.excerpt)
                 case LeftOut():
                     ledger.leave_out(found.reason, document_id=identifier, detail=found.detail)
+                case Text() if (fault := _no_utf8(identifier) or _no_utf8(found.text)) is not None:
+                    shown = identifier.encode(errors="backslashreplace").decode()
+                    ledger.drop(NOT_UTF8, document_id=shown, detail=fault, text=found.text)
                 case Text() if not found.text.strip():
                     ledger.leave_out(EMPTY, document_id=identifier, detail="nothing but white space")
                 case Text():
@@ -72,7 +78,27 @@ def _documents(read: Callable[[], Extracted], source: str, name: str, ledger: Dr
         ledger.drop(DAMAGED_FILE, document_id=f"{source}/{name}", detail=str(error), text="")
 
 
-def _read(format_: Format, file: IO[bytes], archive: str, name: str, shown: str) -> Extracted:
+def _no_utf8(text: str) -> str | None:
+    """What keeps a string, which JSON or Python may have built of escapes, from being UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f"lone surrogate at character {error.start}"
+    return None
+
+
+def _read(
+    format_: Format, open_member: Callable[[], IO[bytes]], unit: Unit, name: str, shown: str
+) -> Iterator[Text | Unreadable | LeftOut]:
+    with damage_told(f"{shown}: cannot be read", "it is cut short or damaged: fetch it anew."), open_member() as file:
+        if is_read_in_any_order(format_) and not is_seekable(unit):
+            with spooled(file, shown) as copy:
+                yield from _read_as(format_, copy, unit, name, shown)
+        else:
+            yield from _read_as(format_, file, unit, name, shown)
+
+
+def _read_as(format_: Format, file: IO[bytes], unit: Unit, name: str, shown: str) -> Extracted:
     match format_:
         case WebArchive():
             return web_archive.read_web_archive(file, format_)
@@ -88,12 +114,14 @@ def _read(format_: Format, file: IO[bytes], archive: str, name: str, shown: str)
             return records.read_parquet(file, shown, text_field=format_.text_field, id_field=format_.id_field)
         case ChatTable():
             return records.read_chats(file, shown, messages_field=format_.messages_field, id_field=format_.id_field)
-    data = read_member(file, archive, name)
+    data = read_member(file, unit.file, name)
     match format_:
         case ServiceModels():
-            return html.read_service_models(data)
+            return service_models.read_service_models(data)
         case HtmlPages():
-            return html.read_pages(data, main_content=format_.main_content)
+            return html.read_pages(
+                data, main_content=format_.main_content, max_replaced_share=format_.max_replaced_share
+            )
         case PythonSource():
             return python_source.read_source(data)
         case PythonDocstrings():

@@ -18,12 +18,14 @@ class ServiceModels:
 
 @dataclasses.dataclass(frozen=True)
 class HtmlPages:
-    """One page a member, UTF-8."""
+    """One page a member, in UTF-8 or the charset that it declares."""
 
     members: tuple[str, ...] = ("*.html", "*.htm")
     exclude: tuple[str, ...] = ()
     main_content: bool = True
     """Leave navigation, side bars and footers out."""
+    max_replaced_share: float = 0.001
+    """A page that keeps to its charset but for this share of its characters is read, with U+FFFD for them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,3 +131,10 @@ Format = (
     | ParquetTable
     | ChatTable
 )
+
+
+def is_read_in_any_order(format_: Format) -> bool:
+    """Whether its reader goes back in the file; the others read it from its beginning to its end."""
+    return isinstance(format_, WebArchive | ParquetTable | ChatTable) or (
+        isinstance(format_, JsonLines) and format_.unique_ids
+    )

@@ -6,20 +6,20 @@ one line; bars of links go, and lists of prose, or of links among prose, stay, w
 for navigation.
 """
 
-import gzip
-import html
-import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
+from runtime.text.extraction.charset import decode_page
 from runtime.text.extraction.code_blocks import put_back, set_aside
-from runtime.text.extraction.extracted import Extracted, Text, Unreadable, decoded, metadata
+from runtime.text.extraction.extracted import Extracted, Text, Unreadable, metadata
 from runtime.text.extraction.formulae import write_as_tex
 
+NO_CHARSET = "no charset fits"
+_EXCERPT_BYTES = 200
 _NO_PROSE = "td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
 _HEADING_LINKS = "h1 a, h2 a, h3 a, h4 a, h5 a, h6 a"
 _HEADING_MARKS = ("#", "¶", "§", "🔗")
@@ -33,12 +33,17 @@ _MAX_CELL_CHARACTERS = 300
 _WRAPPERS = 6
 
 
-def read_pages(data: bytes, *, main_content: bool) -> Extracted:
-    page = decoded(data)
-    if isinstance(page, Unreadable):
-        yield page
+def read_pages(data: bytes, *, main_content: bool, max_replaced_share: float) -> Extracted:
+    """One page in whatever charset its bytes show or it declares; no server is there to be asked."""
+    page = decode_page(data, server_charset=None, max_replaced_share=max_replaced_share)
+    if page is None:
+        yield Unreadable(
+            "", NO_CHARSET, f"{len(data):,} bytes", data[:_EXCERPT_BYTES].decode(errors="backslashreplace")
+        )
         return
-    yield Text("", page_text(page, main_content=main_content))
+    told = {"charset": page.charset, "charset_from": page.source}
+    told |= {"replaced": str(page.num_replaced)} if page.num_replaced else {}
+    yield Text("", page_text(page.text, main_content=main_content), metadata(**told))
 
 
 def plain_text(markup: str) -> str:
@@ -70,20 +75,6 @@ def page_text(page: str, *, main_content: bool) -> str:
     # Of pictures only the text of formulae is said, which has its place by now: the rest is "logo" and "5 of 5 stars".
     text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
     return put_back(text, code).strip()
-
-
-def read_service_models(data: bytes) -> Extracted:
-    """A page for each operation, with its request and response, and for each structure that is neither."""
-    try:
-        model = json.loads(gzip.decompress(data))
-    except (OSError, EOFError, ValueError) as error:
-        yield Unreadable("", "not a gzipped JSON service model", str(error), "")
-        return
-    service = model.get("metadata", {}).get("serviceFullName", "")
-    for anchor, page in _pages(model):
-        text = plain_text(page)
-        if text:
-            yield Text(anchor, text, metadata(service=service))
 
 
 def _join_cells(tree: Any) -> None:
@@ -139,39 +130,3 @@ def _are_titles(links: Sequence[str]) -> bool:
 def _all(tree: Any, selector: str) -> list[Any]:
     # One by one the collection would be searched anew for each of its elements: minutes for a page of many links.
     return tree.document.query_selector_all(selector).values()
-
-
-def _pages(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    shapes = model["shapes"]
-    title = model.get("metadata", {}).get("serviceFullName", "")
-    if model.get("documentation"):
-        yield "service", _page(title, model["documentation"])
-    shown = set()
-    for name, operation in model["operations"].items():
-        sections = [operation.get("documentation", "")]
-        for heading, key in (("Request", "input"), ("Response", "output")):
-            shape = operation.get(key, {}).get("shape")
-            if shape:
-                shown.add(shape)
-                sections.append(_members(heading, shapes[shape]))
-        yield f"operation/{name}", _page(name, *sections)
-    for name, shape in shapes.items():
-        if shape.get("documentation") and name not in shown:
-            yield f"shape/{name}", _page(name, shape["documentation"], _members("Contents", shape))
-
-
-def _page(title: str, *sections: str) -> str:
-    heading = html.escape(title)
-    return f"<html><head><title>{heading}</title></head><body><h1>{heading}</h1>{''.join(sections)}</body></html>"
-
-
-def _members(heading: str, shape: dict[str, Any]) -> str:
-    documented = [
-        (name, member["documentation"])
-        for name, member in shape.get("members", {}).items()
-        if member.get("documentation")
-    ]
-    if not documented:
-        return ""
-    entries = "".join(f"<dt>{html.escape(name)}</dt><dd>{text}</dd>" for name, text in documented)
-    return f"<h2>{heading}</h2><dl>{entries}</dl>"

@@ -6,12 +6,15 @@ Characters stand as they are (α is TeX that every current engine reads); what h
 from collections.abc import Callable, Sequence
 from typing import Any
 
+MAX_DEPTH = 64
+"""Elements inside each other; what lies deeper gives the text in it. Nobody writes such formulae, and each level takes
+room on Python's stack."""
 _FENCES = {"{": r"\{", "}": r"\}"}
 
 
 def tex_of(element: Any) -> str:
     """TeX of a `math` element, or of anything in it."""
-    return " ".join(_tex(element).split())
+    return " ".join(_tex(element, MAX_DEPTH).split())
 
 
 def is_structured(element: Any) -> bool:
@@ -19,15 +22,17 @@ def is_structured(element: Any) -> bool:
     return element.query_selector(", ".join(_RULES)) is not None
 
 
-def _tex(element: Any) -> str:
+def _tex(element: Any, depth: int) -> str:
+    if depth == 0:
+        return str(element.text)
     rule = _RULES.get(element.tag)
     children = [node for node in element.child_nodes if node.tag != "#text"]
     if rule is not None:
-        return rule([_tex(child) for child in children], element)
+        return rule([_tex(child, depth - 1) for child in children], element)
     if not children:
         text = " ".join(element.text.split())
         return rf"\text{{{element.text}}}" if element.tag == "mtext" and text else _FENCES.get(text, text)
-    return "".join(_tex(child) for child in children if child.tag not in ("annotation", "annotation-xml"))
+    return "".join(_tex(child, depth - 1) for child in children if child.tag not in ("annotation", "annotation-xml"))
 
 
 def _script(marks: str) -> Callable[[Sequence[str], Any], str]:

@@ -28,7 +28,11 @@ def read_docstrings(data: bytes) -> Extracted:
         yield Text("", module)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            sections = list(_sections(node, node.name))
+            try:
+                sections = _sections(node, node.name)
+            except RecursionError as error:
+                yield Unreadable(node.name, NOT_PYTHON, str(error), "")
+                continue
             if sections:
                 yield Text(node.name, "\n\n".join(sections))
 
@@ -39,9 +43,16 @@ def read_topics(data: bytes) -> Extracted:
         yield tree
         return
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
-            for name, text in sorted(ast.literal_eval(node.value).items()):
-                yield Text(name, inspect.cleandoc(text))
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)):
+            continue
+        entries = zip(node.value.keys, node.value.values, strict=True)
+        literals = [(getattr(name, "value", None), getattr(text, "value", None)) for name, text in entries]
+        topics = [(name, text) for name, text in literals if isinstance(name, str) and isinstance(text, str)]
+        for name, text in sorted(topics):
+            yield Text(name, inspect.cleandoc(text))
+        if len(topics) < len(literals):
+            detail = f"line {node.lineno}: {len(literals) - len(topics)} of {len(literals)} topics are no literal texts"
+            yield Unreadable("", NOT_PYTHON, detail, "")
 
 
 def _sections(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, name: str) -> list[str]:
@@ -68,5 +79,10 @@ def _parsed(data: bytes) -> ast.Module | Unreadable:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in somebody else's code
             return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # the last: nested too deeply for the parser
         return Unreadable("", NOT_PYTHON, str(error), text)

@@ -22,7 +22,7 @@ _MAGIC = b"WARC/"
 _CHUNK_BYTES = 64 << 10
 _MAX_HEADER_BYTES = 1 << 20
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
-_CONTENT_LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*(\d+)[ \t]*\r?$", re.I | re.M)
+_CONTENT_LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r?$", re.I | re.M)
 
 
 class Record(NamedTuple):

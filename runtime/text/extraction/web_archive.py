@@ -7,6 +7,7 @@ from runtime.text.extraction import html
 from runtime.text.extraction.charset import decode_page
 from runtime.text.extraction.extracted import Extracted, LeftOut, Text, Unreadable, metadata
 from runtime.text.extraction.formats import WebArchive
+from runtime.text.extraction.html import NO_CHARSET
 from runtime.text.extraction.http_answer import CUT_SHORT, Answer, HttpError, parse_answer
 from runtime.text.extraction.warc import Damage, Record, read_records
 
@@ -14,7 +15,6 @@ OTHER_KIND = "not a page: another kind of record"
 REVISIT = "not a page: revisit of an earlier record"
 OTHER_STATUS = "not a page: HTTP status"
 OTHER_TYPE = "not a page: content type"
-NO_CHARSET = "no charset fits"
 
 _HTML = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
 _EXCERPT_BYTES = 200

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from runtime.text.drops import DropLedger
-from runtime.text.extraction.archive import UnreadableArchiveError, is_archive, units
+from runtime.text.extraction.archive import is_archive, list_units
 from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import (
     ChatTable,
@@ -44,7 +44,9 @@ SERVICE = {
 def read(path, *formats):
     ledger = DropLedger(5)
     name = "" if is_archive(str(path)) else path.name
-    found = units(str(path), name, formats, unit_bytes=100)
+    found, damage = list_units(str(path), name, formats, unit_bytes=100)
+    if damage is not None:
+        ledger.drop("damaged file", document_id="toys", detail=damage, text="")
     return {doc.id: doc.text for unit in found for doc in extract(unit, formats, "toys", ledger)}, ledger
 
 
@@ -150,7 +152,7 @@ def test_a_file_that_is_no_archive_is_read_as_it_is(tmp_path):
     ("format_", "name", "data", "reason"),
     [
         (PythonSource(), "a.py", b"# na\xefve\n", "not UTF-8"),
-        (HtmlPages(), "a.html", b"<p>na\xefve</p>", "not UTF-8"),
+        (HtmlPages(), "a.html", b"<p>na\xefve\0</p>", "no charset fits"),
         (RestructuredText(), "a.rst", b"na\xefve", "not UTF-8"),
         (JsonLines(), "a.jsonl", b'{"text": "na\xefve"}', "not UTF-8"),
         (JsonLines(), "a.jsonl", b'{"text": "\\ud800"}', "not UTF-8"),
@@ -170,11 +172,27 @@ def test_what_cannot_be_read_is_counted_and_sampled(tmp_path, format_, name, dat
     assert ledger.samples[0]["id"].startswith(f"toys/{name}")
 
 
+@pytest.mark.parametrize(
+    ("charset", "declared", "told"),
+    [("windows-1252", "iso-8859-1", "page"), ("utf-8", "utf-8", "bytes"), ("koi8-r", "koi8-r", "page")],
+)
+def test_a_page_is_read_in_the_charset_that_it_declares(tmp_path, charset, declared, told):
+    words = "Größe – “naïve”" if charset != "koi8-r" else "Игрушка у окна"
+    page = f'<html><head><meta charset="{declared}"></head><body><p>{words}</p></body></html>'
+    path = archive_of(tmp_path, {"a.html": page.encode(charset)})
+    (unit,) = list_units(str(path), "", (HtmlPages(main_content=False),), unit_bytes=100).units
+    (document,) = extract(unit, (HtmlPages(main_content=False),), "toys", DropLedger(5))
+    assert document.text == words
+    assert json.loads(document.metadata)["charset_from"] == told
+
+
 def test_an_unreadable_archive_is_named_with_the_cure(tmp_path):
     path = archive_of(tmp_path, {"a.py": b"x = 1\n" * 100})
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(UnreadableArchiveError, match=r"toys\.zip: not a readable zip archive .*fetch it anew"):
-        read(path, PythonSource())
+    documents, ledger = read(path, PythonSource())
+    assert documents == {}
+    (sample,) = ledger.samples
+    assert re.search(r"toys\.zip: not a readable zip archive .*fetch it anew", sample["detail"])
 
 
 def test_a_damaged_member_costs_no_other_and_is_named_with_the_cure(tmp_path):
@@ -221,13 +239,15 @@ def test_a_tar_archive_gives_what_a_zip_archive_of_the_same_files_does(tmp_path,
     found, ledger = read(path, PythonSource())
     assert found == expected
     assert not ledger.counts
-    assert len(units(str(path), "", (PythonSource(),), unit_bytes=100)) == (4 if suffix == ".tar" else 1)
+    listing = list_units(str(path), "", (PythonSource(),), unit_bytes=100)
+    assert (len(listing.units), listing.damage) == (4 if suffix == ".tar" else 1, None)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(UnreadableArchiveError, match=r"toys\.tar.*: not a readable tar archive .*fetch it anew"):
-        units(str(path), "", (PythonSource(),), unit_bytes=100)
+    listing = list_units(str(path), "", (PythonSource(),), unit_bytes=100)
+    assert not listing.units
+    assert re.search(r"toys\.tar.*: not a readable tar archive .*fetch it anew", listing.damage)
 
 
 def test_units_cut_an_archive_by_its_table_of_contents(tmp_path):
     path = archive_of(tmp_path, {f"{index}.py": b"x" * 60 for index in range(5)} | {"skip/a.py": b"x"})
-    found = units(str(path), "", (PythonSource(exclude=("skip/*",)),), unit_bytes=100)
-    assert [unit.members for unit in found] == [("0.py", "1.py"), ("2.py", "3.py"), ("4.py",)]
+    found = list_units(str(path), "", (PythonSource(exclude=("skip/*",)),), unit_bytes=100)
+    assert [unit.members for unit in found.units] == [("0.py", "1.py"), ("2.py", "3.py"), ("4.py",)]
