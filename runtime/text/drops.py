@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import fsspec
 
@@ -60,7 +61,7 @@ class DropLedger:
                 file.write(json.dumps(sample, ensure_ascii=False).encode() + b"\n")
 
 
-def read_samples(path: str) -> list[dict[str, str]]:
-    """What `DropLedger.write` wrote."""
+def read_samples(path: str) -> list[dict[str, Any]]:
+    """What `DropLedger.write` wrote, or other samples as JSON lines."""
     with fsspec.open(path, "rb") as file:
         return [json.loads(line) for line in file]

@@ -13,6 +13,13 @@ def c4_lines(text: str, rule: C4Lines) -> str:
     return "\n".join(_kept(text, rule))
 
 
+def changed_lines(before: str, after: str) -> list[str]:
+    """The lines of a text that are no lines of what is left of it: those that went, and those that lost marks."""
+    left = set(after.splitlines())
+    stripped = (line.strip() for line in before.splitlines())
+    return [line for line in stripped if line and line not in left]
+
+
 def _kept(text: str, rule: C4Lines) -> Iterator[str]:
     for raw in text.splitlines():
         words = raw.split()

@@ -60,15 +60,19 @@ def test_the_page_of_drops_adds_up_and_shows_samples(results):
     found, folder, _ = results
     lines = (Path(folder) / found["drops"]["table"]).read_text().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
-    steps = {row[0]: row for row in rows if len(row) == 6}
+    steps = {row[0]: [row[0], *(cell.replace(",", "").replace(".", "") for cell in row[1:])]
+             for row in rows if len(row) == 10}  # fmt: skip
     names = ["extract", "filter/rules", "filter/quality", "dedup", "dedup/spans", "decontaminate"]
     for name, after in zip(names, [*names[1:], None], strict=True):
-        documents_in, dropped, out = (int(cell.replace(",", "")) for cell in steps[name][1:4])
+        documents_in, dropped, out, edited = map(int, steps[name][1:5])
+        bytes_in, bytes_dropped, bytes_cut, bytes_out = map(int, steps[name][6:10])
         assert documents_in - dropped == out
-        assert after is None or steps[after][1] == steps[name][3]
+        assert bytes_in - bytes_dropped - bytes_cut == bytes_out
+        assert after is None or (steps[after][1], steps[after][6]) == (steps[name][3], steps[name][9])
+        assert (edited > 0) == (bytes_cut > 0) == (name in ("filter/rules", "dedup/spans"))
         reasons = {row[1]: int(row[2]) for row in rows if len(row) == 4 and row[0] == name}
         assert sum(reasons.values()) == dropped
-    assert "## dedup: exact duplicate" in lines
+    assert {"## dedup: exact duplicate", "## filter/rules: cut, and the rest kept"} <= set(lines)
     assert any(line.startswith("- `") and "at least 0.65: " in line for line in lines)
 
 

@@ -18,7 +18,7 @@ from runtime.text.documents import read_documents
 from runtime.text.extraction.formats import JsonLines, WebArchive
 from runtime.text.extraction.records import UnreadableFileError
 from runtime.text.fetch.errors import ChecksumError
-from runtime.text.filter_rules import Length
+from runtime.text.filter_rules import C4Lines, Length
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.download import DownloadConfig, download, files_in, installed_python
@@ -144,6 +144,30 @@ def test_rules_that_drop_everything_are_an_error(run_alone, corpus):
     documents = extracted(run_alone, corpus)
     with pytest.raises(UserError, match=r"no document is left \(too few words: 5\)\. The rules drop the whole source"):
         run_alone(filter_documents, FilterConfig(documents=documents, rules=(Length(min_words=999),)), "filter")
+
+
+def test_lines_cut_from_documents_that_stay_are_counted_and_shown(run_alone, tmp_path):
+    separator = "\u2028menu"  # a line break to some, and none in a file of JSON lines
+    texts = [STORY, f"Home\n{STORY}\nNäxt page[1]", f"{separator}\n{STORY}", "Home"]
+    documents = extracted(run_alone, write_corpus(tmp_path / "corpus", texts))
+    kept = run_alone(filter_documents, FilterConfig(documents=documents, rules=(C4Lines(),)), "filter")
+    assert texts_of(kept) == [STORY] * 3
+    result = kept.result
+    assert result.dropped == {"C4: no line is left": 1}
+    assert (result.num_edited, result.num_bytes_removed) == (2, len(f"Home\n\nNäxt page[1]{separator}\n".encode()))
+    assert (
+        documents.result.num_bytes == result.num_bytes + sum(result.dropped_bytes.values()) + result.num_bytes_removed
+    )
+    assert lines_of(kept, result.removed_samples) == [
+        {"id": f"{'d' * 12}/stories.jsonl.gz#1", "removed": ["Home", "Näxt page[1]"], "left": 1},
+        {"id": f"{'d' * 12}/stories.jsonl.gz#2", "removed": ["menu"], "left": 1},
+    ]
+
+
+def test_a_filter_without_edits_has_none_to_show(run_alone, corpus):
+    config = FilterConfig(documents=extracted(run_alone, corpus), rules=(Length(min_words=5),))
+    result = run_alone(filter_documents, config, "filter").result
+    assert (result.num_edited, result.num_bytes_removed, result.removed_samples) == (0, 0, None)
 
 
 def deduplicated(run_alone, folder, name, texts, **changes):
