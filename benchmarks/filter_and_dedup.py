@@ -14,7 +14,9 @@ signatures of all documents (0.5 KB of about 6) and their keys, 0.3. Between equ
 some megabytes, by which shards meet in it: below `--every 1` that alone can be over the bar.
 
 A core is busy while one of our processes runs on it. On a machine that others use too, our processes stand in line for
-a core; that is told apart and counts for nothing, so this bar holds on a quiet machine only. Status 1 if a bar does not.
+a core; that is told apart and counts for nothing, so this bar holds on a quiet machine only.
+
+The status is 1 where a bar does not hold.
 
     python benchmarks/filter_and_dedup.py --corpora ../shared/data/corpora
 
