@@ -5,12 +5,13 @@ order of the key, and the file begins with where each of 1,024 buckets of keys b
 task reads its range of buckets of every file and nothing else.
 """
 
-import io
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import fsspec
 import numpy as np
+
+from runtime.text.ranged_reads import read_bytes
 
 RECORD = np.dtype([("key", "<u8"), ("mark", "<u8"), ("row", "<u4")])
 """20 bytes. `mark` is more of the key, or what else tells the row from others of the key."""
@@ -47,11 +48,10 @@ def write_keys(path: str, ordered: np.ndarray) -> None:
 
 def read_keys(path: str, buckets: Buckets = ALL_BUCKETS) -> np.ndarray:
     """The records of these buckets, in order."""
-    with fsspec.open(path, "rb") as file:
-        starts = np.frombuffer(file.read(_HEADER_BYTES), "<u8")
-        begin, end = int(starts[buckets.first]), int(starts[buckets.after])
-        file.seek(_HEADER_BYTES + begin * RECORD.itemsize)
-        return np.frombuffer(_exactly(file, (end - begin) * RECORD.itemsize, path), RECORD)
+    starts = np.frombuffer(read_bytes(path, 0, _HEADER_BYTES), "<u8")
+    begin, end = int(starts[buckets.first]), int(starts[buckets.after])
+    size = RECORD.itemsize
+    return np.frombuffer(read_bytes(path, _HEADER_BYTES + begin * size, _HEADER_BYTES + end * size), RECORD)
 
 
 def ranges(num_keys: int, keys_per_task: int) -> Iterator[Buckets]:
@@ -59,10 +59,3 @@ def ranges(num_keys: int, keys_per_task: int) -> Iterator[Buckets]:
     count = min(NUM_BUCKETS, max(1, -(-num_keys // keys_per_task)))
     for number in range(count):
         yield Buckets(number * NUM_BUCKETS // count, (number + 1) * NUM_BUCKETS // count)
-
-
-def _exactly(file: io.IOBase, size: int, path: str) -> bytes:
-    data = file.read(size)
-    if len(data) != size:
-        raise ValueError(f"{path}: ends {size - len(data)} bytes early; it was cut short: run its step anew.")
-    return data

@@ -17,6 +17,7 @@ from runtime.text.clusters import Components
 from runtime.text.dedup import band_keys, copies, signatures, text_keys
 from runtime.text.key_files import ALL_BUCKETS, Buckets, read_keys, records, write_keys
 from runtime.text.minhash import MinHash
+from runtime.text.ranged_reads import num_rows, read_rows, write_rows
 
 NO_PAIRS = np.empty((0, 2), np.int64)
 PAIRS_HELD = 1 << 20
@@ -41,7 +42,7 @@ class SignatureWriter:
         """Writes the folder; returns the number of documents."""
         exact, minhash = (np.concatenate(part) for part in zip(*self._parts, strict=True))
         texts, rows = text_keys(exact), np.arange(len(exact))
-        _save(f"{folder}/minhash.npy", minhash)
+        write_rows(f"{folder}/minhash.npy", minhash)
         write_keys(f"{folder}/{TEXT}.bin", records(texts[:, 0], texts[:, 1], rows))
         for band, keys in enumerate(band_keys(minhash, self._parameters)):
             write_keys(f"{folder}/{band_name(band)}.bin", records(keys, texts[:, 0], rows))
@@ -69,7 +70,7 @@ class SignatureFile:
     def __init__(self, folder: str, kept: str | None) -> None:
         self._folder = folder
         self._kept = kept
-        self._length = _num_rows(f"{folder}/minhash.npy") if kept is None else int(np.count_nonzero(_load(kept)))
+        self._length = num_rows(f"{folder}/minhash.npy") if kept is None else int(np.count_nonzero(_load(kept)))
 
     def __len__(self) -> int:
         return self._length
@@ -85,8 +86,8 @@ class SignatureFile:
         return Keys(found["key"], found["mark"], places)
 
     def minhash(self, places: np.ndarray) -> np.ndarray:
-        """uint32[places, hashes] of the documents at `places`."""
-        return _load(f"{self._folder}/minhash.npy")[self._rows_of(places)]
+        """uint32[places, hashes] of the documents at `places`, which ascend."""
+        return read_rows(f"{self._folder}/minhash.npy", self._rows_of(places))
 
     def ids(self, places: np.ndarray) -> list[str]:
         """Ids of the documents at `places`."""
@@ -174,10 +175,3 @@ def _save(path: str, values: np.ndarray) -> None:
 def _load(path: str) -> np.ndarray:
     with fsspec.open(path, "rb") as file:
         return np.load(file)
-
-
-def _num_rows(path: str) -> int:
-    with fsspec.open(path, "rb") as file:
-        np.lib.format.read_magic(file)
-        shape, _, _ = np.lib.format.read_array_header_1_0(file)
-    return int(shape[0])

@@ -12,6 +12,7 @@ import numpy as np
 
 from runtime.text.documents import Document, read_batches
 from runtime.text.key_files import Buckets, read_keys, records, write_keys
+from runtime.text.ranged_reads import read_bytes
 from runtime.text.span_rule import RepeatedSpans
 from runtime.text.spans import SENTENCES_PER_SPAN, covered, sentences, span_keys, without_sentences
 
@@ -74,11 +75,9 @@ def write_repeats(path: str, folders: Sequence[str], num_earlier: int, buckets: 
 
 def read_repeats(path: str, shard: int, num_shards: int) -> np.ndarray:
     """What `write_repeats` found in one shard: the sentences at which the spans begin."""
-    with fsspec.open(path, "rb") as file:
-        starts = np.frombuffer(file.read(8 * (num_shards + 1)), "<u8")
-        begin, end = int(starts[shard]), int(starts[shard + 1])
-        file.seek(8 * (num_shards + 1) + 4 * begin)
-        return np.frombuffer(file.read(4 * (end - begin)), "<u4")
+    begin, end = np.frombuffer(read_bytes(path, 8 * shard, 8 * shard + 16), "<u8").tolist()
+    first = 8 * (num_shards + 1)
+    return np.frombuffer(read_bytes(path, first + 4 * begin, first + 4 * end), "<u4")
 
 
 def edited_documents(
