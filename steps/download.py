@@ -1,13 +1,15 @@
 """Download: files from a package index, an address, a hub, a bucket or this machine, verified."""
 
 import functools
+import math
 import tempfile
+import time
 import urllib.parse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from marin_dag.cost import Cost
 from marin_dag.step import Runtime, StepContext, step
@@ -95,7 +97,18 @@ class UrlIndex(BaseModel, frozen=True, extra="forbid"):
     """For the plan's estimate."""
 
 
-Fetch = Wheel | InstalledPython | Url | Files | HuggingFaceDataset | UrlIndex
+def _address_read(value: Any) -> Any:
+    """`hf://datasets/OWNER/NAME@REVISION/PATH` as the data set that it names."""
+    if not isinstance(value, str):
+        return value
+    from runtime.text.fetch.hub import parse_dataset_address
+
+    repo, revision, pattern = parse_dataset_address(value)
+    return HuggingFaceDataset(repo=repo, revision=revision, files=(pattern,))
+
+
+Fetch = Annotated[Wheel | InstalledPython | Url | Files | HuggingFaceDataset | UrlIndex, BeforeValidator(_address_read)]
+"""What is fetched. A text is an `hf://` address."""
 
 
 class DownloadedFile(BaseModel, frozen=True, extra="forbid"):
@@ -194,7 +207,12 @@ def _wheel(fetch: Wheel, context: StepContext) -> DownloadedFile:
 
     with tempfile.TemporaryDirectory() as folder:
         wheel = download_wheel(
-            fetch.name, fetch.version, Path(folder), sha256=fetch.sha256, platform_tags=fetch.platform_tags
+            fetch.name,
+            fetch.version,
+            Path(folder),
+            sha256=fetch.sha256,
+            platform_tags=fetch.platform_tags,
+            on_bytes=_progress_of_one(context),
         )
         return _stored(str(wheel), f"files/{wheel.name}", context, sha256=fetch.sha256)
 
@@ -213,7 +231,11 @@ def _url(fetch: Url, context: StepContext) -> DownloadedFile:
 
     relative = f"files/{fetch.file_name}"
     copied = fetch_url(
-        fetch.url, f"{context.output_path}/{relative}", parts_path=f"{context.work_path}/parts", sha256=fetch.sha256
+        fetch.url,
+        f"{context.output_path}/{relative}",
+        parts_path=f"{context.work_path}/parts",
+        sha256=fetch.sha256,
+        on_bytes=_progress_of_one(context),
     )
     return DownloadedFile(path=relative, name=fetch.file_name, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
 
@@ -234,8 +256,8 @@ def _indexed_files(
     tries = FailureNotes(_notes(context)).tries()
     fetch_one = functools.partial(_indexed_file, f"{context.work_path}/parts", _notes(context))
     items = [(url, tries[file_key(url)]) for url in urls]
-    unreachable = _stop_if_nobody_answers()
-    fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=unreachable)
+    ended = _as_files_end(context, len(items))
+    fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=ended)
     return _had_and_missing(context, fetched, fetch.max_missing_share)
 
 
@@ -273,11 +295,32 @@ def _tried(fetch: Callable[[], DownloadedFile], notes: str, name: str, url: str,
         )
 
 
-def _stop_if_nobody_answers() -> Callable[[int, FetchedFile], None]:
+def _as_files_end(context: StepContext, num_files: int) -> Callable[[int, FetchedFile], None]:
+    """Stops if nobody answers, and tells how many bytes have come."""
     from runtime.text.fetch.failures import Unreachable
 
     unreachable = Unreachable()
-    return lambda index, fetched: unreachable.count(fetched.problem, is_unreachable=fetched.is_unreachable)
+    sizes: list[int] = []
+
+    def ended(index: int, fetched: FetchedFile) -> None:
+        unreachable.count(fetched.problem, is_unreachable=fetched.is_unreachable)
+        sizes.append(0 if fetched.file is None else fetched.file.size_in_bytes)
+        context.progress(len(sizes), num_files, "files", megabytes=sum(sizes) / 1e6)
+
+    return ended
+
+
+def _progress_of_one(context: StepContext) -> Callable[[int, int | None], None]:
+    """Tells how much of one file is here, once a second; nothing where nobody knows of how much."""
+    last = -math.inf
+
+    def told(done: int, total: int | None) -> None:
+        nonlocal last
+        if total is not None and (done >= total or time.monotonic() >= last + 1):
+            last = time.monotonic()
+            context.progress(round(done / 1e3), round(total / 1e3), "kB")
+
+    return told
 
 
 def _had_and_missing(
@@ -325,13 +368,13 @@ def _hub_files(
     tries = FailureNotes(_notes(context)).tries()
     fetch_one = functools.partial(_hub_file, f"{context.work_path}/parts", _notes(context))
     items = [(file, tries[file_key(file.url)]) for file in files]
-    unreachable = _stop_if_nobody_answers()
-    fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=unreachable)
+    ended = _as_files_end(context, len(items))
+    fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=ended)
     return _had_and_missing(context, fetched, fetch.max_missing_share)
 
 
 def _hub_file(
-    parts_path: str, notes: str, item: tuple[tuple[str, int, str | None, str], int], path: str
+    parts_path: str, notes: str, item: tuple[tuple[str, int | None, str | None, str], int], path: str
 ) -> FetchedFile:
     from runtime.text.fetch.http import fetch_url
     from runtime.text.fetch.hub import HubFile, request_headers
@@ -341,7 +384,12 @@ def _hub_file(
     def fetch() -> DownloadedFile:
         name = hub_file.name.rsplit("/", 1)[-1]
         copied = fetch_url(
-            hub_file.url, f"{path}/{name}", parts_path=parts_path, sha256=hub_file.sha256, headers=request_headers()
+            hub_file.url,
+            f"{path}/{name}",
+            parts_path=parts_path,
+            sha256=hub_file.sha256,
+            size_in_bytes=hub_file.size_in_bytes,
+            headers=request_headers(),
         )
         return _in_shard(path, hub_file.name, copied)
 

@@ -29,6 +29,11 @@ class FolderContext:
     log: logging.Logger = logging.getLogger("test")  # noqa: RUF009 -- shared on purpose
     resources: Resources = Cpu(1)  # noqa: RUF009 -- frozen
     host: Host = ALONE
+    told: list[tuple[int, int, str, dict[str, float]]] = dataclasses.field(default_factory=list)
+    """What the step said of its progress."""
+
+    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
+        self.told.append((done, total, unit, figures))
 
     def map(
         self,

@@ -1,12 +1,18 @@
 """Pins down: of many files one that cannot be had costs none of the others, and a 404 is not taken for a 503."""
 
+import functools
+import hashlib
 import http.server
+import json
 import threading
+import urllib.parse
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from pydantic import ValidationError
 
 from marin_dag.graph import Graph
 from marin_dag.live import LineDisplay
@@ -18,7 +24,7 @@ from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch import hub
 from runtime.text.fetch.errors import UnreachableError
 from runtime.text.fetch.failures import IncompleteDownloadError, Unreachable
-from steps.download import DownloadConfig, DownloadResult, HuggingFaceDataset, UrlIndex, download
+from steps.download import DownloadConfig, DownloadResult, HuggingFaceDataset, Url, UrlIndex, download
 
 NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
 
@@ -57,7 +63,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def publisher(monkeypatch) -> Iterator[Publisher]:
     monkeypatch.setattr(fetch_http, "Retries", lambda: RETRIES)
     with Publisher() as running:
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running
         running.shutdown()
@@ -151,7 +157,7 @@ def test_a_server_in_trouble_never_counts_as_missing(run_alone, publisher, statu
 
 
 def test_files_of_a_hub_go_the_same_way(run_alone, publisher, monkeypatch):
-    files = [hub.HubFile(name, 1, None, publisher.url + name) for name in NAMES]
+    files = [hub.HubFile(name, len(f"text of {name}"), None, publisher.url + name) for name in NAMES]
     monkeypatch.setattr(hub, "list_files", lambda *given, **also: files)
     monkeypatch.setattr(hub, "request_headers", dict)
     publisher.statuses = {"data/c.jsonl": 404}
@@ -162,6 +168,99 @@ def test_files_of_a_hub_go_the_same_way(run_alone, publisher, monkeypatch):
     found = run_alone(download, DownloadConfig(fetch=allowed), "lenient").result
     assert [file.name for file in found.files] == [name for name in NAMES if "c" not in name[5:6]]
     assert [file.name for file in found.missing] == ["data/c.jsonl"]
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A hub at 127.0.0.1 that redirects to localhost for what is in its files; keeps who was told what."""
+
+    told: ClassVar[set[tuple[str, str, str | None]]] = set()
+    files: ClassVar[dict[str, bytes]] = {"data/a.jsonl": b"text of a", "data/b.jsonl": b"text of b"}
+
+    def do_GET(self) -> None:
+        host, _, port = self.headers["Host"].partition(":")
+        kind = self.path.split("/")[1]
+        self.told.add((host, kind, self.headers.get("Authorization")))
+        status, headers, body = 200, {}, b""
+        if kind == "api":
+            large = {"lfs": {"sha256": hashlib.sha256(b"text of a").hexdigest(), "size": 9, "pointerSize": 1}}
+            siblings = [
+                {"rfilename": "data/a.jsonl", "size": 9, "blobId": "a" * 40, **large},
+                {"rfilename": "data/b.jsonl", "size": 9, "blobId": "b" * 40},
+                {"rfilename": "README.md", "size": 9, "blobId": "c" * 40},
+            ]
+            body = json.dumps({"id": "someone/texts", "sha": "0" * 40, "siblings": siblings}).encode()
+            headers = {"Content-Type": "application/json"}
+        elif kind == "datasets":
+            name = urllib.parse.unquote(self.path.partition(f"/resolve/{'0' * 40}/")[2])
+            status, headers = 302, {"Location": f"http://localhost:{port}/cdn/{name}"}
+        else:
+            body = self.files[self.path.removeprefix("/cdn/")]
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def own_hub(monkeypatch) -> Iterator[type[Hub]]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as running:
+        endpoint = f"http://127.0.0.1:{running.server_address[1]}"
+        monkeypatch.setattr(hub, "list_files", functools.partial(hub.list_files, endpoint=endpoint))
+        monkeypatch.setenv("HF_TOKEN", "planted")
+        monkeypatch.setattr(Hub, "told", set())
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        yield Hub
+        running.shutdown()
+        thread.join()
+
+
+ADDRESS = f"hf://datasets/someone/texts@{'0' * 40}/data/"
+
+
+def test_the_files_of_an_address_come_from_the_hub_and_its_store_is_not_told_the_token(run_alone, own_hub):
+    found = run_alone(download, DownloadConfig(fetch=ADDRESS), "hub")
+    assert [(file.name, file.size_in_bytes) for file in found.result.files] == [
+        ("data/a.jsonl", 9),
+        ("data/b.jsonl", 9),
+    ]
+    assert Path(found.join(found.result.files[1].path)).read_bytes() == b"text of b"
+    token = "Bearer planted"
+    assert own_hub.told == {("127.0.0.1", "api", token), ("127.0.0.1", "datasets", token), ("localhost", "cdn", None)}
+
+
+@pytest.mark.parametrize(("name", "message"), [("data/a.jsonl", "wrong checksum"), ("data/b.jsonl", "wrong size")])
+def test_a_file_of_a_hub_that_is_not_the_one_it_lists_is_refused(run_alone, own_hub, monkeypatch, name, message):
+    monkeypatch.setattr(own_hub, "files", {**own_hub.files, name: b"other text" if "b." in name else b"other txt"})
+    with pytest.raises(IncompleteDownloadError, match=rf"{name[5:]}: {message}"):
+        run_alone(download, DownloadConfig(fetch=ADDRESS), "hub")
+
+
+def test_an_address_is_the_data_set_that_it_names():
+    fetch = HuggingFaceDataset(repo="someone/texts", revision="0" * 40, files=("data/*",))
+    assert DownloadConfig(fetch=ADDRESS) == DownloadConfig(fetch=fetch)
+    step = download("download/web", DownloadConfig(fetch=fetch))
+    other = ADDRESS.replace("data/", "other/")
+    changed = Graph([step]).override("download/web", "fetch", other)
+    assert changed.steps[0].config.fetch.files == ("other/*",)
+    with pytest.raises(ValidationError, match=r"'main' is a branch or a tag, which may move"):
+        DownloadConfig(fetch="hf://datasets/someone/texts@main/data/")
+
+
+def test_progress_is_told_in_bytes_of_one_file_and_in_files_and_bytes_of_many(publisher, context_of, tmp_path):
+    context = context_of("one", str(tmp_path / "one"))
+    content = b"text of data/a.jsonl"
+    url = Url(url=f"{publisher.url}data/a.jsonl", sha256=hashlib.sha256(content).hexdigest(), file_name="a.jsonl")
+    download.function(DownloadConfig(fetch=url), context)
+    assert context.told[-1] == (0, 0, "kB", {})
+    context = context_of("many", str(tmp_path / "many"))
+    download.function(listed(publisher), context)
+    assert context.told == [(count, 4, "files", {"megabytes": 20 * count / 1e6}) for count in (1, 2, 3, 4)]
 
 
 def test_a_publisher_that_answers_nobody_is_not_asked_for_every_file():

@@ -1,15 +1,55 @@
 """Files of a data set or model on a Hugging Face hub at a pinned revision."""
 
 import fnmatch
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from runtime.text.fetch.errors import FetchError, UnreachableError
 
+_ADDRESS = re.compile(r"hf://(?P<kind>[^/]+)/(?P<repo>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[^/]*))?(?:/(?P<path>.*))?")
+
+
+class DatasetAddress(NamedTuple):
+    """A data set on the hub at a revision, and which of its files."""
+
+    repo: str
+    revision: str
+    pattern: str
+    """Shell pattern over the names of the files; `*` also matches `/`."""
+
+
+def parse_dataset_address(address: str) -> DatasetAddress:
+    """`hf://datasets/OWNER/NAME@REVISION/PATH`; PATH may be a pattern, a folder if it ends in `/`, or left out for all.
+
+    Raises:
+        ValueError: anything else, a branch or a tag as the revision among it.
+    """
+    found = _ADDRESS.fullmatch(address)
+    if found is None or found["kind"] != "datasets":
+        raise ValueError(
+            f"{address!r} is no address of a data set; write hf://datasets/OWNER/NAME@REVISION/PATH, where PATH may "
+            "be a pattern like data/*.parquet."
+        )
+    revision = found["revision"]
+    if revision is None:
+        raise ValueError(
+            f"{address!r} names no revision, and the data set may be another one tomorrow; write "
+            f"hf://datasets/{found['repo']}@REVISION/{found['path'] or ''}, with the commit that its page shows."
+        )
+    if re.fullmatch(r"[0-9a-f]{7,40}", revision) is None:
+        raise ValueError(
+            f"{address!r}: {revision!r} is a branch or a tag, which may move; write the commit that it stands at now, "
+            "7 to 40 digits of 0-9 and a-f."
+        )
+    path = found["path"] or ""
+    return DatasetAddress(found["repo"], revision, f"{path}*" if path == "" or path.endswith("/") else path)
+
 
 class HubFile(NamedTuple):
     name: str
-    size_in_bytes: int
+    size_in_bytes: int | None
+    """None where the hub does not say."""
     sha256: str | None
     """Known for large files only; small ones are pinned by the revision alone."""
     url: str
@@ -45,7 +85,7 @@ def list_files(
     found = [
         HubFile(
             file.rfilename,
-            file.size or 0,
+            file.size,
             file.lfs.sha256 if file.lfs else None,
             hf_hub_url(repo, file.rfilename, repo_type=repo_type, revision=revision, endpoint=endpoint),
         )

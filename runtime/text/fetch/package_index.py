@@ -1,15 +1,19 @@
 """Wheels, fetched by pip through whatever index, mirror or folder the user has configured."""
 
+import contextlib
 import hashlib
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from typing import IO
 
 from runtime.text.fetch.copy import wrong_checksum
 from runtime.text.fetch.errors import FetchError, UnreachableError
+from runtime.text.fetch.http_session import OnBytes
 
 # What pip (23 to 26) and urllib3 write when nobody answers; asked for by -vv, since pip keeps the reason of an
 # unreachable index to itself otherwise and says only that no version was found.
@@ -25,6 +29,10 @@ _NO_CONNECTION = (
     "Network is unreachable",
     "ProxyError",
 )
+# How pip says of how much it downloads, of anything that is worth it.
+_ANNOUNCED = re.compile(r"Downloading \S+ \((\d+(?:\.\d+)?) (kB|MB)\)")
+_UNIT_BYTES = {"kB": 10**3, "MB": 10**6}
+POLL_SECONDS = 1.0
 _SERVER_ERROR = re.compile(r": 5\d\d Server Error|too many 5\d\d error")
 
 
@@ -36,6 +44,7 @@ def download_wheel(
     sha256: str,
     platform_tags: tuple[str, str, str] | None,
     environment: Mapping[str, str] = os.environ,
+    on_bytes: OnBytes | None = None,
 ) -> pathlib.Path:
     """Downloads one wheel into `folder` and returns its path.
 
@@ -53,9 +62,9 @@ def download_wheel(
             f"--abi={abi}",
         ]
     requirement = f"{name}=={version}"
-    run = subprocess.run([*command, requirement], env=dict(environment), capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise _failure(requirement, run.stdout + run.stderr)
+    status, output = _run([*command, requirement], environment, on_bytes or (lambda done, total: None))
+    if status:
+        raise _failure(requirement, output)
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
         raise FetchError(f"{requirement}: pip left {[path.name for path in wheels]} in the folder; expected one wheel.")
@@ -69,6 +78,49 @@ def download_wheel(
             requirement, expected=sha256, found=found, size_in_bytes=wheels[0].stat().st_size, cure=cure
         )
     return wheels[0]
+
+
+def _run(command: list[str], environment: Mapping[str, str], on_bytes: OnBytes) -> tuple[int, str]:
+    """Status and output of pip; while it runs, tells how much of what it downloads lies in its temporary folder."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(
+            command, env={**environment, "TMPDIR": folder}, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            while (status := _status_within(child, POLL_SECONDS)) is None:
+                announced = _ANNOUNCED.findall(_all_of(output))
+                if announced:
+                    number, unit = announced[-1]
+                    total = round(float(number) * _UNIT_BYTES[unit])
+                    on_bytes(min(_wheel_bytes(folder), total), total)
+        finally:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+        return status, _all_of(output)
+
+
+def _wheel_bytes(folder: str) -> int:
+    """Bytes of the wheels in a folder from which they may vanish at any time."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".whl"):
+                with contextlib.suppress(FileNotFoundError):
+                    size += pathlib.Path(parent, name).stat().st_size
+    return size
+
+
+def _status_within(child: subprocess.Popen[bytes], seconds: float) -> int | None:
+    try:
+        return child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _all_of(file: IO[bytes]) -> str:
+    # By place, since the child writes where the file stands.
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode(errors="replace")
 
 
 def _failure(requirement: str, output: str) -> FetchError:

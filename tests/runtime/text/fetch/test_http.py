@@ -2,14 +2,19 @@
 
 import email.utils
 import hashlib
+import http.client
 import http.server
+import io
+import ssl
 import threading
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
 from runtime.text.fetch.errors import ChecksumError, FetchError, UnreachableError
 from runtime.text.fetch.http import Retries, fetch_url, list_index
+from runtime.text.fetch.http_session import Redirects
 
 CONTENT = bytes(range(256)) * 40
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -27,6 +32,9 @@ class Server(http.server.ThreadingHTTPServer):
         self.cut_after: int | None = None
         self.retry_after: str | None = None
         self.content = CONTENT
+        self.redirect_to: str | None = None
+        self.total: str | None = None
+        self.seen: list[tuple[str, str | None]] = []
 
     @property
     def url(self) -> str:
@@ -37,6 +45,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
+        self.server.seen.append((self.headers["Host"].partition(":")[0], self.headers.get("Authorization")))
+        if self.server.redirect_to is not None and self.path != "/moved":
+            self.send_response(302)
+            self.send_header("Location", self.server.redirect_to)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if self.server.failures:
             self.send_response(self.server.failures.pop(0))
             if self.server.retry_after is not None:
@@ -48,11 +63,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.ranges.append(asked)
         content = self.server.content
         body = content
-        if asked and self.server.knows_ranges:
+        if asked and self.server.knows_ranges and not content:
+            self.send_response(416)
+            self.send_header("Content-Range", "bytes */0")
+        elif asked and self.server.knows_ranges:
             first, last = (int(number) for number in asked.removeprefix("bytes=").split("-"))
             body = content[first : last + 1]
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+            self.send_header("Content-Range", f"bytes {first}-{last}/{self.server.total or len(content)}")
         else:
             self.send_response(200)
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
@@ -69,7 +87,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as running:
-        thread = threading.Thread(target=running.serve_forever)
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield running
         running.shutdown()
@@ -124,7 +142,7 @@ def test_a_server_in_trouble_is_tried_again(server, tmp_path):
 
 @pytest.mark.parametrize(
     ("asked", "waits"),
-    [("7", [7.0, 7.0]), ("9999", [120.0, 120.0]), ("0", [1.0, 2.0]), ("Fri, 31 Dec", [1.0, 2.0])],
+    [("7", [7.0, 7.0]), ("120", [120.0, 120.0]), ("0", [1.0, 2.0]), ("Fri, 31 Dec", [1.0, 2.0])],
 )
 def test_a_server_that_asks_for_time_is_given_it(server, tmp_path, asked, waits):
     server.failures, server.retry_after = [429, 503], asked
@@ -139,6 +157,95 @@ def test_a_date_until_which_a_server_wants_to_be_left_alone_is_kept(server, tmp_
     waited = []
     fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
     assert waited == [30.0, 30.0]
+
+
+@pytest.mark.parametrize("asked", ["3600", email.utils.formatdate(1_000_003_600, usegmt=True)])
+def test_a_server_that_asks_for_more_time_than_there_is_is_not_asked_again_before(server, tmp_path, monkeypatch, asked):
+    monkeypatch.setattr("time.time", lambda: 1_000_000_000.0)
+    server.failures, server.retry_after = [429, 429], asked
+    waited = []
+    message = r"answers 429 .* left alone for 3,600 s, longer than the 120 s that .*Run the same command again then"
+    with pytest.raises(UnreachableError, match=message):
+        fetch(server, tmp_path, retries=Retries(attempts=3, sleep=waited.append))
+    assert (waited, server.failures) == ([], [429])
+    patient = Retries(attempts=3, max_asked_wait_seconds=4_000, sleep=waited.append)
+    assert fetch(server, tmp_path, retries=patient).sha256 == SHA256
+    assert waited == [3_600.0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_what_authenticates_to_one_host_is_not_told_to_the_host_it_redirects_to(server, tmp_path, host):
+    server.redirect_to = f"http://{host}:{server.server_address[1]}/moved"
+    headers = {"authorization": "Bearer planted"}
+    assert fetch(server, tmp_path, headers=headers).sha256 == SHA256
+    kept = "Bearer planted" if host == "127.0.0.1" else None
+    assert set(server.seen) == {("127.0.0.1", "Bearer planted"), (host, kept)}
+
+
+def test_another_port_or_scheme_is_another_host_and_nothing_goes_from_https_to_http():
+    redirects = Redirects({"X-Private": "planted"})
+
+    def followed(before, after):
+        request = urllib.request.Request(before, headers={"X-Private": "planted", "Range": "bytes=0-0"})
+        return redirects.redirect_request(request, io.BytesIO(), 302, "Found", http.client.HTTPMessage(), after).headers
+
+    for before, after, is_told in (
+        ("https://a.org/x", "https://a.org/y", True),
+        ("https://a.org/x", "https://a.org:443/y", True),
+        ("https://a.org/x", "https://a.org:444/y", False),
+        ("https://a.org/x", "https://b.a.org/y", False),
+        ("http://a.org/x", "https://a.org/y", False),
+    ):
+        headers = followed(before, after)
+        assert ("X-private" in headers, headers["Range"]) == (is_told, "bytes=0-0"), (before, after)
+    with pytest.raises(FetchError, match=r"https://a\.org/x: redirects to http://a\.org, where anybody could"):
+        followed("https://a.org/x", "http://a.org/y")
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_an_empty_file_is_a_file(server, tmp_path, knows_ranges):
+    server.knows_ranges, server.content = knows_ranges, b""
+    assert fetch(server, tmp_path, sha256=hashlib.sha256().hexdigest()).size_in_bytes == 0
+    assert (tmp_path / "out/data.bin").read_bytes() == b""
+
+
+def test_a_file_whose_size_the_server_does_not_know_comes_in_one_go(server, tmp_path):
+    server.total = "*"
+    assert fetch(server, tmp_path).sha256 == SHA256
+    assert server.ranges == ["bytes=0-0", None]
+
+
+def test_a_connection_that_breaks_in_its_encryption_is_tried_again(server, tmp_path, monkeypatch):
+    read, broken = http.client.HTTPResponse.read, [ssl.SSLError("bad record mac")]
+
+    def read_or_break(response, *given):
+        if response.headers.get("Content-Length") != "1" and broken:
+            raise broken.pop()
+        return read(response, *given)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", read_or_break)
+    assert fetch(server, tmp_path).sha256 == SHA256
+    assert not broken
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_a_file_of_another_size_than_its_publisher_names_is_refused(server, tmp_path, knows_ranges):
+    server.knows_ranges = knows_ranges
+    message = r"data\.bin: wrong size\n  expected: 7 bytes\n  found:    10,240 bytes"
+    with pytest.raises(ChecksumError, match=message):
+        fetch(server, tmp_path, sha256=None, size_in_bytes=7)
+    assert not (tmp_path / "out/data.bin").exists()
+    assert fetch(server, tmp_path, sha256=None, size_in_bytes=len(CONTENT)).sha256 == SHA256
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_how_much_of_a_file_is_here_is_told_as_it_comes(server, tmp_path, knows_ranges):
+    server.knows_ranges = knows_ranges
+    told = []
+    fetch(server, tmp_path, on_bytes=lambda done, total: told.append((done, total)))
+    assert told[-1] == (len(CONTENT), len(CONTENT))
+    assert told == sorted(told)
+    assert len(told) == (3 if knows_ranges else 1)
 
 
 def test_a_server_that_stays_in_trouble_is_named(server, tmp_path):

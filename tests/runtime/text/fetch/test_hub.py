@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from runtime.text.fetch.errors import FetchError, UnreachableError
-from runtime.text.fetch.hub import list_files
+from runtime.text.fetch.hub import list_files, parse_dataset_address
 
 REPO, REVISION = "someone/texts", "0123456789012345678901234567890123456789"
 SIBLINGS = [
@@ -44,7 +44,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def endpoint():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
@@ -73,3 +73,30 @@ def test_an_unknown_repository_is_named(endpoint):
 def test_no_network_is_said_in_one_message():
     with pytest.raises(UnreachableError, match="no network"):
         list_files(REPO, REVISION, ("*",), repo_type="dataset", endpoint="http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [("", "*"), ("/", "*"), ("/data/", "data/*"), ("/data/*.parquet", "data/*.parquet"), ("/a.jsonl", "a.jsonl")],
+)
+def test_an_address_names_a_data_set_its_revision_and_its_files(path, pattern):
+    assert parse_dataset_address(f"hf://datasets/{REPO}@{REVISION}{path}") == (REPO, REVISION, pattern)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (
+            f"hf://datasets/{REPO}/a.jsonl",
+            r"names no revision, .*write hf://datasets/someone/texts@REVISION/a\.jsonl, with the commit",
+        ),
+        (f"hf://datasets/{REPO}@main/a.jsonl", r"'main' is a branch or a tag, which may move; write the commit"),
+        (f"hf://datasets/{REPO}@", r"'' is a branch or a tag"),
+        (f"hf://{REPO}@{REVISION}", "is no address of a data set; write hf://datasets/OWNER/NAME@REVISION/PATH"),
+        (f"hf://models/{REPO}@{REVISION}", "is no address of a data set"),
+        (f"s3://datasets/{REPO}@{REVISION}", "is no address of a data set"),
+    ],
+)
+def test_an_address_that_is_none_or_may_move_is_refused_with_the_cure(address, message):
+    with pytest.raises(ValueError, match=message):
+        parse_dataset_address(address)
