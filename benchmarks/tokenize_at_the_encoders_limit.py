@@ -8,7 +8,8 @@ reads back what it wrote, and commits with checksums, in this process. The peer 
 same Parquet files and the same tokenizer.json, one worker a core (`.venv-peers`, see peers.txt); its import is not
 counted. The texts are the documents of DIR/*.jsonl.gz, else the sources of the standard library.
 
-    python benchmarks/tokenize_at_the_encoders_limit.py [DIR] [--megabytes 400] [--tokenizer tokenizer.json --eos TOKEN]
+    python benchmarks/tokenize_at_the_encoders_limit.py [DIR] [--megabytes 400]
+        [--tokenizer tokenizer.json --eos TOKEN --bos TOKEN]
 """
 
 import argparse
@@ -105,6 +106,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=400)
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--eos", default=END_OF_TEXT)
+    parser.add_argument("--bos", default=BEGIN_OF_TEXT, help="'' if its documents open with nothing")
     parsed = parser.parse_args()
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory() as name:
@@ -120,7 +122,7 @@ def main() -> None:
             begun = time.perf_counter()
             num_tokens = sum(map(len, encoding.encode_ordinary_batch(texts, num_threads=cores)))
             bare_seconds.append(time.perf_counter() - begun)
-            our_seconds.append(seconds_of_the_step(folder, number, parsed.eos))
+            our_seconds.append(seconds_of_the_step(folder, number, parsed.eos, parsed.bos or None))
         encoders = rates_of_encoders(encoding, folder / "tokenizer.json", first_of(texts, COMPARED_BYTES), cores)
         peer = datatrove(folder, cores, parsed.eos)
     rates = {
@@ -242,9 +244,9 @@ def write_all(folder: Path, texts: list[str], tokenizer: Path | None) -> int:
     return sum(size["num_bytes"] for size in sizes)
 
 
-def seconds_of_the_step(folder: Path, number: int, eos: str) -> float:
+def seconds_of_the_step(folder: Path, number: int, eos: str, bos: str | None) -> float:
     """Of a run of the step alone: from the plan in hand to the record."""
-    config = FolderConfig(folder=str(folder), number=number, eos=eos)
+    config = FolderConfig(folder=str(folder), number=number, eos=eos, bos=bos)
     documents, tokenizer = documents_in("documents", config), tokenizer_in("tokenizer", config)
     cache = tokenize("tokenize", TokenizeConfig(documents=documents, tokenizer=tokenizer, validation_share=0.01))
     shown = io.StringIO()

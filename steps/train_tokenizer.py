@@ -1,19 +1,24 @@
 """Train tokenizer: a sample of the sources in, one tokenizer.json out."""
 
 import difflib
+import functools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from marin_dag.errors import UserError
-from marin_dag.step import Input, StepContext, step
-from steps.documents import DocumentsResult
+from marin_dag.step import Input, Runtime, StepContext, step
+from steps.documents import SHARD_FILE, DocumentsResult
 from steps.tokenizer import TokenizerResult
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
+FIRST_MARGIN = 4
+"""Shards give so many times what is wanted of them all: by chance the documents below a limit may be small ones."""
+NEXT_MARGIN = 16
 NEAREST_SPECIALS = 5
 """Of a tokenizer with many hundred, as Llama 3's, so many are named beside one that it lacks."""
 
@@ -25,18 +30,85 @@ class TrainTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
     """With the two specials and the 256 bytes."""
     bytes_per_source: int = Field(default=2 << 20, ge=1)
     """The same of each source, so that a large one does not own the vocabulary."""
+    shards_in_flight: Runtime[int] = 64
+
+
+class SampledShard(BaseModel, frozen=True, extra="forbid"):
+    """What one shard of documents gives to the sample; the documents lie in its folder under `SHARD_FILE`."""
+
+    keys: tuple[int, ...]
+    sizes: tuple[int, ...]
 
 
 @step(policy="tracked", packages=("tokenizers", "pyarrow"))
 def train_tokenizer(config: TrainTokenizerConfig, context: StepContext) -> TokenizerResult:
-    from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, sample_texts, train
+    """A sample of each source, drawn shard by shard, then the training in one process.
 
-    shards = {
-        name: [documents.join(shard) for shard in documents.result.shards]
-        for name, documents in config.documents.items()
-    }
-    tokenizer = train(sample_texts(shards, bytes_per_source=config.bytes_per_source), vocab_size=config.vocab_size)
+    Of each source the documents whose ids hash lowest, until they make `bytes_per_source`: which those are depends on
+    ids and sizes, not on how the source is cut into shards nor on how many of them are read at once.
+    """
+    from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, train
+
+    tokenizer = train(_sampled_texts(config, context), vocab_size=config.vocab_size)
     return written_tokenizer(tokenizer.to_str(), context, eos_token=END_OF_TEXT, bos_token=BEGIN_OF_TEXT)
+
+
+def _sampled_texts(config: TrainTokenizerConfig, context: StepContext) -> Iterator[str]:
+    """Texts of the sample: by source, each in document order.
+
+    Of a source whose few documents are large, the keys below the first limit may hold too little: then the limit is
+    raised and its shards are read once more.
+    """
+    from runtime.text.documents import read_documents
+    from runtime.text.tokenizer_training import EVERY_KEY, keys_below, last_key, sample_key
+
+    chosen: dict[str, tuple[list[str], int]] = {}
+    wanted, margin = sorted(config.documents), FIRST_MARGIN
+    while wanted:
+        below = {
+            name: keys_below(margin * config.bytes_per_source, config.documents[name].result.num_bytes)
+            for name in wanted
+        }
+        items = [
+            (name, config.documents[name].join(shard), below[name])
+            for name in wanted
+            for shard in config.documents[name].result.shards
+        ]
+        sample = functools.partial(_sample_shard, config.bytes_per_source)
+        folder = f"samples-{margin}"
+        found = context.map(sample, items, in_flight=config.shards_in_flight, name=folder)
+        for name in tuple(wanted):
+            shards = [(place, found[place]) for place, (owner, *_) in enumerate(items) if owner == name]
+            pairs = [pair for _, shard in shards for pair in zip(shard.keys, shard.sizes, strict=True)]
+            last, is_enough = last_key(pairs, config.bytes_per_source)
+            if is_enough or below[name] == EVERY_KEY:
+                paths = [f"{context.output_path}/{folder}/{place:05d}/{SHARD_FILE}" for place, _ in shards]
+                held = [
+                    path
+                    for path, (_, shard) in zip(paths, shards, strict=True)
+                    if min(shard.keys, default=last + 1) <= last
+                ]
+                chosen[name] = held, last
+                wanted.remove(name)
+        margin *= NEXT_MARGIN
+    for name in sorted(chosen):
+        paths, last = chosen[name]
+        for document in read_documents(paths):
+            if sample_key(document) <= last:
+                yield document.text
+
+
+def _sample_shard(num_bytes: int, item: tuple[str, str, int], path: str) -> SampledShard:
+    from runtime.text.documents import read_documents, write_documents
+    from runtime.text.tokenizer_training import sample_key, sampled, size_of
+
+    _, shard, below = item
+    documents = sampled(read_documents([shard]), below=below, num_bytes=num_bytes)
+    write_documents(f"{path}/{SHARD_FILE}", documents)
+    return SampledShard(
+        keys=tuple(sample_key(document) for document in documents),
+        sizes=tuple(size_of(document) for document in documents),
+    )
 
 
 def written_tokenizer(document: str, context: StepContext, *, eos_token: str, bos_token: str | None) -> TokenizerResult:

@@ -27,7 +27,8 @@ import tensorstore as ts
 from jaxtyping import Int32, Int64, Integer
 
 from runtime.data.activity import Activity
-from runtime.data.flat_array import FlatArray, FlatArrayError, kvstore, read_context
+from runtime.data.flat_array import FlatArray, FlatArrayError, read_context
+from runtime.data.key_value_store import key_value_store
 from runtime.data.local_arrays import LocalArrayError, LocalArrays
 
 MANIFEST = "cache.json"
@@ -86,7 +87,7 @@ class ShardRecord:
 
 
 class TokenCache:
-    """Reads a finished cache: any window of any length, from a local folder or `gs://`."""
+    """Reads a finished cache: any window of any length, from a local folder, `gs://` or `s3://`."""
 
     is_whole: bool = True
     """Nothing is added to it any more; see runtime/data/growing_cache.py."""
@@ -245,14 +246,14 @@ class TokenCache:
 
     def _local_arrays(self) -> LocalArrays | None:
         """What maps the files, where they lie on a disk of this machine and in its own order of bytes."""
-        if kvstore(self.path)["driver"] != "file" or sys.byteorder != "little" or not self.shards:
+        if key_value_store(self.path)["driver"] != "file" or sys.byteorder != "little" or not self.shards:
             return None
         layouts = {self._shard_tokens(index).layout for index in range(len(self.shards))}
         if len(layouts) > 1:
             raise self._torn(f"its shards are laid out in {len(layouts)} ways: {sorted(layouts)}.")
         ((file_length, chunk_length),) = layouts
         return LocalArrays(
-            [kvstore(resolve(self.path, f"{shard.path}/tokens"))["path"] for shard in self.shards],
+            [key_value_store(resolve(self.path, f"{shard.path}/tokens"))["path"] for shard in self.shards],
             [shard.num_tokens for shard in self.shards],
             self.format.dtype,
             file_length=file_length,

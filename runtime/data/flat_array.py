@@ -4,12 +4,13 @@ zarr3 with sharding, not OCDBT: equal numbers give equal files, byte for byte. E
 CRC32C and is checked whenever it is read; a missing chunk is an error and never the fill value.
 """
 
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import numpy as np
 import tensorstore as ts
+
+from runtime.data.key_value_store import key_value_store
 
 FILE_LENGTH = 1 << 24
 """Elements a file: what one object of the store holds."""
@@ -119,23 +120,10 @@ def read_context(cache_in_bytes: int) -> ts.Context:
     return ts.Context({"cache_pool": {"total_bytes_limit": cache_in_bytes}})
 
 
-def kvstore(path: str) -> dict[str, Any]:
-    """TensorStore's name for a local folder or `gs://` URL."""
-    protocol, separator, rest = path.partition("://")
-    if not separator:
-        return {"driver": "file", "path": f"{Path(path).absolute()}/"}
-    if protocol == "file":
-        return {"driver": "file", "path": rest.rstrip("/") + "/"}
-    if protocol == "gs":
-        bucket, _, key = rest.partition("/")
-        return {"driver": "gcs", "bucket": bucket, "path": key.rstrip("/") + "/"}
-    raise FlatArrayError(f"{path}: arrays live in a local folder or under gs://, not under {protocol}://.")
-
-
 def _spec(path: str) -> dict[str, Any]:
     # Without the two options a lost chunk would read as zeros: token 0, silently.
     strict = {"fill_missing_data_reads": False, "store_data_equal_to_fill_value": True}
-    return {"driver": "zarr3", "kvstore": kvstore(path)} | strict
+    return {"driver": "zarr3", "kvstore": key_value_store(path)} | strict
 
 
 def _metadata(dtype: np.dtype) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from runtime.data.activity import Activity
 
 Item = TypeVar("Item")
 
-STALL_SECONDS = 0.01
-"""A wait above this is a stall: the reader could have been computing."""
 POLL_SECONDS = 0.1
 """How often a thread that waits looks whether it was asked to stop."""
 HEAR_SECONDS = 2.0
@@ -53,8 +51,6 @@ class Prefetch(Generic[Item]):
         """Seconds of the last wait by what the thread was doing."""
         self.waited_causes: dict[str, float] = {}
         """Seconds of `waited_seconds` by what the thread was doing."""
-        self.num_stalls = 0
-        """Items after the first that the reader waited longer than `STALL_SECONDS` for."""
         self.first_wait_seconds = 0.0
         """Cold start: time until the first item."""
         self._taken = 0
@@ -139,7 +135,6 @@ class Prefetch(Generic[Item]):
             self.first_wait_seconds = seconds
         else:
             self.waited_seconds += seconds
-            self.num_stalls += seconds > STALL_SECONDS
             for cause, part in self.last_wait_causes.items():
                 self.waited_causes[cause] = self.waited_causes.get(cause, 0.0) + part
         self.last_wait_seconds = seconds

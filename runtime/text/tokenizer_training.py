@@ -1,11 +1,12 @@
 """Training of a byte-level BPE tokenizer with Llama 3's pre-tokenisation; equal documents give equal bytes."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import heapq
+from collections.abc import Iterable
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from runtime.text.documents import read_documents
+from runtime.text.documents import Document
 
 # Llama 3's own pattern (Meta's llama3 repository, llama/tokenizer.py): words keep their leading space, digits go
 # in groups of up to three, runs of white space keep the last space for the word that follows.
@@ -16,6 +17,7 @@ LLAMA3_PATTERN = (
 BEGIN_OF_TEXT = "<|begin_of_text|>"
 END_OF_TEXT = "<|end_of_text|>"
 SPECIAL_TOKENS = (BEGIN_OF_TEXT, END_OF_TEXT)
+EVERY_KEY = 1 << 64
 
 
 def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
@@ -43,22 +45,44 @@ def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def sample_texts(shards: Mapping[str, Sequence[str]], *, bytes_per_source: int) -> Iterator[str]:
-    """Up to `bytes_per_source` of whole documents of each source: those whose ids hash lowest, in document order.
+def sample_key(document: Document) -> int:
+    """Where a document stands in the order in which a sample takes them: by the hash of its id."""
+    return int.from_bytes(hashlib.blake2b(document.id.encode(), digest_size=8).digest(), "big")
 
-    What is chosen depends on ids and sizes alone, not on how the documents are cut into shards.
+
+def keys_below(num_bytes: int, of_bytes: int) -> int:
+    """The key below which about `num_bytes` of a source of `of_bytes` lie; all keys lie below `EVERY_KEY`."""
+    return EVERY_KEY if num_bytes >= of_bytes else EVERY_KEY * num_bytes // of_bytes
+
+
+def sampled(documents: Iterable[Document], *, below: int, num_bytes: int) -> list[Document]:
+    """Of the documents with keys below `below` those with the lowest that make `num_bytes`, in the order given.
+
+    Holds so many bytes and one document more, however many there are. Of what each shard of a source gives, the lowest
+    keys that make `num_bytes` are those of the whole source.
     """
-    for _, paths in sorted(shards.items()):
-        ranked = sorted(
-            (hashlib.blake2b(document.id.encode(), digest_size=8).digest(), len(document.text.encode()))
-            for document in read_documents(paths)
-        )
-        limit, taken = b"", 0
-        for key, size in ranked:
-            taken += size
-            limit = key
-            if taken >= bytes_per_source:
-                break
-        for document in read_documents(paths):
-            if hashlib.blake2b(document.id.encode(), digest_size=8).digest() <= limit:
-                yield document.text
+    heap: list[tuple[int, int, Document]] = []
+    total = 0
+    for place, document in enumerate(documents):
+        key = sample_key(document)
+        if key < below and document.text:
+            heapq.heappush(heap, (-key, place, document))
+            total += size_of(document)
+            while total - size_of(heap[0][2]) >= num_bytes:
+                total -= size_of(heapq.heappop(heap)[2])
+    return [document for _, _, document in sorted(heap, key=lambda entry: entry[1])]
+
+
+def last_key(keys_and_sizes: Iterable[tuple[int, int]], num_bytes: int) -> tuple[int, bool]:
+    """The last key that a sample of `num_bytes` takes, and whether there were so many bytes; -1 of no documents."""
+    key, taken = -1, 0
+    for key, size in sorted(keys_and_sizes):
+        taken += size
+        if taken >= num_bytes:
+            return key, True
+    return key, False
+
+
+def size_of(document: Document) -> int:
+    """UTF-8 bytes of its text."""
+    return len(document.text.encode())

@@ -7,7 +7,6 @@ the caller's manifest: to zarr they are fill values, that is zeros.
 
 import functools
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ import fsspec
 import google_crc32c
 import numpy as np
 import tensorstore as ts
+
+from runtime.data.key_value_store import key_value_store
 
 PIECE_IN_BYTES = 2**18
 
@@ -42,29 +43,12 @@ def canonical_json(document: object, where: str) -> bytes:
         ) from error
 
 
-def _key_value_store(folder: str) -> dict[str, Any]:
-    if folder.startswith("gs://"):
-        bucket, _, path = folder.removeprefix("gs://").partition("/")
-        return {"driver": "gcs", "bucket": bucket, "path": f"{path}/" if path else ""}
-    if folder.startswith("s3://"):
-        bucket, _, path = folder.removeprefix("s3://").partition("/")
-        # Credentials it finds where AWS's own tools do, these two it does not.
-        named = {"endpoint": os.environ.get("AWS_ENDPOINT_URL"), "aws_region": os.environ.get("AWS_DEFAULT_REGION")}
-        given = {name: value for name, value in named.items() if value}
-        return {"driver": "s3", "bucket": bucket, "path": f"{path}/" if path else "", **given}
-    if "://" in folder:
-        raise ValueError(
-            f"checkpoint folder {folder}: only local paths, gs:// and s3:// are supported; move the prefix there."
-        )
-    return {"driver": "file", "path": f"{Path(folder).absolute()}/"}
-
-
 class CheckpointFiles:
     """One folder, local, gs:// or s3://, with keys relative to it."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder.rstrip("/")
-        self._spec = _key_value_store(self.folder)
+        self._spec = key_value_store(self.folder)
         self._store = ts.KvStore.open(self._spec).result()
 
     def list_keys(self, below: str = "") -> set[str]:

@@ -22,12 +22,13 @@ from tests.steps.text_steps import WrittenConfig, written
 TEXTS = tuple(f"Document {index}: 吾輩は猫である, naïve café 👩‍👩‍👧, {index * 7919} times." for index in range(60))
 
 
-@pytest.fixture(params=["local", "gcs"])
+@pytest.fixture(params=["local", "gs", "s3"])
 def prefix(request, tmp_path):
     """An unused prefix on a store of each kind."""
     if request.param == "local":
         return str(tmp_path / "runs")
-    return f"gs://{request.getfixturevalue('gcs_bucket')}/{uuid.uuid4().hex}"
+    bucket = request.getfixturevalue({"gs": "gcs_bucket", "s3": "s3_bucket"}[request.param])
+    return f"{request.param}://{bucket}/{uuid.uuid4().hex}"
 
 
 def test_documents_become_committed_caches_on_every_store(prefix):

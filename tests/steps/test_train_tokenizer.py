@@ -1,12 +1,18 @@
-"""Pins down: a special token is one that the tokenizer's file has, or none because somebody said so."""
+"""Pins down: a special token is one that the tokenizer's file has, or none because somebody said so; and a tokenizer
+is trained on the same sample however its sources are cut."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
 from marin_dag.errors import UserError
-from runtime.text.tokenizer_training import BEGIN_OF_TEXT, train
+from marin_dag.inputs import Input
+from runtime.text.documents import Document, read_documents, write_documents
+from runtime.text.tokenizer_training import BEGIN_OF_TEXT, sample_key, size_of, train
+from steps.documents import DocumentsResult
 from steps.input_tokenizer import InputTokenizerConfig, LocalTokenizer, input_tokenizer
+from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 
 @pytest.fixture
@@ -42,3 +48,79 @@ def test_without_a_beginning_only_where_that_is_said(taken):
 def test_the_names_of_llama_3_are_found_unasked(taken):
     result = taken().result
     assert (result.bos_token_id, result.eos_token_id, result.vocab_size) == (0, 1, 258)
+
+
+def cut(folder: Path, documents: list[Document], num_shards: int) -> Input[DocumentsResult]:
+    """The documents in so many shards, in their order."""
+    names = []
+    for index in range(num_shards):
+        names.append(f"{index}.parquet")
+        part = slice(index * len(documents) // num_shards, (index + 1) * len(documents) // num_shards)
+        write_documents(str(folder / names[-1]), documents[part])
+    size = sum(map(size_of, documents))
+    result = DocumentsResult(shards=tuple(names), num_documents=len(documents), num_bytes=size, dropped={})
+    return Input(None, name="documents", digest="d" * 64, path=str(folder), result=result)
+
+
+def lowest(documents: list[Document], num_bytes: int) -> list[Document]:
+    """The sample by its definition."""
+    taken, size = [], 0
+    for document in sorted(documents, key=sample_key):
+        if size < num_bytes:
+            taken.append(document)
+            size += size_of(document)
+    return [document for document in documents if document in taken]
+
+
+MANY_SMALL = [Document(f"s/{number}", f"Text number {number * 7919} of many. " * 4, "s") for number in range(800)]
+FEW_LARGE = [Document(f"l/{number}", f"Text {number * 104729} as long as a book. " * 60, "l") for number in range(9)]
+
+
+@pytest.fixture
+def sampled(run_alone, tmp_path, monkeypatch):
+    """Texts that a tokenizer is trained on, and its digest; and how often the shards were read."""
+
+    def sample(sources, num_shards, **changes):
+        seen = []
+        train_on = train
+        monkeypatch.setattr(
+            "runtime.text.tokenizer_training.train",
+            lambda texts, *, vocab_size: train_on(seen.extend(texts) or seen, vocab_size=vocab_size),
+        )
+        cuts = {
+            name: cut(tmp_path / f"{name}-{num_shards}", documents, num_shards) for name, documents in sources.items()
+        }
+        config = TrainTokenizerConfig(documents=cuts, vocab_size=270, **changes)
+        made = run_alone(train_tokenizer, config, f"tokenizer-{num_shards}")
+        monkeypatch.setattr("runtime.text.tokenizer_training.train", train_on)
+        return seen, made.result.digest, sorted(path.name for path in Path(made.path).glob("samples-*"))
+
+    return sample
+
+
+def test_the_sample_is_that_of_its_definition_and_the_same_for_1_2_or_16_shards(sampled):
+    sources = {"small": MANY_SMALL, "large": FEW_LARGE}
+    found = [sampled(sources, num_shards, bytes_per_source=4_000) for num_shards in (1, 2, 16)]
+    expected = [document.text for documents in (FEW_LARGE, MANY_SMALL) for document in lowest(documents, 4_000)]
+    assert [texts for texts, _, _ in found] == [expected] * 3
+    assert len({digest for _, digest, _ in found}) == 1
+
+
+def test_a_source_of_few_large_documents_is_read_again_until_it_gives_enough(sampled):
+    """A limit that leaves four documents of nine may leave none: here by ids that all hash high."""
+    high = sorted(
+        (Document(f"h/{number}", "The quick brown fox jumps over lazy dogs. " * 20, "h") for number in range(400)),
+        key=sample_key,
+    )[-9:]
+    texts, _, rounds = sampled({"large": high}, 2, bytes_per_source=800)
+    assert texts == [document.text for document in lowest(high, 800)]
+    assert rounds == ["samples-4", "samples-64"]
+
+
+def test_shards_give_no_more_than_is_wanted_and_what_none_needs_is_not_kept(run_alone, tmp_path):
+    documents = cut(tmp_path / "documents", MANY_SMALL, 2)
+    config = TrainTokenizerConfig(documents={"small": documents}, vocab_size=270, bytes_per_source=4_000)
+    made = run_alone(train_tokenizer, config, "tokenizer")
+    shards = sorted(str(path) for path in Path(made.path).glob("samples-*/*/documents.parquet"))
+    held = [sum(map(size_of, read_documents([shard]))) for shard in shards]
+    assert len(held) == 2 and all(size < 4_000 + 150 for size in held)

@@ -241,9 +241,6 @@ def test_a_format_that_contradicts_itself_is_refused():
 def test_paths_resolve_alike_on_a_disk_and_in_a_bucket():
     assert resolve("/a/train", "../shards/0") == "/a/shards/0"
     assert resolve("gs://bucket/a/train", "../shards/0") == "gs://bucket/a/shards/0"
-    assert flat_array.kvstore("gs://bucket/a/b") == {"driver": "gcs", "bucket": "bucket", "path": "a/b/"}
-    with pytest.raises(flat_array.FlatArrayError, match="not under s3://"):
-        flat_array.kvstore("s3://bucket/a")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

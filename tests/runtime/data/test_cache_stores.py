@@ -12,12 +12,13 @@ from runtime.data.cache_writer import ShardWriter, finish_cache
 FORMAT = TokenFormat(vocab_size=500, eos_token_id=0, bos_token_id=1, tokenizer_digest="d" * 64)
 
 
-@pytest.fixture(params=["local", "gcs"])
+@pytest.fixture(params=["local", "gs", "s3"])
 def folder(request, tmp_path):
     """An unused folder of each kind."""
     if request.param == "local":
         return str(tmp_path / "caches")
-    return f"gs://{request.getfixturevalue('gcs_bucket')}/{uuid.uuid4().hex}"
+    bucket = request.getfixturevalue({"gs": "gcs_bucket", "s3": "s3_bucket"}[request.param])
+    return f"{request.param}://{bucket}/{uuid.uuid4().hex}"
 
 
 def write_cache(folder):

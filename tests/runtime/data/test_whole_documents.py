@@ -31,13 +31,17 @@ class Watched:
     """A cache that counts the documents whose places it was asked for."""
 
     def __init__(self, cache: TokenCache):
-        self.cache, self.asked = cache, 0
+        self.cache, self.asked_for = cache, []
 
     def __getattr__(self, name):
         return getattr(self.cache, name)
 
+    @property
+    def asked(self):
+        return sum(self.asked_for)
+
     def document_ends(self, block, first, last):
-        self.asked += last - first
+        self.asked_for.append(last - first)
         return self.cache.document_ends(block, first, last)
 
 

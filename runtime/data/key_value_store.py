@@ -1,0 +1,31 @@
+"""Key-value store: TensorStore's name for a folder, on a disk of this machine, on Cloud Storage or on S3."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+
+def key_value_store(folder: str) -> dict[str, Any]:
+    """Spec of the folder's driver; keys lie right below `path`.
+
+    Raises:
+        ValueError: it is a URL of another kind.
+    """
+    scheme, separator, rest = folder.partition("://")
+    if not separator:
+        return {"driver": "file", "path": f"{Path(folder).absolute()}/"}
+    if scheme == "file":
+        return {"driver": "file", "path": rest.rstrip("/") + "/"}
+    bucket, _, key = rest.partition("/")
+    path = f"{key.rstrip('/')}/" if key.strip("/") else ""
+    if scheme == "gs":
+        return {"driver": "gcs", "bucket": bucket, "path": path}
+    if scheme == "s3":
+        # Credentials it finds where AWS's own tools do, these two it does not.
+        named = {"endpoint": os.environ.get("AWS_ENDPOINT_URL"), "aws_region": os.environ.get("AWS_DEFAULT_REGION")}
+        given = {name: value for name, value in named.items() if value}
+        return {"driver": "s3", "bucket": bucket, "path": path, **given}
+    raise ValueError(
+        f"{folder}: arrays live in a local folder, under gs:// or under s3://, not under {scheme}://; "
+        "move the prefix there."
+    )

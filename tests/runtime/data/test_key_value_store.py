@@ -1,0 +1,30 @@
+"""Pins down: a folder has one name for TensorStore on each kind of store, and other kinds are refused."""
+
+import pytest
+
+from runtime.data.key_value_store import key_value_store
+
+
+@pytest.mark.parametrize("folder", ["/a/b", "file:///a/b", "/a/b/"])
+def test_a_folder_of_this_machine_is_a_file_driver(folder):
+    assert key_value_store(folder) == {"driver": "file", "path": "/a/b/"}
+
+
+@pytest.mark.parametrize(("scheme", "driver"), [("gs", "gcs"), ("s3", "s3")])
+def test_a_folder_in_a_bucket_is_its_driver(scheme, driver, monkeypatch):
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    assert key_value_store(f"{scheme}://bucket/a/b") == {"driver": driver, "bucket": "bucket", "path": "a/b/"}
+    assert key_value_store(f"{scheme}://bucket") == {"driver": driver, "bucket": "bucket", "path": ""}
+
+
+def test_s3_is_where_the_environment_of_aws_says(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:1")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    found = key_value_store("s3://bucket/a")
+    assert (found["endpoint"], found["aws_region"]) == ("http://localhost:1", "us-east-1")
+
+
+def test_another_kind_of_url_is_refused_with_what_there_is():
+    with pytest.raises(ValueError, match="http://a/b: arrays live in a local folder, under gs:// or under s3://"):
+        key_value_store("http://a/b")

@@ -1,0 +1,47 @@
+"""Pins down: a sample is what has the lowest keys, and holds no more than it takes."""
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.text.documents import Document
+from runtime.text.tokenizer_training import EVERY_KEY, keys_below, last_key, sample_key, sampled, size_of
+
+SIZES = st.lists(st.integers(0, 30), max_size=40)
+
+
+def documents_of(sizes):
+    return [Document(str(number), "é" * size, "test") for number, size in enumerate(sizes)]
+
+
+@given(sizes=SIZES, num_bytes=st.integers(1, 400), cut=st.integers(0, 40), share=st.integers(0, 4))
+def test_the_lowest_of_the_parts_are_the_lowest_of_the_whole(sizes, num_bytes, cut, share):
+    documents, below = documents_of(sizes), EVERY_KEY * share // 4
+    parts = [sampled(part, below=below, num_bytes=num_bytes) for part in (documents[:cut], documents[cut:])]
+    found = [document for part in parts for document in part]
+    last, _ = last_key([(sample_key(document), size_of(document)) for document in found], num_bytes)
+    expected, size = set(), 0
+    for document in sorted((one for one in documents if one.text and sample_key(one) < below), key=sample_key):
+        if size < num_bytes:
+            expected.add(document)
+            size += size_of(document)
+    assert [one for one in found if sample_key(one) <= last] == [one for one in documents if one in expected]
+
+
+def test_twenty_megabytes_are_sampled_in_less_than_one():
+    documents = (Document(str(number), f"{number:06d}" * 170, "test") for number in range(20_000))
+    tracemalloc.start()
+    found = sampled(documents, below=EVERY_KEY, num_bytes=100_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert 100_000 <= sum(map(size_of, found)) < 102_000
+    assert peak < 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("wanted", "of", "share"), [(0, 10, 0.0), (5, 10, 0.5), (10, 10, 1.0), (11, 10, 1.0), (1, 0, 1.0)]
+)
+def test_as_many_keys_are_below_as_bytes_are_wanted(wanted, of, share):
+    assert keys_below(wanted, of) == int(share * EVERY_KEY)
