@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.verdict import conclude
 from marin_dag.inputs import Input
 from runtime.text.documents import Document, write_documents
 from runtime.text.filter_rules import FineWebQuality, GopherQuality, GopherRepetition
@@ -144,7 +145,7 @@ def main() -> None:
         "workers": arguments.workers,
         "device": f"{platform.machine()}, {os.cpu_count()} cores",
     }
-    print(json.dumps(line))
+    conclude(line)
 
 
 def _rows(corpora: Path, every: int) -> Iterator[dict[str, str]]:
