@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import jax
 import numpy as np
 
+from benchmarks.verdict import conclude
 from runtime.model.config import LlamaConfig
 from runtime.training import checkpoint
 from runtime.training.checkpoint_leaves import named_leaves
@@ -219,28 +220,26 @@ def main() -> None:
             print(f"turn {turn}: saved and restored at {', '.join(line)} GB/s", flush=True)
     speed = {name: size / statistics.median(values) / 1e9 for name, values in seconds.items()}
     ratios = {act: speed[f"{act} ours"] / speed[f"{act} plain"] for act in ("save", "restore")}
-    print(
-        json.dumps(
-            {
-                "claim": "a checkpoint of 1 GB is saved and restored at 0.7 of the speed of plain files at least",
-                "ours": round(speed["save ours"], 3),
-                "reference": round(speed["save plain"], 3),
-                "ratio": round(min(ratios.values()), 3),
-                "bar": BAR,
-                "holds": min(ratios.values()) >= BAR,
-                "unit": "GB/s",
-                "size_in_bytes": size,
-                "speed": {name: round(value, 3) for name, value in speed.items()},
-                "save_ratio": round(ratios["save"], 3),
-                "restore_ratio": round(ratios["restore"], 3),
-                "save_ratio_to_orbax": round(speed["save ours"] / speed["save orbax"], 3),
-                "restore_ratio_to_orbax": round(speed["restore ours"] / speed["restore orbax"], 3),
-                "page_cache": "dropped by posix_fadvise before each restore, checked by mincore",
-                "load": round(os.getloadavg()[0], 1),
-                "versions": {**orbax.versions, "jax": jax.__version__},
-                "device": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
-            }
-        )
+    conclude(
+        {
+            "claim": "a checkpoint of 1 GB is saved and restored at 0.7 of the speed of plain files at least",
+            "ours": round(speed["save ours"], 3),
+            "reference": round(speed["save plain"], 3),
+            "ratio": round(min(ratios.values()), 3),
+            "bar": BAR,
+            "holds": min(ratios.values()) >= BAR,
+            "unit": "GB/s",
+            "size_in_bytes": size,
+            "speed": {name: round(value, 3) for name, value in speed.items()},
+            "save_ratio": round(ratios["save"], 3),
+            "restore_ratio": round(ratios["restore"], 3),
+            "save_ratio_to_orbax": round(speed["save ours"] / speed["save orbax"], 3),
+            "restore_ratio_to_orbax": round(speed["restore ours"] / speed["restore orbax"], 3),
+            "page_cache": "dropped by posix_fadvise before each restore, checked by mincore",
+            "load": round(os.getloadavg()[0], 1),
+            "versions": {**orbax.versions, "jax": jax.__version__},
+            "device": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
+        }
     )
 
 

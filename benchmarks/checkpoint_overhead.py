@@ -10,7 +10,6 @@ and the updates behind the last save of a turn count too. The fastest turn of ea
 import argparse
 import dataclasses
 import functools
-import json
 import statistics
 import sys
 import tempfile
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.host_overhead import NEVER, SETTINGS, TOKENS_A_SOURCE, Cost, compared, cost_of_loop, in_turns
 from benchmarks.laptop_model import LaptopStep, loader_in
+from benchmarks.verdict import conclude
 from runtime.tracking.events import read_events
 
 SAVE_EVERY_STEPS = 20
@@ -62,7 +62,7 @@ def main() -> None:
     claim = f"a save every {SAVE_EVERY_STEPS} updates makes an update at most 5 % longer: laptop's model"
     line = compared(claim, BAR, costs["saving"], costs["without"])
     medians = {name: statistics.median(save[name] for save in saves) for name in ("blocked_seconds", "write_seconds")}
-    print(json.dumps(line | medians | {"size_in_bytes": saves[0]["size_in_bytes"]}))
+    conclude(line | medians | {"size_in_bytes": saves[0]["size_in_bytes"]})
 
 
 if __name__ == "__main__":

@@ -44,6 +44,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.verdict import conclude
 from marin_dag.inputs import Input
 from runtime.text.documents import Document, write_documents
 from runtime.text.filter_rules import FineWebQuality, GopherQuality, GopherRepetition
@@ -156,8 +157,7 @@ def main() -> None:
         "workers": arguments.workers,
         "device": f"{platform.machine()}, {os.cpu_count()} cores",
     }
-    print(json.dumps(line))
-    sys.exit(0 if line["holds"] else 1)
+    conclude(line)
 
 
 def _slope(sizes: Sequence[float], peaks: Sequence[float]) -> float:

@@ -12,7 +12,6 @@ count. Checkpoints have a benchmark of their own.
 
 import argparse
 import functools
-import json
 import math
 import os
 import platform
@@ -29,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import jax
 
 from benchmarks.laptop_model import LaptopStep, loader_in
+from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
 from runtime.data.loader import DataPosition, Loader
 from runtime.tracking.events import EventLog
@@ -203,7 +203,7 @@ def main() -> None:
             arguments.turns,
         )
     claim = "the loop around the train step takes at most 2 % of its time, laptop's model, smallest batch"
-    print(json.dumps(compared(claim, BAR, costs["in the loop"], costs["bare"])))
+    conclude(compared(claim, BAR, costs["in the loop"], costs["bare"]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ while the other runs, so the figure is a ratio of speeds and not of what is left
 """
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -22,6 +21,7 @@ import jax
 import numpy as np
 
 from benchmarks.laptop_model import LaptopStep, loader_in
+from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
 from runtime.data.loader import Batch, DataPosition, Loader
 from runtime.training.train_step import Hyperparameters
@@ -60,7 +60,7 @@ def main() -> None:
         "numpy": np.__version__,
         "device": f"{jax.devices()[0].platform} {platform.machine()}, {os.cpu_count()} cores",
     }
-    print(json.dumps(line))
+    conclude(line)
 
 
 def _seconds_of_loading(loader: Loader, global_batch_size: int) -> float:

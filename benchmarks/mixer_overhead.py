@@ -7,13 +7,13 @@ machine, all of which runs ahead of the device. The last line is JSON.
     python benchmarks/mixer_overhead.py
 """
 
-import json
 import platform
 import statistics
 import time
 
 import numpy as np
 
+from benchmarks.verdict import conclude
 from pipelines.scales import EIGHT_B
 from runtime.data.cache import TokenFormat
 from runtime.data.loader import DataPosition, Loader
@@ -105,7 +105,7 @@ def main() -> None:
         "numpy": np.__version__,
         "device": f"{platform.machine()}, one thread",
     }
-    print(json.dumps(figures))
+    conclude(figures)
 
 
 if __name__ == "__main__":

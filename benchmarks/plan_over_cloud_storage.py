@@ -5,7 +5,6 @@ and it asks no more often for 10,000 steps than the pages of the listings requir
 by a graph of 1,000 steps as well, so that any request a step would show. The last line is JSON.
 """
 
-import json
 import math
 import os
 import sys
@@ -23,6 +22,7 @@ BUCKET = "plans"
 
 
 def main() -> None:
+    from benchmarks.verdict import conclude
     from tests.gcs_server.control import GcsServerProcess
 
     with GcsServerProcess(buckets=[BUCKET]) as server:
@@ -63,7 +63,7 @@ def main() -> None:
         "bar": f"under {SECONDS_BAR:g} s and at most {pages} requests (it took {requests['10,000 steps']})",
         "holds": seconds["10,000 steps"] < SECONDS_BAR and requests["10,000 steps"] <= pages,
     }
-    print(json.dumps(report))
+    conclude(report)
 
 
 if __name__ == "__main__":

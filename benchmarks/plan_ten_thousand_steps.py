@@ -69,6 +69,8 @@ def commit_everything(prefix: Path) -> None:
 
 
 def main() -> None:
+    from benchmarks.verdict import conclude
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--once", metavar="PREFIX", help="one measurement in this process, printed as JSON")
@@ -115,7 +117,7 @@ def main() -> None:
         "bar": f"under {SECONDS_BAR} s and at least {RATIO_BAR:g}x",
         "holds": holds,
     }
-    print(json.dumps(report))
+    conclude(report)
 
 
 if __name__ == "__main__":

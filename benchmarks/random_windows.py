@@ -24,6 +24,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from benchmarks.verdict import conclude
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.loader import DataPosition, Loader
@@ -112,7 +113,7 @@ def main() -> None:
         "grain_version": peer["grain"],
         "device": f"{platform.machine()}, {os.cpu_count()} cores",
     }
-    print(json.dumps(line))
+    conclude(line)
 
 
 def write(folder: Path, num_tokens: int) -> None:

@@ -31,6 +31,7 @@ import tokenizers
 from pydantic import BaseModel
 from rich.console import Console
 
+from benchmarks.verdict import conclude
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.run import Run
@@ -154,7 +155,7 @@ def main() -> None:
         "datatrove_version": peer["datatrove"],
         "device": f"{platform.machine()}, {cores} cores",
     }
-    print(json.dumps(line))
+    conclude(line)
 
 
 def rates_of_encoders(encoding: tiktoken.Encoding, path: Path, texts: list[str], cores: int) -> dict[str, float]:

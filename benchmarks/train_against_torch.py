@@ -9,7 +9,6 @@ over the turns are compared.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
@@ -26,6 +25,7 @@ import torch
 import transformers
 
 from benchmarks.plain_jax_step import plain_step
+from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
 from runtime.interop.huggingface import state_dict
 from runtime.kernels.choice import default_kernels
@@ -168,7 +168,7 @@ def main() -> None:
         "versions": {"jax": jax.__version__, "torch": torch.__version__, "transformers": transformers.__version__},
         "device": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
     }
-    print(json.dumps(line))
+    conclude(line)
 
 
 if __name__ == "__main__":

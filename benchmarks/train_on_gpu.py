@@ -27,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.verdict import conclude
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 
 PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12}
@@ -268,7 +269,7 @@ def main() -> None:
         "load": round(os.getloadavg()[0], 1),
         "host": platform.machine(),
     }
-    print(json.dumps(line))
+    conclude(line)
 
 
 if __name__ == "__main__":

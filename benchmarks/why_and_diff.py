@@ -5,7 +5,6 @@ graph: `why` makes the whole plan and follows the change to its root, `diff` com
 The last line is JSON: claim, ours, reference, ratio, bar, holds.
 """
 
-import json
 import statistics
 import sys
 import tempfile
@@ -20,6 +19,7 @@ LAYERS, WIDTH, SECONDS_BAR, TURNS = 10, 1000, 1.0, 5
 
 def main() -> None:
     from benchmarks.layered_graph import layered_graph, record_of
+    from benchmarks.verdict import conclude
     from marin_dag.compare import compare, of_record, of_step
     from marin_dag.explain import explain
     from marin_dag.graph import Graph
@@ -60,7 +60,7 @@ def main() -> None:
         "bar": f"under {SECONDS_BAR:g} s",
         "holds": slowest < SECONDS_BAR,
     }
-    print(json.dumps(report))
+    conclude(report)
 
 
 if __name__ == "__main__":

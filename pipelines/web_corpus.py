@@ -16,6 +16,7 @@ from marin_dag.cli import main
 from marin_dag.commands.session import Finished
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
+from pipelines import waits_command
 from pipelines.source import DEGENERATE
 from pipelines.sources import evaluation_items_step
 from runtime.data.mixture import MixtureSchedule
@@ -173,4 +174,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(build, add_arguments=add_arguments, name="web_corpus", results=RESULTS, summary=summary))
+    sys.exit(
+        main(
+            build,
+            add_arguments=add_arguments,
+            name="web_corpus",
+            results=RESULTS,
+            summary=summary,
+            commands=(waits_command.COMMAND,),
+        )
+    )

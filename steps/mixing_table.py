@@ -29,11 +29,11 @@ class Compared(BaseModel, frozen=True, extra="forbid"):
     """One figure of one policy over the seeds."""
 
     mean: float
-    standard_error: float
-    """Of the mean over seeds."""
+    standard_error: float | None
+    """Of the mean over seeds; None of a single one, which tells nothing about others."""
     against_baseline: float
     """Mean over seeds of the difference to the baseline's run with the same seed."""
-    against_baseline_error: float
+    against_baseline_error: float | None
 
 
 class MixingTableResult(BaseModel, frozen=True, extra="forbid"):
@@ -147,8 +147,14 @@ def rendered(result: MixingTableResult, baseline: str) -> str:
 
 
 def _figures(compared: Compared) -> tuple[str, str]:
-    difference = f"{compared.against_baseline:+.4f} ± {compared.against_baseline_error:.4f}"
-    return f"{compared.mean:.4f} ± {compared.standard_error:.4f}", difference
+    return (
+        f"{compared.mean:.4f}{_spread(compared.standard_error)}",
+        f"{compared.against_baseline:+.4f}{_spread(compared.against_baseline_error)}",
+    )
+
+
+def _spread(error: float | None) -> str:
+    return "" if error is None else f" ± {error:.4f}"
 
 
 def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -156,5 +162,5 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _standard_error(values: Sequence[float]) -> float:
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+def _standard_error(values: Sequence[float]) -> float | None:
+    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None

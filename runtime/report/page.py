@@ -95,6 +95,7 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
         ("timeline", "Timeline of the run", _timeline(report)),
         ("loss", "Train loss", _loss(report)),
         ("filling", "How full the sequences were", _filling(report)),
+        ("waits", "Waits for data", _section("waits", "Waits for data", WAITS)),
         ("average", "Hot and averaged weights", _average(report)),
         ("domains", "Bits per byte by domain", _domains(report)),
         ("scores", "Scores", _scores(report)),
@@ -107,6 +108,12 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
 BY_SOURCE = (
     "Main line; nats a token, mean of consecutive updates, on one axis for all sources; the number is the last mean. "
     "A source has no line where no phase drew from it. Shaded: every second phase."
+)
+WAITS = (
+    "How long each phase waited for data, which share of the training time that was, and every stall of more than a "
+    "second with its cause, is told by the pipeline's command waits: python pipelines/tootsie.py waits. With --page "
+    "waits.html it draws them in the look of this page. The times themselves are not here: they differ between equal "
+    "runs, and this page does not."
 )
 RECIPE = (
     "Each phase and what it sets otherwise than the phase it starts from. What is not written is inherited, "
@@ -239,9 +246,7 @@ def _filling(report: Report) -> Markup:
         return Markup()
     text = (
         "Positions with a next token to predict, of all that the phase computed. The others are padding (of whole "
-        "documents packed into sequences), and the last token of each document and of each sequence. How long the "
-        "phases waited for data is no part of this page, for times differ between equal runs; the command `waits` "
-        "draws it."
+        "documents packed into sequences), and the last token of each document and of each sequence."
     )
     caption = "Blue: the main line, orange: branches; grey: not trained on."
     drawn = figure(functools.partial(filling_bars, report), caption)

@@ -1,6 +1,7 @@
 """Training on a token cache that another process is still building: the bytes of training on the finished one."""
 
 import contextlib
+import dataclasses
 import logging
 import os
 import subprocess
@@ -28,13 +29,13 @@ from runtime.data import growing_cache, prefetch
 from runtime.data.cache import TokenCache
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
 from runtime.optim.schedule import Linear
 from runtime.training import meter
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, train_phase
 from tests.steps import tokenize_slowly
-from tests.steps.phase_runs import Attempt, Trajectory
+from tests.steps.phase_runs import MODEL, Attempt, Trajectory
 
 pytestmark = pytest.mark.usefixtures("use_devices")
 
@@ -72,16 +73,7 @@ def cache_input(prefix: str, part: int | None) -> Input[TokenizeResult]:
 
 
 def phase_on(cache: Input[TokenizeResult], until_step: int) -> TrainPhaseConfig:
-    model = LlamaConfig(
-        vocab_size=tokenize_slowly.VOCAB_SIZE + 4,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=8,
-        max_position_embeddings=LENGTH,
-    )
+    model = dataclasses.replace(MODEL, vocab_size=tokenize_slowly.VOCAB_SIZE + 4, max_position_embeddings=LENGTH)
     return TrainPhaseConfig(
         start=None,
         until_step=until_step,

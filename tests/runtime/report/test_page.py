@@ -79,12 +79,12 @@ def test_every_link_leads_to_a_section(page):
     tags = read(page).tags
     keys = {attributes["id"] for _, attributes in tags if "id" in attributes}
     links = [attributes["href"][1:] for tag, attributes in tags if tag == "a"]
-    assert len(links) == 10
+    assert len(links) == 11
     assert set(links) <= keys
 
 
 def test_how_full_the_sequences_of_each_phase_were_is_drawn_and_written(report, page):
-    section = page[page.index('id="filling"') : page.index('id="average"')]
+    section = page[page.index('id="filling"') : page.index('id="waits"')]
     phoenix = next(filling for filling in report.fillings if filling.phase == "phoenix")
     left_out = phoenix.num_positions - phoenix.num_targets
     assert f"phoenix: {phoenix.num_targets:,} positions trained on, {left_out:,} not" in section
@@ -95,6 +95,12 @@ def test_how_full_the_sequences_of_each_phase_were_is_drawn_and_written(report, 
 def test_more_positions_trained_on_than_there_are_is_refused():
     with pytest.raises(ValueError, match=r"fillings\['kestrel'\]: 11 of 10 positions are trained on; its metrics are"):
         Filling("kestrel", 10, 11)
+
+
+def test_the_page_says_which_command_tells_the_waits_for_data_and_holds_no_time_itself(page):
+    section = page[page.index('id="waits"') : page.index('id="average"')]
+    assert "python pipelines/tootsie.py waits" in section and "--page waits.html" in section
+    assert not re.search(r"\d+(\.\d+)? ?(s|ms|seconds)\b", section)
 
 
 def test_the_policy_of_the_page_allows_its_own_script_and_no_other(page):

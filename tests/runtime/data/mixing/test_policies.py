@@ -3,27 +3,31 @@
 Each simulation is of the policy alone: what an update "shows" is written down, so that the right answer is known.
 """
 
+import bisect
+import copy
 import dataclasses
+import decimal
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from runtime.data.allocation import allocate, allocate_within, drawn
+from runtime.data.mixing import numbers
 from runtime.data.mixing.exp3 import Exp3
 from runtime.data.mixing.fixed import Proportional, Static, Stratified
-from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop
+from runtime.data.mixing.loss_drop import LEAST_UPDATES, LossDrop, drop_per_token
 from runtime.data.mixing.numbers import exp, exploration, log
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixing.odm_released import OdmReleased
 from runtime.data.mixing.policies import MixingPolicy
-from runtime.data.mixing.policy import Policy, Seen, Sources, Turn
+from runtime.data.mixing.policy import Memory, Policy, Seen, Sources, Turn
 from runtime.data.shares import WHOLE, apportioned
 
 LEARNING: tuple[Policy, ...] = (
@@ -115,12 +119,16 @@ def test_shares_sum_to_the_whole_and_none_is_below_the_floor(rewards, number, in
         assert min(shares.values()) >= min(int(exploration(count, number) * WHOLE), WHOLE // count) or not any(rewards)
 
 
-@given(rewards=st.lists(st.floats(0, 1e9), min_size=22, max_size=22), number=st.integers(1, 68))
-def test_the_paper_s_shares_are_exactly_uniform_for_the_first_k_ln_k_turns(rewards, number):
-    assert 22 * log(22) > 68
-    memory = {"rewards": dict(zip(named(22), rewards, strict=True))}
-    shares = OdmPaper(alpha=0.9).shares(memory, turn=number, step=number - 1, sources=even(22))
-    assert shares == apportioned(dict.fromkeys(named(22), 1.0))
+@settings(max_examples=10)
+@given(rewards=st.lists(st.floats(0, 1e9), min_size=22, max_size=22))
+def test_the_paper_s_shares_are_exactly_uniform_for_the_first_k_ln_k_turns(rewards):
+    assert 68 < 22 * log(22) < 69
+    memory, sources = {"rewards": dict(zip(named(22), rewards, strict=True))}, even(22)
+    uniform = apportioned(dict.fromkeys(named(22), 1.0))
+    for number in range(1, 69):
+        assert OdmPaper(alpha=0.9).shares(memory, turn=number, step=number - 1, sources=sources) == uniform
+    learned = {"rewards": {name: float(index) for index, name in enumerate(named(22))}}
+    assert OdmPaper(alpha=0.9).shares(learned, turn=69, step=68, sources=sources) != uniform
 
 
 @given(weights=st.lists(st.floats(0, 1e300), min_size=1, max_size=50), total=st.integers(0, 2 * WHOLE))
@@ -139,23 +147,27 @@ def test_apportioning_is_exact_to_the_last_unit(weights, total):
 
 def regret(policy: Policy, num_turns: int) -> float:
     """Of ten arms that pay with probability 0.5, one of them 0.7: what was lost against always playing that one."""
-    numbers = np.random.default_rng(0)
-    payoffs = numbers.random((num_turns + 1, 10)) < np.array([0.7] + [0.5] * 9)
-    names = named(10)
-
-    def loss(name: str, number: int, consumed: Mapping[str, int]) -> float:
-        return float(payoffs[number, names.index(name)])
-
-    history = simulated(policy, even(10), loss, num_turns, batch=1)
-    return sum(0.2 * (1 - shares[names[0]] / WHOLE) for shares in history)
+    random = np.random.default_rng(0)
+    payoffs = (random.random((num_turns, 10)) < np.array([0.7] + [0.5] * 9)).tolist()
+    words = random.integers(0, WHOLE, num_turns).tolist()  # of draws; `drawn` itself is slow for one at a time
+    names, sources, memory, lost = named(10), even(10), policy.begin(), 0.0
+    for number in range(1, num_turns + 1):
+        shares = policy.shares(memory, turn=number, step=number - 1, sources=sources)
+        lost += 0.2 * (1 - shares[names[0]] / WHOLE)
+        arm = bisect.bisect_right(list(itertools.accumulate(shares.values())), words[number - 1])
+        assert list(shares) == names
+        seen = {names[arm]: Seen(1, 1, float(payoffs[number - 1][arm]))}
+        memory = policy.learned(memory, Turn(number, shares, seen))
+    return lost
 
 
 def test_exp3_has_no_regret_in_the_long_run_and_the_paper_s_algorithm_has_all_of_it():
-    num_turns = 20_000
+    num_turns = 100_000
     bound = 4 * math.sqrt(10 * num_turns * math.log(10))
+    assert round(bound) == 6_070
     assert regret(Exp3(reward_scale=1.0, lag_steps=1), num_turns) < bound
     # 0.18 a turn is what drawing uniformly loses; averaging the rewards keeps the algorithm there for ever.
-    assert regret(OdmPaper(alpha=0.9, lag_steps=1), num_turns) > 0.95 * 0.18 * num_turns > bound
+    assert regret(OdmPaper(alpha=0.9, lag_steps=1), num_turns) == pytest.approx(17_990, rel=0.01)
 
 
 # 4. Constant losses
@@ -164,7 +176,10 @@ LOSSES_22 = dict(zip(named(22), np.linspace(1.0, 3.2, 22).tolist(), strict=True)
 
 
 def settled(policy: Policy, at: int, num_turns: int = 400) -> dict[str, int]:
-    """Shares at turn `at` under constant losses, every source drawn in every turn."""
+    """Shares at turn `at` under constant losses, every source drawn in every turn.
+
+    Of what was learned more than 400 turns ago nothing is left: 0.9**400 of a reward is below its last bit.
+    """
     memory, shares = policy.begin(), {}
     for number in range(at - num_turns, at + 1):
         shares = policy.shares(memory, turn=number, step=number, sources=even(22))
@@ -180,6 +195,7 @@ def test_under_constant_losses_the_paper_s_shares_go_to_uniform():
 def test_under_constant_losses_the_released_shares_are_a_softmax_of_the_losses():
     shares = settled(OdmReleased(alpha=0.5, warmup_steps=0, lag_steps=1), 100_000)
     floor = exploration(22, 100_000)
+    assert max(shares.values()) / min(shares.values()) == pytest.approx(8.30, abs=0.005)
     total = sum(math.exp(loss) for loss in LOSSES_22.values())
     for name, loss in LOSSES_22.items():
         assert shares[name] / WHOLE == pytest.approx((1 - 22 * floor) * math.exp(loss) / total + floor, abs=1e-6)
@@ -247,8 +263,16 @@ def test_following_the_drop_lowers_the_mean_loss_faster_than_the_written_mixture
 # 7. Spikes
 
 
-def spiked(policy: Policy, loss_of_spike: float) -> tuple[dict[str, int], dict[str, int]]:
-    """Shares before and after one update whose first source shows a spike."""
+class Spiked(NamedTuple):
+    """Shares and memory before and after one update whose first source shows a spike."""
+
+    before: dict[str, int]
+    after: dict[str, int]
+    memory_before: Memory
+    memory_after: Memory
+
+
+def spiked(policy: Policy, loss_of_spike: float) -> Spiked:
     memory, shares = policy.begin(), {}
     falling = {name: 3.0 + index for index, name in enumerate(named(5))}
     for number in range(1, 201):
@@ -256,23 +280,27 @@ def spiked(policy: Policy, loss_of_spike: float) -> tuple[dict[str, int], dict[s
         losses = {name: loss - 0.002 * number * (5 - index) for index, (name, loss) in enumerate(falling.items())}
         memory = policy.learned(memory, turn(number, shares, losses, dict.fromkeys(losses, 4)))
     before = policy.shares(memory, turn=201, step=201, sources=even(5))
-    memory = policy.learned(memory, turn(201, before, {named(1)[0]: loss_of_spike}, {named(1)[0]: 4}))
-    return before, policy.shares(memory, turn=201, step=201, sources=even(5))
+    known = copy.deepcopy(memory)
+    learned = policy.learned(memory, turn(201, before, {named(1)[0]: loss_of_spike}, {named(1)[0]: 4}))
+    assert memory == known, "a policy leaves the memory that it is handed as it is"
+    return Spiked(before, policy.shares(learned, turn=201, step=201, sources=even(5)), known, learned)
 
 
 def test_one_spiked_micro_batch_changes_no_share_of_ours_twofold_and_takes_over_the_released():
-    before, after = spiked(LossDrop(max_ratio=16.0), 14.0)
+    before, after, *_ = spiked(LossDrop(max_ratio=16.0), 14.0)
     assert max(before.values()) > 1.3 * min(before.values())
     assert all(0.5 < after[name] / before[name] < 2 for name in before)
-    _, taken_over = spiked(OdmReleased(alpha=0.5, warmup_steps=50), 14.0)
+    taken_over = spiked(OdmReleased(alpha=0.5, warmup_steps=50), 14.0).after
     assert taken_over[named(1)[0]] / WHOLE > 0.8
 
 
 @pytest.mark.parametrize("policy", LEARNING, ids=lambda policy: policy.kind)
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_teaches_nothing(policy, loss):
-    before, after = spiked(policy, loss)
-    assert before == after
+    found = spiked(policy, loss)
+    assert found.before == found.after
+    assert found.memory_before == found.memory_after
+    assert spiked(policy, 2.5).memory_after != found.memory_after
 
 
 # 8. Names and limits
@@ -339,6 +367,28 @@ def test_a_batch_that_no_source_can_fill_is_refused():
 # 10. Cold start
 
 
+@pytest.mark.parametrize(
+    "policy",
+    [OdmPaper(alpha=0.9, warmup_steps=20), Exp3(warmup_steps=20), LossDrop(warmup_steps=20)],
+    ids=lambda policy: policy.kind,
+)
+def test_when_a_policy_goes_live_every_source_has_a_finite_reward(policy):
+    """Of warm-up draws by the mixture; the released policy learns nothing from them, see below."""
+    memory, sources = policy.begin(), even(7)
+    for number in range(1, policy.warmup_steps + 1):
+        shares = policy.shares(memory, turn=number, step=number - 1, sources=sources)
+        counts = drawn(shares, seed=0, step=number, num_draws=16)
+        losses = {name: 6 / (1 + number / 100) + 0.1 * index for index, name in enumerate(counts)}
+        memory = policy.learned(memory, turn(number, shares, losses, {n: c for n, c in counts.items() if c}))
+    if isinstance(policy, LossDrop):
+        rewards = {name: drop_per_token(window) for name, window in memory["seen"].items()}
+        assert all(len(window) >= LEAST_UPDATES for window in memory["seen"].values())
+    else:
+        rewards = memory["rewards"]
+    assert set(rewards) == set(named(7))
+    assert all(math.isfinite(reward) and reward > 0 for reward in rewards.values())
+
+
 @pytest.mark.parametrize("policy", LEARNING, ids=lambda policy: policy.kind)
 def test_when_a_policy_goes_live_every_source_has_a_finite_share_above_nothing(policy):
     history = simulated(policy, even(7), lambda name, number, consumed: 6 / (1 + number / 100), 24, batch=16)
@@ -364,6 +414,8 @@ def test_a_source_that_ours_has_hardly_seen_keeps_its_written_share_relative_to_
         )
         assert shares == sources.prior
 
+
+# 9 and, over the logs of whole runs, 11 are in test_killed.py; 12 is benchmarks/mixer_overhead.py.
 
 # 11. Draws
 
@@ -402,6 +454,17 @@ def test_every_policy_reads_back_from_the_json_of_a_config():
 
 def test_the_exponential_is_correctly_rounded_and_overflows_to_infinity():
     assert exp(1.0) == math.e and exp(0.0) == 1.0 and exp(-1e6) == 0.0 and exp(1e6) == math.inf
+    digits = decimal.Context(prec=60)
+    random = np.random.default_rng(0)
+    near_nothing = random.standard_normal(200) * 2.0 ** -random.integers(0, 80, 200)
+    for value in (*random.uniform(-745, 709, 600), *random.uniform(-6, 0, 600), *near_nothing, 1e-300, -700.0, 709.0):
+        assert exp(float(value)) == float(digits.exp(decimal.Decimal(float(value))))
+
+
+def test_what_lies_in_the_middle_of_two_doubles_is_rounded_by_fifty_digits(monkeypatch):
+    expected = [exp(index / 7) for index in range(-50, 50)]
+    monkeypatch.setattr(numbers, "_DOUBT", 1 << 127)  # nothing is sure enough
+    assert [exp(index / 7) for index in range(-50, 50)] == expected
 
 
 @pytest.mark.parametrize(
