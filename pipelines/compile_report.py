@@ -96,7 +96,7 @@ def request_of(phase: Step, step: str) -> Request:
         model=config.model,
         sequence_length=config.sequence_length,
         global_batch_size=config.global_batch_size if step == "train" else window_batch(WINDOWS_PER_BATCH, num_chips),
-        with_average=config.average is not None and step == "train",
+        num_averages=len(config.averages) if step == "train" else 0,
         compute_dtype=config.compute_dtype,
         reduce_dtype=config.reduce_dtype,
         skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
@@ -145,7 +145,9 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     )
     if request.step == "train":
         tree = 4 * request.model.num_parameters / slice_of(request.slice).num_chips
-        moments = f"moments and average {_mib(3 * tree)}" if request.with_average else f"moments {_mib(2 * tree)}"
+        number = request.num_averages
+        averages = "" if not number else " and average" if number == 1 else f" and {number} averages"
+        moments = f"moments{averages} {_mib((2 + number) * tree)}"
         lines.append(f"  of it           parameters {_mib(tree)}, {moments}")
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
     lines.append(f"  FLOPs a step    {counts}")

@@ -35,7 +35,7 @@ def test_phases_that_differ_only_in_arguments_of_the_program_share_one(main_line
     assert train["starling"] == train["deeper_starling"]
     assert len(set(train.values())) == 3
     assert (train["kestrel"].slice, train["kestrel"].num_slices) == ("v5litepod-256", 2)
-    assert not train["kestrel"].with_average and train["phoenix"].with_average
+    assert (train["kestrel"].num_averages, train["phoenix"].num_averages) == (0, 1)
     assert len({request_of(phase, "eval") for phase in main_line.values()}) == 2
 
 

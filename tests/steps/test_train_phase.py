@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from marin_dag.changes import ChangeError
 from marin_dag.context import StepStopped
 from marin_dag.errors import RefusedConfigError
 from marin_dag.inputs import Input
@@ -159,6 +160,28 @@ def test_a_phase_resumes_on_another_mesh_with_the_same_data_and_losses_within_ro
     assert positions[0] == positions[1]
     losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, moved)]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phase):
+    kept = {"average": Ema(0.9), "more_averages": (Ema(0.5, "fast"),)}
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    result = trajectory.run(until(phase, 3, **kept))
+    assert result.averages == (Ema(0.9), Ema(0.5, "fast"))
+    files = trajectory.files(3)
+    for name in ("averaged", "fast"):
+        assert f"checkpoint/arrays/averages.{name}.embed_tokens/zarr.json" in files
+    facts = checkpoint.read_metadata(f"{trajectory.at(3).path}/checkpoint")
+    assert facts["averages"] == ["averaged", "fast"]
+    assert facts["facts"]["more_averages"] == [{"decay": 0.5, "name": "fast"}]
+
+
+def test_averages_that_cannot_be_told_apart_are_refused(phase):
+    first = train_phase("first", phase.model_copy(update={"average": Ema(0.9)}))
+    with pytest.raises(ChangeError, match="averages are called averaged, averaged; each needs a name of its own"):
+        first.then("second", until_step=9, more_averages=(Ema(0.99),))
+    second = first.then("second", until_step=9, more_averages=(Ema(0.99, "slow"),))
+    with pytest.raises(ChangeError, match="more_averages are kept beside `average`, which is None"):
+        second.then("third", until_step=10, average=None)
 
 
 def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(tmp_path, phase):
