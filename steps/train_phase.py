@@ -84,8 +84,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
 
     start: Input["TrainPhaseResult"] | None
     """The phase, at a step of it, whose state this one continues; None starts from scratch."""
-    restore: Once[Literal["everything", "weights_and_optimizer", "weights"]] = "everything"
-    """What to take from `start`; data position and averages restart unless "everything"."""
+    restore: Once[Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]] = "everything"
+    """What to take from `start`; data position and averages restart where it does not begin with "everything". Without
+    the optimiser, moments and count begin at zero."""
     until_step: StopAt[int] = Field(ge=1)
     """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
     model: LlamaConfig

@@ -46,6 +46,8 @@ def described(value: object) -> str:
         case Ema():
             called = "average" if value.name == Ema.name else f"average {value.name}"
             return f"{called}, decay {value.decay:g}"
+        case Mapping():
+            return ", ".join(f"{name}: {described(item)}" for name, item in value.items())
         case tuple():
             return "; ".join(map(described, value)) or "none"
         case Rope():

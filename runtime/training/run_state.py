@@ -7,7 +7,7 @@ committed milestone have the same layout.
 
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
@@ -22,7 +22,7 @@ CHECKPOINT = "checkpoint"
 METRICS = "metrics.parquet"
 SOURCE_LOSSES = "source_losses.parquet"
 
-Restore = Literal["everything", "weights_and_optimizer", "weights"]
+Restore = Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]
 StateLike = Callable[[Collection[str], int], TrainState]
 """Shapes with shardings of a state with the averages of these names, and with a skip history of so many steps or (0)
 without: what a checkpoint is laid out as."""
@@ -70,9 +70,11 @@ def continued(folder: str, restore: Restore, initial: TrainState, state_like: St
     like = state_like(metadata["averages"], metadata["skip_window_steps"])
     fields: tuple[str, ...]
     match restore:
-        case "everything":
+        case "everything" | "everything_but_optimizer":
             state, _ = checkpoint.load(path, like)
             state = with_averages(state, initial.averages)
+            if restore == "everything_but_optimizer":
+                state = dataclasses.replace(state, mu=initial.mu, nu=initial.nu, count=initial.count)
             if state.skip_window_steps != initial.skip_window_steps:
                 state = dataclasses.replace(state, history=initial.history)
             return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
@@ -81,7 +83,7 @@ def continued(folder: str, restore: Restore, initial: TrainState, state_like: St
         case "weights":
             fields = ("params",)
         case _:
-            raise ValueError(f'restore is {restore!r}; it is "everything", "weights_and_optimizer" or "weights".')
+            raise ValueError(f"restore is {restore!r}; it is one of {', '.join(get_args(Restore))}.")
     taken, _ = checkpoint.load(path, {field: getattr(like, field) for field in fields}, partial=True)
     state = with_averages(dataclasses.replace(initial, **taken), initial.averages, anew=True)
     return _assembled(folder, state, metadata, DataPosition())

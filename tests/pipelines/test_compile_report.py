@@ -151,10 +151,10 @@ def test_an_evaluation_that_does_not_fit_is_cured_by_its_own_batch(tmp_path, cap
         return (DoesNotFit("too large") if too_large else COMPILED), True
 
     monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
-    monkeypatch.setattr(compile_report, "WINDOWS_PER_BATCH", 2048)
+    large = dry_run(capsys, tmp_path, "--compile", "--set", "ema_eval/kestrel.windows_per_batch=2048").out
     typed = "--set ema_eval/kestrel.windows_per_batch=512"
-    assert f"  fits with       {typed}: 8.00 GiB\n" in dry_run(capsys, tmp_path, "--compile").out
-    dry_run(capsys, tmp_path, *typed.split())
+    assert f"  fits with       {typed}: 8.00 GiB\n" in large
+    assert "does not fit" not in dry_run(capsys, tmp_path, "--compile", *typed.split()).out
 
 
 def test_where_nothing_helps_it_says_so(tmp_path, capsys, monkeypatch):

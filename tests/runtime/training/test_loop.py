@@ -383,6 +383,19 @@ def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
     )
 
 
+def test_the_optimizer_alone_begins_anew_and_all_else_goes_on(tmp_path):
+    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    whole = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
+    run = run_state.continued(folder, "everything_but_optimizer", small_run.initial(), small_run.state_like)
+    assert not np.any(run.state.mu["w"]) and not np.any(run.state.nu["w"]) and int(run.state.count) == 0
+    assert np.any(whole.state.mu["w"]) and np.any(whole.state.nu["w"]) and int(whole.state.count) == 6
+    assert words((run.state.params, run.state.averages, run.state.key)) == words(
+        (whole.state.params, whole.state.averages, whole.state.key)
+    )
+    assert run[1:3] == whole[1:3] and run.data_position.to_json() == whole.data_position.to_json()
+    assert len(run.metrics) == 6
+
+
 def test_weights_alone_are_taken_and_the_optimizer_begins_anew(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
     run = run_state.continued(folder, "weights", small_run.initial(()), small_run.state_like)
