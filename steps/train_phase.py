@@ -35,19 +35,11 @@ if TYPE_CHECKING:
 
 FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
-EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps"} | {
-    "checkpoint_every_seconds",
-    "publish_every_steps",
-    "give_up_seconds",
-    "digest_every_steps",
-    "model_parallel",
-    "context_parallel",
-    "num_microbatches",
-    "attention_kernel",
-    "loss_kernel",
-    "remat",
-    "wandb_project",
-}
+EXECUTION_FIELDS = {
+    "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
+    "checkpoint_every_seconds", "publish_every_steps", "give_up_seconds", "digest_every_steps", "model_parallel",
+    "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel", "remat", "wandb_project",
+}  # fmt: skip
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
 # As TemporaryCheckpoints names them; that module is too heavy for a plan to import.
