@@ -87,7 +87,7 @@ def random_state() -> TrainState:
             return jax.numpy.asarray(rng.standard_normal(shape.shape, np.float32))
         return jax.numpy.asarray(rng.integers(0, 2**16, shape.shape).astype(shape.dtype))
 
-    state: TrainState = jax.tree.map(values, abstract_state(MODEL, with_average=False))
+    state: TrainState = jax.tree.map(values, abstract_state(MODEL))
     return jax.block_until_ready(state)
 
 

@@ -35,8 +35,8 @@ def main() -> None:
     if arguments.updates % SAVE_EVERY_STEPS:
         parser.error(f"--updates is {arguments.updates}: a turn must hold whole distances of {SAVE_EVERY_STEPS}")
     laptop = LaptopStep()
-    step, fresh = laptop.step, functools.partial(laptop.state, with_average=True)
-    settings = dataclasses.replace(SETTINGS, average_decay=0.9)
+    step, fresh = laptop.step, functools.partial(laptop.state, averages=("averaged",))
+    settings = dataclasses.replace(SETTINGS, average_decays={"averaged": 0.9})
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

@@ -11,7 +11,6 @@ count. Checkpoints have a benchmark of their own.
 """
 
 import argparse
-import functools
 import math
 import os
 import platform
@@ -67,7 +66,7 @@ SETTINGS = TrainSettings(
     eps=1e-8,
     max_norm=1.0,
     z_loss=0.0,
-    average_decay=None,
+    average_decays={},
     digest_every_steps=100,
 )
 
@@ -186,7 +185,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=100, help="in one turn")
     arguments = parser.parse_args()
     laptop = LaptopStep()
-    step, fresh = laptop.step, functools.partial(laptop.state, with_average=False)
+    step, fresh = laptop.step, laptop.state
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         loader, position, batches = loader_in(folder, tokens_a_source=TOKENS_A_SOURCE), DataPosition(), []

@@ -36,9 +36,9 @@ class LaptopStep:
             remat="full",
         )
 
-    def state(self, *, with_average: bool) -> TrainState:
+    def state(self, *, averages: tuple[str, ...] = ()) -> TrainState:
         """A new one: the step uses it up."""
-        return initial_state(LAPTOP.model, 0, self._mesh, with_average=with_average)
+        return initial_state(LAPTOP.model, 0, self._mesh, averages=averages)
 
 
 def loader_in(folder: Path, *, tokens_a_source: int) -> Loader:

@@ -75,8 +75,8 @@ def _seconds_of_loading(loader: Loader, global_batch_size: int) -> float:
 def _seconds_of_training(batch: Batch) -> float:
     """Seconds a step, compiled and warm."""
     laptop = LaptopStep()
-    state = laptop.state(with_average=True)
-    told = Hyperparameters(1e-3, 0.05, 0.9, 0.95, 1e-8, 1.0, 1e-4, 0.99)
+    state = laptop.state(averages=("averaged",))
+    told = Hyperparameters(1e-3, 0.05, 0.9, 0.95, 1e-8, 1.0, 1e-4, average_decays=(0.99,))
     seconds = []
     for _ in range(1 + TRAIN_STEPS):
         began = time.perf_counter()

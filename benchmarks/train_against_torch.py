@@ -43,7 +43,7 @@ Step = Callable[[], float]
 
 
 def fresh_state() -> TrainState:
-    return initial_state(LAPTOP.model, 0, make_mesh(MeshShape(), jax.devices()[:1]), with_average=False)
+    return initial_state(LAPTOP.model, 0, make_mesh(MeshShape(), jax.devices()[:1]))
 
 
 def ours(tokens: np.ndarray) -> Step:
@@ -58,7 +58,7 @@ def ours(tokens: np.ndarray) -> Step:
         compute_dtype="float32",
         remat="full",
     )
-    told = Hyperparameters(LEARNING_RATE, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0, 0.0)
+    told = Hyperparameters(LEARNING_RATE, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
     state, segment_ids = fresh_state(), np.zeros_like(tokens)
 
     def update() -> float:

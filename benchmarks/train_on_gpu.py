@@ -107,8 +107,8 @@ def ours(case: Case, turns: int, attention_kernel: str | None) -> dict[str, Any]
         compute_dtype="bfloat16",
         remat="dots",
     )
-    told = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0, 0.0)
-    state, tokens = initial_state(case.model, 0, mesh, with_average=False), batch(case)
+    told = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
+    state, tokens = initial_state(case.model, 0, mesh), batch(case)
     segment_ids = np.zeros_like(tokens)
     losses = []
 

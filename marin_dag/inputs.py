@@ -145,6 +145,8 @@ class Input(Generic[ResultT_co]):
         return _from_state, state
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, Input) and self._step is not None and self._step is other._step:
+            return (self.milestone, self.subpath) == (other.milestone, other.subpath)  # no digest has to be computed
         return isinstance(other, Input) and (self.key, self.subpath) == (other.key, other.subpath)
 
     def __hash__(self) -> int:

@@ -48,12 +48,12 @@ def report(session: Session, plan: Plan) -> None:
     legs = legs_in(phases)
     forks = frozenset(fork.name for fork in session.forks.all())
     main_line = [name for name in main_line_of(legs, forks) if plan[name].is_selected]
-    evaluations = {
-        step.config.phase.step.name: step.name
-        for step in (planned.step for planned in plan.steps)
-        if step.kind is ema_eval
-    }
-    requests = {name: (request_of(phases[name], "train"), request_of(phases[name], "eval")) for name in main_line}
+    measured = [planned.step for planned in plan.steps if planned.step.kind is ema_eval]
+    evaluations = {step.config.phase.step.name: step for step in measured}
+    requests = {}
+    for name in main_line:
+        windows = evaluations[name].config.windows_per_batch if name in evaluations else WINDOWS_PER_BATCH
+        requests[name] = request_of(phases[name], "train"), request_of(phases[name], "eval", windows=windows)
     wanted = list(dict.fromkeys(request for pair in requests.values() for request in pair))
     outcomes: dict[Request, Outcome] = {}
     for index, request in enumerate(wanted):
@@ -69,8 +69,10 @@ def report(session: Session, plan: Plan) -> None:
     print("\n".join(lines))
 
 
-def request_of(phase: Step, step: str) -> Request:
+def request_of(phase: Step, step: str, *, windows: int = WINDOWS_PER_BATCH) -> Request:
     """The program of a phase's train or evaluation step on the slices that the phase asks for.
+
+    `windows` is the `windows_per_batch` of the evaluation.
 
     Raises:
         UserError: the phase does not run on a TPU.
@@ -95,8 +97,8 @@ def request_of(phase: Step, step: str) -> Request:
         num_slices=resources.num_slices,
         model=config.model,
         sequence_length=config.sequence_length,
-        global_batch_size=config.global_batch_size if step == "train" else window_batch(WINDOWS_PER_BATCH, num_chips),
-        with_average=config.average is not None and step == "train",
+        global_batch_size=config.global_batch_size if step == "train" else window_batch(windows, num_chips),
+        num_averages=len(config.averages) if step == "train" else 0,
         compute_dtype=config.compute_dtype,
         reduce_dtype=config.reduce_dtype,
         skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
@@ -145,7 +147,9 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     )
     if request.step == "train":
         tree = 4 * request.model.num_parameters / slice_of(request.slice).num_chips
-        moments = f"moments and average {_mib(3 * tree)}" if request.with_average else f"moments {_mib(2 * tree)}"
+        number = request.num_averages
+        averages = "" if not number else " and average" if number == 1 else f" and {number} averages"
+        moments = f"moments{averages} {_mib((2 + number) * tree)}"
         lines.append(f"  of it           parameters {_mib(tree)}, {moments}")
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
     lines.append(f"  FLOPs a step    {counts}")
@@ -199,16 +203,17 @@ def _cure(
     users: Sequence[str],
     kept: Sequence[str],
     phases: Mapping[str, Step],
-    evaluations: Mapping[str, str],
+    evaluations: Mapping[str, Step],
 ) -> str:
     """Tries what would make it fit, one change after the other, and says what to type."""
-    for cure in cures(request):
+    can_be_said = request.step == "train" or all(name in evaluations for name in users)
+    for cure in cures(request) if can_be_said else ():
         outcome = _with_progress(cure.request, f"with {cure.field}={cure.value}")
         if isinstance(outcome, Compiled):
             if request.step == "train":
                 typed = options(cure, users, kept, phases)
             else:
-                typed = " ".join(setting(evaluations.get(name, name), cure.field, cure.value) for name in users)
+                typed = " ".join(setting(evaluations[name].name, cure.field, cure.value) for name in users)
             return f"  fits with       {typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"
     return "  fits with       none of what was tried; use more chips"
 

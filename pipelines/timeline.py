@@ -86,6 +86,7 @@ def trillions(tokens: int) -> str:
 def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
     settings = leg.settings
     first, last = leg.rates
+    averages = (() if settings.average is None else (settings.average,)) + settings.more_averages
     return (
         f"{'  ' if is_branch else ''}{leg.name}",
         f"{settings.until_step:,}",
@@ -95,7 +96,7 @@ def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
         f"{settings.global_batch_size:,}",
         rate(first) if first == last else f"{rate(first)} → {rate(last)}",
         rate(settings.weight_decay),
-        "–" if settings.average is None else f"{settings.average.decay:g}",
+        ", ".join(f"{average.decay:g}" for average in averages) or "–",
         rate(settings.z_loss) if settings.z_loss else "–",
     )
 
@@ -128,6 +129,10 @@ def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[s
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
         shown = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm", "average", "z_loss", "rope")
         lines += [f"  = {field:<17} {described(getattr(settings, field))}" for field in shown]
+        others = {"more_averages": settings.more_averages, "skip": settings.skip, "replay": settings.replay}
+        lines += [f"  = {field:<17} {described(value)}" for field, value in others.items() if value]
+        if settings.packing != "concatenate":
+            lines.append(f"  = {'packing':<17} {settings.packing}")
         lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture)]
         return lines
     # A phase may leave in the middle of the one before, and meets its rate there.

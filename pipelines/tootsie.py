@@ -167,11 +167,13 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
         until_step=ends.raccoon_soft,
         learning_rate=Linear(scale.cooled_rate, rate * 1.7e-5, ends.jellyfish, ends.raccoon_soft - ends.jellyfish),
     ).on(scale.branch_resources)
-    # In some variants the moments of the optimiser were deleted from the checkpoint by hand; the code never did so.
+    # The moments of the optimiser were deleted from the checkpoint by hand; the code never says so.
     raccoon_softer = raccoon_soft.then(
         "raccoon_softer",
         until_step=ends.raccoon_softer,
         learning_rate=Linear(rate * 1.7e-5, rate * 1e-6, ends.raccoon_soft, ends.raccoon_softer - ends.raccoon_soft),
+        restore="everything_but_optimizer",
+        acknowledge=("restore",),
     )
 
     hypnotic = jellyfish.then(

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from marin_dag.resources import Tpu
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+from runtime.optim.ema import Ema, average_named
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseResult
 
@@ -19,6 +20,8 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
     """Domain -> tokenized source, of which the held-out documents are read."""
     max_tokens_per_domain: int = Field(ge=1)
     """Enough of them are spread evenly over the domain's held-out text."""
+    average: str | None = None
+    """Name of the average to measure beside the hot weights; None takes the first that the phase keeps."""
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
     windows_per_batch: Runtime[int] = Field(default=WINDOWS_PER_BATCH, ge=1)
     """At least so many; as many as there are devices where that is more."""
@@ -29,6 +32,8 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 
     step: int
     consumed_tokens: int
+    average: Ema | None = None
+    """Which average `averaged` is of."""
     hot: dict[str, float]
     averaged: dict[str, float] | None
     hot_mean: float
@@ -98,17 +103,21 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
             cache, sequence_length=sequence_length, max_tokens=config.max_tokens_per_domain, rows=rows
         )
         domains[domain] = (windows, np.asarray(cache.token_bytes))
-    kinds: tuple[Literal["hot", "averaged"], ...] = ("hot", "averaged") if phase.has_average else ("hot",)
+    average = None
+    if phase.averages or config.average is not None:
+        average = average_named(phase.averages, config.average, owner=f"average: {config.phase.name}")
+    kinds = {"hot": "hot"} if average is None else {"hot": "hot", "averaged": average.name}
     scores: dict[str, dict[str, BitsPerByte]] = {}
-    for which in kinds:
-        params = model.params(which, mesh)
+    for place, which in enumerate(kinds):
+        params = model.params(kinds[which], mesh)
         scores[which] = {}
         for number, (domain, (windows, token_bytes)) in enumerate(domains.items()):
             scores[which][domain] = bits_per_byte(
                 eval_step, params, windows, token_bytes, windows_per_batch=windows_per_batch, rows=rows
             )
-            context.log.info("%s weights, %s: %.4f bits per byte", which, domain, scores[which][domain].bits_per_byte)
-            context.progress(kinds.index(which) * len(domains) + number + 1, len(kinds) * len(domains), "domains")
+            bits = scores[which][domain].bits_per_byte
+            context.log.info("%s weights, %s: %.4f bits per byte", kinds[which], domain, bits)
+            context.progress(place * len(domains) + number + 1, len(kinds) * len(domains), "domains")
     values = {
         which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
         for which, by_domain in scores.items()
@@ -116,6 +125,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     return EmaEvalResult(
         step=phase.step,
         consumed_tokens=phase.consumed_tokens,
+        average=average,
         hot=values["hot"],
         averaged=values.get("averaged"),
         hot_mean=macro_average(values["hot"]),

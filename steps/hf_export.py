@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from marin_dag.step import Input, StepContext, step
+from runtime.optim.ema import Ema, average_named
 from steps.tokenizer import TokenizerResult
 from steps.train_phase import TrainPhaseResult
 
@@ -14,8 +15,9 @@ class HfExportConfig(BaseModel, frozen=True, extra="forbid"):
 
     phase: Input[TrainPhaseResult]
     tokenizer: Input[TokenizerResult]
-    weights: Literal["hot", "averaged"]
-    """Never chosen for you: the two differ, and readers of the export must know which they have."""
+    weights: str
+    """"hot", or the name of an average that the phase keeps, which is "averaged" unless it says otherwise. Never chosen
+    for you: they differ, and readers of the export must know which they have."""
     dtype: Literal["float32", "bfloat16"]
     model_name: str
     """Title of the model card."""
@@ -27,7 +29,9 @@ class HfExportResult(BaseModel, frozen=True, extra="forbid"):
 
     folder: str
     files: tuple[str, ...]
-    weights: Literal["hot", "averaged"]
+    weights: str
+    average: Ema | None = None
+    """The average that they are; None for hot weights."""
     dtype: Literal["float32", "bfloat16"]
     num_parameters: int
     step: int
@@ -47,11 +51,9 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
     from runtime.interop.model_card import ModelCard, write_card
 
     phase, tokenizer = config.phase.result, config.tokenizer.result
-    if config.weights == "averaged" and not phase.has_average:
-        raise ValueError(
-            f'weights: "averaged" is asked for, but {config.phase.name} keeps no average; '
-            'write weights="hot", or give the phase an average.'
-        )
+    average = None
+    if config.weights != "hot":
+        average = average_named(phase.averages, config.weights, owner=f"weights: {config.phase.name}")
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     description = model.description
     folder = f"{context.output_path}/model"
@@ -75,6 +77,7 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
     card = ModelCard(
         name=config.model_name,
         weights=config.weights,
+        average_decay=None if average is None else average.decay,
         dtype=config.dtype,
         step=phase.step,
         consumed_tokens=phase.consumed_tokens,
@@ -89,6 +92,7 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
         folder="model",
         files=tuple(sorted(files)),
         weights=config.weights,
+        average=average,
         dtype=config.dtype,
         num_parameters=card.num_parameters,
         step=phase.step,

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.suites import TaskSpec
 from runtime.evaluation.task_score import TaskScore
+from runtime.optim.ema import Ema
 from steps.evaluation_items import EvaluationItemsResult
 from steps.hf_export import HfExportResult
 
@@ -34,8 +35,10 @@ class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
     scores: tuple[TaskScore, ...]
     samples: str
     """JSON lines: the first items of each task, with the very prompts and what the model said."""
-    weights: Literal["hot", "averaged"]
-    """Which weights the export holds."""
+    weights: str
+    """Which weights the export holds: "hot", or the name of an average."""
+    average: Ema | None = None
+    """The average that they are."""
     step: int
     consumed_tokens: int
 
@@ -93,6 +96,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         scores=run.scores,
         samples="samples.jsonl",
         weights=export.weights,
+        average=export.average,
         step=export.step,
         consumed_tokens=export.consumed_tokens,
     )

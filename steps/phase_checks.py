@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from runtime.kernels.choice import KernelChoice
     from steps.train_phase import TrainPhaseConfig
 
+KEEP_THE_DATA_POSITION = ("everything", "everything_but_optimizer")
+
 
 def check_config(config: "TrainPhaseConfig") -> None:
     """What can be known before any cache is there; whether a source is large enough shows when it is.
@@ -23,14 +25,15 @@ def check_config(config: "TrainPhaseConfig") -> None:
     unprovided = [str(NoCache(source)) for source in config.mixture.sources if source not in config.caches]
     if unprovided:
         raise ValueError("\n".join(unprovided))
-    _refuse_jumps(config)
     before = config.start.step.config if config.start is not None and config.start.has_step else config
-    if config.restore == "everything" and before.packing != config.packing:
+    if config.restore in KEEP_THE_DATA_POSITION and before.packing != config.packing:
+        meant = dict.fromkeys((*config.acknowledge, "packing", "restore"))
         raise RefusedConfigError(
             f"packing changes from {before.packing!r} to {config.packing!r}, and the data position counts rows of the "
             "old packing; start the data afresh, or keep the packing.",
-            {"restore": "weights_and_optimizer"},
+            {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(meant))},
         )
+    _refuse_jumps(config)
 
 
 def _refuse_jumps(config: "TrainPhaseConfig") -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
@@ -35,19 +35,11 @@ if TYPE_CHECKING:
 
 FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
-EXECUTION_FIELDS = {"start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps"} | {
-    "checkpoint_every_seconds",
-    "publish_every_steps",
-    "give_up_seconds",
-    "digest_every_steps",
-    "model_parallel",
-    "context_parallel",
-    "num_microbatches",
-    "attention_kernel",
-    "loss_kernel",
-    "remat",
-    "wandb_project",
-}
+EXECUTION_FIELDS = {
+    "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
+    "checkpoint_every_seconds", "publish_every_steps", "give_up_seconds", "digest_every_steps", "model_parallel",
+    "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel", "remat", "wandb_project",
+}  # fmt: skip
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
 # As TemporaryCheckpoints names them; that module is too heavy for a plan to import.
@@ -68,9 +60,15 @@ class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
     """Parquet, one row a finished update and source: what was drawn, by which share, and its loss."""
     final_loss: float
     """Mean cross-entropy (nats a token) over the last updates."""
-    has_average: bool
+    averages: tuple[Ema, ...] = ()
+    """What is kept beside the weights; the first is what evaluations take unless they name another."""
     num_skipped: int = 0
     """Finished steps of this trajectory whose update the skip rule left out."""
+
+    @property
+    def has_average(self) -> bool:
+        """Whether there is any."""
+        return bool(self.averages)
 
 
 class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
@@ -78,8 +76,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
 
     start: Input["TrainPhaseResult"] | None
     """The phase, at a step of it, whose state this one continues; None starts from scratch."""
-    restore: Once[Literal["everything", "weights_and_optimizer", "weights"]] = "everything"
-    """What to take from `start`; data position and averages restart unless "everything"."""
+    restore: Once[Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]] = "everything"
+    """What to take from `start`; data position and averages restart where it does not begin with "everything". Without
+    the optimiser, moments and count begin at zero."""
     until_step: StopAt[int] = Field(ge=1)
     """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
     model: LlamaConfig
@@ -96,6 +95,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     max_norm: float = Field(gt=0)
     """Gradients are scaled down to this global norm."""
     average: Ema | None
+    more_averages: tuple[Ema, ...] = ()
+    """Further ones beside `average`, each under a name of its own: `Ema(0.9999, name="slow")`."""
     z_loss: float = Field(ge=0)
     """Weight of log_normalizer**2 (PaLM, arXiv:2204.02311, section 5)."""
     mixture: MixtureSchedule
@@ -141,11 +142,28 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     wandb_project: Runtime[str | None] = None
     """Log to Weights & Biases in offline mode under this project."""
 
+    @property
+    def averages(self) -> tuple[Ema, ...]:
+        """All of them, the first one first."""
+        return (() if self.average is None else (self.average,)) + self.more_averages
+
+    @model_validator(mode="after")
+    def _refuse_averages_that_cannot_be_told_apart(self) -> "TrainPhaseConfig":
+        if self.average is None and self.more_averages:
+            raise ValueError("more_averages are kept beside `average`, which is None; write the first one there.")
+        names = [average.name for average in self.averages]
+        if len(set(names)) < len(names):
+            raise ValueError(
+                f"averages are called {', '.join(names)}; each needs a name of its own, such as "
+                'Ema(0.9999, name="slow").'
+            )
+        return self
+
 
 def _cost(config: TrainPhaseConfig) -> Cost:
     begin = 0 if config.start is None else config.start.milestone or 0
     tokens = (config.until_step - begin) * config.global_batch_size * config.sequence_length
-    trees = 3 if config.average is None else 4  # weights, two moments, average; float32
+    trees = 3 + len(config.averages)  # weights, two moments, averages; float32
     return Cost(
         tokens=tokens,
         flops=tokens * config.model.flops_per_token(config.sequence_length),
@@ -235,7 +253,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             context.progress(step, config.until_step, "steps", tokens_per_second=tokens_per_second, loss=loss)
 
         def publish(run: "RunState", folder: str) -> None:
-            context.publish(run.step, folder, _result(run))
+            context.publish(run.step, folder, _result(config, run))
 
         settings = TrainSettings(
             until_step=config.until_step,
@@ -248,7 +266,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             eps=config.eps,
             max_norm=config.max_norm,
             z_loss=config.z_loss,
-            average_decay=None if config.average is None else config.average.decay,
+            average_decays={average.name: average.decay for average in config.averages},
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
         )
@@ -290,7 +308,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             context.log.warning(
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
             )
-    return _result(run)
+    return _result(config, run)
 
 
 def _kernel_shape(config: TrainPhaseConfig, mesh: "Mesh") -> "KernelShape":
@@ -309,7 +327,7 @@ def _kernel_shape(config: TrainPhaseConfig, mesh: "Mesh") -> "KernelShape":
     )
 
 
-def _result(run: "RunState") -> TrainPhaseResult:
+def _result(config: TrainPhaseConfig, run: "RunState") -> TrainPhaseResult:
     from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 
     return TrainPhaseResult(
@@ -319,7 +337,7 @@ def _result(run: "RunState") -> TrainPhaseResult:
         metrics=METRICS,
         source_losses=SOURCE_LOSSES,
         final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS),
-        has_average=run.has_average,
+        averages=config.averages,
         num_skipped=len(run.metrics.skipped_steps),
     )
 
@@ -335,7 +353,7 @@ def _newest_state(
     from runtime.training import run_state
     from runtime.training.state import initial_state, placed_shapes
 
-    with_average = config.average is not None
+    averages = tuple(average.name for average in config.averages)
     window = 0 if config.skip is None else config.skip.window_steps
     state_like = functools.partial(placed_shapes, config.model, mesh)
     own = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
@@ -343,10 +361,10 @@ def _newest_state(
         own.setdefault(newest.step, newest.folder)
     if own:
         folder = own[max(own)]
-        run = run_state.resumed(folder, state_like, with_average=with_average, skip_window_steps=window)
+        run = run_state.resumed(folder, state_like, averages=averages, skip_window_steps=window)
         events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
         return run
-    initial = initial_state(config.model, config.seed, mesh, with_average=with_average, skip_window_steps=window)
+    initial = initial_state(config.model, config.seed, mesh, averages=averages, skip_window_steps=window)
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
         return run_state.from_scratch(initial)

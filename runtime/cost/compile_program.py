@@ -23,7 +23,7 @@ from runtime.cost.request import Compiled, Request
 from runtime.parallel.mesh import TOKEN_AXES, MeshShape, make_mesh
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
-from runtime.training.train_step import Hyperparameters, train_program
+from runtime.training.train_step import NUMBERS, train_program
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 WRITTEN_BY_THE_COMPILER = ("v5p", "v6e")
@@ -61,10 +61,11 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
     shape = request.global_batch_size, request.sequence_length
     tokens = jax.ShapeDtypeStruct(shape, np.int32, sharding=NamedSharding(mesh, TOKEN_AXES))
     frequencies = jax.ShapeDtypeStruct((request.model.head_dim // 2,), np.float32, sharding=everywhere)
-    state = placed_shapes(request.model, mesh, request.with_average, request.skip_window_steps)
+    averages = tuple(f"average{index}" for index in range(request.num_averages))
+    state = placed_shapes(request.model, mesh, averages, request.skip_window_steps)
     if request.step == "eval":
         return state.params, tokens, tokens, frequencies
-    told = jax.ShapeDtypeStruct((len(Hyperparameters._fields),), np.float32, sharding=everywhere)
+    told = jax.ShapeDtypeStruct((len(NUMBERS) + request.num_averages,), np.float32, sharding=everywhere)
     return state, tokens, tokens, told, frequencies
 
 

@@ -71,7 +71,7 @@ def _print_models() -> tuple[bool, int]:
     all_good, num_faults = True, 0
     for name, (model, slice_name, batch) in MODELS.items():
         request = Request(
-            "train", slice_name, 1, model, SEQUENCE_LENGTH, batch, False, "bfloat16", "splash", "chunked_wide",
+            "train", slice_name, 1, model, SEQUENCE_LENGTH, batch, 0, "bfloat16", "splash", "chunked_wide",
             reduce_dtype="bfloat16",
         )  # fmt: skip
         print(f"{name} on {slice_name} ...", file=sys.stderr, flush=True)

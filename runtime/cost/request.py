@@ -19,7 +19,7 @@ class Request:
     model: LlamaConfig
     sequence_length: int
     global_batch_size: int
-    with_average: bool
+    num_averages: int
     compute_dtype: str
     attention_kernel: str
     loss_kernel: str

@@ -93,7 +93,7 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     is_training = request.step == "train"
     # In bfloat16: written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
     passes = (2 * 2 + 2 * 3 + 4 * 2) if is_training else 2 * 2
-    trees = 4 if request.with_average else 3
+    trees = 3 + request.num_averages
     state = 4 * parameters / one.num_chips * (2 * trees + 1) if is_training else 0
     exposed, hidden = (
         sum(seconds_of(item, request) for item in compiled.collectives if item.is_hidden is is_hidden)

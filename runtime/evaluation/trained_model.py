@@ -1,7 +1,6 @@
 """TrainedModel: the weights that a phase left, described by its own checkpoint."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,8 +24,8 @@ class TrainedModel:
         """Reads the description; raises `CheckpointError` where there is no complete checkpoint."""
         return cls(checkpoint, ModelDescription.from_facts(read_metadata(checkpoint).get("facts", {}), checkpoint))
 
-    def params(self, which: Literal["hot", "averaged"], mesh: Mesh | None) -> Llama:
-        """Float32 weights over the devices of `mesh`, or in host memory if it is None."""
+    def params(self, which: str, mesh: Mesh | None) -> Llama:
+        """Float32 weights, "hot" or the average of that name: over the devices of `mesh`, or in host memory."""
         config = self.description.config
         shapes = jax.eval_shape(lambda: Llama.init(config, key=jax.random.key(0)))
         if mesh is None:

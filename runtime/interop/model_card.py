@@ -12,7 +12,9 @@ class ModelCard:
 
     name: str
     weights: str
-    """"hot": as last trained; "averaged": their exponential moving average."""
+    """"hot": as last trained; otherwise the name of the exponential moving average that they are."""
+    average_decay: float | None
+    """Share of the average that was kept at each update; None for hot weights."""
     dtype: str
     step: int
     consumed_tokens: int
@@ -25,10 +27,12 @@ class ModelCard:
 
     def markdown(self) -> str:
         """The card, with the front matter that model hubs read."""
-        meaning = {
-            "hot": "the weights as last trained",
-            "averaged": "the exponential moving average of the weights, not the weights as last trained",
-        }[self.weights]
+        meaning = "the weights as last trained"
+        if self.average_decay is not None:
+            meaning = (
+                f"the exponential moving average of the weights with decay {self.average_decay:g}, not the weights as "
+                "last trained"
+            )
         return f"""---
 library_name: transformers
 pipeline_tag: text-generation

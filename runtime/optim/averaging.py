@@ -1,5 +1,6 @@
-"""Exponential moving average of the weights: the arithmetic (the setting is `ema.Ema`)."""
+"""Exponential moving averages of the weights: the arithmetic (the setting is `ema.Ema`)."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 import jax
@@ -14,3 +15,8 @@ def averaged(average: TreeT, params: TreeT, decay: Float32[Array, ""]) -> TreeT:
     Weights that jump from 0 to 1 move the average to 1 - decay. Two public runs had it the other way round.
     """
     return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, average, params)
+
+
+def all_averaged(averages: Mapping[str, TreeT], params: TreeT, decays: Float32[Array, "averages"]) -> dict[str, TreeT]:
+    """Every average after an update; `decays` are in the order of the sorted names."""
+    return {name: averaged(averages[name], params, decays[index]) for index, name in enumerate(sorted(averages))}

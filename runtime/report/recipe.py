@@ -44,7 +44,12 @@ def described(value: object) -> str:
                 f"cycles {cycles}"
             )
         case Ema():
-            return f"average, decay {value.decay:g}"
+            called = "average" if value.name == Ema.name else f"average {value.name}"
+            return f"{called}, decay {value.decay:g}"
+        case Mapping():
+            return ", ".join(f"{name}: {described(item)}" for name, item in value.items())
+        case tuple():
+            return "; ".join(map(described, value)) or "none"
         case Rope():
             scaling = value.scaling
             factor = "no scaling" if scaling is None else f"Llama-3 scaling ×{scaling.factor:g}"

@@ -16,7 +16,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -382,14 +382,19 @@ def load(path: str, like: State, *, partial: bool = False) -> tuple[State, dict[
     return jax.tree.unflatten(jax.tree.structure(like), restored), metadata
 
 
-def load_params(path: str, like_params: State, which: Literal["hot", "averaged"]) -> State:
-    """The weights alone: those last trained, or their moving average."""
-    field = {"hot": "params", "averaged": "average"}[which]
-    if which == "averaged" and not any(name.startswith("average.") for name in _Reader(path).manifest.leaves):
+def load_params(path: str, like_params: State, which: str) -> State:
+    """The weights alone: "hot", as last trained, or the average of that name."""
+    if which == "hot":
+        return load(path, {"params": like_params}, partial=True)[0]["params"]
+    leaves = _Reader(path).manifest.leaves
+    kept = sorted({name.split(".")[1] for name in leaves if name.startswith("averages.")})
+    if which not in kept:
+        have = f"averages called {', '.join(kept)}" if kept else "no averaged weights"
         raise CheckpointError(
-            f'{path}: the checkpoint holds no averaged weights; ask for "hot", or train with an average.'
+            f'{path}: the checkpoint holds {have}, and {which!r} is asked for; take one that it holds, or "hot", or '
+            "train with such an average."
         )
-    return load(path, {field: like_params}, partial=True)[0][field]
+    return load(path, {"averages": {which: like_params}}, partial=True)[0]["averages"][which]
 
 
 def read_metadata(path: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ the data position and the absolute step alone. The device is never waited for: f
 import collections
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 import jax
@@ -82,8 +82,8 @@ class TrainSettings:
     eps: float
     max_norm: float
     z_loss: float
-    average_decay: float | None
-    """None where the state holds no average."""
+    average_decays: Mapping[str, float]
+    """Of each average that the state holds, by its name."""
     skip_rule: SkipRule | None = None
     """None where the state holds no history."""
     digest_every_steps: int = 0
@@ -104,7 +104,7 @@ class TrainSettings:
             eps=self.eps,
             max_norm=self.max_norm,
             z_loss=self.z_loss,
-            average_decay=0.0 if self.average_decay is None else self.average_decay,
+            average_decays=tuple(decay for _, decay in sorted(self.average_decays.items())),
             skip_sigma=math.inf if rule is None else rule.sigma,
             skip_warmup_steps=0 if rule is None else rule.warmup_steps,
         )
@@ -152,9 +152,9 @@ def train(
     """
     if run.step > settings.until_step:
         raise ValueError(f"until_step is {settings.until_step} and the state is of step {run.step}: nothing to train.")
-    if (settings.average_decay is None) == run.has_average:
+    if tuple(sorted(settings.average_decays)) != run.averages:
         raise ValueError(
-            f"average_decay is {settings.average_decay} and the state has {'an' if run.has_average else 'no'} average; "
+            f"average_decays are {dict(settings.average_decays)} and the state has averages called {run.averages}; "
             "let one enter or leave by `run_state.continued`."
         )
     if (settings.skip_rule.window_steps if settings.skip_rule else 0) != run.state.skip_window_steps:

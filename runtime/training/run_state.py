@@ -6,8 +6,8 @@ committed milestone have the same layout.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Collection
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 
@@ -16,16 +16,16 @@ from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint import CheckpointError
-from runtime.training.state import TrainState, drop_average, start_average
+from runtime.training.state import TrainState, with_averages
 
 CHECKPOINT = "checkpoint"
 METRICS = "metrics.parquet"
 SOURCE_LOSSES = "source_losses.parquet"
 
-Restore = Literal["everything", "weights_and_optimizer", "weights"]
-StateLike = Callable[[bool, int], TrainState]
-"""Shapes with shardings of a state with or without an average, and with a skip history of so many steps or (0) without:
-what a checkpoint is laid out as."""
+Restore = Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]
+StateLike = Callable[[Collection[str], int], TrainState]
+"""Shapes with shardings of a state with the averages of these names, and with a skip history of so many steps or (0)
+without: what a checkpoint is laid out as."""
 
 
 class RunState(NamedTuple):
@@ -39,8 +39,9 @@ class RunState(NamedTuple):
     source_losses: SourceLossesTable
 
     @property
-    def has_average(self) -> bool:
-        return self.state.average is not None
+    def averages(self) -> tuple[str, ...]:
+        """Names of the averages that are kept, sorted."""
+        return tuple(sorted(self.state.averages))
 
 
 def from_scratch(initial: TrainState) -> RunState:
@@ -48,31 +49,32 @@ def from_scratch(initial: TrainState) -> RunState:
     return RunState(initial, 0, 0, DataPosition(), MetricsTable(), SourceLossesTable())
 
 
-def resumed(folder: str, state_like: StateLike, *, with_average: bool, skip_window_steps: int = 0) -> RunState:
+def resumed(
+    folder: str, state_like: StateLike, *, averages: Collection[str] = (), skip_window_steps: int = 0
+) -> RunState:
     """The very state that was saved; an average that should be there and is not, or the other way, is an error."""
-    state, metadata = checkpoint.load(f"{folder}/{CHECKPOINT}", state_like(with_average, skip_window_steps))
+    state, metadata = checkpoint.load(f"{folder}/{CHECKPOINT}", state_like(averages, skip_window_steps))
     return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
 
 
 def continued(folder: str, restore: Restore, initial: TrainState, state_like: StateLike) -> RunState:
     """The state that a phase begins with where another one left off.
 
-    Whether there is an average is up to `initial`: it goes on from the saved one, or begins as a copy of the
-    weights where none was saved or `restore` is not "everything". A skip history goes on where both are of one size,
+    Which averages there are is up to `initial`: each goes on from the saved one of its name, or begins as a copy of
+    the weights where none was saved or `restore` begins them anew. A skip history goes on where both are of one size,
     and otherwise begins anew. What is not restored is that of `initial`, and the data begin anew; `step` and
     `consumed_tokens` go on in any case.
     """
     path = f"{folder}/{CHECKPOINT}"
     metadata = checkpoint.read_metadata(path)
-    like = state_like(metadata["has_average"], metadata.get("skip_window_steps", 0))
+    like = state_like(metadata["averages"], metadata["skip_window_steps"])
     fields: tuple[str, ...]
     match restore:
-        case "everything":
+        case "everything" | "everything_but_optimizer":
             state, _ = checkpoint.load(path, like)
-            if initial.average is None:
-                state = drop_average(state)
-            elif state.average is None:
-                state = start_average(state)
+            state = with_averages(state, initial.averages)
+            if restore == "everything_but_optimizer":
+                state = dataclasses.replace(state, mu=initial.mu, nu=initial.nu, count=initial.count)
             if state.skip_window_steps != initial.skip_window_steps:
                 state = dataclasses.replace(state, history=initial.history)
             return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
@@ -81,11 +83,9 @@ def continued(folder: str, restore: Restore, initial: TrainState, state_like: St
         case "weights":
             fields = ("params",)
         case _:
-            raise ValueError(f'restore is {restore!r}; it is "everything", "weights_and_optimizer" or "weights".')
+            raise ValueError(f"restore is {restore!r}; it is one of {', '.join(get_args(Restore))}.")
     taken, _ = checkpoint.load(path, {field: getattr(like, field) for field in fields}, partial=True)
-    state = dataclasses.replace(initial, **taken)
-    if initial.average is not None:
-        state = start_average(drop_average(state))
+    state = with_averages(dataclasses.replace(initial, **taken), initial.averages, anew=True)
     return _assembled(folder, state, metadata, DataPosition())
 
 
@@ -120,7 +120,7 @@ def save(
         "step": run.step,
         "consumed_tokens": run.consumed_tokens,
         "data_position": run.data_position.to_json(),
-        "has_average": run.has_average,
+        "averages": list(run.averages),
         "skip_window_steps": run.state.skip_window_steps,
         "num_parameters": sum(leaf.size for leaf in jax.tree.leaves(run.state.params)),
         "facts": facts,

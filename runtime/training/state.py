@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import equinox as eqx
 import jax
@@ -26,7 +26,7 @@ class TrainState(eqx.Module):
     params: Llama
     mu: Llama
     nu: Llama
-    average: Llama | None
+    averages: dict[str, Llama]  # by name; programs know them in the order of their sorted names
     count: Int32[Array, ""]  # finished optimiser updates
     key: UInt32[Array, "2"]  # data of the PRNG root; never changes, only folded into
     history: SkipHistory | None = None  # what the skip rule judges by; None where every update is taken
@@ -41,10 +41,10 @@ class TrainState(eqx.Module):
         return jax.random.wrap_key_data(self.key, impl="threefry2x32")
 
 
-def state_specs(config: LlamaConfig, *, with_average: bool, with_history: bool = False) -> TrainState:
-    """The state's tree with a partition spec for each leaf: moments and average lie where their parameters do."""
+def state_specs(config: LlamaConfig, *, averages: Collection[str], with_history: bool = False) -> TrainState:
+    """The state's tree with a partition spec for each leaf: moments and averages lie where their parameters do."""
     specs, everywhere = parameter_specs(config), PartitionSpec()
-    fields = {"params": specs, "mu": specs, "nu": specs, "average": specs if with_average else None}
+    fields = {"params": specs, "mu": specs, "nu": specs, "averages": dict.fromkeys(averages, specs)}
     history = None
     if with_history:
         history = bundle(SkipHistory, {field.name: everywhere for field in dataclasses.fields(SkipHistory)})
@@ -52,23 +52,27 @@ def state_specs(config: LlamaConfig, *, with_average: bool, with_history: bool =
 
 
 def initial_state(
-    config: LlamaConfig, seed: int, mesh: Mesh, *, with_average: bool, skip_window_steps: int = 0
+    config: LlamaConfig, seed: int, mesh: Mesh, *, averages: Collection[str] = (), skip_window_steps: int = 0
 ) -> TrainState:
-    """The state before the first update: the same values on every mesh, each device making only what it holds."""
+    """The state before the first update: the same values on every mesh, each device making only what it holds.
+
+    `averages` are the names of those to keep.
+    """
     check_placement(config, mesh)
-    return _initialization(config, mesh, with_average, skip_window_steps)(jax.random.key_data(_root(seed)))
+    make = _initialization(config, mesh, tuple(sorted(averages)), skip_window_steps)
+    return make(jax.random.key_data(_root(seed)))
 
 
-def abstract_state(config: LlamaConfig, *, with_average: bool, skip_window_steps: int = 0) -> TrainState:
+def abstract_state(config: LlamaConfig, *, averages: Collection[str] = (), skip_window_steps: int = 0) -> TrainState:
     """The state's tree with shapes and dtypes only; nothing is made."""
-    make = functools.partial(_first_state, config, with_average=with_average, skip_window_steps=skip_window_steps)
+    make = functools.partial(_first_state, config, averages=averages, skip_window_steps=skip_window_steps)
     return jax.eval_shape(make, jax.ShapeDtypeStruct((2,), np.uint32))
 
 
-def placed_shapes(config: LlamaConfig, mesh: Mesh, with_average: bool, skip_window_steps: int) -> TrainState:
+def placed_shapes(config: LlamaConfig, mesh: Mesh, averages: Collection[str], skip_window_steps: int) -> TrainState:
     """The state's tree with shapes and shardings: what a checkpoint is laid out as on this mesh."""
-    shapes = abstract_state(config, with_average=with_average, skip_window_steps=skip_window_steps)
-    specs = state_specs(config, with_average=with_average, with_history=skip_window_steps > 0)
+    shapes = abstract_state(config, averages=averages, skip_window_steps=skip_window_steps)
+    specs = state_specs(config, averages=averages, with_history=skip_window_steps > 0)
     return jax.tree.map(
         lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
         shapes,
@@ -77,10 +81,10 @@ def placed_shapes(config: LlamaConfig, mesh: Mesh, with_average: bool, skip_wind
 
 
 @functools.cache
-def _initialization(config: LlamaConfig, mesh: Mesh, with_average: bool, skip_window_steps: int) -> Callable:
+def _initialization(config: LlamaConfig, mesh: Mesh, averages: tuple[str, ...], skip_window_steps: int) -> Callable:
     """The program that makes the first state; the seed is its argument, so that another one compiles nothing."""
-    make = functools.partial(_first_state, config, with_average=with_average, skip_window_steps=skip_window_steps)
-    specs = state_specs(config, with_average=with_average, with_history=skip_window_steps > 0)
+    make = functools.partial(_first_state, config, averages=averages, skip_window_steps=skip_window_steps)
+    specs = state_specs(config, averages=averages, with_history=skip_window_steps > 0)
     return jax.jit(make, out_shardings=shardings(specs, mesh))
 
 
@@ -89,7 +93,7 @@ def _root(seed: int) -> Key[Array, ""]:
 
 
 def _first_state(
-    config: LlamaConfig, key: UInt32[Array, "2"], *, with_average: bool, skip_window_steps: int
+    config: LlamaConfig, key: UInt32[Array, "2"], *, averages: Collection[str], skip_window_steps: int
 ) -> TrainState:
     root = jax.random.wrap_key_data(key, impl="threefry2x32")
     params = Llama.init(config, key=jax.random.fold_in(root, INITIALIZATION))
@@ -97,19 +101,18 @@ def _first_state(
         params=params,
         mu=jax.tree.map(jnp.zeros_like, params),
         nu=jax.tree.map(jnp.zeros_like, params),
-        average=jax.tree.map(jnp.copy, params) if with_average else None,
+        averages={name: jax.tree.map(jnp.copy, params) for name in averages},
         count=jnp.zeros((), jnp.int32),
         key=key,
         history=empty_history(skip_window_steps) if skip_window_steps else None,
     )
 
 
-def start_average(state: TrainState) -> TrainState:
-    """The state with an average that begins at the weights: a real copy, for the train step uses up its input."""
-    average = jax.tree.map(jnp.copy, state.params)
-    return eqx.tree_at(lambda tree: tree.average, state, average, is_leaf=lambda leaf: leaf is None)
+def with_averages(state: TrainState, names: Collection[str], *, anew: bool = False) -> TrainState:
+    """The state with the averages called `names`: those it has go on, unless `anew`; others begin at the weights.
 
-
-def drop_average(state: TrainState) -> TrainState:
-    """The state without an average."""
-    return dataclasses.replace(state, average=None)
+    One that begins is a real copy, for the train step uses up its input.
+    """
+    kept = {} if anew else state.averages
+    averages = {name: kept[name] if name in kept else jax.tree.map(jnp.copy, state.params) for name in sorted(names)}
+    return dataclasses.replace(state, averages=averages)

@@ -55,11 +55,19 @@ class PhaseSettings(Protocol):
     @property
     def average(self) -> Ema | None: ...
     @property
+    def more_averages(self) -> tuple[Ema, ...]: ...
+    @property
     def z_loss(self) -> float: ...
     @property
     def mixture(self) -> MixtureSchedule: ...
     @property
     def mixing(self) -> MixingPolicy: ...
+    @property
+    def replay(self) -> object: ...
+    @property
+    def caches(self) -> Mapping[str, object]: ...
+    @property
+    def packing(self) -> str: ...
     @property
     def seed(self) -> int: ...
     @property
@@ -74,9 +82,16 @@ class PhaseSettings(Protocol):
 
 # A change of any of these is felt by the run at once: the public run changed weight decay, and the rotary
 # embedding, without anybody writing it down. A mixing policy begins anew where it changes: what it had learned is lost.
+# Rows of another packing are other rows, and the data position does not count them.
 ABRUPT_FIELDS = (
-    "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "mixing", "restore",
+    "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "mixing", "packing", "restore",
     "compute_dtype", "reduce_dtype",
+)  # fmt: skip
+# Every setting that changes the numbers of a run, in the order in which a diff shows them. A learning rate is abrupt
+# only where the two do not meet. The model is not among them: it cannot change.
+COMPARED_FIELDS = (
+    "global_batch_size", "learning_rate", "average", "more_averages", "z_loss", "skip", "mixture", "replay", "caches",
+    *ABRUPT_FIELDS,
 )  # fmt: skip
 
 # Rates closer than this are one rate: the end of one segment and the start of the next are computed apart.
@@ -97,25 +112,28 @@ class Change:
 def changes(before: PhaseSettings, after: PhaseSettings) -> tuple[Change, ...]:
     """What differs, field by field; a learning rate counts as abrupt only where the two do not meet."""
     found = []
-    for field in (
-        "global_batch_size",
-        "learning_rate",
-        "average",
-        "z_loss",
-        "skip",
-        "mixture",
-        *(field for field in ABRUPT_FIELDS if field != "restore"),
-    ):
+    for field in COMPARED_FIELDS:
         old, new = getattr(before, field), getattr(after, field)
+        match field:
+            case "restore":
+                old = "everything"  # what it is unless a phase says otherwise, whatever the phase before said
+            case "caches":
+                old, new = _replaced(before, after)
         if old == new:
             continue
         is_abrupt = field in ABRUPT_FIELDS
         if field == "learning_rate":
             is_abrupt = learning_rate_jump(before, after) is not None
         found.append(Change(field, old, new, is_abrupt))
-    if after.restore != "everything":
-        found.append(Change("restore", "everything", after.restore, is_abrupt=True))
     return tuple(found)
+
+
+def _replaced(before: PhaseSettings, after: PhaseSettings) -> tuple[dict[str, object], dict[str, object]]:
+    """The sources that both mixtures name and that have another cache; what a mixture adds or drops shows there."""
+    both = [name for name in after.mixture.sources if name in before.mixture.sources]
+    # A source without a cache is refused elsewhere, with its name.
+    names = [name for name in both if before.caches.get(name) != after.caches.get(name)]
+    return {name: before.caches.get(name) for name in names}, {name: after.caches.get(name) for name in names}
 
 
 def learning_rate_jump(before: PhaseSettings, after: PhaseSettings) -> tuple[float, float] | None:

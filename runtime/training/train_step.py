@@ -22,7 +22,7 @@ from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import REMATS, Computation, Llama, Remat
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
-from runtime.optim.averaging import averaged
+from runtime.optim.averaging import all_averaged
 from runtime.optim.skipping import Verdict, judged, remembered, unless
 from runtime.parallel.collectives import splits
 from runtime.parallel.compiler_options import compiler_options
@@ -44,7 +44,7 @@ class Hyperparameters(NamedTuple):
     """What one update is told; Python numbers. Changing any of them never recompiles.
 
     `loop.TrainSettings.hyperparameters` makes them of a phase's settings and the step. The program takes them as one
-    float32 array, and finds them by these names again in `told`.
+    float32 array (`packed`), and finds them by these names again in `told`.
     """
 
     learning_rate: float
@@ -54,9 +54,18 @@ class Hyperparameters(NamedTuple):
     eps: float
     max_norm: float  # of the gradient over all parameters; infinity to not clip
     z_loss: float
-    average_decay: float  # share of the average that is kept; read only where the state has an average
     skip_sigma: float = math.inf  # of the skip rule; these two are read only where the state has a history
     skip_warmup_steps: int = 0
+    average_decays: tuple[float, ...] = ()  # share of each average that is kept, in the order of their sorted names
+
+    def packed(self) -> Float32[np.ndarray, "numbers"]:
+        """As the program takes them: the decays last, as many as the state has averages."""
+        *numbers, decays = self
+        return np.asarray([*numbers, *decays], np.float32)
+
+
+NUMBERS = Hyperparameters._fields[:-1]
+"""What the packed array begins with, by name."""
 
 
 class StepMetrics(NamedTuple):
@@ -126,7 +135,12 @@ def build_train_step(
         state: TrainState, tokens: Tokens, segment_ids: Tokens, hyperparameters: Hyperparameters
     ) -> tuple[TrainState, StepMetrics]:
         check_batch(tokens, config, mesh, num_microbatches)
-        return program(state, tokens, segment_ids, np.asarray(hyperparameters, np.float32), frequencies)
+        if len(hyperparameters.average_decays) != len(state.averages):
+            raise ValueError(
+                f"average_decays are {hyperparameters.average_decays}, and the state keeps averages called "
+                f"{sorted(state.averages)}; pass one for each, in this order."
+            )
+        return program(state, tokens, segment_ids, hyperparameters.packed(), frequencies)
 
     return step
 
@@ -178,7 +192,7 @@ def _train_program(
     def update(
         state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array
     ) -> tuple[TrainState, StepMetrics]:
-        told = dict(zip(Hyperparameters._fields, packed, strict=True))
+        told, decays = dict(zip(NUMBERS, packed[: len(NUMBERS)], strict=True)), packed[len(NUMBERS) :]
         labels, has_target = next_tokens(tokens, segment_ids, spread)
         row_targets = jnp.sum(has_target, axis=1, dtype=jnp.int32)
         num_targets = _sum_over(token_axes, jnp.sum(row_targets))
@@ -211,11 +225,9 @@ def _train_program(
             count=count,
             **{name: told[name] for name in ("learning_rate", "weight_decay", "b1", "b2", "eps")},
         )
-        average = state.average
-        if average is not None:
-            average = averaged(average, result.params, told["average_decay"])
+        averages = all_averaged(state.averages, result.params, decays)
         new_state = TrainState(
-            params=result.params, mu=result.mu, nu=result.nu, average=average, count=count, key=state.key
+            params=result.params, mu=result.mu, nu=result.nu, averages=averages, count=count, key=state.key
         )
         update_norm = norm(result.step)
         skip = None
@@ -242,8 +254,7 @@ def _train_program(
         return new_state, metrics
 
     def program(state: TrainState, tokens: Array, segment_ids: Array, packed: Array, frequencies: Array) -> Any:
-        forms = {"with_average": state.average is not None, "with_history": state.history is not None}
-        specs = state_specs(config, **forms)
+        specs = state_specs(config, averages=tuple(state.averages), with_history=state.history is not None)
         everywhere = PartitionSpec()
         mapped = jax.shard_map(
             update,

@@ -88,8 +88,8 @@ def test_weights_are_measured_hot_and_where_a_phase_averages_them_averaged(refer
         trained = record_of(reference.prefix, phase).result
         assert (result["step"], result["consumed_tokens"]) == (trained["step"], trained["consumed_tokens"])
         assert set(result["hot"]) == {"code", "math", "questions", "web"}
-        assert trained["has_average"] == (phase.config.average is not None) == (phase.name != "kestrel")
-        if trained["has_average"]:
+        assert bool(trained["averages"]) == (phase.config.average is not None) == (phase.name != "kestrel")
+        if trained["averages"]:
             assert set(result["averaged"]) == set(result["hot"])
             assert all(result["averaged"][domain] != result["hot"][domain] for domain in result["hot"])
         else:

@@ -35,7 +35,7 @@ def test_phases_that_differ_only_in_arguments_of_the_program_share_one(main_line
     assert train["starling"] == train["deeper_starling"]
     assert len(set(train.values())) == 3
     assert (train["kestrel"].slice, train["kestrel"].num_slices) == ("v5litepod-256", 2)
-    assert not train["kestrel"].with_average and train["phoenix"].with_average
+    assert (train["kestrel"].num_averages, train["phoenix"].num_averages) == (0, 1)
     assert len({request_of(phase, "eval") for phase in main_line.values()}) == 2
 
 
@@ -151,10 +151,10 @@ def test_an_evaluation_that_does_not_fit_is_cured_by_its_own_batch(tmp_path, cap
         return (DoesNotFit("too large") if too_large else COMPILED), True
 
     monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
-    monkeypatch.setattr(compile_report, "WINDOWS_PER_BATCH", 2048)
+    large = dry_run(capsys, tmp_path, "--compile", "--set", "ema_eval/kestrel.windows_per_batch=2048").out
     typed = "--set ema_eval/kestrel.windows_per_batch=512"
-    assert f"  fits with       {typed}: 8.00 GiB\n" in dry_run(capsys, tmp_path, "--compile").out
-    dry_run(capsys, tmp_path, *typed.split())
+    assert f"  fits with       {typed}: 8.00 GiB\n" in large
+    assert "does not fit" not in dry_run(capsys, tmp_path, "--compile", *typed.split()).out
 
 
 def test_where_nothing_helps_it_says_so(tmp_path, capsys, monkeypatch):

@@ -12,6 +12,7 @@ from pipelines.scales import EIGHT_B
 from pipelines.timeline import legs_in, main_line_of, phases_in, render
 from pipelines.timeline_plot import draw
 from pipelines.tootsie import branches, phases
+from runtime.optim.ema import Ema
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -77,6 +78,19 @@ def test_the_mixture_of_a_phase_that_changes_it_midway_has_both_parts(text):
 def test_a_phase_cut_in_two_changes_nothing_and_a_change_of_precision_is_shown(text):
     assert "= everything as in the phase before" in paragraph(text, "spoonbill_norms")
     assert "~ compute_dtype     bfloat16  ->  float32" in paragraph(text, "spoonbill_focused_fp32")
+
+
+def test_moments_that_begin_anew_are_a_jump_that_is_acknowledged(text):
+    assert (
+        "~ restore           everything  ->  everything_but_optimizer\n    acknowledged: a jump at step 830,000"
+    ) in paragraph(text, "raccoon_softer")
+
+
+def test_several_averages_are_told_with_their_names(steps):
+    ocelot = steps["ocelot"].fork("two", more_averages=(Ema(0.9999, "slow"),))
+    said = render(phases_in([ocelot]))
+    assert "  0.995, 0.9999  " in said
+    assert "~ more_averages     none  ->  average slow, decay 0.9999" in paragraph(said, "two")
 
 
 def test_it_is_drawn_on_a_page_and_alone(steps, tmp_path):

@@ -77,6 +77,7 @@ def test_what_changes_besides_changes_in_the_published_phase(configs):
     with_z_loss = {name for name, config in configs.items() if config.z_loss}
     assert with_z_loss == {"starling", "deeper_starling", "spoonbill_focused_zloss", "spoonbill_deeper"}
     assert all(configs[name].z_loss == 1e-4 for name in with_z_loss)
+    assert {name for name, config in configs.items() if config.restore != "everything"} == {"raccoon_softer"}
     optimizer = {(config.b1, config.b2, config.eps, config.max_norm, config.seed) for config in configs.values()}
     assert optimizer == {(0.9, 0.95, 1e-8, 1.0, 0)}
 

@@ -32,9 +32,6 @@ class FolderContext:
     told: list[tuple[int, int, str, dict[str, float]]] = dataclasses.field(default_factory=list)
     """What the step said of its progress."""
 
-    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
-        self.told.append((done, total, unit, figures))
-
     def map(
         self,
         function: Callable[..., Any],
@@ -51,6 +48,7 @@ class FolderContext:
 
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         assert 0 < done <= total
+        self.told.append((done, total, unit, figures))
 
 
 UseDevices = Callable[[int], None]

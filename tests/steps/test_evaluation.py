@@ -1,6 +1,7 @@
 """From a phase's checkpoint to scores: bits per byte, export and lm-eval, as the engine runs them."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -25,6 +27,7 @@ from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.model.description import DescriptionError
+from runtime.optim.ema import Ema
 from runtime.training import checkpoint
 from runtime.training.checkpoint import CheckpointError
 from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
@@ -74,11 +77,12 @@ def a_phase(folder: Path, *, has_average: bool = True, **metadata: Any) -> Input
     hot = model()
     state = {"params": hot, "mu": hot}
     if has_average:
-        state["average"] = jax.tree.map(lambda leaf: 0.9 * leaf, hot)
+        scaled = {"averaged": 0.9, "slow": 0.7}.items()
+        state["averages"] = {name: jax.tree.map(functools.partial(jnp.multiply, scale), hot) for name, scale in scaled}
     checkpoint.save(f"{folder}/checkpoint", state, {"step": 7, "facts": facts()} | metadata).wait()
     result = TrainPhaseResult(
         step=7, consumed_tokens=7_000, checkpoint="checkpoint", metrics="metrics.parquet", final_loss=1.0,
-        has_average=has_average,
+        averages=(Ema(0.995), Ema(0.9999, "slow")) if has_average else (),
     )  # fmt: skip
     return an_input(folder, result)
 
@@ -147,6 +151,15 @@ def test_both_sets_of_weights_are_measured_on_every_domain(tmp_path, phase, cach
     assert 0 < result.num_bytes["animals"] < sum(len(text.encode()) for text in DOCUMENTS["animals"])
 
 
+def test_one_of_several_averages_is_measured_by_its_name_and_the_result_says_which(tmp_path, phase, caches):
+    first = evaluate(tmp_path / "first", phase, caches)
+    slow = evaluate(tmp_path / "slow", phase, caches, average="slow")
+    assert (first.average, slow.average) == (Ema(0.995), Ema(0.9999, "slow"))
+    assert slow.hot == first.hot and slow.averaged != first.averaged
+    with pytest.raises(ValueError, match="keeps averages called averaged, slow, and 'fast' is asked for"):
+        evaluate(tmp_path / "fast", phase, caches, average="fast")
+
+
 def test_the_measurement_is_bitwise_repeatable_whatever_the_order_of_the_domains(tmp_path, phase, caches):
     first = evaluate(tmp_path / "first", phase, caches)
     again = evaluate(tmp_path / "again", phase, dict(reversed(caches.items())))
@@ -181,7 +194,7 @@ def test_a_checkpoint_that_does_not_describe_its_model_is_refused(tmp_path, cach
 def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, phase, tokenizer):
     logits = {}
     tokens = torch.arange(3, 40)[None]
-    for weights in ("hot", "averaged"):
+    for weights, decay in (("hot", None), ("averaged", 0.995), ("slow", 0.9999)):
         result, attempt = export(tmp_path / weights, phase, tokenizer, weights=weights)
         folder = Path(attempt.output_path, result.folder)
         theirs = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -192,9 +205,12 @@ def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, p
         assert f"Weights: **{weights}**" in (folder / "README.md").read_text()
         training = json.loads((folder / "training.json").read_text())
         assert (training["weights"], training["step"], training["consumed_tokens"]) == (weights, 7, 7_000)
+        assert training["average_decay"] == decay
+        assert (result.weights, None if result.average is None else result.average.decay) == (weights, decay)
         assert training["phase_digest"] == "a" * 64
         assert set(result.files) == {path.name for path in folder.iterdir()}
     assert np.abs(logits["hot"] - logits["averaged"]).max() > 0.01
+    assert np.abs(logits["slow"] - logits["averaged"]).max() > 0.01
 
 
 def test_exporting_twice_commits_the_same_bytes_and_the_same_result(tmp_path, phase, tokenizer):
@@ -207,13 +223,13 @@ def test_exporting_twice_commits_the_same_bytes_and_the_same_result(tmp_path, ph
 
 def test_asking_for_an_average_that_is_not_there_is_refused(tmp_path, tokenizer):
     hot_only = a_phase(tmp_path / "phase", has_average=False)
-    with pytest.raises(ValueError, match=r'weights: "averaged" is asked for, but an input keeps no average; write'):
+    with pytest.raises(ValueError, match="weights: an input keeps no average, and 'averaged' is asked for; take"):
         export(tmp_path / "step", hot_only, tokenizer)
 
 
 def test_a_torn_checkpoint_is_not_exported(tmp_path, tokenizer):
     torn = a_phase(tmp_path / "phase")
-    victim = next(path for path in Path(torn.path).rglob("c.*") if "average" in str(path))
+    victim = next(path for path in Path(torn.path).rglob("c.*") if "averages.averaged" in str(path))
     victim.write_bytes(victim.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"average.* is damaged"):
         export(tmp_path / "step", torn, tokenizer)

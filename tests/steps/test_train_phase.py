@@ -8,8 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from marin_dag.changes import ChangeError
 from marin_dag.context import StepStopped
 from marin_dag.errors import RefusedConfigError
+from marin_dag.fields import RuntimeField, markers
 from marin_dag.inputs import Input
 from marin_dag.resources import Cpu, Gpu, Tpu
 from runtime.data.mixing.loss_drop import LossDrop
@@ -21,8 +23,9 @@ from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.mesh import whole_mesh
 from runtime.training import checkpoint
 from runtime.training.temporary import TemporaryCheckpoints
+from runtime.training.timeline import COMPARED_FIELDS
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, _kernel_shape, train_phase
+from steps.train_phase import EXECUTION_FIELDS, TrainPhaseConfig, _kernel_shape, train_phase
 from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")
@@ -114,13 +117,16 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     assert not [name for name in third.files(12) if "history" in name or "average" in name]
 
 
-@pytest.mark.parametrize(("restore", "count"), [("weights_and_optimizer", 10), ("weights", 2)])
-def test_a_phase_can_take_less_and_begin_the_data_anew(tmp_path, phase, restore, count):
+@pytest.mark.parametrize(
+    ("restore", "count", "consumed"),
+    [("weights_and_optimizer", 10, 8), ("weights", 2, 8), ("everything_but_optimizer", 2, 40)],
+)
+def test_a_phase_can_take_less_and_begin_the_data_or_the_optimizer_anew(tmp_path, phase, restore, count, consumed):
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
     first.run(phase)
     second.run(until(phase, 10, start=first.at(8), restore=restore))
     metadata = checkpoint.read_metadata(f"{second.at(10).path}/checkpoint")
-    assert (metadata["step"], metadata["data_position"]["consumed"]) == (10, {"w" * 64: 8})
+    assert (metadata["step"], metadata["data_position"]["consumed"]) == (10, {"w" * 64: consumed})
     saved, _ = checkpoint.load(
         f"{second.at(10).path}/checkpoint", {"count": jax.ShapeDtypeStruct((), np.int32)}, partial=True
     )
@@ -159,6 +165,28 @@ def test_a_phase_resumes_on_another_mesh_with_the_same_data_and_losses_within_ro
     assert positions[0] == positions[1]
     losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, moved)]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phase):
+    kept = {"average": Ema(0.9), "more_averages": (Ema(0.5, "fast"),)}
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    result = trajectory.run(until(phase, 3, **kept))
+    assert result.averages == (Ema(0.9), Ema(0.5, "fast"))
+    files = trajectory.files(3)
+    for name in ("averaged", "fast"):
+        assert f"checkpoint/arrays/averages.{name}.embed_tokens/zarr.json" in files
+    facts = checkpoint.read_metadata(f"{trajectory.at(3).path}/checkpoint")
+    assert facts["averages"] == ["averaged", "fast"]
+    assert facts["facts"]["more_averages"] == [{"decay": 0.5, "name": "fast"}]
+
+
+def test_averages_that_cannot_be_told_apart_are_refused(phase):
+    first = train_phase("first", phase.model_copy(update={"average": Ema(0.9)}))
+    with pytest.raises(ChangeError, match="averages are called averaged, averaged; each needs a name of its own"):
+        first.then("second", until_step=9, more_averages=(Ema(0.99),))
+    second = first.then("second", until_step=9, more_averages=(Ema(0.99, "slow"),))
+    with pytest.raises(ChangeError, match="more_averages are kept beside `average`, which is None"):
+        second.then("third", until_step=10, average=None)
 
 
 def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(tmp_path, phase):
@@ -207,10 +235,23 @@ def test_what_the_machines_cannot_run_is_refused_while_it_is_planned(phase, reso
 def test_another_packing_cannot_go_on_with_the_old_position(phase):
     start = train_phase("first", phase).as_input()
     packed = phase.model_copy(update={"start": start, "until_step": 10, "packing": "whole_documents"})
-    with pytest.raises(RefusedConfigError, match="packing changes from 'concatenate' to 'whole_documents'"):
-        train_phase.check(packed)
-    afresh = {"restore": "weights_and_optimizer", "acknowledge": ("restore",)}
+    for restore in ("everything", "everything_but_optimizer"):
+        with pytest.raises(RefusedConfigError, match="packing changes from 'concatenate' to 'whole_doc") as refused:
+            train_phase.check(packed.model_copy(update={"restore": restore}))
+        assert refused.value.cure == {"restore": "weights_and_optimizer", "acknowledge": '["packing", "restore"]'}
+    afresh = {"restore": "weights_and_optimizer", "acknowledge": ("packing", "restore")}
     train_phase.check(packed.model_copy(update=afresh))
+
+
+def test_every_field_that_changes_the_numbers_is_in_the_diff_of_two_phases():
+    marked = markers(TrainPhaseConfig)
+    execution = {name for name, marks in marked.items() if any(isinstance(mark, RuntimeField) for mark in marks)}
+    # Where it begins and stops stands in the timeline itself; of another model no phase can start.
+    elsewhere = {"start", "until_step", "model"}
+    assert set(marked) == execution | elsewhere | set(COMPARED_FIELDS)
+    assert len(marked) == len(execution) + len(elsewhere) + len(set(COMPARED_FIELDS))
+    # What a checkpoint does not tell: the same, how the phase came to its state, and what its inputs were called.
+    assert execution | {"start", "until_step", "restore", "caches", "replay"} == EXECUTION_FIELDS
 
 
 def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase):

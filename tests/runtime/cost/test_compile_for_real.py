@@ -38,7 +38,7 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(sys, "path", [*sys.path, str(BESIDE)])  # where the version of libtpu is read
     request = Request(
-        "train", slice_name, 1, MODEL, 1024, 8, False, "bfloat16", "splash", "chunked_wide",
+        "train", slice_name, 1, MODEL, 1024, 8, 0, "bfloat16", "splash", "chunked_wide",
         reduce_dtype="bfloat16", model_parallel=model_parallel, context_parallel=context_parallel,
     )  # fmt: skip
     compiled, was_known = outcome_of(request)

@@ -12,7 +12,7 @@ from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.model.config import LlamaConfig
 
 MODEL = LlamaConfig(512, 128, 256, 2, 2, 1, 64, 256)
-REQUEST = Request("train", "v5litepod-4", 1, MODEL, 256, 8, False, "bfloat16", "splash", "chunked_wide")
+REQUEST = Request("train", "v5litepod-4", 1, MODEL, 256, 8, 0, "bfloat16", "splash", "chunked_wide")
 COMPILED = Compiled(123, 45, (), 1.0, 6, {"libtpu": "1"})
 OUT_OF_MEMORY = (
     "Traceback ...\nJaxRuntimeError: RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the "
@@ -60,7 +60,7 @@ def test_a_program_is_compiled_once_in_a_process_that_sees_no_tpu(calls):
         ("num_slices", 2),
         ("model", dataclasses.replace(MODEL, num_hidden_layers=3)),
         ("global_batch_size", 16),
-        ("with_average", True),
+        ("num_averages", 2),
         ("remat", "dots"),
         ("num_microbatches", 2),
         ("loss_kernel", "pallas_tpu"),

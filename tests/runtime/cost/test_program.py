@@ -92,7 +92,7 @@ def test_branches_that_hold_a_kernel_each_are_work_and_a_collective_in_one_is_re
 
 
 MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
-REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, True, "bfloat16", "splash", "chunked_wide")
+REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")
 GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
 
 

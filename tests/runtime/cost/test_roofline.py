@@ -13,7 +13,7 @@ MODEL = LlamaConfig(
     vocab_size=100, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
     num_key_value_heads=1, head_dim=4, max_position_embeddings=32,
 )  # fmt: skip
-REQUEST = Request("train", "v5litepod-4", 1, MODEL, 32, 64, False, "bfloat16", "splash", "chunked_wide")
+REQUEST = Request("train", "v5litepod-4", 1, MODEL, 32, 64, 0, "bfloat16", "splash", "chunked_wide")
 TOKENS = 64 * 32
 ATTENTION = 2 * 2 * 2 * 4 * 32  # forward, below the diagonal: layers x heads x head_dim x sequence, a product and a sum
 HEAD = 2 * 100 * 8

@@ -40,7 +40,7 @@ VARIANTS = {  # mesh, sizes of its data axes, rematerialisation, micro-batches
     "all_axes": (MeshShape(data=2, model=2, context=2), (2, 1, 1), "dots", 2),
 }
 # A large eps, so that an update is proportional to the gradient and shows an error in it.
-HYPERPARAMETERS = Hyperparameters(1e-2, 0.1, 0.9, 0.95, eps=1.0, max_norm=0.5, z_loss=1e-3, average_decay=0.9)
+HYPERPARAMETERS = Hyperparameters(1e-2, 0.1, 0.9, 0.95, eps=1.0, max_norm=0.5, z_loss=1e-3, average_decays=(0.9,))
 
 
 def batch() -> tuple[np.ndarray, np.ndarray]:
@@ -54,7 +54,7 @@ def leaves(state: TrainState) -> list[np.ndarray]:
 
 
 def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.ndarray], list, np.ndarray]:
-    state = initial_state(CONFIG, 0, mesh, with_average=True)
+    state = initial_state(CONFIG, 0, mesh, averages=("averaged",))
     begin = leaves(state)
     step = build_train_step(
         CONFIG,
@@ -105,7 +105,7 @@ def main() -> None:
 def lowered(shape: MeshShape, torus: tuple[int, int, int], reduce_dtype: str) -> jax.stages.Lowered:
     """The bfloat16 step on eight devices."""
     mesh = make_mesh(shape, torus=torus)
-    state = initial_state(CONFIG, 0, mesh, with_average=False)
+    state = initial_state(CONFIG, 0, mesh)
     step = build_train_step(
         CONFIG,
         LLAMA3_ROPE,
@@ -116,7 +116,8 @@ def lowered(shape: MeshShape, torus: tuple[int, int, int], reduce_dtype: str) ->
         remat="full",
         reduce_dtype=reduce_dtype,
     )
-    return jax.jit(lambda state, *batch: step(state, *batch, HYPERPARAMETERS)).lower(state, *batch())
+    told = HYPERPARAMETERS._replace(average_decays=())
+    return jax.jit(lambda state, *batch: step(state, *batch, told)).lower(state, *batch())
 
 
 def collectives(text: str) -> list[str]:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import equinox as eqx
@@ -36,6 +36,7 @@ SEQUENCE_LENGTH = 8
 GLOBAL_BATCH_SIZE = 4
 VOCAB_SIZE = 32
 STATIC = Static()
+AVERAGED = {"averaged": 0.75}
 
 
 class SmallState(eqx.Module):
@@ -44,7 +45,7 @@ class SmallState(eqx.Module):
     params: dict[str, jax.Array]
     mu: dict[str, jax.Array]
     nu: dict[str, jax.Array]
-    average: dict[str, jax.Array] | None
+    averages: dict[str, dict[str, jax.Array]]
     count: jax.Array
     key: jax.Array
     history: None = None
@@ -56,21 +57,21 @@ def placed(values: np.ndarray) -> jax.Array:
     return jax.device_put(values)
 
 
-def initial(with_average: bool = True, skip_window_steps: int = 0) -> SmallState:
+def initial(averages: Collection[str] = ("averaged",), skip_window_steps: int = 0) -> SmallState:
     matrix = np.random.default_rng(0).normal(size=(VOCAB_SIZE, 4)).astype(np.float32)
     return SmallState(
         params={"w": placed(matrix)},
         mu={"w": placed(np.zeros_like(matrix))},
         nu={"w": placed(np.zeros_like(matrix))},
-        average={"w": placed(matrix)} if with_average else None,
+        averages={name: {"w": placed(matrix)} for name in averages},
         count=placed(np.int32(0)),
         key=placed(np.array([1, 2], np.uint32)),
         skip_window_steps=skip_window_steps,
     )
 
 
-def state_like(with_average: bool, skip_window_steps: int = 0) -> SmallState:
-    state = initial(with_average, skip_window_steps)
+def state_like(averages: Collection[str], skip_window_steps: int = 0) -> SmallState:
+    state = initial(averages, skip_window_steps)
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
 
@@ -84,15 +85,15 @@ def train_step(
     np.add.at(gradient, tokens, error / np.float32(tokens.size))
     mu = np.float32(0.9) * mu + gradient
     w = w - np.float32(told.learning_rate) * mu
-    average = None
-    if state.average is not None:
-        kept = np.float32(told.average_decay)
-        average = {"w": placed(kept * np.asarray(state.average["w"]) + (1 - kept) * w)}
+    averages = {}
+    for name, decay in zip(sorted(state.averages), told.average_decays, strict=True):
+        kept = np.float32(decay)
+        averages[name] = {"w": placed(kept * np.asarray(state.averages[name]["w"]) + (1 - kept) * w)}
     new = SmallState(
         {"w": placed(w)},
         {"w": placed(mu)},
         {"w": placed(nu + gradient**2)},
-        average,
+        averages,
         placed(np.int32(int(state.count) + 1)),
         state.key,
         skip_window_steps=state.skip_window_steps,
@@ -120,7 +121,7 @@ def small_loader(folder: Path, policy: Policy = STATIC) -> Loader:
 
 
 def settings(
-    until_step: int, *, average_decay: float | None = 0.75, skip_rule: SkipRule | None = None
+    until_step: int, *, average_decays: Mapping[str, float] = AVERAGED, skip_rule: SkipRule | None = None
 ) -> TrainSettings:
     return TrainSettings(
         until_step=until_step,
@@ -133,7 +134,7 @@ def settings(
         eps=1e-8,
         max_norm=1.0,
         z_loss=0.0,
-        average_decay=average_decay,
+        average_decays=average_decays,
         skip_rule=skip_rule,
     )
 
@@ -150,7 +151,7 @@ def run(
     checkpoint_every_steps: int = 4,
     checkpoint_every_seconds: float = math.inf,
     publish_every_steps: int = 0,
-    average_decay: float | None = 0.75,
+    average_decays: Mapping[str, float] = AVERAGED,
     step_function: Callable = train_step,
     control: Control | None = None,
     policy: Policy = STATIC,
@@ -165,12 +166,11 @@ def run(
         return None
     if newest := temporary.newest(until_step):
         found.setdefault(newest.step, newest.folder)
-    with_average = average_decay is not None
     if found:
-        begin = run_state.resumed(found[max(found)], state_like, with_average=with_average)
+        begin = run_state.resumed(found[max(found)], state_like, averages=tuple(average_decays))
     else:
         size = skip_rule.window_steps if skip_rule else 0
-        begin = run_state.from_scratch(initial(with_average, size if history_steps is None else history_steps))
+        begin = run_state.from_scratch(initial(tuple(average_decays), size if history_steps is None else history_steps))
 
     def commit(reached: RunState, milestone: str) -> None:
         part = folder / f"record-{lease_epoch}.part"
@@ -180,7 +180,7 @@ def run(
     with EventLog(str(folder / "events" / f"{lease_epoch}.jsonl")) as events:
         return train(
             begin,
-            settings=settings(until_step, average_decay=average_decay, skip_rule=skip_rule),
+            settings=settings(until_step, average_decays=average_decays, skip_rule=skip_rule),
             train_step=step_function,
             loader=small_loader(folder / "caches", policy),
             saving=SavingPlan(

@@ -20,12 +20,12 @@ from runtime.training.temporary import TemporaryCheckpoints
 class SmallState(eqx.Module):
     params: dict[str, jax.Array]
     mu: dict[str, jax.Array]
-    average: dict[str, jax.Array] | None
+    averages: dict[str, dict[str, jax.Array]]
     count: jax.Array
     key: jax.Array
 
 
-def state_on(devices: int, *, model: int = 1, with_average: bool = True, seed: int = 0) -> SmallState:
+def state_on(devices: int, *, model: int = 1, averages: tuple[str, ...] = ("averaged",), seed: int = 0) -> SmallState:
     mesh = Mesh(np.array(jax.devices()[:devices]).reshape(-1, model), ("data", "model"))
     split, whole = NamedSharding(mesh, PartitionSpec("data", "model")), NamedSharding(mesh, PartitionSpec())
     rng = np.random.default_rng(seed)
@@ -39,7 +39,7 @@ def state_on(devices: int, *, model: int = 1, with_average: bool = True, seed: i
     return SmallState(
         params=weights(1.0),
         mu={name: jnp.zeros_like(value) for name, value in weights(0.0).items()},
-        average=weights(2.0) if with_average else None,
+        averages={name: weights(2.0 + index) for index, name in enumerate(averages)},
         count=jax.device_put(np.int32(7), whole),
         key=jax.device_put(jax.random.key(3), whole),
     )
@@ -114,28 +114,40 @@ def test_the_state_may_be_donated_as_soon_as_save_returns(tmp_path):
 
 
 def test_a_checkpoint_of_an_unaveraged_state_has_no_average(tmp_path):
-    path = saved(tmp_path, state_on(1, with_average=False))
-    assert_equal_states(checkpoint.load(path, state_on(1, with_average=False))[0], state_on(1, with_average=False))
-    with pytest.raises(CheckpointError, match=r"no leaf average\.embed, which the state needs as float32\[16, 6\]"):
+    path = saved(tmp_path, state_on(1, averages=()))
+    assert_equal_states(checkpoint.load(path, state_on(1, averages=()))[0], state_on(1, averages=()))
+    with pytest.raises(
+        CheckpointError, match=r"no leaf averages\.averaged\.embed, which the state needs as float32\[16, 6\]"
+    ):
         checkpoint.load(path, state_on(1))
-    with pytest.raises(CheckpointError, match='holds no averaged weights; ask for "hot"'):
+    with pytest.raises(CheckpointError, match="holds no averaged weights, and 'averaged' is asked for"):
         checkpoint.load_params(path, state_on(1).params, "averaged")
+
+
+def test_each_of_several_averages_comes_by_its_name(tmp_path):
+    state = state_on(1, averages=("averaged", "slow"))
+    path = saved(tmp_path, state)
+    for name, weights in state.averages.items():
+        assert_equal_states(checkpoint.load_params(path, state.params, name), weights)
+    with pytest.raises(CheckpointError, match="holds averages called averaged, slow, and 'fast' is asked for"):
+        checkpoint.load_params(path, state.params, "fast")
 
 
 def test_weights_alone_come_hot_or_averaged(tmp_path):
     path = saved(tmp_path, state_on(2))
     assert_equal_states(checkpoint.load_params(path, state_on(1).params, "hot"), state_on(1).params)
-    assert_equal_states(checkpoint.load_params(path, state_on(1).params, "averaged"), state_on(1).average)
+    assert_equal_states(checkpoint.load_params(path, state_on(1).params, "averaged"), state_on(1).averages["averaged"])
 
 
 def test_a_surplus_leaf_is_refused_unless_a_part_is_asked_for(tmp_path):
     path = saved(tmp_path, state_on(1))
     with pytest.raises(
-        CheckpointError, match=r"leaf average\.embed of the checkpoint \(2 in all\) has no place.* take less: restore"
+        CheckpointError,
+        match=r"leaf averages\.averaged\.embed of the checkpoint \(2 in all\) has no place.* take less: restore",
     ):
-        checkpoint.load(path, state_on(1, with_average=False))
-    restored, _ = checkpoint.load(path, state_on(1, with_average=False), partial=True)
-    assert_equal_states(restored, state_on(1, with_average=False))
+        checkpoint.load(path, state_on(1, averages=()))
+    restored, _ = checkpoint.load(path, state_on(1, averages=()), partial=True)
+    assert_equal_states(restored, state_on(1, averages=()))
 
 
 def test_another_shape_dtype_or_kind_of_key_is_refused_by_leaf(tmp_path):
@@ -231,8 +243,8 @@ def test_a_file_beside_the_checkpoint_is_covered_by_its_manifest(tmp_path):
 
 def test_a_replaced_checkpoint_keeps_nothing_of_the_old_one(tmp_path):
     saved(tmp_path, state_on(4))
-    path = saved(tmp_path, state_on(1, with_average=False))
-    saved(tmp_path / "fresh", state_on(1, with_average=False))
+    path = saved(tmp_path, state_on(1, averages=()))
+    saved(tmp_path / "fresh", state_on(1, averages=()))
     assert files_of(Path(path)) == files_of(tmp_path / "fresh" / "checkpoint")
 
 

@@ -314,8 +314,8 @@ def test_an_attempt_that_lost_its_lease_finds_the_newer_one_and_stops(tmp_path):
     assert [found.lease_epoch for found in TemporaryCheckpoints(str(tmp_path / "work"), 2).all()] == [2]
 
 
-def begun(folder: Path, *, average_decay: float | None, until_step: int = 6) -> str:
-    small_run.run(folder, until_step, lease_epoch=1, average_decay=average_decay)
+def begun(folder: Path, *, average_decays: dict[str, float], until_step: int = 6) -> str:
+    small_run.run(folder, until_step, lease_epoch=1, average_decays=average_decays)
     return str(small_run.records(folder)[until_step])
 
 
@@ -324,36 +324,58 @@ def words(tree: object) -> list[bytes]:
 
 
 def test_an_average_enters_as_a_copy_of_the_weights(tmp_path):
-    folder = begun(tmp_path, average_decay=None)
-    run = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)
-    assert words(run.state.average) == words(run.state.params)
-    assert (run.step, run.has_average) == (6, True)
+    folder = begun(tmp_path, average_decays={})
+    run = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
+    assert words(run.state.averages) == words(run.state.params)
+    assert (run.step, run.averages) == (6, ("averaged",))
 
 
 def test_an_average_goes_on_or_leaves(tmp_path):
-    folder = begun(tmp_path, average_decay=0.75)
-    on = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)
-    assert words(on.state.average) != words(on.state.params)
-    left = run_state.continued(folder, "everything", small_run.initial(False), small_run.state_like)
-    assert left.state.average is None
+    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    on = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
+    assert words(on.state.averages) != words(on.state.params)
+    left = run_state.continued(folder, "everything", small_run.initial(()), small_run.state_like)
+    assert left.averages == ()
     assert words(left.state.params) == words(on.state.params)
 
 
 def test_without_an_average_before_and_after_nothing_changes(tmp_path):
-    folder = begun(tmp_path, average_decay=None)
-    run = run_state.continued(folder, "everything", small_run.initial(False), small_run.state_like)
-    assert run.state.average is None
-    assert words(run.state) == words(run_state.resumed(folder, small_run.state_like, with_average=False).state)
+    folder = begun(tmp_path, average_decays={})
+    run = run_state.continued(folder, "everything", small_run.initial(()), small_run.state_like)
+    assert run.averages == ()
+    assert words(run.state) == words(run_state.resumed(folder, small_run.state_like).state)
+
+
+def test_of_several_averages_each_goes_on_begins_or_leaves_by_its_name(tmp_path):
+    folder = begun(tmp_path, average_decays={"averaged": 0.75, "slow": 0.9})
+    before = run_state.resumed(folder, small_run.state_like, averages=("averaged", "slow")).state
+    assert words(before.averages["slow"]) != words(before.averages["averaged"])
+    run = run_state.continued(folder, "everything", small_run.initial(("slow", "new")), small_run.state_like)
+    assert run.averages == ("new", "slow")
+    assert words(run.state.averages["slow"]) == words(before.averages["slow"])
+    assert words(run.state.averages["new"]) == words(before.params)
+    anew = run_state.continued(folder, "weights", small_run.initial(("slow",)), small_run.state_like)
+    assert words(anew.state.averages["slow"]) == words(before.params)
+
+
+def test_two_averages_stopped_and_resumed_end_with_the_bytes_of_a_run_that_was_not(tmp_path):
+    decays, count = {"slow": 0.9, "averaged": 0.75}, Counted()
+    with pytest.raises(TrainingStopped):
+        stop = Control(lambda: count.steps == 6)
+        small_run.run(tmp_path / "a", lease_epoch=1, control=stop, step_function=count, average_decays=decays)
+    small_run.run(tmp_path / "a", lease_epoch=2, average_decays=decays)
+    small_run.run(tmp_path / "b", lease_epoch=1, average_decays=decays)
+    assert committed_bytes(tmp_path / "a") == committed_bytes(tmp_path / "b")
 
 
 def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
-    folder = begun(tmp_path, average_decay=0.75)
-    whole = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)
-    run = run_state.continued(folder, "weights_and_optimizer", small_run.initial(True), small_run.state_like)
+    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    whole = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
+    run = run_state.continued(folder, "weights_and_optimizer", small_run.initial(), small_run.state_like)
     assert words((run.state.params, run.state.mu, run.state.nu, run.state.count)) == words(
         (whole.state.params, whole.state.mu, whole.state.nu, whole.state.count)
     )
-    assert words(run.state.average) == words(run.state.params)
+    assert words(run.state.averages) == words(run.state.params)
     assert (run.step, run.consumed_tokens) == (whole.step, whole.consumed_tokens) == (6, 6 * 4 * 8)
     assert (run.data_position.consumed, whole.data_position.consumed) == (
         {},
@@ -361,10 +383,23 @@ def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
     )
 
 
+def test_the_optimizer_alone_begins_anew_and_all_else_goes_on(tmp_path):
+    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    whole = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
+    run = run_state.continued(folder, "everything_but_optimizer", small_run.initial(), small_run.state_like)
+    assert not np.any(run.state.mu["w"]) and not np.any(run.state.nu["w"]) and int(run.state.count) == 0
+    assert np.any(whole.state.mu["w"]) and np.any(whole.state.nu["w"]) and int(whole.state.count) == 6
+    assert words((run.state.params, run.state.averages, run.state.key)) == words(
+        (whole.state.params, whole.state.averages, whole.state.key)
+    )
+    assert run[1:3] == whole[1:3] and run.data_position.to_json() == whole.data_position.to_json()
+    assert len(run.metrics) == 6
+
+
 def test_weights_alone_are_taken_and_the_optimizer_begins_anew(tmp_path):
-    folder = begun(tmp_path, average_decay=0.75)
-    run = run_state.continued(folder, "weights", small_run.initial(False), small_run.state_like)
-    whole = run_state.continued(folder, "everything", small_run.initial(True), small_run.state_like)
+    folder = begun(tmp_path, average_decays=small_run.AVERAGED)
+    run = run_state.continued(folder, "weights", small_run.initial(()), small_run.state_like)
+    whole = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
     assert words(run.state.params) == words(whole.state.params)
     assert words((run.state.mu, run.state.nu, run.state.count)) == words(
         (small_run.initial().mu, small_run.initial().nu, small_run.initial().count)
@@ -373,9 +408,9 @@ def test_weights_alone_are_taken_and_the_optimizer_begins_anew(tmp_path):
 
 
 def test_a_resumed_state_must_have_the_average_that_it_was_saved_with(tmp_path):
-    folder = begun(tmp_path, average_decay=None)
-    with pytest.raises(CheckpointError, match=r"no leaf average\.w"):
-        run_state.resumed(folder, small_run.state_like, with_average=True)
+    folder = begun(tmp_path, average_decays={})
+    with pytest.raises(CheckpointError, match=r"no leaf averages\.averaged\.w"):
+        run_state.resumed(folder, small_run.state_like, averages=("averaged",))
 
 
 def test_metrics_have_a_row_for_each_update_with_exact_tokens(undisturbed):

@@ -1,6 +1,7 @@
 """Phases: what changes, which changes must be meant, and exact token arithmetic."""
 
 import dataclasses
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -31,9 +32,13 @@ class Settings:
     eps: float = 1e-8
     max_norm: float = 1.0
     average: Ema | None = None
+    more_averages: tuple[Ema, ...] = ()
     z_loss: float = 0.0
     mixture: MixtureSchedule = dataclasses.field(default_factory=lambda: MixtureSchedule.constant({"web": 1.0}))
     mixing: MixingPolicy = dataclasses.field(default_factory=Static)
+    replay: object = None
+    caches: Mapping[str, object] = dataclasses.field(default_factory=lambda: {"web": "a cache"})
+    packing: str = "concatenate"
     compute_dtype: str = "bfloat16"
     reduce_dtype: str = "float32"
     skip: SkipRule | None = None
@@ -67,6 +72,8 @@ def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to
         ("seed", 1),
         ("restore", "weights"),
         ("mixing", Stratified()),
+        ("packing", "whole_documents"),
+        ("restore", "everything_but_optimizer"),
         ("compute_dtype", "float32"),
     ],
 )
@@ -80,6 +87,29 @@ def test_a_new_batch_size_average_mixture_and_z_loss_are_listed_and_need_nothing
     after = then(global_batch_size=24, average=Ema(0.995), z_loss=1e-4)
     refuse_unacknowledged_changes("next", BEFORE, after)
     assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "average", "z_loss"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("more_averages", (Ema(0.99, "slow"),)), ("replay", "another phase"), ("caches", {"web": "another cache"})],
+)
+def test_further_averages_a_replay_and_another_cache_are_listed_and_need_nothing(field, value):
+    after = then(**{field: value})
+    refuse_unacknowledged_changes("next", BEFORE, after)
+    (change,) = changes(BEFORE, after)
+    assert (change.field, change.before, change.after) == (field, getattr(BEFORE, field), value)
+
+
+def test_a_cache_is_no_change_of_its_own_where_the_mixture_adds_or_drops_its_source():
+    both = MixtureSchedule.constant({"web": 1.0, "code": 1.0})
+    after = then(mixture=both, caches={"web": "a cache", "code": "its cache"})
+    assert [change.field for change in changes(BEFORE, after)] == ["mixture"]
+    assert [change.field for change in changes(after, then())] == ["mixture"]
+
+
+def test_what_a_phase_restored_is_no_change_of_the_one_after():
+    before = dataclasses.replace(BEFORE, restore="weights")
+    assert changes(before, then()) == ()
 
 
 def test_a_model_of_another_shape_and_an_end_before_the_beginning_are_refused():

@@ -14,8 +14,9 @@ from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.training.eval_step import build_eval_step
 from runtime.training.objective import check_batch, next_tokens
-from runtime.training.state import TrainState, drop_average, initial_state, start_average
+from runtime.training.state import TrainState, initial_state, with_averages
 from runtime.training.train_step import (
+    NUMBERS,
     Hyperparameters,
     TrainStep,
     _check_remat,
@@ -34,7 +35,7 @@ CONFIG = LlamaConfig(
     max_position_embeddings=32,
 )
 TOLD = Hyperparameters(
-    learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, z_loss=1e-3, average_decay=0.995
+    learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, z_loss=1e-3, average_decays=(0.995,)
 )
 
 
@@ -63,8 +64,8 @@ def batch(seed: int = 0, size: int = 4) -> tuple[np.ndarray, np.ndarray]:
     return tokens, np.sort(rng.integers(0, 3, tokens.shape, dtype=np.int32), axis=1)
 
 
-def state_of(mesh: Mesh, with_average: bool = True) -> TrainState:
-    return initial_state(CONFIG, 0, mesh, with_average=with_average)
+def state_of(mesh: Mesh, *averages: str) -> TrainState:
+    return initial_state(CONFIG, 0, mesh, averages=averages or ("averaged",))
 
 
 def test_labels_are_the_next_tokens_of_the_same_document() -> None:
@@ -133,8 +134,9 @@ def test_no_number_of_the_recipe_and_no_rotary_embedding_compiles_anew(mesh: Mes
     state = state_of(mesh)
     build(mesh)(state, *batch(), TOLD)
     compiled = sum(program._cache_size() for program in programs_of(mesh))
-    for name in TOLD._fields:
+    for name in NUMBERS:
         build(mesh)(state, *batch(), TOLD._replace(**{name: 0.5}))
+    build(mesh)(state, *batch(), TOLD._replace(average_decays=(0.5,)))
     build(mesh, LLAMA2_ROPE)(state, *batch(), TOLD._replace(learning_rate=1))  # type: ignore[arg-type]
     assert sum(program._cache_size() for program in programs_of(mesh)) == compiled
 
@@ -148,7 +150,7 @@ def programs_of(mesh: Mesh) -> list:
 
 def test_the_rotary_embedding_that_is_asked_for_is_the_one_used(mesh: Mesh) -> None:
     config = dataclasses.replace(CONFIG, initializer_range=0.3)
-    state = initial_state(config, 0, mesh, with_average=False)
+    state = initial_state(config, 0, mesh)
     losses = set()
     for rope in (LLAMA2_ROPE, LLAMA3_ROPE):
         step = build_eval_step(
@@ -164,19 +166,39 @@ def test_the_same_update_twice_is_bitwise_the_same(mesh: Mesh) -> None:
 
 
 def test_the_average_follows_the_weights_from_where_it_starts(mesh: Mesh) -> None:
-    state = state_of(mesh, with_average=False)
-    state, _ = build(mesh)(state, *batch(), TOLD)
-    assert state.average is None
-    started = start_average(state)
-    after, _ = build(mesh)(started, *batch(), TOLD._replace(average_decay=0.75))
-    old, new, average = (tree.embed_tokens for tree in (started.params, after.params, after.average))
+    state = initial_state(CONFIG, 0, mesh)
+    state, _ = build(mesh)(state, *batch(), TOLD._replace(average_decays=()))
+    assert state.averages == {}
+    started = with_averages(state, ["averaged"])
+    after, _ = build(mesh)(started, *batch(), TOLD._replace(average_decays=(0.75,)))
+    old, new, average = (tree.embed_tokens for tree in (started.params, after.params, after.averages["averaged"]))
     np.testing.assert_allclose(average, 0.75 * old + 0.25 * new, rtol=1e-6, atol=1e-9)
-    assert drop_average(after).average is None
+    assert with_averages(after, []).averages == {}
+
+
+def test_several_averages_each_follow_by_their_own_decay_and_change_nothing_else(mesh: Mesh) -> None:
+    state, alone = state_of(mesh, "slow", "fast"), state_of(mesh, "fast")
+    expected = {name: np.asarray(state.params.embed_tokens, np.float64) for name in ("fast", "slow")}
+    for seed in range(3):
+        state, _ = build(mesh)(state, *batch(seed), TOLD._replace(average_decays=(0.75, 0.995)))
+        alone, _ = build(mesh)(alone, *batch(seed), TOLD._replace(average_decays=(0.75,)))
+        weights = np.asarray(state.params.embed_tokens, np.float64)
+        for name, decay in (("fast", 0.75), ("slow", 0.995)):
+            expected[name] = decay * expected[name] + (1 - decay) * weights
+    for name, values in expected.items():
+        np.testing.assert_allclose(state.averages[name].embed_tokens, values, rtol=1e-5, atol=1e-8)
+    both = ((tree.params, tree.mu, tree.nu, tree.averages["fast"]) for tree in (state, alone))
+    assert all(map(np.array_equal, *map(jax.tree.leaves, both)))
+
+
+def test_a_decay_for_an_average_that_is_not_there_is_refused(mesh: Mesh) -> None:
+    with pytest.raises(ValueError, match=r"average_decays are \(0\.5, 0\.9\), .* averages called \['averaged'\]"):
+        build(mesh)(state_of(mesh), *batch(), TOLD._replace(average_decays=(0.5, 0.9)))
 
 
 @pytest.mark.parametrize("worst", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh: Mesh, worst: float) -> None:
-    state = initial_state(CONFIG, 0, mesh, with_average=True, skip_window_steps=4)
+    state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     first, metrics = build(mesh)(state, *batch(), told)
     assert metrics.skip is not None and not metrics.skip.is_skipped and int(first.count) == 1
@@ -204,7 +226,7 @@ def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
     assert not np.any(metrics.row_loss) and not np.any(metrics.row_targets)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
-    begun = initial_state(CONFIG, 0, mesh, with_average=True, skip_window_steps=4)
+    begun = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     before, _ = build(mesh)(begun, *batch(), told)
     after, metrics = build(mesh)(before, tokens, alone, told)
@@ -226,11 +248,11 @@ def test_the_donated_state_is_used_up(mesh: Mesh) -> None:
     )
     state = state_of(mesh)
     step(state, *batch(), TOLD)
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.mu, state.nu, state.average)))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.mu, state.nu, state.averages)))
 
 
 def test_seeds_differ_and_a_seed_repeats(mesh: Mesh) -> None:
-    first, second, other = (initial_state(CONFIG, seed, mesh, with_average=False).params for seed in (1, 1, 2))
+    first, second, other = (initial_state(CONFIG, seed, mesh).params for seed in (1, 1, 2))
     assert np.array_equal(first.layers.q_proj, second.layers.q_proj)
     assert not np.array_equal(first.layers.q_proj, other.layers.q_proj)
     assert float(jnp.std(first.lm_head)) == pytest.approx(CONFIG.initializer_range, rel=0.1)

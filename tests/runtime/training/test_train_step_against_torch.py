@@ -14,9 +14,7 @@ from runtime.training.state import initial_state
 from runtime.training.train_step import Hyperparameters, build_train_step
 from tests.runtime.interop.small_llama import CONFIG
 
-TOLD = Hyperparameters(
-    learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=0.5, z_loss=1e-2, average_decay=0.0
-)
+TOLD = Hyperparameters(learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=0.5, z_loss=1e-2)
 LENGTH, NUM_UPDATES = 24, 2
 
 
@@ -25,7 +23,7 @@ def test_two_updates_of_a_packed_batch_are_those_of_transformers_and_torch(tmp_p
     tokens = rng.integers(0, CONFIG.vocab_size, (3, LENGTH), dtype=np.int32)
     segment_ids = np.sort(rng.integers(0, 3, tokens.shape, dtype=np.int32), axis=1)
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    state = initial_state(CONFIG, 0, mesh, with_average=False)
+    state = initial_state(CONFIG, 0, mesh)
     write_model(
         str(tmp_path),
         state.params,
