@@ -2,13 +2,16 @@
 
 Models of 125M, 400M and 1.5B parameters and layers of the 8B's shape, sequences of 4,096 tokens: tokens a second and
 MFU, with causal attention counted once as half and once as the whole square, against transformers + torch.compile with
-SDPA under autocast (float32 parameters and moments, as ours). Then the loss alone, forward and gradients, at 32,768 x
-2,560 x 128,256. Each contestant runs in a process of its own, one after the other, so that neither holds the other's
-memory. It was never run on a GPU: none was there.
+SDPA under autocast (float32 parameters and moments, as ours). "ours" is the step as a phase runs it, with every layer
+rematerialised (remat="full"); "ours, dots" keeps the products with weights, and no bar is held against it. Then the
+loss alone, forward and gradients, at 32,768 x 2,560 x 128,256; and attention alone, forward and gradients over packed
+documents at the 8B's shape, by each kernel that a GPU has: ours, cuDNN's and tokamax's. One that cannot run is
+reported as such, and no other is run in its place. Each contestant runs in a process of its own, one after the other,
+so that neither holds the other's memory. It was never run on a GPU: none was there.
 
 Bars: 42 % causal MFU at 125M and 400M, 50 % at 1.5B, ahead of torch in each; the loss in 100 ms and 5 GiB.
 
-    python benchmarks/train_on_gpu.py            needs a GPU, and jax and torch that see it
+    python benchmarks/train_on_gpu.py            needs a GPU, jax and torch that see it, and tokamax
     python benchmarks/train_on_gpu.py --smoke    on a CPU and in small: shows that it works and claims nothing
 """
 
@@ -23,7 +26,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -61,8 +64,16 @@ CASES = {
     "8B layers": Case(dataclasses.replace(_llama(4096, 14_336, 2, 32, 8, 128), vocab_size=1024), 4, None),
 }
 LOSS = (32_768, 2_560, 128_256)
+ATTENTION = (4, 4096, 32, 8, 128)
+"""Sequences, tokens of each, heads, key-value heads, head size."""
+ATTENTION_KERNELS = ("chunked", "pallas_gpu", "cudnn", "tokamax triton", "tokamax mosaic")
+DOCUMENT_TOKENS = 500
+"""Of the packed documents, on average."""
+REMAT = {"ours": "full", "ours, dots": "dots"}
 SMOKE_CASES = {"smoke": Case(LlamaConfig(512, 64, 128, 2, 4, 2, 16, 128), 2, None)}
 SMOKE_LOSS = (256, 32, 512)
+SMOKE_ATTENTION = (2, 1024, 4, 2, 64)
+SMOKE_ATTENTION_KERNELS = ("reference", "chunked", "cudnn")  # the last cannot run there, and the report says so
 
 
 def timed(step: Callable[[], Any], *, turns: int) -> float:
@@ -84,8 +95,8 @@ def batch(case: Case) -> Any:
     return np.random.default_rng(0).integers(1, case.model.vocab_size, shape, dtype=np.int32)
 
 
-def ours(case: Case, turns: int, attention_kernel: str | None) -> dict[str, Any]:
-    """Our train step, as a phase runs it, on one device."""
+def ours(case: Case, turns: int, attention_kernel: str | None, remat: Literal["full", "dots"]) -> dict[str, Any]:
+    """Our train step on one device; a phase runs it with remat="full"."""
     import jax
     import numpy as np
 
@@ -105,7 +116,7 @@ def ours(case: Case, turns: int, attention_kernel: str | None) -> dict[str, Any]
         attention_kernel=attention,
         loss_kernel=kernels.loss,
         compute_dtype="bfloat16",
-        remat="dots",
+        remat=remat,
     )
     told = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
     state, tokens = initial_state(case.model, 0, mesh), batch(case)
@@ -186,6 +197,51 @@ def fused_loss(shape: tuple[int, int, int], turns: int) -> dict[str, Any]:
     return {"seconds": seconds, "temporary_bytes": int(memory.temp_size_in_bytes), "kernel": kernel}
 
 
+def attention(kernel: str, shape: tuple[int, ...], turns: int) -> dict[str, Any]:
+    """Forward and gradients of one kernel over packed documents, and how far its values are from those of `chunked`."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from runtime.kernels.attention import attend
+
+    sequences, tokens, heads, kv_heads, head_dim = shape
+    keys = jax.random.split(jax.random.key(0), 3)
+    sizes = (heads, kv_heads, kv_heads)
+    parts = [
+        jax.random.normal(key, (sequences, tokens, count, head_dim), jnp.bfloat16)
+        for key, count in zip(keys, sizes, strict=True)
+    ]
+    begins = np.random.default_rng(0).uniform(size=(sequences, tokens)) < 1 / DOCUMENT_TOKENS
+    segment_ids = jnp.asarray(np.cumsum(begins, axis=1), jnp.int32)
+
+    def attended(query: Any, key: Any, value: Any) -> Any:
+        library, _, implementation = kernel.partition(" ")
+        if library != "tokamax":
+            return attend(query, key, value, segment_ids, kernel=kernel)
+        import tokamax  # type: ignore[import-not-found]
+
+        is_same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+        return tokamax.dot_product_attention(
+            query, key, value, mask=is_same, is_causal=True, implementation=implementation
+        )
+
+    def total(*parts: Any) -> Any:
+        values = attended(*parts)
+        return values.astype(jnp.float32).sum(), values
+
+    program = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)).lower(*parts).compile()
+    memory: Any = program.memory_analysis()
+    (_, values), _ = program(*parts)
+    expected = jax.jit(lambda *parts: attend(*parts, segment_ids, kernel="chunked"))(*parts)
+    difference = jnp.max(jnp.abs(values.astype(jnp.float32) - expected.astype(jnp.float32)))
+    return {
+        "seconds": timed(lambda: jax.block_until_ready(program(*parts)), turns=turns),
+        "temporary_bytes": int(memory.temp_size_in_bytes),
+        "largest_difference": float(difference),
+    }
+
+
 def device_of(library: str) -> str:
     """The name of the GPU that the library computes on, or "cpu"."""
     if library == "torch":
@@ -206,16 +262,24 @@ def contestant(arguments: argparse.Namespace) -> dict[str, Any]:
         return {"device": device_of(name)}
     if side == "loss":
         return fused_loss(SMOKE_LOSS if arguments.smoke else LOSS, arguments.turns)
+    if side == "attention":
+        return attention(name, SMOKE_ATTENTION if arguments.smoke else ATTENTION, arguments.turns)
     if case is None:
         raise ValueError(f"no case {name!r}")
-    return with_torch(case, arguments.turns) if side == "torch" else ours(case, arguments.turns, arguments.attention)
+    if side == "torch":
+        return with_torch(case, arguments.turns)
+    return ours(case, arguments.turns, arguments.attention, "full" if REMAT[side] == "full" else "dots")
 
 
-def in_its_own_process(arguments: argparse.Namespace, side: str, name: str) -> dict[str, Any]:
+def in_its_own_process(
+    arguments: argparse.Namespace, side: str, name: str, *, may_fail: bool = False
+) -> dict[str, Any]:
     command = [sys.executable, __file__, "--contestant", side, name, "--turns", str(arguments.turns)]
     command += ["--smoke"] if arguments.smoke else []
     command += ["--attention", arguments.attention] if arguments.attention else []
     finished = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if finished.returncode and may_fail:
+        return {"failed": f"exit code {finished.returncode}; its error is above"}
     if finished.returncode:
         raise SystemExit(f"{side} {name} failed with exit code {finished.returncode}; its error is above.")
     found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
@@ -226,7 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="small sizes on a CPU; claims nothing")
     parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--attention", help="ours with another attention kernel than the default: pallas_gpu")
+    parser.add_argument("--attention", help="ours with another attention kernel than the default: pallas_gpu, cudnn")
     parser.add_argument("--contestant", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contestant:
@@ -241,7 +305,7 @@ def main() -> None:
     peak = SMOKE_PEAK if arguments.smoke else PEAK_FLOPS[devices["jax"]]
     results, holds = {}, True
     for name, case in (SMOKE_CASES if arguments.smoke else CASES).items():
-        sides = {side: in_its_own_process(arguments, side, name) for side in ("ours", "torch")}
+        sides = {side: in_its_own_process(arguments, side, name) for side in (*REMAT, "torch")}
         causal = case.model.flops_per_token(case.model.max_position_embeddings)
         square = 6 * case.model.num_hidden_layers * case.model.num_attention_heads * case.model.head_dim
         full = causal + square * case.model.max_position_embeddings
@@ -259,12 +323,16 @@ def main() -> None:
         print(name, json.dumps(results[name]), flush=True)
     loss = in_its_own_process(arguments, "loss", "loss")
     holds &= loss["seconds"] <= LOSS_SECONDS_BAR and loss["temporary_bytes"] <= LOSS_BYTES_BAR
+    kernels = SMOKE_ATTENTION_KERNELS if arguments.smoke else ATTENTION_KERNELS
+    by_kernel = {name: in_its_own_process(arguments, "attention", name, may_fail=True) for name in kernels}
+    print("attention", json.dumps(by_kernel), flush=True)
     line = {
         "claim": "bfloat16 training on one H200: MFU and tokens/s against torch; the fused loss in 100 ms and 5 GiB",
         "holds": None if arguments.smoke else bool(holds),
         "is_smoke": arguments.smoke,
         "models": results,
         "loss": loss,
+        "attention": by_kernel,
         "devices": devices,
         "load": round(os.getloadavg()[0], 1),
         "host": platform.machine(),

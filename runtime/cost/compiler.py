@@ -25,12 +25,16 @@ ENVIRONMENT = {
     # Any process that has loaded libtpu holds a lock file; a compiler needs no chip to itself.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
+NOT_PASSED_ON = ("JAX_", "XLA_", "LIBTPU_")
+"""Beginnings of names in the environment that change what is compiled, or find it in another cache. The key of an
+outcome knows nothing of them, so that a compile must not either."""
 PACKAGES = ("jax", "jaxlib", "libtpu")
 SOURCES = (
     *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/eval_step.py"),
     *("training/objective.py", "training/state.py"),
     *("cost/compile_program.py", "cost/program.py", "cost/chips.py"),
 )
+ROOT = Path(__file__).resolve().parents[2]
 _TOO_LARGE = re.compile(r"E100[01]: (CompileTime(?:Hbm|ScopedVmem)Oom: [^\n]*)")
 
 
@@ -89,15 +93,21 @@ def _source_files() -> Iterator[Path]:
         yield from [place] if place.is_file() else sorted(place.glob("*.py"))
 
 
+def environment() -> dict[str, str]:
+    """Of a process that compiles."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
+    # libtpu may lie beside the environment, in a folder of PYTHONPATH.
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return kept | ENVIRONMENT | {"PYTHONPATH": path}
+
+
 def _compile(request: Request) -> Outcome:
-    root = Path(__file__).resolve().parents[2]
     finished = subprocess.run(
         [sys.executable, "-m", "runtime.cost.compile_program", request.to_json()],
         capture_output=True,
         text=True,
-        cwd=root,
-        # libtpu may lie beside the environment, in a folder of PYTHONPATH.
-        env=os.environ | ENVIRONMENT | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])},
+        cwd=ROOT,
+        env=environment(),
     )
     if finished.returncode == 0:
         return Compiled.from_json(finished.stdout.splitlines()[-1])

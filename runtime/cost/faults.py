@@ -1,7 +1,7 @@
 """What a compiled step must not contain: collectives that move more than they need to.
 
-The TPU compiler is free to replace a reduce-scatter by an all-reduce and a slice, and to gather a parameter before it
-is cast; either is seen only in the compiled program.
+The TPU compiler is free to replace a reduce-scatter by an all-reduce and a slice, to gather a parameter before it is
+cast, and to cast a gradient after it is summed; each is seen only in the compiled program.
 """
 
 import math
@@ -12,6 +12,7 @@ from runtime.parallel.tiles import padded_to_tiles
 
 SMALL = 2**20
 """Elements; norms and scalars may be reduced as they like."""
+HLO_NAMES = {"bfloat16": "bf16", "float32": "f32"}
 
 
 def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
@@ -21,6 +22,7 @@ def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
     of_layers = (*(count * model.head_dim for count in heads), model.intermediate_size)
     widths = (*(size // request.model_parallel for size in of_layers), model.vocab_size)
     whole = {model.hidden_size * size for width in widths for size in (width, padded_to_tiles(width))}
+    wanted = HLO_NAMES[request.reduce_dtype]
     found = []
     for item in collectives:
         size, shape = math.prod(item.shape), "x".join(map(str, item.shape))
@@ -31,4 +33,8 @@ def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
             found.append(f"an all-reduce of a whole gradient, {where}: a reduce-scatter would send half as much")
         if item.kind == "all-gather" and item.dtype == "f32" and request.compute_dtype == "bfloat16":
             found.append(f"a parameter gathered before it is cast, {where}: bfloat16 would send half as much")
+        # Partial sums of activations go over the model axis, in the compute dtype.
+        is_of_gradients = item.kind in ("reduce-scatter", "all-reduce") and not {"model", "replica"} & set(item.axes)
+        if request.step == "train" and is_of_gradients and item.dtype != wanted:
+            found.append(f"a gradient summed in another dtype than reduce_dtype={request.reduce_dtype!r}, {where}")
     return sorted(set(found))

@@ -8,13 +8,11 @@ the tables of docs/tpu.md; what was compiled before is taken from the cache. Exi
 import argparse
 import datetime
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 from runtime.cost.chips import GENERATIONS, GIB
-from runtime.cost.compiler import ENVIRONMENT, outcome_of
+from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import DoesNotFit, Request
 from runtime.cost.roofline import flops_of, roofline_of
@@ -43,8 +41,8 @@ def _kernel_row(generation: str, kernel: str) -> str:
         [sys.executable, "-m", "runtime.cost.compile_kernel", generation, kernel],
         capture_output=True,
         text=True,
-        env=os.environ | ENVIRONMENT,
-        cwd=Path(__file__).resolve().parents[2],
+        env=environment(),
+        cwd=ROOT,
     )
     if finished.returncode:
         return f"fails: {finished.stderr.strip().splitlines()[-1][:120]}"

@@ -45,6 +45,7 @@ KERNELS: dict[str, Callable[..., Query]] = {
     "chunked": chunked,
     "splash": attention_tpu.splash,
     "pallas_gpu": attention_gpu.pallas_gpu,
+    "cudnn": attention_gpu.cudnn,
 }
 
 

@@ -1,10 +1,21 @@
-"""GPU attention: the fused Triton kernel that ships with JAX, causal, documents kept apart by segment ids.
+"""GPU attention, fused: the Triton kernel that ships with JAX, and cuDNN's. Neither was ever run on a GPU here.
 
-It takes as many key-value heads as query heads and whole rows only, so key-value heads are repeated and a stretch is
-computed as the end of its row. It was never run on a GPU here: values and gradients are tested in interpret mode, and
-that both passes lower to Triton. JAX means to retire its Triton backend; from 0.12 on importing the kernel warns.
+`pallas_gpu` keeps documents apart by segment ids. It takes as many key-value heads as query heads and whole rows only,
+so key-value heads are repeated and a stretch is computed as the end of its row. Values and gradients are tested in
+interpret mode, and that both passes lower to Triton. JAX means to retire its Triton backend; from 0.12 on importing the
+kernel warns.
+
+`cudnn` is told of documents by a mask of tokens x tokens, because the public function takes lengths of whole rows only:
+2 bytes a pair as cuDNN's bias (32 MiB a sequence of 4,096), read by every head, and as much again for the bias's own
+gradient, which nobody needs. JAX's private `fused_attention_stablehlo` also takes the offsets of packed documents
+(compute capability 9.0), without any mask; their largest number a row has to be known when the program is built.
+Values and gradients are tested with the same mask through JAX's own implementation, and that both passes lower to
+cuDNN's calls.
 """
 
+from typing import Literal
+
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int32
 
@@ -46,3 +57,34 @@ def pallas_gpu(
         interpret=interpret,
     )
     return mixed[:, first_row:]
+
+
+def cudnn(
+    query: Float[Array, "batch stretch heads head_dim"],
+    key: Float[Array, "batch sequence kv_heads head_dim"],
+    value: Float[Array, "batch sequence kv_heads head_dim"],
+    segment_ids: Int32[Array, "batch sequence"],
+    *,
+    first_row: int = 0,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> Float[Array, "batch stretch heads head_dim"]:
+    """cuDNN's flash attention; `implementation="xla"` computes the same without it, for tests."""
+    if implementation == "cudnn" and query.dtype not in (jnp.bfloat16, jnp.float16):
+        raise ValueError(
+            f"attention kernel 'cudnn': {query.dtype} queries, and cuDNN takes bfloat16 and float16 only; use "
+            "attention kernel 'chunked', or compute in bfloat16."
+        )
+    num_rows = query.shape[1]
+    end = first_row + num_rows
+    rows, columns = segment_ids[:, first_row:end, None], segment_ids[:, None, :end]
+    is_visible = rows == columns
+    if first_row:  # cuDNN's own causal mask begins at the first key
+        is_visible &= (first_row + jnp.arange(num_rows)[:, None] >= jnp.arange(end)[None, :])[None]
+    return jax.nn.dot_product_attention(
+        query,
+        key[:, :end],
+        value[:, :end],
+        mask=is_visible[:, None],
+        is_causal=first_row == 0,
+        implementation=implementation,
+    )

@@ -24,6 +24,7 @@ _ONLY_ON = {
     "splash": ("tpu", "a Mosaic TPU kernel"),
     "pallas_tpu": ("tpu", "a Mosaic TPU kernel"),
     "pallas_gpu": ("gpu", "a Triton GPU kernel"),
+    "cudnn": ("gpu", "a kernel of cuDNN"),
 }
 
 
@@ -58,8 +59,8 @@ def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:
             is_short = sequence_length <= SHORT_SEQUENCE
             why_attention = "short sequences fit whole" if is_short else "one block of scores at a time"
             no_fused = (
-                "; jax.nn.dot_product_attention takes no segment ids, so cuDNN would mix packed documents, and "
-                "pallas_gpu, which takes them, was never run on a GPU"
+                "; of the fused kernels pallas_gpu keeps documents apart by segment ids and cudnn by a mask of tokens "
+                "x tokens, but neither was ever run on a GPU"
                 if platform == "gpu"
                 else ""
             )
@@ -94,6 +95,9 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
             sizes_and_reason = block_sizes.triton_blocks(head_dim=shape.head_dim, num_rows=whole_row)
             sizes = ", ".join(f"{name} {size}" for name, size in sizes_and_reason.blocks._asdict().items())
             of_attention = f"{sizes} ({sizes_and_reason.reason})"
+        case "cudnn":
+            pairs = shape.stretch * (shape.first_row + shape.stretch)
+            of_attention = f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
         case "chunked":
             of_attention = f"query {min(attention.QUERY_BLOCK, shape.stretch)}"
         case _:

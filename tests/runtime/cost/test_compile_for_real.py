@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runtime.cost.compiler import outcome_of
-from runtime.cost.faults import faults
+from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import Compiled, Request
 from runtime.cost.roofline import roofline_of
 from runtime.model.config import LlamaConfig
@@ -25,21 +25,21 @@ MODEL = LlamaConfig(
 
 
 @pytest.mark.parametrize(
-    ("slice_name", "model_parallel", "context_parallel", "axes"),
+    ("slice_name", "reduce_dtype", "model_parallel", "context_parallel", "axes"),
     [
-        ("v5litepod-4", 1, 1, {"data_x", "data_y"}),
-        ("v5litepod-8", 2, 2, {"data_x", "model", "context"}),
+        ("v5litepod-4", "float32", 1, 1, {"data_x", "data_y"}),
+        ("v5litepod-8", "bfloat16", 2, 2, {"data_x", "model", "context"}),
     ],
 )
 def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
-    slice_name, model_parallel, context_parallel, axes, tmp_path, monkeypatch
+    slice_name, reduce_dtype, model_parallel, context_parallel, axes, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(sys, "path", [*sys.path, str(BESIDE)])  # where the version of libtpu is read
     request = Request(
         "train", slice_name, 1, MODEL, 1024, 8, 0, "bfloat16", "splash", "chunked_wide",
-        reduce_dtype="bfloat16", model_parallel=model_parallel, context_parallel=context_parallel,
+        reduce_dtype=reduce_dtype, model_parallel=model_parallel, context_parallel=context_parallel,
     )  # fmt: skip
     compiled, was_known = outcome_of(request)
     assert isinstance(compiled, Compiled)
@@ -49,6 +49,6 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     assert state < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < 2**30
     assert {axis for item in compiled.collectives for axis in item.axes} == axes
     kinds = Counter((item.kind, item.dtype) for item in compiled.collectives if item.array_bytes > 2**20)
-    assert set(kinds) == {("all-gather", "bf16"), ("reduce-scatter", "bf16")}
+    assert set(kinds) == {("all-gather", "bf16"), ("reduce-scatter", HLO_NAMES[reduce_dtype])}
     assert any(item.is_hidden for item in compiled.collectives)
     assert 0 < roofline_of(request, compiled).exposed_share < 1

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.metadata
+import os
 import subprocess
 
 import pytest
@@ -43,13 +44,19 @@ def calls(monkeypatch):
     return found
 
 
-def test_a_program_is_compiled_once_in_a_process_that_sees_no_tpu(calls):
+def test_a_program_is_compiled_once_in_a_process_that_sees_no_tpu_and_no_flags_that_its_key_does_not_know(
+    calls, monkeypatch
+):
+    for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_COMPILATION_CACHE_DIR"):
+        monkeypatch.setenv(name, "of this process")
     assert outcome_of(REQUEST) == (COMPILED, False)
     assert outcome_of(REQUEST) == (COMPILED, True)
     ((command, options),) = calls
     assert Request.from_json(command[-1]) == REQUEST
     assert options["env"]["JAX_PLATFORMS"] == "cpu"
     assert options["env"]["TPU_SKIP_MDS_QUERY"] == "1"
+    assert "of this process" not in options["env"].values()
+    assert options["env"]["PATH"] == os.environ["PATH"]
 
 
 @pytest.mark.parametrize(

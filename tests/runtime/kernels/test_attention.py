@@ -1,6 +1,8 @@
 """Each attention kernel passes one battery: values and gradients of the definition, documents apart, heads grouped."""
 
 import functools
+import re
+import types
 from collections.abc import Callable
 
 import jax
@@ -10,11 +12,19 @@ import pytest
 
 from runtime.kernels import attention, attention_gpu, attention_tpu
 
+
+def cudnn_without_cudnn(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
+    """With the mask of the kernel through JAX's own implementation, which promotes dtypes inside."""
+    with jax.numpy_dtype_promotion("standard"):
+        return attention_gpu.cudnn(*arrays, first_row=first_row, implementation="xla")
+
+
 KERNELS: dict[str, Callable] = {
     "reference": attention.reference,
     "chunked": attention.chunked,
     "splash": functools.partial(attention_tpu.splash, interpret=True),
     "pallas_gpu": functools.partial(attention_gpu.pallas_gpu, interpret=True),
+    "cudnn": cudnn_without_cudnn,
 }
 
 
@@ -129,11 +139,36 @@ def test_both_passes_of_the_gpu_kernel_lower_to_triton() -> None:
     assert "triton" in text
 
 
+@pytest.mark.parametrize(("first_row", "mask"), [(0, "CAUSAL"), (64, "NO_MASK")])
+def test_both_passes_of_the_cudnn_kernel_lower_to_its_calls_whose_own_mask_is_causal_for_whole_rows(
+    first_row: int, mask: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # JAX asks for the version of a library that a CPU build has not; nothing of it is called to lower.
+    installed = types.SimpleNamespace(cudnn_get_version=lambda: 91_000)
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.cuda_versions", installed)
+
+    def total(*parts: jax.Array) -> jax.Array:
+        return attention_gpu.cudnn(*parts, first_row=first_row).astype(jnp.float32).sum()
+
+    query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
+    narrow = (part.astype(jnp.bfloat16) for part in (query[:, first_row:], key, value))
+    traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*narrow, segment_ids)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    for call in ("__cudnn$fmhaScaleBiasSoftmax", "__cudnn$fmhaScaleBiasSoftmaxBackward"):
+        assert f"@{call}(" in text
+    assert set(re.findall(r"mask_type\\22: \\22(\w+)\\22", text)) == {mask}
+
+
+def test_cudnn_refuses_numbers_that_it_does_not_take() -> None:
+    with pytest.raises(ValueError, match=r"'cudnn': float32 queries, and cuDNN takes bfloat16 and float16 only; use"):
+        attention_gpu.cudnn(*inputs(sequence=16, head_dim=8))
+
+
 def test_splash_refuses_a_sequence_that_is_not_whole_blocks() -> None:
     with pytest.raises(ValueError, match=r"'splash': 100 tokens of a row on a device are not a whole number .* of 128"):
         attention_tpu.splash(*inputs(sequence=100, head_dim=64))
 
 
 def test_an_unknown_kernel_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'flash' is none of chunked, pallas_gpu, reference, splash"):
+    with pytest.raises(ValueError, match="'flash' is none of chunked, cudnn, pallas_gpu, reference, splash"):
         attention.attend(*inputs(sequence=8, head_dim=4), kernel="flash")

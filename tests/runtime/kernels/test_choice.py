@@ -23,7 +23,11 @@ def test_long_sequences_do_not_hold_all_scores() -> None:
     [
         ("splash", "chunked", "attention_kernel is 'splash', a Mosaic TPU kernel, .* platform 'cpu'"),
         ("reference", "pallas_tpu", "loss_kernel is 'pallas_tpu', a Mosaic TPU kernel, .* platform 'cpu'"),
-        ("flash", "chunked", "attention_kernel is 'flash'; it must be one of chunked, pallas_gpu, reference, splash"),
+        (
+            "flash",
+            "chunked",
+            "attention_kernel is 'flash'; it must be one of chunked, cudnn, pallas_gpu, reference, splash",
+        ),
         (
             "reference",
             "liger",
@@ -46,12 +50,15 @@ def test_an_accelerator_never_gets_the_blocks_of_a_cpu_for_its_loss() -> None:
     ]
 
 
-def test_the_gpu_kernel_is_refused_elsewhere_with_the_reason() -> None:
+def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason() -> None:
     for platform in ("cpu", "tpu"):
-        with pytest.raises(ValueError, match=f"'pallas_gpu', a Triton GPU kernel, .* platform '{platform}'"):
-            check_kernels(platform, attention_kernel="pallas_gpu", loss_kernel="chunked")
-    check_kernels("gpu", attention_kernel="pallas_gpu", loss_kernel="chunked")
-    assert "pallas_gpu, which takes them, was never run on a GPU" in default_kernels("gpu", sequence_length=4096).reason
+        for kernel, what in (("pallas_gpu", "a Triton GPU kernel"), ("cudnn", "a kernel of cuDNN")):
+            with pytest.raises(ValueError, match=f"'{kernel}', {what}, .* platform '{platform}'"):
+                check_kernels(platform, attention_kernel=kernel, loss_kernel="chunked")
+            check_kernels("gpu", attention_kernel=kernel, loss_kernel="chunked")
+    reason = default_kernels("gpu", sequence_length=4096).reason
+    assert "pallas_gpu keeps documents apart by segment ids and cudnn by a mask of tokens x tokens" in reason
+    assert "neither was ever run on a GPU" in reason
 
 
 SHAPE = KernelShape("TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, 2)
@@ -64,6 +71,7 @@ SHAPE = KernelShape("TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, 2)
         ("splash", "pallas_tpu", SHAPE._replace(device_kind="TPU v5 lite"), "query 1024", "forward 512 x 768, "),
         ("splash", "chunked_wide", SHAPE._replace(head_dim=80), "(no row for v4, head size 80", "2048 tokens ("),
         ("pallas_gpu", "chunked", SHAPE._replace(device_kind="NVIDIA H200"), "query 128, key 64", "24 tokens ("),
+        ("cudnn", "chunked", SHAPE._replace(device_kind="NVIDIA H200"), "a mask of 32 MiB a sequence", "24 tokens ("),
         ("chunked", "reference", SHAPE._replace(device_kind="cpu"), "query 512", "all tokens"),
     ],
 )

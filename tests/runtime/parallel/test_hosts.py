@@ -1,0 +1,52 @@
+"""Pins down: what a process says before it joins the others; of several slices each says which it is, for libtpu."""
+
+import os
+from typing import Any
+
+import jax
+import pytest
+
+from runtime.parallel import hosts
+from runtime.parallel.hosts import join_hosts
+
+NAMES = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_PORT", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID")
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str, Any], dict[str, str]]]:
+    """How JAX was started, and what the environment held of the slices by then."""
+    found: list[tuple[dict[str, Any], dict[str, str]]] = []
+
+    def initialize(**options: Any) -> None:
+        found.append((options, {name: os.environ[name] for name in NAMES if name in os.environ}))
+
+    for name in NAMES:  # both lines: what the test sets is taken back
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    return found
+
+
+def test_a_host_alone_joins_nobody(joined):
+    join_hosts(coordinator="", num_hosts=1, index=0)
+    assert not joined and not set(NAMES) & set(os.environ)
+
+
+def test_hosts_of_one_slice_meet_at_the_coordinator_and_say_nothing_of_slices(joined):
+    join_hosts(coordinator="10.0.0.7:8476", num_hosts=4, index=3)
+    ((options, slices),) = joined
+    assert slices == {}
+    assert options == {
+        "coordinator_address": "10.0.0.7:8476",
+        "num_processes": 4,
+        "process_id": 3,
+        "initialization_timeout": hosts.INITIALIZATION_TIMEOUT_SECONDS,
+        "cluster_detection_method": "deactivate",
+    }
+
+
+def test_hosts_of_several_slices_say_which_is_theirs_before_they_join(joined):
+    join_hosts(coordinator="[fd00::7]:8476", num_hosts=128, index=65, num_slices=2, slice_index=1)
+    ((options, slices),) = joined
+    assert (options["num_processes"], options["process_id"]) == (128, 65)
+    assert slices == dict(zip(NAMES, ("[fd00::7]", hosts.MEGASCALE_PORT, "2", "1"), strict=True))
