@@ -48,10 +48,10 @@ def write_keys(path: str, ordered: np.ndarray) -> None:
 def read_keys(path: str, buckets: Buckets = ALL_BUCKETS) -> np.ndarray:
     """The records of these buckets, in order."""
     with fsspec.open(path, "rb") as file:
-        starts = np.frombuffer(file.read(_HEADER_BYTES), "<u8")
+        starts = np.frombuffer(read_exactly(file, _HEADER_BYTES, path), "<u8")
         begin, end = int(starts[buckets.first]), int(starts[buckets.after])
         file.seek(_HEADER_BYTES + begin * RECORD.itemsize)
-        return np.frombuffer(_exactly(file, (end - begin) * RECORD.itemsize, path), RECORD)
+        return np.frombuffer(read_exactly(file, (end - begin) * RECORD.itemsize, path), RECORD)
 
 
 def ranges(num_keys: int, keys_per_task: int) -> Iterator[Buckets]:
@@ -61,7 +61,12 @@ def ranges(num_keys: int, keys_per_task: int) -> Iterator[Buckets]:
         yield Buckets(number * NUM_BUCKETS // count, (number + 1) * NUM_BUCKETS // count)
 
 
-def _exactly(file: io.IOBase, size: int, path: str) -> bytes:
+def read_exactly(file: io.IOBase, size: int, path: str) -> bytes:
+    """The next `size` bytes of the file at `path`.
+
+    Raises:
+        ValueError: it ends before.
+    """
     data = file.read(size)
     if len(data) != size:
         raise ValueError(f"{path}: ends {size - len(data)} bytes early; it was cut short: run its step anew.")

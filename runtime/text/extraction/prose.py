@@ -6,9 +6,9 @@ import re
 
 from runtime.text.extraction.extracted import Extracted, Text, Unreadable, decoded, metadata
 
-# Docutils, "reStructuredText Markup Specification": hyperlink references, interpreted text, literals, directives. No two
-# repetitions of a pattern may take the same characters, nor one begin at each of them: a megabyte of spaces or colons
-# would take hours.
+# Docutils, "reStructuredText Markup Specification": hyperlink references, interpreted text, literals, directives.
+# No two repetitions of a pattern may take the same characters, nor one begin at each of them: a megabyte of spaces or
+# colons would take hours.
 _REPLACEMENTS = (
     (re.compile(r"^\.\. _[^:\n]+:.*\n?", re.M), ""),
     (re.compile(r"^( *)\.\. (?:note|warning|tip|important|caution|seealso)::[ \t]*", re.M), r"\1"),
