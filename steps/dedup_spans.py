@@ -130,7 +130,7 @@ def _gather_samples(context: StepContext, shards: Sequence[EditedShard]) -> str 
     for index, shard in enumerate(shards):
         if shard.num_edited and len(lines) < SAMPLES:
             with fsspec.open(f"{context.output_path}/shards/{index:05d}/{REMOVED_FILE}", "rb") as file:
-                lines += file.read().decode().splitlines()[: SAMPLES - len(lines)]
+                lines += file.read().decode().removesuffix("\n").split("\n")[: SAMPLES - len(lines)]
     _write_lines(f"{context.output_path}/{REMOVED_FILE}", lines)
     return REMOVED_FILE if lines else None
 
