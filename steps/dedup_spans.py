@@ -1,5 +1,10 @@
-"""Dedup spans: documents in, the same out without the three-sentence spans that stand elsewhere in the corpus."""
+"""Dedup spans: documents in, the same out without the three-sentence spans that stand elsewhere in the corpus.
 
+A sentence that goes stands in another document that stays. So a document of which too little is left is dropped only if
+no other lost a sentence for its sake; and no later source loses one for the sake of a document that was dropped.
+"""
+
+import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from runtime.text.documents import Document
     from runtime.text.drops import DropLedger
 
+DROPPED_ROWS_FILE = "dropped-rows.npy"
 TOO_LITTLE = "repeated spans: too little is left"
 
 
@@ -39,7 +45,12 @@ class DedupSpansConfig(BaseModel, frozen=True, extra="forbid"):
 class DedupSpansResult(EditedDocumentsResult, frozen=True, extra="forbid"):
     spans: tuple[str, ...]
     """Folders of the spans of the documents that came in, one a shard; relative to the step's output."""
+    dropped_spans: tuple[str | None, ...]
+    """For each of them, which of its spans went with their documents; None where no document did."""
     num_keys: int
+    num_held: int
+    """Of the edited ones, those of fewer sentences than may be left, which stay because another document lost these for
+    them."""
     num_sentences_removed: int
     """Of the documents that stayed."""
 
@@ -50,6 +61,7 @@ class SpanShard(BaseModel, frozen=True, extra="forbid"):
 
 
 class EditedShard(EditedDocumentsShard, frozen=True, extra="forbid"):
+    num_held: int
     num_sentences_removed: int
 
 
@@ -70,15 +82,18 @@ def dedup_spans(config: DedupSpansConfig, context: StepContext) -> DedupSpansRes
     in_flight = config.shards_in_flight
     found = context.map(functools.partial(_find_spans, config.spans), paths, in_flight=in_flight, name="spans")
     own = tuple(f"spans/{index:05d}" for index in range(len(paths)))
-    earlier = [source.join(folder) for source in config.against for folder in source.result.spans]
+    earlier = [
+        (source.join(folder), None if dropped is None else source.join(dropped))
+        for source in config.against
+        for folder, dropped in zip(source.result.spans, source.result.dropped_spans, strict=True)
+    ]
     num_keys = sum(shard.num_keys for shard in found)
     num_compared = num_keys + sum(source.result.num_keys for source in config.against)
-    compare = functools.partial(
-        _compare, [*earlier, *(f"{context.output_path}/{folder}" for folder in own)], len(earlier)
-    )
+    folders = [*earlier, *((f"{context.output_path}/{folder}", None) for folder in own)]
+    compare = functools.partial(_compare, folders, len(earlier))
     tasks = [list(buckets) for buckets in ranges(num_compared, config.keys_per_task)]
     context.map(compare, tasks, in_flight=in_flight, name="repeats")
-    parts = [f"{context.output_path}/repeats/{number:05d}/repeats.bin" for number in range(len(tasks))]
+    parts = [f"{context.output_path}/repeats/{number:05d}" for number in range(len(tasks))]
     edit = functools.partial(_edit_shard, parts, len(paths), config.spans.min_sentences_left)
     items = [(path, f"{context.output_path}/{own[index]}", index) for index, path in enumerate(paths)]
     shards = context.map(edit, items, in_flight=in_flight)
@@ -90,6 +105,10 @@ def dedup_spans(config: DedupSpansConfig, context: StepContext) -> DedupSpansRes
         **edited_fields(context, shards),
         spans=own,
         num_keys=num_keys,
+        dropped_spans=tuple(
+            f"shards/{index:05d}/{DROPPED_ROWS_FILE}" if shard.dropped else None for index, shard in enumerate(shards)
+        ),
+        num_held=sum(shard.num_held for shard in shards),
         num_sentences_removed=sum(shard.num_sentences_removed for shard in shards),
     )
 
@@ -100,26 +119,39 @@ def _find_spans(rule: RepeatedSpans, shard: str, path: str) -> SpanShard:
     return SpanShard(**write_spans(shard, path, rule)._asdict())
 
 
-def _compare(folders: list[str], num_earlier: int, buckets: list[int], path: str) -> dict[str, int]:
+def _compare(folders: list[tuple[str, str | None]], num_earlier: int, buckets: list[int], path: str) -> dict[str, int]:
     from runtime.text.key_files import Buckets
-    from runtime.text.span_files import write_repeats
+    from runtime.text.span_files import SpanFolder, write_repeats
 
-    return {"repeats": write_repeats(f"{path}/repeats.bin", folders, num_earlier, Buckets(*buckets))}
+    shards = [SpanFolder(*folder) for folder in folders]
+    return {"repeats": write_repeats(path, shards, num_earlier, Buckets(*buckets))}
 
 
 def _edit_shard(parts: list[str], num_shards: int, min_left: int, item: tuple[str, str, int], path: str) -> EditedShard:
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
+    from runtime.text.span_files import write_dropped
 
-    ledger, edits = DropLedger(SAMPLES_PER_REASON), Edits()
-    num_removed: list[int] = []
-    left = _left(item, parts, num_shards, min_left, ledger, edits, num_removed)
+    ledger, edits = DropLedger(SAMPLES_PER_REASON), _SpanEdits()
+    left = _left(item, parts, num_shards, min_left, ledger, edits)
     num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", left)
+    if edits.dropped_rows:
+        write_dropped(f"{path}/{DROPPED_ROWS_FILE}", edits.dropped_rows)
     return EditedShard(
         **shard_fields(path, num_documents, num_bytes, ledger),
         **edits.shard_fields(path),
-        num_sentences_removed=sum(num_removed),
+        num_held=edits.num_held,
+        num_sentences_removed=edits.num_sentences,
     )
+
+
+@dataclasses.dataclass
+class _SpanEdits(Edits):
+    """Beside what went out: of which documents little is left, and where those stood that went."""
+
+    num_held: int = 0
+    num_sentences: int = 0
+    dropped_rows: list[tuple[int, int]] = dataclasses.field(default_factory=list)
 
 
 def _left(
@@ -128,8 +160,7 @@ def _left(
     num_shards: int,
     min_left: int,
     ledger: "DropLedger",
-    edits: Edits,
-    num_removed: list[int],
+    edits: _SpanEdits,
 ) -> "Iterator[Document]":
     from runtime.text.span_files import Edited, edited_documents
 
@@ -137,8 +168,9 @@ def _left(
     for found in edited_documents(shard, folder, parts, number=number, num_shards=num_shards):
         if not isinstance(found, Edited):
             yield found
-        elif found.num_left < min_left:
+        elif found.num_left < min_left and not found.is_held:
             text = found.document.text
+            edits.dropped_rows.append(found.rows)
             ledger.drop(
                 TOO_LITTLE,
                 document_id=found.document.id,
@@ -148,7 +180,8 @@ def _left(
             )
         else:
             edits.count(found.document.text, found.text)
-            num_removed.append(len(found.removed))
+            edits.num_held += found.num_left < min_left
+            edits.num_sentences += len(found.removed)
             if edits.wants_samples:
                 edits.add_sample(found.document.id, removed=found.removed, num_left=found.num_left)
             yield found.document._replace(text=found.text)

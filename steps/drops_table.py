@@ -3,6 +3,7 @@
 Documents and bytes that come out of a step are those that go into the next: what edits cut is told as well.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, Field
@@ -98,7 +99,7 @@ def _samples(name: str, stage: Input[DocumentsResult], samples_per_reason: int) 
         if shown[reason] == 0:
             yield from ("", f"## {name}: {_cell(reason)}", "")
         shown[reason] += 1
-        yield f"- `{_cell(sample['id'])}`, {_cell(sample['detail'])}: {_cell(sample['excerpt'])}"
+        yield f"- {_code(sample['id'])}, {_cell(sample['detail'])}: {_cell(sample['excerpt'])}"
 
 
 def _removed_samples(name: str, stage: Input[DocumentsResult], num_samples: int) -> Iterator[str]:
@@ -116,6 +117,17 @@ def _removed_samples(name: str, stage: Input[DocumentsResult], num_samples: int)
 def _cell(text: str) -> str:
     """A stranger's text in one line, with nothing in it that Markdown or a page would act on."""
     line = " ".join(text.split()).replace("\\", "\\\\")
-    for character in "|<>[]*_`#!":
+    for character in "|<>[]*_`#!&~$":
         line = line.replace(character, f"\\{character}")
     return line
+
+
+def _code(text: str) -> str:
+    """A stranger's text in one line as code: nothing in it is escaped, since Markdown would show the backslashes.
+
+    Code ends at as many backticks as it began with (CommonMark 0.31, section 6.1), so it begins with more than stand
+    in a row in the text; a space on either side keeps the text's own apart, and goes.
+    """
+    line = " ".join(text.split())
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    return f"{fence} {line} {fence}" if not line or "`" in (line[0], line[-1]) else f"{fence}{line}{fence}"

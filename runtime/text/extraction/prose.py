@@ -7,18 +7,20 @@ import re
 from runtime.text.extraction.extracted import Extracted, Text, Unreadable, decoded, metadata
 
 # Docutils, "reStructuredText Markup Specification": hyperlink references, interpreted text, literals, directives.
+# No two repetitions of a pattern may take the same characters, nor one begin at each of them: a megabyte of spaces or
+# colons would take hours.
 _REPLACEMENTS = (
     (re.compile(r"^\.\. _[^:\n]+:.*\n?", re.M), ""),
     (re.compile(r"^( *)\.\. (?:note|warning|tip|important|caution|seealso)::[ \t]*", re.M), r"\1"),
-    (re.compile(r"^ *\.\. [\w:-]+::.*\n(?: +:[\w-]+:.*\n)*", re.M), ""),
+    (re.compile(r"^ *\.\. [\w:-]+::.*$\n?(?: +:[\w-]+:.*\n)*", re.M), ""),
     (re.compile(r"^\.\. .*\n(?:[ \t]+\S.*\n)*", re.M), ""),
-    (re.compile(r"`([^`<\n]+?)\s*<[^>`\n]+>`__?"), r"\1"),
-    (re.compile(r":[\w:+-]+:`~?\.?([^`<\n]+?)(?:\s*<[^>`\n]+>)?`"), r"\1"),
+    (re.compile(r"`([^`<\n]*[^`<\s])\s*<[^>`\n]+>`__?"), r"\1"),
+    (re.compile(r":[\w:+-]{1,64}:`~?\.?([^`<\n]*[^`<\s])(?:\s*<[^>`\n]+>|[ \t]*)`"), r"\1"),
     (re.compile(r"``([^`\n]+)``"), r"`\1`"),
     (re.compile(r"`([^`\n]+)`__?(?!\w)"), r"\1"),
     (re.compile(r"\*\*([^*\n]+)\*\*"), r"\1"),
     (re.compile(r"(?<=[.!?:])[ \t]*::[ \t]*$", re.M), ""),
-    (re.compile(r"[ \t]*::[ \t]*$", re.M), ":"),
+    (re.compile(r"(?<![ \t])[ \t]*::[ \t]*$", re.M), ":"),
     (re.compile(r"^[=\-~^\"'#*+]{3,}[ \t]*$\n?", re.M), ""),
     (re.compile(r"\n{3,}"), "\n\n"),
 )

@@ -4,12 +4,12 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.text.documents import Document, write_documents
-from runtime.text.key_files import ALL_BUCKETS, ranges
-from runtime.text.span_files import edited_documents, write_repeats, write_spans
+from runtime.text.key_files import ALL_BUCKETS, ranges, read_keys
+from runtime.text.span_files import Edited, SpanFolder, edited_documents, write_dropped, write_repeats, write_spans
 from runtime.text.span_rule import RepeatedSpans
 from runtime.text.spans import sentences, without_sentences
 
@@ -41,28 +41,58 @@ def plain(documents, min_words=6):
     return kept
 
 
-def found(tmp_path, documents, cuts=(), keys_per_task=1 << 20, num_earlier=0):
-    """The same from the files of shards that are cut before these documents."""
+def shards_of(tmp_path, documents, cuts):
+    """Shards of documents, lists of sentences, cut before these; with the folders of their spans."""
     edges = [0, *cuts, len(documents)]
     shards, folders = [], []
     for number, (begin, end) in enumerate(itertools.pairwise(edges)):
         shards.append(str(tmp_path / f"{number}.parquet"))
-        folders.append(str(tmp_path / str(number)))
+        folders.append(SpanFolder(str(tmp_path / str(number))))
         rows = [Document(f"{number}/{row}", "\n".join(text), "") for row, text in enumerate(documents[begin:end])]
         write_documents(shards[-1], rows)
-    counts = [write_spans(shard, folder, RULE) for shard, folder in zip(shards, folders, strict=True)]
+        write_spans(shards[-1], folders[-1].folder, RULE)
+    return shards, folders
+
+
+def edited(tmp_path, shards, folders, keys_per_task=1 << 20, earlier=()):
+    """By shard, each document as it is left behind those of the folders `earlier`."""
     parts = []
-    for number, buckets in enumerate(ranges(sum(count.num_keys for count in counts), keys_per_task)):
-        parts.append(str(tmp_path / f"{number}.bin"))
-        write_repeats(parts[-1], folders, num_earlier, buckets)
-    kept = []
-    for number in range(num_earlier, len(shards)):
-        own = number - num_earlier
-        left = edited_documents(
-            shards[number], folders[number], parts, number=own, num_shards=len(shards) - num_earlier
-        )
-        kept += [document.text for document in left]
-    return [[line for line in text.split("\n") if line] for text in kept]
+    for number, buckets in enumerate(
+        ranges(sum(len(read_keys(f"{each.folder}/first.bin")) for each in folders), keys_per_task)
+    ):
+        parts.append(str(tmp_path / f"part{number}"))
+        write_repeats(parts[-1], [*earlier, *folders], len(earlier), buckets)
+    return [
+        list(edited_documents(shard, folders[number].folder, parts, number=number, num_shards=len(shards)))
+        for number, shard in enumerate(shards)
+    ]
+
+
+def lines_of(text):
+    return [line for line in text.split("\n") if line]
+
+
+def found(tmp_path, documents, cuts=(), keys_per_task=1 << 20, num_earlier=0):
+    """What stays of each document behind the first shards, from the files of all."""
+    shards, folders = shards_of(tmp_path, documents, cuts)
+    left = edited(tmp_path, shards[num_earlier:], folders[num_earlier:], keys_per_task, folders[:num_earlier])
+    return [lines_of(document.text) for shard in left for document in shard]
+
+
+def is_dropped(document, min_left):
+    return isinstance(document, Edited) and document.num_left < min_left and not document.is_held
+
+
+def finished(left, folders, min_left):
+    """The texts that stay, what was left of the others, and what later sources are compared with."""
+    kept, dropped, published = [], [], []
+    for shard, folder in zip(left, folders, strict=True):
+        gone = [document for document in shard if is_dropped(document, min_left)]
+        kept += [document for document in shard if not is_dropped(document, min_left)]
+        dropped += gone
+        write_dropped(f"{folder.folder}/dropped.npy", [document.rows for document in gone])
+        published.append(SpanFolder(folder.folder, f"{folder.folder}/dropped.npy" if gone else None))
+    return kept, dropped, published
 
 
 @given(
@@ -74,6 +104,77 @@ def test_what_stays_is_what_the_definition_says(tmp_path_factory, documents, cut
     cuts = sorted(min(cut, len(documents)) for cut in cuts)
     folder = tmp_path_factory.mktemp("spans")
     assert found(folder, documents, cuts, keys_per_task) == plain(documents)
+
+
+def plain_sentences(texts):
+    return {" ".join(line.lower().split()) for text in texts for line in lines_of(text)}
+
+
+STORY = [f"So said the toy of number {number}." for number in range(8)]
+PIECES = st.builds(lambda begin, length: STORY[begin : begin + length], st.integers(0, 6), st.integers(1, 5))
+DOCUMENTS = st.lists(
+    st.lists(PIECES, min_size=1, max_size=3).map(lambda found: [*itertools.chain(*found)]), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=40)
+@given(DOCUMENTS, DOCUMENTS, st.integers(0, 6), st.integers(2, 4))
+def test_whatever_goes_still_stands_in_a_document_that_stays(tmp_path_factory, first, second, cut, min_left):
+    stands, published = set(), []
+    for source in (first, second):
+        folder = tmp_path_factory.mktemp("source")
+        shards, folders = shards_of(folder, source, [min(cut, len(source))])
+        left = edited(folder, shards, folders, earlier=published)
+        kept, dropped, published = finished(left, folders, min_left)
+        stands |= plain_sentences(document.text for document in kept)
+        came = [document.document if isinstance(document, Edited) else document for document in kept]
+        assert plain_sentences(document.text for document in came) <= stands
+        # Of a dropped one all but what was left of it; so little that it was dropped for.
+        assert plain_sentences("\n".join(document.removed) for document in dropped) <= stands
+        assert all(document.num_left == len(lines_of(document.text)) < min_left for document in dropped)
+
+
+BANNER = ["This site uses cookies.", "Accept them all now.", "Or go away from here."]
+FACT = "A toy of Nuremberg was wound in 1580."
+PROSE = ["The toy went out to sea.", "Nobody knew who had wound it.", "It was a child of the valley."]
+MORE = ["Wood is what it was made of.", "The key was made of iron.", "Both were lost in the river."]
+
+
+def test_a_place_for_which_others_lost_a_sentence_stays_however_little_is_left_around_it(tmp_path):
+    documents = [[*BANNER, *PROSE], [*BANNER, FACT], [*MORE, *BANNER[1:], FACT]]
+    for number, cuts in enumerate([(), (1,), (2,), (1, 2)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        shards, folders = shards_of(folder, documents, cuts)
+        kept, dropped, _ = finished(edited(folder, shards, folders), folders, 3)
+        assert [lines_of(document.text) for document in kept] == [[*BANNER, *PROSE], [FACT], MORE]
+        assert not dropped
+
+
+def test_no_later_source_loses_a_span_for_the_sake_of_a_document_that_was_dropped(tmp_path):
+    for cuts in ((), (1,)):
+        folder = tmp_path / f"earlier{len(cuts)}"
+        folder.mkdir()
+        shards, folders = shards_of(folder, [[*BANNER, *PROSE], [*BANNER, FACT], [*MORE, FACT]], cuts)
+        _, dropped, published = finished(edited(folder, shards, folders), folders, 3)
+        assert [lines_of(document.text) for document in dropped] == [[FACT]]
+        own = tmp_path / f"later{len(cuts)}"
+        own.mkdir()
+        later = [[*MORE, *BANNER[1:], FACT], [*PROSE, FACT]]
+        shards, folders = shards_of(own, later, ())
+        left = edited(own, shards, folders, earlier=published)[0]
+        assert [lines_of(document.text) for document in left] == [[*BANNER[1:], FACT], [FACT]]
+
+
+@pytest.mark.parametrize("keep", [4, 12, -1], ids=["header", "header of all", "body"])
+def test_a_file_that_was_cut_short_is_an_error_and_not_fewer_repeats(tmp_path, keep):
+    shards, folders = shards_of(tmp_path, [[*BANNER, *PROSE]] * 4, (1, 2))
+    assert edited(tmp_path, shards, folders)[2][1].num_left == 0
+    path = tmp_path / "part0" / "repeats.bin"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=r"part0/repeats\.bin: ends \d+ bytes early; it was cut short"):
+        edited_from = edited_documents(shards[2], folders[2].folder, [str(path.parent)], number=2, num_shards=3)
+        list(edited_from)
 
 
 def test_the_first_place_of_a_span_stays_and_its_overlap_with_itself_is_no_repetition(tmp_path):
