@@ -20,6 +20,8 @@ import google_crc32c
 import numpy as np
 from jaxtyping import Int64, Integer
 
+from runtime.data.read_failure import LOST, with_cure
+
 CHECKSUM_BYTES = 4
 ENTRY_BYTES = 16
 NO_CHUNK = -1
@@ -149,8 +151,12 @@ def _mapped(path: str, index_bytes: int) -> mmap.mmap:
     """The file, with its index on its way from the disk."""
     try:
         data = _mapping(path)
-    except (OSError, ValueError) as error:  # ValueError: it is empty
-        raise LocalArrayError(f"{path}: cannot be read ({error}).") from error
+    except ValueError as error:  # it is empty
+        raise LocalArrayError(f"{path}: cannot be mapped ({error}).") from error
+    except OSError as error:
+        if error.errno in LOST:
+            raise LocalArrayError(f"{path}: {error.strerror}.") from error
+        raise with_cure(path, error) from error
     if len(data) < index_bytes:
         raise LocalArrayError(f"{path}: has {len(data)} bytes, fewer than its index.")
     _fetch(data, len(data) - index_bytes, index_bytes)
