@@ -56,6 +56,24 @@ def test_more_files_than_a_process_may_open_at_all_are_told_as_the_limit_that_th
     assert "not known to be damaged" in message and f"{cache.path}/shards/" in message and "--force" not in message
 
 
+def num_mapped(folder: str) -> int:
+    return sum(folder in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_a_cache_of_more_files_than_may_be_mapped_is_read_and_all_caches_share_what_may(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(local_arrays, "most_maps", lambda: 8)
+    other = TokenCache.open(cache.path)
+    expected = cache.read(0, cache.num_tokens)
+    order = np.random.default_rng(0).permutation(2 * NUM_FILES) % NUM_FILES
+    for file in order.tolist():
+        assert np.array_equal(cache.read(16 * file, 17), expected[16 * file : 16 * file + 17])
+        assert np.array_equal(other.read(16 * file, 3), expected[16 * file : 16 * file + 3])
+        assert num_mapped(str(tmp_path)) <= 8
+    assert num_mapped(str(tmp_path)) == 8
+    assert np.array_equal(other.read(0, cache.num_tokens), expected), "and a read that needs more at once has them"
+    assert num_mapped(str(tmp_path)) <= 8
+
+
 @pytest.mark.parametrize(
     ("number", "cure"),
     [
