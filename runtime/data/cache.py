@@ -135,8 +135,9 @@ class TokenCache:
         """Opens the cache whose manifest lies in `path`, or raises `CacheError`.
 
         Every shard must be there with the recorded length; contents are checked chunk by chunk as they are
-        read, or all at once by `verify`. The digests are what the caller expects, None whatever they are. Caches
-        that are opened with one `context` share its pool of chunks.
+        read, or all at once by `verify`. An `OSError` is of the store or of this machine, and none of the cache. The
+        digests are what the caller expects, None whatever they are. Caches that are opened with one `context` share its
+        pool of chunks.
         """
         document = _read_manifest(path)
         cache = cls(

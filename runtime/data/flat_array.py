@@ -11,6 +11,7 @@ import numpy as np
 import tensorstore as ts
 
 from runtime.data.key_value_store import key_value_store
+from runtime.data.read_failure import of_tensorstore
 
 FILE_LENGTH = 1 << 24
 """Elements a file: what one object of the store holds."""
@@ -80,7 +81,8 @@ class FlatArray:
         try:
             self._array = ts.open(_spec(path), read=True, open=True, context=context).result()
         except ValueError as error:
-            raise FlatArrayError(f"{path}: cannot be opened as an array ({error}).") from error
+            failure = of_tensorstore(path, error)
+            raise failure or FlatArrayError(f"{path}: cannot be opened as an array ({error}).") from error
         found = (self._array.dtype.numpy_dtype, self._array.shape)
         if found != (np.dtype(dtype), (length,)):
             raise FlatArrayError(f"{path}: holds {found[0]} of shape {found[1]}; recorded is {dtype} of ({length},).")
@@ -98,11 +100,11 @@ class FlatArray:
         return self._array[start:stop].read()
 
     def finish_read(self, future: ts.Future) -> np.ndarray:
-        """The elements, checked against their checksums."""
+        """The elements, checked against their checksums; an `OSError` is of the store or of this machine."""
         try:
             return future.result()
         except ValueError as error:
-            raise FlatArrayError(f"{self.path}: {error}") from error
+            raise of_tensorstore(self.path, error) or FlatArrayError(f"{self.path}: {error}") from error
 
     def crc32c(self) -> str:
         """CRC32C (hex) over all elements, read a file at a time."""

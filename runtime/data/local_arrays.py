@@ -9,9 +9,13 @@ The layout of a file is that of zarr3's sharding codec with the index at the end
 their CRC32C behind them, then for each chunk its offset and length (64 bits each), then the CRC32C of that.
 """
 
+import collections
 import errno
+import functools
 import mmap
 import resource
+import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,11 +24,15 @@ import google_crc32c
 import numpy as np
 from jaxtyping import Int64, Integer
 
+from runtime.data.read_failure import LOST, MAX_MAP_COUNT, with_cure
+
 CHECKSUM_BYTES = 4
 ENTRY_BYTES = 16
 NO_CHUNK = -1
 FETCHED_AT_ONCE = 1_024
 """Chunks that the disk is asked for together: enough for its queue, little enough to stay in memory until checked."""
+DEFAULT_MAX_MAPS = 65_530
+"""Linux's own, where nothing says what a process may map."""
 
 
 class LocalArrayError(ValueError):
@@ -39,10 +47,16 @@ class _File(NamedTuple):
     """Byte at which each chunk begins; NO_CHUNK where there is none."""
 
 
+_lock = threading.Lock()
+_in_order: collections.deque[tuple["weakref.ref[LocalArrays]", int]] = collections.deque()
+"""The files that are mapped, of all arrays of this process, in the order in which they were."""
+
+
 class LocalArrays:
     """Elements of finished arrays, one array behind the other; positions count over all of them.
 
-    A file is mapped when it is first read, and must not shrink from then on. Thread-safe.
+    A file is mapped when it is first read, and must not change from then on. All arrays of a process together keep
+    `most_maps()` files mapped; more are read all the same, mapped anew. Thread-safe.
     """
 
     def __init__(
@@ -86,7 +100,7 @@ class LocalArrays:
         offsets = self._checked[chunks] - 1 + skipped * self._dtype.itemsize
         places = np.cumsum(sizes)
         files = self._first_file[arrays] + in_array // self._chunks_a_file
-        views = {file: self._files[file].view for file in np.unique(files).tolist()}
+        views = {file: mapped.view for file, mapped in self._held(np.unique(files)).items()}
         target = out.data.cast("B")
         # Nothing but the copy is left for the loop, which is what a batch costs.
         for file, begin, end, place, until in zip(
@@ -109,11 +123,11 @@ class LocalArrays:
         arrays = np.searchsorted(self._first_chunk, chunks, side="right") - 1
         numbers, indices = np.divmod(chunks - self._first_chunk[arrays], self._chunks_a_file)
         files = self._first_file[arrays] + numbers
-        self._map(dict(zip(files.tolist(), zip(arrays.tolist(), numbers.tolist(), strict=True), strict=True)))
+        mapped = self._held(np.unique(files))
         size = self._chunk_length * self._dtype.itemsize + CHECKSUM_BYTES
         wanted = []
         for chunk, number, index in zip(chunks.tolist(), files.tolist(), indices.tolist(), strict=True):
-            file = self._files[number]
+            file = mapped[number]
             offset = int(file.offsets[index])
             if offset == NO_CHUNK or offset + size > len(file.data):
                 raise LocalArrayError(f"{file.path}: has no chunk {index}.")
@@ -123,13 +137,20 @@ class LocalArrays:
             _refuse_changed(file.view[offset : offset + size], f"{file.path}: chunk {index}")
             self._checked[chunk] = offset + 1
 
-    def _map(self, files: dict[int, tuple[int, int]]) -> None:
-        """Maps files that are not yet, given by the array that each is of and its number there."""
-        fresh = {}
-        for file, (array, number) in files.items():
-            if file not in self._files:
-                path = f"{self._folders[array]}/c/{number}"
-                fresh[file] = path, _mapped(path, self._index_bytes)
+    def _held(self, files: Int64[np.ndarray, "files"]) -> dict[int, _File]:
+        """These files, mapped as long as the caller holds them."""
+        known = self._files
+        held = {file: found for file in files.tolist() if (found := known.get(file)) is not None}
+        if len(held) < len(files):
+            held |= self._map([file for file in files.tolist() if file not in held])
+        return held
+
+    def _map(self, files: list[int]) -> dict[int, _File]:
+        arrays = np.searchsorted(self._first_file, files, side="right") - 1
+        fresh, mapped = {}, {}
+        for file, array in zip(files, arrays.tolist(), strict=True):
+            path = f"{self._folders[array]}/c/{file - self._first_file[array]}"
+            fresh[file] = path, _mapped(path, self._index_bytes)
         for file, (path, data) in fresh.items():
             view = memoryview(data)
             index = view[len(data) - self._index_bytes :]
@@ -138,19 +159,49 @@ class LocalArrays:
             size = self._chunk_length * self._dtype.itemsize + CHECKSUM_BYTES
             offsets = np.where(entries[:, 1] == size, entries[:, 0], 0).astype(np.int64)
             offsets[entries[:, 1] != size] = NO_CHUNK
-            self._files[file] = _File(path, data, view, offsets)
+            mapped[file] = _File(path, data, view, offsets)
+        self._files |= mapped
+        _let_go_of_the_oldest(self, list(mapped))
+        return mapped
 
     @property
     def _index_bytes(self) -> int:
         return self._chunks_a_file * ENTRY_BYTES + CHECKSUM_BYTES
 
 
+@functools.cache
+def most_maps() -> int:
+    """Half of what a process may map, or may have open: the rest is for its threads, its memory and other files."""
+    _, most_open = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = [] if most_open == resource.RLIM_INFINITY else [most_open]
+    if (file := Path(MAX_MAP_COUNT)).exists():  # on Linux
+        limits.append(int(file.read_text()))
+    return max(min(limits, default=DEFAULT_MAX_MAPS) // 2, 1)
+
+
+def _let_go_of_the_oldest(arrays: LocalArrays, files: list[int]) -> None:
+    """Takes note of files that were mapped; beyond `most_maps()`, those that were mapped first are let go.
+
+    Not the least recently read, which every read would have to note: windows are drawn at random, so that is as good.
+    """
+    with _lock:
+        _in_order.extend((weakref.ref(arrays), file) for file in files)
+        while len(_in_order) > most_maps():
+            oldest, file = _in_order.popleft()
+            if (holder := oldest()) is not None:
+                holder._files.pop(file, None)
+
+
 def _mapped(path: str, index_bytes: int) -> mmap.mmap:
     """The file, with its index on its way from the disk."""
     try:
         data = _mapping(path)
-    except (OSError, ValueError) as error:  # ValueError: it is empty
-        raise LocalArrayError(f"{path}: cannot be read ({error}).") from error
+    except ValueError as error:  # it is empty
+        raise LocalArrayError(f"{path}: cannot be mapped ({error}).") from error
+    except OSError as error:
+        if error.errno in LOST:
+            raise LocalArrayError(f"{path}: {error.strerror}.") from error
+        raise with_cure(path, error) from error
     if len(data) < index_bytes:
         raise LocalArrayError(f"{path}: has {len(data)} bytes, fewer than its index.")
     _fetch(data, len(data) - index_bytes, index_bytes)

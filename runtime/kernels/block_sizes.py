@@ -16,6 +16,7 @@ import jax
 LANES = 128  # every block is a whole number of vector lanes
 MIB = 2**20
 UNKNOWN = "v4"
+NO_ROW = "no row"
 _GENERATIONS = {
     "TPU v4": "v4",
     "TPU v5 lite": "v5e",
@@ -147,17 +148,15 @@ def splash_blocks(generation: str | None, *, head_dim: int, num_rows: int, item_
     query, key, key_compute, query_backward, key_backward, key_backward_compute = (
         _part_of(num_rows, size) for size in row.blocks
     )
-    return SplashRow(
-        SplashBlocks(
-            query,
-            key,
-            _part_of(key, key_compute),
-            query_backward,
-            key_backward,
-            _part_of(key_backward, key_backward_compute),
-        ),
-        row.reason,
+    blocks = SplashBlocks(
+        query,
+        key,
+        _part_of(key, key_compute),
+        query_backward,
+        key_backward,
+        _part_of(key_backward, key_backward_compute),
     )
+    return SplashRow(blocks, _reason_of(blocks, row, f"{num_rows} tokens"))
 
 
 def fused_blocks(
@@ -181,7 +180,8 @@ def fused_blocks(
         return _part_of(num_tokens, block[0]), _part_of(vocab_size, block[1])
 
     *passes, limit = row.blocks
-    return FusedRow(FusedBlocks(cut(passes[0]), cut(passes[1]), cut(passes[2]), limit), row.reason)
+    blocks = FusedBlocks(cut(passes[0]), cut(passes[1]), cut(passes[2]), limit)
+    return FusedRow(blocks, _reason_of(blocks, row, f"{num_tokens} tokens and {vocab_size} columns"))
 
 
 def triton_blocks(*, head_dim: int, num_rows: int) -> TritonRow:
@@ -198,7 +198,8 @@ def triton_blocks(*, head_dim: int, num_rows: int) -> TritonRow:
             f"{row.blocks.backward}; change the sequence length, or context_parallel."
         )
     query, key, backward = row.blocks
-    return TritonRow(TritonBlocks(_part_of(num_rows, query, backward), key, backward), row.reason)
+    blocks = TritonBlocks(_part_of(num_rows, query, backward), key, backward)
+    return TritonRow(blocks, _reason_of(blocks, row, f"{num_rows} tokens"))
 
 
 def splash_bytes(blocks: SplashBlocks, head_dim: int, item_bytes: int = 2) -> int:
@@ -238,7 +239,7 @@ def _splash_by_arithmetic(generation: str, head_dim: int, item_bytes: int) -> Sp
         if splash_bytes(blocks, head_dim, item_bytes) <= limit:
             return SplashRow(
                 blocks,
-                f"no row for {generation}, head size {head_dim}, {item_bytes} bytes a number: the largest that "
+                f"{NO_ROW} for {generation}, head size {head_dim}, {item_bytes} bytes a number: the largest that "
                 f"arithmetic fits in {limit // MIB} MiB",
             )
     raise ValueError(
@@ -254,13 +255,28 @@ def _fused_by_arithmetic(generation: str, hidden_size: int, item_bytes: int) -> 
         if fused_bytes(blocks, hidden_size, item_bytes) <= limit:
             return FusedRow(
                 blocks,
-                f"no row for {generation}, hidden size {hidden_size}, {item_bytes} bytes a number: the largest that "
+                f"{NO_ROW} for {generation}, hidden size {hidden_size}, {item_bytes} bytes a number: the largest that "
                 f"arithmetic fits in {limit // MIB} MiB",
             )
     raise ValueError(
         f"loss kernel 'pallas_tpu': no block of hidden size {hidden_size} fits in the {limit // MIB} MiB of vector "
         f"memory of a {generation}; use loss kernel 'chunked_wide', or add a row to runtime/kernels/block_sizes.py."
     )
+
+
+def _reason_of(
+    blocks: SplashBlocks | FusedBlocks | TritonBlocks, row: SplashRow | FusedRow | TritonRow, whole: str
+) -> str:
+    """Why these blocks, made of a row's: its figures are those of its own blocks, and go where they were cut."""
+    changed = [
+        f"{name} {' x '.join(map(str, size)) if isinstance(size, tuple) else size}"
+        for name, size, cut in zip(blocks._fields, row.blocks, blocks, strict=True)
+        if size != cut
+    ]
+    if not changed:
+        return row.reason
+    said = f"{row.reason}; " if row.reason.startswith(NO_ROW) else ""
+    return f"{said}cut from {', '.join(changed)} to parts of {whole}"
 
 
 def _part_of(size: int, limit: int, unit: int = LANES) -> int:

@@ -50,6 +50,26 @@ def test_a_shape_without_a_row_gets_what_the_rule_holds_to_fit_and_says_so() -> 
     assert fused_bytes(fused.blocks, 2048) <= VMEM_IN_BYTES["v5p"]
 
 
+def test_blocks_that_were_cut_say_from_what_and_quote_no_figure_of_others() -> None:
+    for (generation, head_dim), row in SPLASH.items():
+        whole = splash_blocks(generation, head_dim=head_dim, num_rows=4096)
+        cut = splash_blocks(generation, head_dim=head_dim, num_rows=640)
+        assert whole == row
+        assert cut.blocks != row.blocks
+        assert cut.reason.startswith("cut from ") and cut.reason.endswith(" to parts of 640 tokens")
+        assert f"query {row.blocks.query}" in cut.reason and "MiB" not in cut.reason
+    for (generation, hidden_size), fused in FUSED.items():
+        part = fused_blocks(generation, hidden_size=hidden_size, num_tokens=4096, vocab_size=32_000)
+        changed = part.blocks != fused.blocks
+        assert part.reason.startswith("cut from ") == ("MiB" not in part.reason) == changed
+    assert fused_blocks("v5e", hidden_size=4096, num_tokens=4096, vocab_size=32_000).reason == (
+        "cut from forward 512 x 768, hidden_gradient 512 x 384 to parts of 4096 tokens and 32000 columns"
+    )
+    without_row = splash_blocks("v4", head_dim=256, num_rows=640).reason
+    assert without_row.startswith("no row for v4, head size 256") and "; cut from query 512" in without_row
+    assert triton_blocks(head_dim=64, num_rows=192).reason == "cut from query 128 to parts of 192 tokens"
+
+
 def test_a_shape_that_nothing_fits_is_refused_with_what_to_use_instead() -> None:
     with pytest.raises(ValueError, match=r"hidden size 16384 fits in the 16 MiB .* of a v4; use loss kernel"):
         fused_blocks("v4", hidden_size=16_384, num_tokens=4096, vocab_size=128_256)

@@ -1,0 +1,130 @@
+"""Read failures: a limit of the machine is told as such, with its cure, and never as damage of the cache."""
+
+import errno
+import mmap
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.data import flat_array, local_arrays
+from runtime.data.cache import CacheError, TokenCache, TokenFormat
+from runtime.data.cache_writer import TokenCacheWriter
+from runtime.data.flat_array import FlatArray
+from runtime.data.read_failure import of_tensorstore
+
+NUM_FILES = 40
+FORMAT = TokenFormat(vocab_size=500, eos_token_id=0, bos_token_id=None, tokenizer_digest="")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TokenCache:
+    """Of many small files."""
+    monkeypatch.setattr(flat_array, "FILE_LENGTH", 16)
+    monkeypatch.setattr(flat_array, "CHUNK_LENGTH", 16)
+    with TokenCacheWriter(str(tmp_path), FORMAT, np.ones(500, np.int32)) as writer:
+        writer.add([[7] * 16 * NUM_FILES], num_bytes=16 * NUM_FILES)
+    return TokenCache.open(str(tmp_path))
+
+
+READS = """
+import resource, sys
+from pathlib import Path
+from runtime.data.cache import TokenCache
+cache = TokenCache.open(sys.argv[1])
+limit = len(list(Path("/proc/self/fd").iterdir())) + 10
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+try:
+    cache.read(0, cache.num_tokens - 1)
+except OSError as error:
+    print(error.errno, limit, error)
+"""
+
+
+def test_more_files_than_a_process_may_open_at_all_are_told_as_the_limit_that_they_are(cache: TokenCache):
+    """In a process of its own: a hard limit cannot be raised again."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    command = [sys.executable, "-c", READS, cache.path]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    number, limit, message = said.split(" ", 2)
+    assert int(number) == errno.EMFILE
+    assert f"this process may open {limit} files" in message and "`ulimit -Hn`" in message
+    assert "not known to be damaged" in message and f"{cache.path}/shards/" in message and "--force" not in message
+
+
+def num_mapped(folder: str) -> int:
+    return sum(folder in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_a_cache_of_more_files_than_may_be_mapped_is_read_and_all_caches_share_what_may(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(local_arrays, "most_maps", lambda: 8)
+    other = TokenCache.open(cache.path)
+    expected = cache.read(0, cache.num_tokens)
+    order = np.random.default_rng(0).permutation(2 * NUM_FILES) % NUM_FILES
+    for file in order.tolist():
+        assert np.array_equal(cache.read(16 * file, 17), expected[16 * file : 16 * file + 17])
+        assert np.array_equal(other.read(16 * file, 3), expected[16 * file : 16 * file + 3])
+        assert num_mapped(str(tmp_path)) <= 8
+    assert num_mapped(str(tmp_path)) == 8
+    assert np.array_equal(other.read(0, cache.num_tokens), expected), "and a read that needs more at once has them"
+    assert num_mapped(str(tmp_path)) <= 8
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [
+        (errno.ENOMEM, r"a process may map \d+ files, raise the limit `sysctl vm.max_map_count`"),
+        (errno.ENFILE, "`sysctl fs.file-max`"),
+        (errno.EACCES, "let the user that runs this read it"),
+        (errno.EIO, "the disk or the file server failed"),
+        (errno.ESTALE, "mend what is named here"),
+    ],
+)
+def test_what_keeps_a_file_from_being_mapped_is_told_with_its_cure(cache, monkeypatch, number, cure):
+    def fails(*arguments: object, **keywords: object) -> mmap.mmap:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(local_arrays.mmap, "mmap", fails)
+    with pytest.raises(OSError, match=rf"{os.strerror(number)}; .*not known to be damaged: .*{cure}") as raised:
+        cache.read(0, 10)
+    assert raised.value.errno == number
+
+
+def test_a_read_afar_that_meets_a_limit_is_told_the_same_way(cache: TokenCache):
+    array = FlatArray(f"{cache.path}/shards/00000/tokens", FORMAT.dtype, cache.num_tokens)
+    array.finish_read(array.start_read(0, 1))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        with pytest.raises(OSError, match=r"RESOURCE_EXHAUSTED.*not known to be damaged: .*`ulimit -Hn`") as raised:
+            array.finish_read(array.start_read(100, 200))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert raised.value.errno == errno.EMFILE
+
+
+def test_a_store_that_is_not_reached_is_a_connection_error_and_what_is_missing_or_changed_is_none():
+    assert isinstance(of_tensorstore("gs://b/c", ValueError("UNAVAILABLE: no route")), ConnectionError)
+    refused = of_tensorstore("gs://b/c", ValueError("PERMISSION_DENIED: HTTP 403"))
+    assert type(refused) is OSError and "gs://b/c: cannot be read (PERMISSION_DENIED" in str(refused)
+    for words in ("NOT_FOUND: chunk", "DATA_LOSS: checksum", "FAILED_PRECONDITION: dtype"):
+        assert of_tensorstore("gs://b/c", ValueError(words)) is None
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "short", "a folder"])
+def test_a_file_that_is_missing_or_short_is_a_torn_cache(cache: TokenCache, damage: str):
+    file = Path(cache.path) / "shards/00000/tokens/c/0"
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "a folder":
+        file.mkdir()
+    elif damage != "gone":
+        file.write_bytes(content[:-30] if damage == "short" else b"")
+    with pytest.raises(CacheError, match=r"torn: .*/c/0: .* run the tokenize step that made it with --force"):
+        cache.read(0, 10)
