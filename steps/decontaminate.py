@@ -36,7 +36,8 @@ class DecontaminateConfig(BaseModel, frozen=True, extra="forbid"):
 
 class DecontaminateResult(DocumentsResult, frozen=True, extra="forbid"):
     hits: str
-    """JSON lines, one a hit: document id, task, item (row of its file), field, byte span in the document, words."""
+    """JSON lines, one a hit: document id, task, item (row of its file), field, byte span in the document, words.
+    Words that several items have are a hit for each."""
     num_hits: int
     hits_by_task: dict[str, int]
 

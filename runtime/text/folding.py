@@ -66,20 +66,17 @@ def _of_group(texts: Sequence[str], data: np.ndarray, begin: int, end: int) -> F
         starts, ends = _edges(table.ascii_kinds[folded])
         hashes = hashes_of_pieces(prefix_sums(table.values[folded]), starts, ends)
         return FoldedWords(starts + begin, ends + begin, hashes)
-    characters = np.frombuffer("\n".join([*texts, ""]).encode("utf-32-le"), "<u4")
+    # Indices are of the one type that NumPy takes as it is: it would convert others for each table.
+    characters = np.frombuffer("\n".join([*texts, ""]).encode("utf-32-le"), "<u4").astype(np.intp)
+    np.minimum(characters, _IDEOGRAPHS, out=characters)
     places = np.flatnonzero((group & 0xC0) != 0x80)
-    characters = np.minimum(characters, _IDEOGRAPHS)
-    lengths = table.lengths[characters]
-    firsts = table.firsts[characters]
-    if np.all(lengths == 1):
-        folded = table.folded[firsts]
-        origins = np.arange(len(characters))
-    else:
-        origins = np.repeat(np.arange(len(characters)), lengths)
-        within = np.arange(len(origins)) - np.repeat(np.cumsum(lengths, dtype=np.int64) - lengths, lengths)
-        folded = table.folded[firsts[origins] + within]
-    starts, ends = _edges(table.kinds[folded])
-    hashes = hashes_of_pieces(prefix_sums(table.values[folded]), starts, ends)
+    origins = np.repeat(np.arange(len(characters)), table.lengths.take(characters))
+    of_folded = table.firsts.take(characters.take(origins))
+    further = np.flatnonzero(origins[1:] == origins[:-1]) + 1
+    of_folded[further] += further - np.searchsorted(origins, origins[further])
+    folded = table.folded.take(of_folded)
+    starts, ends = _edges(table.kinds.take(folded))
+    hashes = hashes_of_pieces(prefix_sums(table.values.take(folded)), starts, ends)
     places = np.append(places, len(group)) + begin
     return FoldedWords(places[origins[starts]], places[origins[ends - 1] + 1], hashes)
 
@@ -93,10 +90,10 @@ def _edges(kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if alone.any():
         begins |= alone
         begins[1:] |= alone[:-1] & (kinds[1:] == _LETTER)
-    starts = np.flatnonzero(begins)
     # A word ends where the next begins, or at the first character between words.
     breaks = np.flatnonzero(begins | ~inside)
-    return starts, breaks[np.searchsorted(breaks, starts, side="right")]
+    places = np.flatnonzero(begins[breaks])
+    return breaks[places], breaks[places + 1]
 
 
 class _Table(NamedTuple):
@@ -130,7 +127,8 @@ def _table() -> _Table:
     ends = np.cumsum(lengths, dtype=np.int64)
     folded = np.concatenate([flat, beyond])
     lower = folded[ends[:128] - 1].astype(np.uint8)
-    return _Table(kinds, values_of(_IDEOGRAPHS + 1), lengths, ends - lengths, folded, kinds[:128], lower)
+    values = values_of(_IDEOGRAPHS + 1)
+    return _Table(kinds, values, lengths, ends - lengths, folded.astype(np.intp), kinds[:128], lower)
 
 
 def _kind(character: str) -> int:
