@@ -60,16 +60,22 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     os.environ["PYTHONPATH"] = python_path()
-    context = ray.init(
-        "local",  # a cluster of one's own, whatever else runs on this machine
-        # A laptop runs a step that asks for more cores than it has; slower, but it runs.
-        num_cpus=max(os.cpu_count() or 1, largest_num_cpus, NUM_CPUS_LEAST),
-        include_dashboard=True,
-        dashboard_host="127.0.0.1",
-        object_store_memory=OBJECT_STORE_IN_BYTES,
-        job_config=_named(job_name),
-        **OPTIONS,
-    )
+    try:
+        context = ray.init(
+            "local",  # a cluster of one's own, whatever else runs on this machine
+            # A laptop runs a step that asks for more cores than it has; slower, but it runs.
+            num_cpus=max(os.cpu_count() or 1, largest_num_cpus, NUM_CPUS_LEAST),
+            include_dashboard=True,
+            dashboard_host="127.0.0.1",
+            object_store_memory=OBJECT_STORE_IN_BYTES,
+            job_config=_named(job_name),
+            **OPTIONS,
+        )
+    except Exception as error:  # Ray has no class of its own for a start that fails
+        raise UserError(
+            f"Ray did not start on this machine: {first_line(error)} Where other programs keep it busy, wait for them; "
+            "then run the same command again."
+        ) from error
     return dashboard_line(context.dashboard_url)
 
 
