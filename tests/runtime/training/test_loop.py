@@ -76,7 +76,7 @@ def test_milestones_are_published_every_so_many_steps_and_at_the_end(tmp_path, u
     assert milestone(tmp_path, 12) == milestone(undisturbed, 12)
 
 
-def test_at_most_two_temporary_checkpoints_are_kept_and_none_behind_a_milestone(tmp_path):
+def test_two_temporary_checkpoints_and_one_to_certify_are_kept_and_none_behind_a_milestone(tmp_path):
     seen = []
 
     def step_function(*arguments):
@@ -86,7 +86,8 @@ def test_at_most_two_temporary_checkpoints_are_kept_and_none_behind_a_milestone(
         return small_run.train_step(*arguments)
 
     small_run.run(tmp_path, 20, lease_epoch=1, checkpoint_every_steps=2, step_function=step_function)
-    assert max(len(steps) for steps in seen) <= 3  # the third is complete a moment before the first is deleted
+    # The oldest may yet be certified, and the newest is complete a moment before one is deleted.
+    assert max(len(steps) for steps in seen) <= 2 + 1 + 1
     assert TemporaryCheckpoints(str(tmp_path / "work"), 1).all() == []
 
 
