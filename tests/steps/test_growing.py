@@ -200,7 +200,8 @@ def test_training_on_a_cache_while_it_is_built_gives_the_bytes_of_training_on_th
     stalls = [event for event in growing.events() if event["event"] == "stall"]
     assert any(event["cause"] == "cache not built yet" for event in stalls)
     waited = growing.events()[-2]["waited_by_cause"]
-    assert waited["cache not built yet"] >= sum(event["by_cause"].get("cache not built yet", 0.0) for event in stalls)
+    of_stalls = sum(event["by_cause"].get("cache not built yet", 0.0) for event in stalls)
+    assert waited["cache not built yet"] >= of_stalls - 0.001 * (len(stalls) + 1)  # each is rounded by itself
 
     again = cache_input(prefix, None)
     assert files_of(again) == files_of(whole_input), "killed on the way, the cache has the bytes of one built in one go"
