@@ -73,8 +73,8 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
         )
     except Exception as error:  # Ray has no class of its own for a start that fails
         raise UserError(
-            f"Ray did not start on this machine: {first_line(error)}. Where other programs keep it busy, wait for them; "
-            "then run the same command again."
+            f"Ray did not start on this machine: {first_line(error)}. Where other programs keep it busy, wait for "
+            "them; then run the same command again."
         ) from error
     return dashboard_line(context.dashboard_url)
 

@@ -316,9 +316,9 @@ def _progress_of_one(context: StepContext) -> Callable[[int, int | None], None]:
 
     def told(done: int, total: int | None) -> None:
         nonlocal last
-        if total is not None and (done >= total or time.monotonic() >= last + 1):
+        if total and done and (done >= total or time.monotonic() >= last + 1):
             last = time.monotonic()
-            context.progress(round(done / 1e3), round(total / 1e3), "kB")
+            context.progress(math.ceil(done / 1e3), math.ceil(total / 1e3), "kB")
 
     return told
 

@@ -60,7 +60,12 @@ def input_tokenizer(config: InputTokenizerConfig, context: StepContext) -> Token
             path = f"{context.work_path}/tokenizer.json"
             expected = file.sha256
             fetch_url(
-                file.url, path, parts_path=f"{context.work_path}/parts", sha256=expected, headers=request_headers()
+                file.url,
+                path,
+                parts_path=f"{context.work_path}/parts",
+                sha256=expected,
+                size_in_bytes=file.size_in_bytes,
+                headers=request_headers(),
             )
     with fsspec.open(path, "rb") as opened:
         data = opened.read()

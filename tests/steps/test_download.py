@@ -257,7 +257,7 @@ def test_progress_is_told_in_bytes_of_one_file_and_in_files_and_bytes_of_many(pu
     content = b"text of data/a.jsonl"
     url = Url(url=f"{publisher.url}data/a.jsonl", sha256=hashlib.sha256(content).hexdigest(), file_name="a.jsonl")
     download.function(DownloadConfig(fetch=url), context)
-    assert context.told[-1] == (0, 0, "kB", {})
+    assert context.told[-1] == (1, 1, "kB", {})
     context = context_of("many", str(tmp_path / "many"))
     download.function(listed(publisher), context)
     assert context.told == [(count, 4, "files", {"megabytes": 20 * count / 1e6}) for count in (1, 2, 3, 4)]

@@ -3,15 +3,17 @@
 In a compressed WARC every record is a gzip member of its own; a member that is damaged is one record lost, and reading
 goes on at the next that begins with a record. In a plain file it goes on at the next line that begins one. The length
 that a record claims is held against the blank lines that must follow: one that claims too much would swallow the next.
-Memory holds one record. Libraries for WARC (warcio, FastWARC) end at the first damage instead.
+Memory holds one record; a file that is compressed as a whole lies unpacked in a temporary file. Libraries for WARC
+(warcio, FastWARC) end at the first damage instead.
 """
 
 import gzip
 import io
 import re
+import tempfile
 import zlib
 from collections.abc import Iterator
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 CUT_SHORT = "WARC: record cut short"
 DAMAGED = "WARC: damaged record"
@@ -21,6 +23,9 @@ _GZIP_MAGIC = b"\x1f\x8b\x08"
 _MAGIC = b"WARC/"
 _CHUNK_BYTES = 64 << 10
 _MAX_HEADER_BYTES = 1 << 20
+_IN_MEMORY_BYTES = 32 << 20
+MAX_UNPACKED_BYTES = 16 << 30
+"""What a file that is compressed as a whole may take of the machine's temporary folder while it is read."""
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _CONTENT_LENGTH = re.compile(rb"^content-length[ \t]*:[ \t]*(\d{1,18})[ \t]*\r?$", re.I | re.M)
 
@@ -101,15 +106,27 @@ def _compressed(file: IO[bytes], max_record_bytes: int) -> Found:
 
 
 def _compressed_as_a_whole(file: IO[bytes], max_record_bytes: int) -> Found:
+    """Set aside unpacked: a record is read back and forth, and every step back would unpack all again."""
     file.seek(0)
-    place = "0"
-    try:
-        with gzip.GzipFile(fileobj=file) as plain:
-            for found in _plain(plain, max_record_bytes):
-                place = found.place
-                yield found
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        yield Damage(f"after {place}", CUT_SHORT, f"gzip: {error}; nothing behind this can be read")
+    end = None
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as plain:
+        try:
+            with gzip.GzipFile(fileobj=file) as packed:
+                while data := packed.read1(_CHUNK_BYTES):
+                    if plain.tell() + len(data) > MAX_UNPACKED_BYTES:
+                        end = Damage("", TOO_LARGE, f"gzip: unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+                        break
+                    plain.write(data)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            end = Damage("", CUT_SHORT, f"gzip: {error}; nothing behind this can be read")
+        place = "0"
+        for found in _plain(cast(IO[bytes], plain), max_record_bytes):
+            if end is not None and isinstance(found, Damage) and found.reason == CUT_SHORT:
+                continue  # the last one, and `end` says why
+            place = found.place
+            yield found
+        if end is not None:
+            yield end._replace(place=f"after {place}")
 
 
 class _Member(NamedTuple):
@@ -151,7 +168,7 @@ def _next_member(file: IO[bytes], start: int) -> int | None:
     return None
 
 
-def _plain(file: IO[bytes] | gzip.GzipFile, max_record_bytes: int) -> Found:
+def _plain(file: IO[bytes], max_record_bytes: int) -> Found:
     start: int | None = 0
     while start is not None and (head := _at(file, start, 4 << 10)):
         end_of_headers = _END_OF_HEADERS.search(head)
@@ -184,11 +201,11 @@ def _plain(file: IO[bytes] | gzip.GzipFile, max_record_bytes: int) -> Found:
         start = begin + length + (len(behind) if blank is None else blank.end())
 
 
-def _next_record(file: IO[bytes] | gzip.GzipFile, start: int) -> int | None:
+def _next_record(file: IO[bytes], start: int) -> int | None:
     return next((place + 1 for place in _places(file, max(start - 1, 0), b"\n" + _MAGIC)), None)
 
 
-def _places(file: IO[bytes] | gzip.GzipFile, start: int, mark: bytes) -> Iterator[int]:
+def _places(file: IO[bytes], start: int, mark: bytes) -> Iterator[int]:
     """Positions of `mark` from `start` on."""
     while block := _at(file, start, 1 << 20):
         at = block.find(mark)
@@ -206,7 +223,7 @@ def _claims(head: bytes) -> int:
     return int(length[1]) if length else 0
 
 
-def _at(file: IO[bytes] | gzip.GzipFile, start: int, size: int) -> bytes:
+def _at(file: IO[bytes], start: int, size: int) -> bytes:
     file.seek(start)
     return file.read(size)
 

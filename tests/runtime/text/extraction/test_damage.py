@@ -311,3 +311,27 @@ def test_a_store_that_fails_is_no_damage_of_the_file(monkeypatch, pack, kind, er
         with pytest.raises(type(error)):
             list_units(path, "", (format_,), unit_bytes=100)
     assert not ledger.counts
+
+
+@pytest.mark.parametrize("pack", ["zip", "tar.gz", "tar.bz2", "tar.xz"])
+def test_a_letter_that_changes_in_an_archive_with_checksums_is_told(tmp_path, pack):
+    """Packed without compression where that can be, so that nothing but the checksum knows."""
+    text = random.Random(0).randbytes(3_000)
+    packed = {
+        "zip": lambda: stored("a.rst", text.hex().encode()),
+        "tar.gz": lambda: gzip.compress(tarred("a.rst", text.hex().encode()), compresslevel=0),
+        "tar.bz2": lambda: bz2.compress(tarred("a.rst", text.hex().encode())),
+        "tar.xz": lambda: lzma.compress(tarred("a.rst", text.hex().encode())),
+    }[pack]()
+    data = bytearray(packed)
+    data[len(data) // 2] ^= 1
+    path = tmp_path / f"a.{pack}"
+    path.write_bytes(data)
+    assert read(str(path), RestructuredText())[1].counts["damaged file"] >= 1
+
+
+def stored(name, data):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as packed:
+        packed.writestr(name, data)
+    return buffer.getvalue()

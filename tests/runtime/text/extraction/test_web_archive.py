@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from fastwarc.warc import ArchiveIterator
 
+from runtime.text.extraction import warc
 from runtime.text.extraction.extracted import LeftOut, Text, Unreadable
 from runtime.text.extraction.formats import WebArchive
 from runtime.text.extraction.warc import Record, read_records
@@ -146,6 +147,18 @@ def test_a_file_compressed_as_a_whole_is_read_as_a_stream_to_where_it_is_cut():
     assert len(texts(data, max_record_bytes=1_000_000)) == 5
     found = read(data[: len(data) // 2], max_record_bytes=1_000_000)
     assert [type(one) for one in found] == [Text, Text, Unreadable]
+
+
+def test_a_file_compressed_as_a_whole_is_unpacked_once_and_no_further_than_there_is_room(monkeypatch):
+    data = gzip.compress(b"".join(record(number, b"<p>" + b"%d" % number * 9_000) for number in range(100)), mtime=0)
+    unpacked = []
+    read1 = gzip.GzipFile.read1
+    monkeypatch.setattr(gzip.GzipFile, "read1", lambda file, size: unpacked.append(read1(file, size)) or unpacked[-1])
+    assert len(texts(data, max_record_bytes=100_000)) == 100
+    assert sum(map(len, unpacked)) == len(gzip.decompress(data))
+    monkeypatch.setattr(warc, "MAX_UNPACKED_BYTES", 200_000)
+    *_, last = read(data, max_record_bytes=100_000)
+    assert last.detail.startswith("gzip: unpacks to more than 200,000 bytes")
 
 
 def chunked(body):
