@@ -17,6 +17,8 @@ from marin_dag.step import Runtime, StepContext, step
 if TYPE_CHECKING:
     from runtime.text.fetch.copy import Copied
 
+NOT_FETCHED_FILE = "not-fetched.txt"
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -194,7 +196,8 @@ def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
             files = [_url(config.fetch, context)]
         case Files():
             copy = functools.partial(_own_file, config.fetch.folder)
-            files = context.map(copy, config.fetch.files, in_flight=config.files_in_flight, name="files")
+            copied = context.map(copy, config.fetch.files, in_flight=config.files_in_flight, name="files")
+            files = [_placed(index, file) for index, file in enumerate(copied)]
         case HuggingFaceDataset():
             files, missing = _hub_files(config.fetch, context, in_flight=config.files_in_flight)
         case UrlIndex():
@@ -256,7 +259,7 @@ def _indexed_files(
     tries = FailureNotes(_notes(context)).tries()
     fetch_one = functools.partial(_indexed_file, f"{context.work_path}/parts", _notes(context))
     items = [(url, tries[file_key(url)]) for url in urls]
-    ended = _as_files_end(context, len(items))
+    ended = _as_files_end(context, len(items), max_missing_share=fetch.max_missing_share)
     fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=ended)
     return _had_and_missing(context, fetched, fetch.max_missing_share)
 
@@ -268,8 +271,8 @@ def _indexed_file(parts_path: str, notes: str, item: tuple[str, int], path: str)
     name = urllib.parse.urlsplit(url).path.lstrip("/")
 
     def fetch() -> DownloadedFile:
-        copied = fetch_url(url, f"{path}/{url.rsplit('/', 1)[-1]}", parts_path=parts_path, sha256=None)
-        return _in_shard(path, name, copied)
+        copied = fetch_url(url, f"{path}/{name.rsplit('/', 1)[-1]}", parts_path=parts_path, sha256=None)
+        return _in_shard(name, copied)
 
     return _tried(fetch, notes, name, url, num_tries)
 
@@ -295,15 +298,18 @@ def _tried(fetch: Callable[[], DownloadedFile], notes: str, name: str, url: str,
         )
 
 
-def _as_files_end(context: StepContext, num_files: int) -> Callable[[int, FetchedFile], None]:
-    """Stops if nobody answers, and tells how many bytes have come."""
+def _as_files_end(
+    context: StepContext, num_files: int, *, max_missing_share: float
+) -> Callable[[int, FetchedFile], None]:
+    """Stops if nobody answers or all are refused, and tells how many bytes have come."""
     from runtime.text.fetch.failures import Unreachable
 
-    unreachable = Unreachable()
+    unreachable = Unreachable(int(max_missing_share * num_files))
     sizes: list[int] = []
 
     def ended(index: int, fetched: FetchedFile) -> None:
-        unreachable.count(fetched.problem, is_unreachable=fetched.is_unreachable)
+        is_missing = fetched.missing_status is not None
+        unreachable.count(fetched.problem, is_unreachable=fetched.is_unreachable, is_missing=is_missing)
         sizes.append(0 if fetched.file is None else fetched.file.size_in_bytes)
         context.progress(len(sizes), num_files, "files", megabytes=sum(sizes) / 1e6)
 
@@ -326,18 +332,19 @@ def _progress_of_one(context: StepContext) -> Callable[[int, int | None], None]:
 def _had_and_missing(
     context: StepContext, fetched: Sequence[FetchedFile], max_missing_share: float
 ) -> tuple[list[DownloadedFile], tuple[MissingFile, ...]]:
-    from runtime.text.fetch.failures import Failed, refuse_incomplete
+    from runtime.text.fetch.failures import TOLD, Failed, refuse_incomplete
 
     failed = [Failed(file.name, file.problem, file.missing_status) for file in fetched if file.problem is not None]
-    for failure in failed:
+    for failure in failed[:TOLD]:
         context.log.warning("not fetched: %s", failure.problem)
-    refuse_incomplete(context.name, failed, len(fetched), max_missing_share=max_missing_share)
+    list_path = f"{context.output_path}/{NOT_FETCHED_FILE}"
+    refuse_incomplete(context.name, failed, len(fetched), max_missing_share=max_missing_share, list_path=list_path)
     missing = tuple(
         MissingFile(name=file.name, status=file.missing_status) for file in fetched if file.missing_status is not None
     )
     if missing:
         context.log.warning("%d of %d files are missing, %g are allowed", len(missing), len(fetched), max_missing_share)
-    return [file.file for file in fetched if file.file is not None], missing
+    return [_placed(index, file.file) for index, file in enumerate(fetched) if file.file is not None], missing
 
 
 def _stored(source: str, relative: str, context: StepContext, *, sha256: str | None) -> DownloadedFile:
@@ -355,7 +362,7 @@ def _own_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
     name = file.name.rsplit("/", 1)[-1]
     cure = "The file changed after the plan was made; run the same command again to plan with what it is now."
     copied = copy_verified(f"{folder}/{file.path or file.name}", f"{path}/{name}", sha256=file.sha256, cure=cure)
-    return _in_shard(path, file.name, copied)
+    return _in_shard(file.name, copied)
 
 
 def _hub_files(
@@ -368,7 +375,7 @@ def _hub_files(
     tries = FailureNotes(_notes(context)).tries()
     fetch_one = functools.partial(_hub_file, f"{context.work_path}/parts", _notes(context))
     items = [(file, tries[file_key(file.url)]) for file in files]
-    ended = _as_files_end(context, len(items))
+    ended = _as_files_end(context, len(items), max_missing_share=fetch.max_missing_share)
     fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=ended)
     return _had_and_missing(context, fetched, fetch.max_missing_share)
 
@@ -391,12 +398,21 @@ def _hub_file(
             size_in_bytes=hub_file.size_in_bytes,
             headers=request_headers(),
         )
-        return _in_shard(path, hub_file.name, copied)
+        return _in_shard(hub_file.name, copied)
 
     return _tried(fetch, notes, hub_file.name, hub_file.url, num_tries)
 
 
-def _in_shard(path: str, name: str, copied: "Copied") -> DownloadedFile:
-    """A file in a shard's own folder, `{output}/files/{index}`, without the folders it has at the publisher's."""
-    relative = f"files/{path.rsplit('/', 1)[-1]}/{name.rsplit('/', 1)[-1]}"
-    return DownloadedFile(path=relative, name=name, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes)
+def _in_shard(name: str, copied: "Copied") -> DownloadedFile:
+    """A file in a shard's own folder, without the folders it has at the publisher's: its path is its name.
+
+    A shard is kept by what is asked for, and where it stands in the list may change until the next attempt.
+    """
+    return DownloadedFile(
+        path=name.rsplit("/", 1)[-1], name=name, sha256=copied.sha256, size_in_bytes=copied.size_in_bytes
+    )
+
+
+def _placed(index: int, file: DownloadedFile) -> DownloadedFile:
+    """The file of the shard that now has this place in the list."""
+    return file.model_copy(update={"path": f"files/{index:05d}/{file.path}"})

@@ -30,10 +30,11 @@ NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
 
 
 class Publisher(http.server.ThreadingHTTPServer):
-    """Serves an index of NAMES and the files; `statuses` are answered instead where there is one."""
+    """Serves an index of `names` and the files; `statuses` are answered instead where there is one."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.names = NAMES
         self.statuses: dict[str, int] = {}
         self.asked: Counter[str] = Counter()
 
@@ -49,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         name = self.path.lstrip("/")
         self.server.asked[name] += 1
         status = self.server.statuses.get(name, 200)
-        body = "\n".join(NAMES).encode() if name == "index" else f"text of {name}".encode()
+        body = "\n".join(self.server.names).encode() if name == "index" else f"text of {name}".encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -128,6 +129,68 @@ def test_a_file_that_fails_again_is_asked_for_again_each_time(publisher, tmp_pat
         assert run(tmp_path, listed(publisher))[0] is None
     assert publisher.asked["data/b.jsonl"] == 3
     assert publisher.asked["data/a.jsonl"] == 2  # the size, and the file
+
+
+def contents(prefix, result):
+    """What lies where the result says that a file is, by the file's name."""
+    outputs = {path.parents[2] for path in prefix.rglob(result.files[0].path)}
+    (output,) = (folder for folder in outputs if all((folder / file.path).exists() for file in result.files))
+    return {file.name: (output / file.path).read_text() for file in result.files}
+
+
+def test_files_that_were_kept_are_found_where_the_list_has_them_now(publisher, tmp_path):
+    publisher.statuses = {"data/d.jsonl": 503}
+    assert run(tmp_path, listed(publisher))[0] is None
+    publisher.statuses = {}
+    publisher.asked.clear()
+    publisher.names = ("data/0.jsonl", *NAMES[1:], "data/a.jsonl?new", "data/e.jsonl")
+    result, _ = run(tmp_path, listed(publisher))
+    assert [file.path for file in result.files] == [
+        "files/00000/0.jsonl",
+        "files/00001/a.jsonl",
+        *(f"files/{index:05d}/{letter}.jsonl" for index, letter in enumerate("bcde", start=2)),
+    ]
+    assert contents(tmp_path, result) == {
+        f"data/{letter}.jsonl": f"text of data/{letter}.jsonl{'?new' * (letter == 'a')}" for letter in "0abcde"
+    }
+    assert not {"data/b.jsonl", "data/c.jsonl"} & set(publisher.asked)  # which were kept
+
+
+MANY = tuple(f"data/{number:02d}.jsonl" for number in range(40))
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_what_is_refused_for_every_file_is_not_asked_for_every_file(publisher, tmp_path, status):
+    publisher.names, publisher.statuses = MANY, dict.fromkeys(MANY, status)
+    result, told = run(tmp_path, listed(publisher))
+    assert result is None
+    assert f"the server answers {status}" in told
+    log = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+    assert "16 files in a row were refused in these words and none has come, so the rest was not asked for" in log
+    assert len(publisher.asked) < 35
+
+
+def test_files_may_be_missing_in_a_row_and_one_that_came_says_that_not_all_are_refused(publisher, tmp_path):
+    publisher.names, publisher.statuses = MANY, dict.fromkeys(MANY[:20], 404)
+    result, _ = run(tmp_path / "allowed", listed(publisher, max_missing_share=0.5))
+    assert (len(result.files), len(result.missing)) == (20, 20)
+    publisher.statuses = dict.fromkeys(MANY[1:31], 403)
+    result, _ = run(tmp_path / "refused", listed(publisher))
+    assert result is None
+    assert set(MANY) <= set(publisher.asked)
+
+
+def test_many_files_that_cannot_be_had_stand_in_a_file(run_alone, publisher, tmp_path):
+    publisher.names, publisher.statuses = MANY, dict.fromkeys(MANY[1:26], 403)
+    with pytest.raises(IncompleteDownloadError) as raised:
+        run_alone(download, listed(publisher), "web")
+    told = str(raised.value)
+    assert "web: 25 of 40 files could not be fetched; the 15 that came are kept." in told
+    assert told.count("the server answers 403") == 20
+    path = tmp_path / "outputs" / "web" / "not-fetched.txt"
+    assert f"and 5 more; all of them: {path}\n" in told
+    lines = path.read_text().splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [publisher.url + name for name in MANY[1:26]]
 
 
 def test_files_that_are_gone_for_good_are_listed_where_a_share_of_them_is_allowed(run_alone, publisher, caplog):

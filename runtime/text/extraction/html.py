@@ -18,7 +18,7 @@ from runtime.text.extraction.code_blocks import put_back, set_aside
 from runtime.text.extraction.extracted import Extracted, Text, Unreadable, metadata
 from runtime.text.extraction.formulae import write_as_tex
 
-NO_CHARSET = "no charset fits"
+NO_CHARSET, TOO_DEEP = "no charset fits", "nested too deep"
 _EXCERPT_BYTES = 200
 _NO_PROSE = "td.linenos, td.gutter, .lineno, .linenodiv, .line-numbers-rows, a.headerlink, .mw-editsection"
 _HEADING_LINKS = "h1 a, h2 a, h3 a, h4 a, h5 a, h6 a"
@@ -31,6 +31,13 @@ _MIN_PROSE_CHARACTERS = 60
 _MAX_CELL_CHARACTERS = 300
 # Deeper than Resiliparse looks for navigation; an element of no meaning of its own changes nothing else.
 _WRAPPERS = 6
+# Browsers build no page deeper than 512. Resiliparse takes the square of the depth: a megabyte of `<div>` is an hour.
+_MAX_DEPTH = 1_000
+_TOO_DEEP_SELECTOR = ">".join(["html", *["*"] * _MAX_DEPTH])
+
+
+class TooDeepError(ValueError):
+    """A page whose elements are nested deeper than anybody would show it."""
 
 
 def read_pages(data: bytes, *, main_content: bool, max_replaced_share: float) -> Extracted:
@@ -43,7 +50,10 @@ def read_pages(data: bytes, *, main_content: bool, max_replaced_share: float) ->
         return
     told = {"charset": page.charset, "charset_from": page.source}
     told |= {"replaced": str(page.num_replaced)} if page.num_replaced else {}
-    yield Text("", page_text(page.text, main_content=main_content), metadata(**told))
+    try:
+        yield Text("", page_text(page.text, main_content=main_content), metadata(**told))
+    except TooDeepError as error:
+        yield Unreadable("", TOO_DEEP, str(error), page.text[:_EXCERPT_BYTES])
 
 
 def plain_text(markup: str) -> str:
@@ -57,16 +67,21 @@ def page_text(page: str, *, main_content: bool) -> str:
     Args:
         page: The page as it came.
         main_content: Leave navigation, side bars and footers out.
+
+    Raises:
+        TooDeepError: more elements stand in each other than any page needs.
     """
     tree: Any = HTMLTree.parse(page)  # its stubs allow None wherever a node may be asked for
     if tree.body is None:
         return ""
+    _refuse_too_deep(tree, outside="math")
     for element in _all(tree, _NO_PROSE):
         element.decompose()
     for mark in _all(tree, _HEADING_LINKS):
         if mark.text.strip() in _HEADING_MARKS:
             mark.decompose()
     write_as_tex(tree, _all)
+    _refuse_too_deep(tree)
     code = set_aside(tree, _all)
     _join_cells(tree)
     if main_content:
@@ -75,6 +90,12 @@ def page_text(page: str, *, main_content: bool) -> str:
     # Of pictures only the text of formulae is said, which has its place by now: the rest is "logo" and "5 of 5 stars".
     text = extract_plain_text(tree, preserve_formatting=True, main_content=main_content, alt_texts=False)
     return put_back(text, code).strip()
+
+
+def _refuse_too_deep(tree: Any, *, outside: str | None = None) -> None:
+    for element in _all(tree, _TOO_DEEP_SELECTOR):
+        if outside is None or element.closest(outside) is None:
+            raise TooDeepError(f"more than {_MAX_DEPTH:,} elements in each other")
 
 
 def _join_cells(tree: Any) -> None:

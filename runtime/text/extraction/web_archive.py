@@ -68,7 +68,10 @@ def _page(record: Record, answer: Answer, format_: WebArchive) -> Text | Unreada
     )
     if page is None:
         return _unreadable(record, NO_CHARSET, f"server says {answer.charset or 'none'}", answer.body)
-    text = html.page_text(page.text, main_content=format_.main_content)
+    try:
+        text = html.page_text(page.text, main_content=format_.main_content)
+    except html.TooDeepError as error:
+        return _unreadable(record, html.TOO_DEEP, str(error), answer.body)
     told = {"url": _uri(record), "date": record.headers.get("warc-date", ""), "charset": page.charset}
     told |= {"charset_from": page.source} | ({"truncated": "yes"} if was_truncated else {})
     told |= {"replaced": str(page.num_replaced)} if page.num_replaced else {}

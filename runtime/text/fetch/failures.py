@@ -15,10 +15,19 @@ from runtime.text.fetch.errors import FetchError, UnreachableError
 
 UNREACHABLE_IN_A_ROW = 16
 """So many files one after the other to which nobody answers, and the rest is not asked for: the publisher is down."""
+REFUSED_IN_A_ROW = 16
+"""So many files one after the other that are refused in the same words before any has come, and the rest is not asked
+for: the token or the address is wrong for all of them."""
+TOLD = 20
+"""So many of the files that could not be had stand in the error; all of them in a file."""
 
 
 class IncompleteDownloadError(FetchError):
     """Some of the files could not be had; the others are kept."""
+
+
+class RefusedError(FetchError):
+    """The publisher refuses file after file for one reason."""
 
 
 class Failed(NamedTuple):
@@ -56,16 +65,24 @@ def file_key(url: str) -> str:
 
 
 class Unreachable:
-    """Counts the files in a row to which nobody answered."""
+    """Counts the files in a row to which nobody answered, and those that were refused in the same words.
 
-    def __init__(self) -> None:
+    Of files that are missing so many may be, so their row is longer by that.
+    """
+
+    def __init__(self, max_missing: int = 0) -> None:
         self._in_a_row = 0
+        self._max_missing = max_missing
+        self._has_come = False
+        self._refusal = ""
+        self._refused_in_a_row = 0
 
-    def count(self, problem: str | None, *, is_unreachable: bool) -> None:
-        """The next file that ended.
+    def count(self, problem: str | None, *, is_unreachable: bool, is_missing: bool = False) -> None:
+        """The next file that ended; its problem begins with its address, if it had one.
 
         Raises:
-            UnreachableError: too many in a row.
+            UnreachableError: too many in a row to which nobody answered.
+            RefusedError: too many in a row that were refused, and none has come.
         """
         self._in_a_row = self._in_a_row + 1 if is_unreachable else 0
         if self._in_a_row == UNREACHABLE_IN_A_ROW:
@@ -73,13 +90,30 @@ class Unreachable:
                 f"{problem}\n{UNREACHABLE_IN_A_ROW} files in a row went this way, so the rest was not asked for. What "
                 "came before is kept; run the same command again when the publisher answers."
             )
+        if problem is None:
+            self._has_come = True
+        if problem is None or is_unreachable:
+            self._refusal = ""
+            return
+        refusal = problem.partition(": ")[2]
+        self._refused_in_a_row = self._refused_in_a_row + 1 if refusal == self._refusal else 1
+        self._refusal = refusal
+        allowed = self._max_missing if is_missing else 0
+        if not self._has_come and self._refused_in_a_row == REFUSED_IN_A_ROW + allowed:
+            raise RefusedError(
+                f"{problem}\n{self._refused_in_a_row:,} files in a row were refused in these words and none has come, "
+                "so the rest was not asked for: what is wrong is so for all. Mend it and run the same command again."
+            )
 
 
-def refuse_incomplete(name: str, failed: Sequence[Failed], num_files: int, *, max_missing_share: float) -> None:
+def refuse_incomplete(
+    name: str, failed: Sequence[Failed], num_files: int, *, max_missing_share: float, list_path: str
+) -> None:
     """Raises if a file failed, unless all that failed are missing for good and no more than this share of all.
 
     Raises:
-        IncompleteDownloadError: names every file with what to do about it.
+        IncompleteDownloadError: names the files with what to do about them; where they are many it names the first and
+            `list_path`, a file that is written then and names all.
     """
     missing = [failure for failure in failed if failure.missing_status is not None]
     too_many = len(missing) > max_missing_share * num_files
@@ -95,9 +129,14 @@ def refuse_incomplete(name: str, failed: Sequence[Failed], num_files: int, *, ma
             f"if the source may go without them, raise its max_missing_share (now {max_missing_share:g})."
         )
     num_kept = num_files - len(failed)
+    lines = [f"  {failure.problem}\n".replace("\n  ", "\n    ") for failure in told[:TOLD]]
+    if len(told) > TOLD:
+        with fsspec.open(list_path, "wb", auto_mkdir=True) as file:
+            file.writelines(f"{failure.problem}\n".encode(errors="replace") for failure in told)
+        lines.append(f"  and {len(told) - TOLD:,} more; all of them: {list_path}\n")
     raise IncompleteDownloadError(
         f"{name}: {len(told):,} of {num_files:,} files could not be fetched; the {num_kept:,} that came are kept.\n"
-        + "".join(f"  {failure.problem}\n".replace("\n  ", "\n    ") for failure in told)
+        + "".join(lines)
         + " ".join(cures)
     )
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from runtime.text.extraction.html import page_text
+from runtime.text.extraction.extracted import Text
+from runtime.text.extraction.html import page_text, read_pages
 
 OPENING = "<p>The toys of the valley have been made of wood for longer than anyone there can remember.</p>"
 
@@ -198,4 +199,15 @@ def test_pages_of_many_things_are_read():
     assert text_of(OPENING + listed * 500).count("winding") == 500
     assert text_of("<div>" + listed * 500 + "</div>") == ""
     assert text_of("&nbsp;" * 100_000 + "<pre>x</pre>").endswith("x")
-    assert text_of("<pre>x" * 1_000) == "x" * 1_000
+    assert text_of("<pre>x" * 900) == "x" * 900
+
+
+def test_a_page_may_be_nested_deeper_than_browsers_build_it_and_not_without_end():
+    def read(depth):
+        page = b"<html><body>" + b"<div>" * depth + b"a toy"
+        (found,) = read_pages(page, main_content=False, max_replaced_share=0)
+        return found
+
+    assert isinstance(found := read(990), Text)
+    assert found.text == "a toy"
+    assert (read(1_000).reason, read(1_000).detail) == ("nested too deep", "more than 1,000 elements in each other")

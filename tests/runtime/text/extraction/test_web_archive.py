@@ -209,6 +209,15 @@ def test_an_answer_that_cannot_be_had_is_counted(http, body, reason):
     assert "http://toys.example/1" in found.detail
 
 
+def test_a_page_that_is_nested_deeper_than_any_needs_is_counted_and_costs_no_other():
+    body = b"<html><body>" + b"<div>" * 100_000 + b"a toy"
+    found = read(member(0) + member(1, body) + member(2))
+    assert [each.text for each in found if isinstance(each, Text)] == [toy(0), toy(2)]
+    (deep,) = (each for each in found if isinstance(each, Unreadable))
+    assert deep.reason == "nested too deep"
+    assert deep.detail == "more than 1,000 elements in each other, http://toys.example/1"
+
+
 def test_a_page_that_the_crawler_cut_is_kept_as_far_as_it_goes():
     body = gzip.compress(BODY + "ü".encode())
     (found,) = read(member(1, body[:-9], http=HTML % b"\r\nContent-Encoding: gzip", headers="WARC-Truncated: length"))
