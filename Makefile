@@ -33,7 +33,8 @@ test: .venv/test-ready .venv-libtpu/ready
 	touch $@
 
 # Each prints its figure and the peer's, and exits with 1 if its claim does not hold; all are run, whatever one says. The
-# peers live in an environment of their own. train_on_gpu.py wants a GPU.
+# peers live in an environment of their own. train_on_gpu.py wants a GPU; compile_8b_phase.py the TPU compiler, and is run by
+# itself, as its first lines say.
 benchmarks: .venv/test-ready .venv-peers/ready
 	@failed=; for file in $$(grep -l '^    conclude(' benchmarks/*.py | grep -v train_on_gpu); do \
 		echo "== $$file"; .venv/bin/python $$file || failed="$$failed $$file"; \
