@@ -24,6 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.verdict import conclude
 from pipelines.compile_report import request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
@@ -75,7 +76,7 @@ def measured(request: Request, outcome: Outcome, seconds: float) -> dict[str, An
     }
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phase", action="append", default=[], help="only this one; may be given several times")
     parser.add_argument("--step", action="append", default=[], choices=("train", "eval"), help="only this one")
@@ -84,8 +85,7 @@ def main() -> int:
     try:
         key_of(next(iter(wanted)))
     except NoCompilerError as error:
-        print(error, file=sys.stderr)
-        return 1
+        raise SystemExit(str(error)) from error
     results = {}
     with tempfile.TemporaryDirectory() as cache:
         os.environ["MARIN_DAG_CACHE"] = cache
@@ -106,9 +106,8 @@ def main() -> int:
         "load": round(os.getloadavg()[0], 1),
         "device": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
     }
-    print(json.dumps(line))
-    return 0 if line["holds"] else 1
+    conclude(line)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
