@@ -49,7 +49,6 @@ def inputs(tmp_path_factory):
         checkpoint.save(f"{folder}/checkpoint", state, {"step": 2}, beside=beside).wait()
         result = TrainPhaseResult(
             step=2, consumed_tokens=160, checkpoint="checkpoint", metrics="metrics.parquet", final_loss=3.0,
-            has_average=False,
         )  # fmt: skip
         return Input(None, name="phase", digest="a" * 64, path=str(folder), result=result)
 
