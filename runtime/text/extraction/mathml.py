@@ -26,7 +26,7 @@ def _tex(element: Any, depth: int) -> str:
     if depth == 0:
         return str(element.text)
     rule = _RULES.get(element.tag)
-    children = [node for node in element.child_nodes if node.tag != "#text"]
+    children = [node for node in element.child_nodes.values() if node.tag != "#text"]  # not one by one
     if rule is not None:
         return rule([_tex(child, depth - 1) for child in children], element)
     if not children:

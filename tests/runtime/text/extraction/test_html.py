@@ -200,6 +200,8 @@ def test_pages_of_many_things_are_read():
     assert text_of("<div>" + listed * 500 + "</div>") == ""
     assert text_of("&nbsp;" * 100_000 + "<pre>x</pre>").endswith("x")
     assert text_of("<pre>x" * 900) == "x" * 900
+    power = "<msup><mi>x</mi><mn>2</mn></msup>"
+    assert text_of(f"<p>So <math>{power}{'<mi>y</mi>' * 2_000}</math>.</p>") == f"So $x^{{2}}{'y' * 2_000}$."
 
 
 def test_a_page_may_be_nested_deeper_than_browsers_build_it_and_not_without_end():
