@@ -21,7 +21,7 @@ TOO_LARGE = "HTTP: body too large"
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d)? +(\d{3})\b")
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,8})[ \t]*(?:;[^\r\n]*)?\r?\n")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s;\"']+)", re.I)
+_CHARSET = re.compile(r"charset\s*=[\s\"']*([^\s;\"']+)", re.I)
 
 
 class Answer(NamedTuple):
