@@ -1,7 +1,7 @@
 """The collectives of a compiled TPU program, read off its scheduled text: bytes, axis, and whether work hides them.
 
 A collective is hidden where the schedule has work between its start and its end: the compiler's fusions that carry one
-along with a product (v5e, v6e), and pairs of `-start` and `-done` with a product or a kernel between them. All others
+along with a product (v5e), and pairs of `-start` and `-done` with a product or a kernel between them. All others
 hold the chip up. Loop bodies are counted as often as they run.
 """
 

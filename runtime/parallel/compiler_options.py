@@ -3,8 +3,9 @@
 from jax.sharding import Mesh
 
 _BY_DEVICE_KIND = {
-    # Without it every gather of a layer holds the chip up; v5e and later carry gathers inside their products by
-    # themselves, and v4's compiler refuses to ("continuation fusion ... may lead to incorrect results").
+    # Without it every gather of a layer holds the chip up. v5e carries gathers inside its products by itself; for every
+    # other generation its compiler refuses to ("not supported/recommended on platforms other than TPU v5e ... incorrect
+    # results, hang"). On v5p and v6e every gather of the compiled steps is exposed: docs/tpu.md says how much that is.
     "TPU v4": {"xla_enable_async_all_gather": "true"},
 }
 
