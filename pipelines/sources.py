@@ -138,6 +138,8 @@ def corpus_sources(folder: str, role_of_file: Callable[[str], str]) -> dict[str,
     found = files_in(folder, "*.jsonl.gz", "*.jsonl", "*.jsonl.zst")
     sources = []
     for file in found.files:
+        if not file.size_in_bytes:
+            raise ValueError(f"{folder}/{file.name} is empty; take it out of the folder, or write its documents.")
         stem, _, packing = file.name.partition(".jsonl")
         name, role = _label(folder, file.name, stem), role_of_file(stem)
         # What a user calls a file is no part of any identity: its content is, and the role that its name tells.

@@ -25,6 +25,12 @@ def check_config(config: "TrainPhaseConfig") -> None:
     unprovided = [str(NoCache(source)) for source in config.mixture.sources if source not in config.caches]
     if unprovided:
         raise ValueError("\n".join(unprovided))
+    if config.sequence_length > config.model.max_position_embeddings:
+        raise ValueError(
+            f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
+            f"{config.model.max_position_embeddings:,}; raise that, or take shorter sequences."
+        )
+    _refuse_larger_vocabularies(config)
     before = config.start.step.config if config.start is not None and config.start.has_step else config
     if config.restore in KEEP_THE_DATA_POSITION and before.packing != config.packing:
         meant = dict.fromkeys((*config.acknowledge, "packing", "restore"))
@@ -34,6 +40,23 @@ def check_config(config: "TrainPhaseConfig") -> None:
             {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(meant))},
         )
     _refuse_jumps(config)
+
+
+def refuse_larger_vocabulary(source: str, num_ids: int, vocab_size: int) -> None:
+    """Raises where a source has ids that the model has no row for: their embeddings would be NaN."""
+    if num_ids > vocab_size:
+        raise ValueError(
+            f"model.vocab_size is {vocab_size:,}, and the tokenizer of source {source!r} has {num_ids:,} ids; give the "
+            f"model at least as many, or tokenize with another tokenizer."
+        )
+
+
+def _refuse_larger_vocabularies(config: "TrainPhaseConfig") -> None:
+    """Of tokenizers that are to be trained; of others it shows when the caches are there."""
+    for name, cache in config.caches.items():
+        tokenizer = cache.step.config.tokenizer if cache.has_step else None
+        size = getattr(tokenizer.step.config, "vocab_size", 0) if tokenizer is not None and tokenizer.has_step else 0
+        refuse_larger_vocabulary(name, size, config.model.vocab_size)
 
 
 def _refuse_jumps(config: "TrainPhaseConfig") -> None:

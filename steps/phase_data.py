@@ -16,6 +16,7 @@ from runtime.data.loader import Loader
 from runtime.data.order import TokenSource
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
+from steps.phase_checks import refuse_larger_vocabulary
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ def loader_of(config: "TrainPhaseConfig", context: StepContext) -> Loader:
 def _cache(name: str, cache: Input[TokenizeResult], config: "TrainPhaseConfig", context: StepContext) -> TokenSource:
     """The finished cache, or what there is of one that is being built; which of the two does not change a batch."""
     if not cache.is_growing:
-        return TokenCache.open(cache.join(cache.result.train))
+        whole = TokenCache.open(cache.join(cache.result.train))
+        refuse_larger_vocabulary(name, whole.vocab_size, config.model.vocab_size)
+        return whole
 
     beat: str | None = None
     moved = time.monotonic()
@@ -61,7 +64,9 @@ def _cache(name: str, cache: Input[TokenizeResult], config: "TrainPhaseConfig", 
         return Growth(blocks, whole, is_being_built=is_alive)
 
     context.log.info("%s: its token cache is still being built; starting on what there is of it", name)
-    return GrowingCache(name, watch, give_up_seconds=config.give_up_seconds, log=context.log)
+    growing = GrowingCache(name, watch, give_up_seconds=config.give_up_seconds, log=context.log)
+    refuse_larger_vocabulary(name, growing.vocab_size, config.model.vocab_size)
+    return growing
 
 
 def _log_of(phase: Input[Any]) -> Callable[[int], dict[str, int]]:

@@ -90,6 +90,28 @@ def test_a_mistake_in_the_real_recipe_is_one_message_and_writes_nothing(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "kestrel.model.vocab_size=300",
+            "kestrel: model.vocab_size is 300, and the tokenizer of source 'code' has 4,096",
+        ),
+        (
+            "tokenizer.vocab_size=8192",
+            "kestrel: model.vocab_size is 4,096, and the tokenizer of source 'code' has 8,192",
+        ),
+        ("kestrel.sequence_length=512", "kestrel: sequence_length is 512, and model.max_position_embeddings 256"),
+    ],
+)
+def test_what_would_end_in_nan_is_refused_in_the_plan(
+    setting: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    command = ["--dry-run", "--set", setting, "--prefix", str(tmp_path / "runs")]
+    assert main(tootsie.build, add_arguments=tootsie.add_arguments, name="tootsie", argv=command) == 1
+    assert message in capsys.readouterr().err
+
+
 def test_a_jump_that_nobody_acknowledged_is_refused_with_the_line_to_write(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):

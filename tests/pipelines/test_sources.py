@@ -130,6 +130,12 @@ def test_two_own_files_of_one_name_are_refused_with_both_files(tmp_path):
         corpus_sources(str(tmp_path), role_of_file)
 
 
+def test_an_empty_file_of_a_folder_is_named(tmp_path):
+    (tmp_path / "notes.jsonl").touch()
+    with pytest.raises(ValueError, match=r"notes\.jsonl is empty; take it out"):
+        corpus_sources(str(tmp_path), role_of_file)
+
+
 def test_two_own_files_of_one_content_are_refused_with_both_files(tmp_path):
     own_file(tmp_path, "notes.jsonl.gz")
     own_file(tmp_path, "code.jsonl.gz")

@@ -1,5 +1,6 @@
 """The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
 
+import dataclasses
 import logging
 import re
 from typing import Any
@@ -66,6 +67,12 @@ def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path
     assert "short sequences fit whole" in kernels["reason"]
     assert kernels["blocks"]["attention"] == "whole rows"
     assert re.fullmatch(r"\d+ tokens \(2,097,152 logits at most\)", kernels["blocks"]["loss"])
+
+
+def test_a_source_with_more_ids_than_the_model_has_rows_for_is_refused(tmp_path, phase):
+    small = dataclasses.replace(phase.model, vocab_size=phase.model.vocab_size - 4)
+    with pytest.raises(ValueError, match=r"the tokenizer of source 'web' has \d+ ids; give the model at least as many"):
+        Trajectory(tmp_path, "e" * 64).run(phase.model_copy(update={"model": small}))
 
 
 def test_moving_until_step_later_trains_only_the_added_steps_and_earlier_none(tmp_path, phase):

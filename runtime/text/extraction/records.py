@@ -1,5 +1,6 @@
 """Files of records: JSON lines (plain, gzip, zstd) and Parquet tables; read as streams, whatever their size."""
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -74,15 +75,17 @@ def _refuse_one_id_twice(file: IO[bytes], name: str, id_field: str) -> None:
 
 
 def _ids(file: IO[bytes], name: str, id_field: str) -> Iterator[tuple[int, str]]:
-    """Number of the line and id, of the lines that have one."""
-    for number, line in enumerate(_lines(file, name), start=1):
-        try:
-            row = json.loads(line.decode("utf-8-sig"))
-            identifier = str(row[id_field]) if isinstance(row, dict) and row.get(id_field) is not None else None
-        except (ValueError, RecursionError):  # counted as unreadable when it is its turn
-            continue
-        if identifier is not None:
-            yield number, identifier
+    """Number of the line and id, of the lines that have one, up to where the file is damaged."""
+    # What cannot be read is told when it is its turn: what comes before it stays.
+    with contextlib.suppress(DamagedFileError):
+        for number, line in enumerate(_lines(file, name), start=1):
+            try:
+                row = json.loads(line.decode("utf-8-sig"))
+                identifier = str(row[id_field]) if isinstance(row, dict) and row.get(id_field) is not None else None
+            except (ValueError, RecursionError):
+                continue
+            if identifier is not None:
+                yield number, identifier
 
 
 def _key(identifier: str) -> int:

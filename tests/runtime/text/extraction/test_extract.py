@@ -207,8 +207,9 @@ def test_a_damaged_member_costs_no_other_and_is_named_with_the_cure(tmp_path):
     assert re.search(r"toys\.zip: member 'a\.py' cannot be unpacked .*`exclude`", sample["detail"])
 
 
+@pytest.mark.parametrize("unique_ids", [False, True])
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.parquet"])
-def test_a_file_that_is_cut_short_is_counted_and_what_came_before_the_cut_is_kept(tmp_path, name):
+def test_a_file_that_is_cut_short_is_counted_and_what_came_before_the_cut_is_kept(tmp_path, name, unique_ids):
     chance = random.Random(0)
     lines = "".join(json.dumps({"text": chance.randbytes(2_000).hex()}) + "\n" for _ in range(600))
     whole = {
@@ -217,7 +218,9 @@ def test_a_file_that_is_cut_short_is_counted_and_what_came_before_the_cut_is_kep
         "a.parquet": parquet([{"text": "one"}]),
     }[name]
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    documents, ledger = read(tmp_path / name, ParquetTable() if name.endswith("parquet") else JsonLines())
+    documents, ledger = read(
+        tmp_path / name, ParquetTable() if name.endswith("parquet") else JsonLines(unique_ids=unique_ids)
+    )
     assert ledger.counts == {"damaged file": 1}
     assert ledger.samples[0]["detail"].startswith(f"{name}: ")
     assert bool(documents) == (name != "a.parquet")
