@@ -1,10 +1,12 @@
 """waits: how long each phase waited for data, and for what; `--page FILE.html` draws it."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.step import Step
 from marin_dag.store import Store
 from pipelines.picture_file import refuse_unwritable
 from runtime.tracking.log_names import is_of_first_host
@@ -15,20 +17,40 @@ from steps.train_phase import TrainPhaseConfig
 def _waits(session: Session) -> int:
     if session.parsed.page is not None:
         refuse_unwritable("--page", session.parsed.page, (".html",))
-    phases = {step.digest: step.name for step in session.graph().steps if isinstance(step.config, TrainPhaseConfig)}
+    phases = names_of_trainings(session.graph().steps)
     if not phases:
         raise UserError(f"waits: the pipeline {session.pipeline!r} trains nothing.")
-    found = [waits for digest, name in phases.items() if (waits := read_waits(session.store, digest, name))]
+    found = [waits for digest, names in phases.items() if (waits := read_waits(session.store, digest, names[0]))]
     if not found:
         print("no phase has trained yet under this prefix, so none has waited")
         return NOTHING_WOULD_RUN
-    print(rendered(found))
+    shown = {waits.phase for waits in found}
+    notes = [shared(names) for names in phases.values() if len(names) > 1 and names[0] in shown]
+    print("\n".join([rendered(found), *notes]))
     if session.parsed.page is not None:
         from runtime.report.waits_page import page  # the words alone need no NumPy
 
-        Path(session.parsed.page).write_text(page(f"Waits for data of {session.pipeline}", found), encoding="utf-8")
+        Path(session.parsed.page).write_text(
+            page(f"Waits for data of {session.pipeline}", found, notes), encoding="utf-8"
+        )
         print(f"drawn: {session.parsed.page}")
     return NOTHING_WOULD_RUN
+
+
+def names_of_trainings(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:
+    """Digest of each training to the phases that are its stops, in the order of the plan, which trains the first."""
+    found: dict[str, list[str]] = {}
+    for step in steps:
+        if isinstance(step.config, TrainPhaseConfig):
+            found.setdefault(step.digest, []).append(step.name)
+    return found
+
+
+def shared(names: Sequence[str]) -> str:
+    """That one training, with one log, has several names."""
+    others = names[1:]
+    listed = others[0] if len(others) == 1 else f"{', '.join(others[:-1])} and {others[-1]}"
+    return f"{names[0]}: its figures are also those of {listed}, the same training to this or another stop"
 
 
 def read_waits(store: Store, digest: str, name: str) -> Waits | None:

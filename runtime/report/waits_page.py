@@ -21,8 +21,8 @@ _CAPTION = (
 )
 
 
-def page(title: str, phases: Sequence[Waits]) -> str:
-    """The whole page; `phases` in the order in which they are shown."""
+def page(title: str, phases: Sequence[Waits], notes: Sequence[str] = ()) -> str:
+    """The whole page; `phases` in the order in which they are shown, each of `notes` a sentence below them."""
     causes = causes_of(phases)
     keys = [
         element("li", drawing(14, 14, "", _swatch(index)), cause) for index, cause in enumerate(causes)
@@ -39,6 +39,7 @@ def page(title: str, phases: Sequence[Waits]) -> str:
         figure(functools.partial(bars, phases), _CAPTION),
         element("ul", *keys, class_="keys"),
         waits_table(phases),
+        *(element("p", f"{note}.") for note in notes),
         stalls_table(phases) if stalls else element("p", "No wait was longer than a second."),
     )
     head = element(

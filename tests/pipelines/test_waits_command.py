@@ -45,6 +45,21 @@ def test_it_adds_up_the_attempts_of_each_phase_and_draws_them(tmp_path, capsys):
     assert "kestrel: 3.75 s for store read" in page and "ocelot: 0.50 s for store read" in page
 
 
+def test_one_training_with_several_names_is_told_once_by_the_name_that_the_plan_trains_it_under(tmp_path, capsys):
+    prefix = tmp_path / "runs"
+    phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    log(prefix, phases.step("spoonbill_norms").digest, "20260101-000000-a", 2.5)
+    code, out, _ = run(prefix, capsys, "--page", str(tmp_path / "waits.html"))
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:2]] == ["spoonbill_hypnotic"]
+    said = (
+        "spoonbill_hypnotic: its figures are also those of spoonbill_norms_half, spoonbill_norms and "
+        "spoonbill_focused_fp32, the same training to this or another stop"
+    )
+    assert out.splitlines()[2] == said
+    assert f"<p>{said}.</p>" in (tmp_path / "waits.html").read_text()
+
+
 def test_before_anything_has_trained_it_says_so_and_refuses_what_is_no_page(tmp_path, capsys):
     code, out, _ = run(tmp_path / "runs", capsys)
     assert code == 0 and "no phase has trained yet under this prefix" in out
