@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from marin_dag.step import Step
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.schedule import WsdS
-from runtime.report.recipe import described, rate, shares
+from runtime.report.recipe import described, rate, shares, side_branches
 from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learning_rate_jump, legs_of
 
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
@@ -67,17 +67,40 @@ def render(phases: Mapping[str, Step], forks: Collection[str] = ()) -> str:
         before = None if leg.parent is None else legs[leg.parent]
         parts += [*_in_full(leg, before, phases), ""]
     last = legs[main_line[-1]]
-    branch_tokens = sum(leg.tokens_per_step * leg.steps for name, leg in legs.items() if name not in main_line)
+    twins = twins_in({name: phases[name] for name in order})
+    names = [name for name in order if name not in main_line]
+    num_trainings = sum(name not in twins for name in names)
+    branch_tokens = trained_tokens(phases, order) - trained_tokens(phases, main_line)
     parts.append(
         f"{len(main_line)} phases: {last.settings.until_step:,} steps, {last.end_tokens:,} tokens. "
-        f"{len(legs) - len(main_line)} branches: {branch_tokens:,} tokens more."
+        f"{side_branches(num_trainings, len(names))}: {branch_tokens:,} tokens more."
     )
+    parts += [f"{name} is the same training as {first}." for name, first in twins.items()]
     return "\n".join(parts)
+
+
+def twins_in(phases: Mapping[str, Step]) -> dict[str, str]:
+    """Each phase that has the output of one before it, under another name, and the first name of that output."""
+    first: dict[str, str] = {}
+    return {name: found for name, step in phases.items() if (found := first.setdefault(step.key, name)) != name}
+
+
+def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
+    """Tokens of all updates that these phases make; what several share, as stops of one training, counts once."""
+    legs = legs_in(phases)
+    reached: dict[str, int] = {}
+    tokens = 0
+    for leg in sorted((legs[name] for name in names), key=lambda leg: leg.begin_step):
+        digest = phases[leg.name].digest
+        begin = max(leg.begin_step, reached.get(digest, 0))
+        reached[digest] = max(leg.settings.until_step, begin)
+        tokens += (reached[digest] - begin) * leg.tokens_per_step
+    return tokens
 
 
 def trillions(tokens: int) -> str:
     """Tokens as people say them."""
-    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
         if tokens >= size:
             return f"{tokens / size:.3f}{unit}"
     return str(tokens)

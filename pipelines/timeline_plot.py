@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from marin_dag.step import Step
-from pipelines.timeline import legs_in, main_line_of, render
+from pipelines.timeline import legs_in, main_line_of, render, twins_in
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.contents import Curve, MixtureSpan, Phase
 from runtime.report.timeline_page import page, svg
@@ -21,12 +21,13 @@ def draw(path: str, title: str, phases: Mapping[str, Step], forks: Collection[st
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = [*main_line, *(name for name in legs if name not in main_line)]
-    drawn = [_phase(legs[name], is_main=name in main_line) for name in order]
+    twins = twins_in({name: phases[name] for name in order})
+    drawn = [_phase(legs[name], is_main=name in main_line, same_as=twins.get(name)) for name in order]
     text = page(title, drawn, render(phases, forks)) if Path(path).suffix == ".html" else svg(title, drawn)
     Path(path).write_text(text, encoding="utf-8")
 
 
-def _phase(leg: Leg, *, is_main: bool) -> Phase:
+def _phase(leg: Leg, *, is_main: bool, same_as: str | None) -> Phase:
     settings = leg.settings
     # A row is a finished update, whose rate is that of the step before it.
     steps = np.array(sorted(set(_steps_to_show(leg))), dtype=np.int64) + 1
@@ -49,6 +50,7 @@ def _phase(leg: Leg, *, is_main: bool) -> Phase:
         has_average=settings.average is not None,
         curve=curve,
         mixture=tuple(MixtureSpan(span.start_step, span.shares()) for span in settings.mixture.segments),
+        same_as=same_as,
     )
 
 

@@ -16,6 +16,12 @@ def rate(value: float) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
 
 
+def side_branches(num_trainings: int, num_names: int) -> str:
+    """How many branches there are; one training that has several names is one branch."""
+    branches = f"{num_trainings:,} side branch{'' if num_trainings == 1 else 'es'}"
+    return branches if num_names == num_trainings else f"{branches} under {num_names:,} names"
+
+
 def described(value: object) -> str:
     """A setting in words. What has no wording of its own is shown by its `repr`, which for a number or a text is it."""
     match value:

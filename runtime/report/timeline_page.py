@@ -7,6 +7,7 @@ from runtime.report.contents import Phase, Report
 from runtime.report.markup import Markup, element
 from runtime.report.page import WIDE, figure
 from runtime.report.plots import drawing
+from runtime.report.recipe import side_branches
 from runtime.report.run_plots import mixture_stretches, source_style, sources_in_order, timeline
 from runtime.report.scales import tokens_label
 from runtime.report.theme import SCRIPT, STYLE, content_security_policy
@@ -54,10 +55,10 @@ def _report(title: str, phases: Sequence[Phase]) -> Report:
 
 def _summary(report: Report) -> str:
     last = report.main_line[-1]
-    branches = len(report.branches)
+    num_trainings = sum(phase.same_as is None for phase in report.branches)
     return (
         f"{len(report.main_line)} phases, {last.step:,} updates, {tokens_label(last.consumed_tokens)} tokens, "
-        f"and {branches} side branch{'' if branches == 1 else 'es'}."
+        f"and {side_branches(num_trainings, len(report.branches))}."
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
-from pipelines.timeline import legs_in, main_line_of, phases_in, render
+from pipelines.timeline import legs_in, main_line_of, phases_in, render, trained_tokens, trillions, twins_in
 from pipelines.timeline_plot import draw
 from pipelines.tootsie import branches, phases
 from runtime.optim.ema import Ema
@@ -47,7 +47,35 @@ def test_every_phase_and_branch_has_a_row_and_a_paragraph(steps, text):
     assert len(table.splitlines()) == 1 + len(steps)
     assert {paragraph.split()[0] for paragraph in paragraphs[:-1]} == set(steps)
     assert "2,768,244,834,304   2.768T" in table
-    assert paragraphs[-1].startswith("6 phases: 1,420,000 steps, 12,750,671,577,088 tokens. 11 branches: ")
+    assert paragraphs[-1].startswith(
+        "6 phases: 1,420,000 steps, 12,750,671,577,088 tokens. 10 side branches under 11 names: "
+    )
+
+
+def test_updates_that_several_names_share_are_counted_once(steps, text):
+    legs = legs_in(steps)
+    names = [name for name in steps if name not in main_line_of(legs)]
+    own = {name: legs[name].steps * legs[name].tokens_per_step for name in names}
+    shared = own["spoonbill_norms_half"] + own["spoonbill_norms"]  # stops on the way of spoonbill_hypnotic
+    assert shared == own["spoonbill_hypnotic"]
+    assert trained_tokens(steps, names) == sum(own.values()) - shared
+    last = text.split("\n\n")[-1].splitlines()
+    assert last[0].endswith(f" under 11 names: {sum(own.values()) - shared:,} tokens more.")
+    assert last[1:] == ["spoonbill_norms is the same training as spoonbill_hypnotic."]
+
+
+def test_a_branch_that_only_goes_on_with_the_main_line_adds_what_is_beyond_it(steps):
+    ocelot = steps["ocelot"]
+    longer = ocelot.fork("longer", until_step=ocelot.config.until_step + 10)
+    phases = phases_in([ocelot, longer])
+    beyond = trained_tokens(phases, phases) - trained_tokens(phases, ["kestrel", "ocelot"])
+    assert beyond == 10 * legs_in(phases)["longer"].tokens_per_step
+    assert twins_in(phases) == {}
+
+
+def test_tokens_are_written_in_one_way_however_few():
+    said = [trillions(tokens) for tokens in (12_750_671_577_088, 1_106_944, 738_304, 512)]
+    assert said == ["12.751T", "1.107M", "738.304k", "512"]
 
 
 def paragraph(text, name):
@@ -97,6 +125,7 @@ def test_it_is_drawn_on_a_page_and_alone(steps, tmp_path):
     draw(str(tmp_path / "timeline.html"), "Timeline of tootsie", steps)
     draw(str(tmp_path / "timeline.svg"), "Timeline of tootsie", steps)
     page = (tmp_path / "timeline.html").read_text()
+    assert "tokens, and 10 side branches under 11 names.</p>" in page
     assert page.startswith("<!doctype html>") and "cycles         from step 0: 20 of 10,000" in page
     drawn = ElementTree.parse(tmp_path / "timeline.svg").getroot()
     assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
