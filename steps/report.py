@@ -15,7 +15,7 @@ from steps.ema_eval import EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseResult
+from steps.train_phase import FINAL_LOSS_STEPS, TrainPhaseResult
 
 if TYPE_CHECKING:
     from runtime.data.consumption import Consumption
@@ -162,6 +162,7 @@ def contents_of(config: ReportConfig) -> "Report":
         consumption=_consumption(config, phases, draws),
         source_curves=_source_curves(config),
         fillings=_fillings(config, phases),
+        final_loss_steps=FINAL_LOSS_STEPS,
     )
 
 

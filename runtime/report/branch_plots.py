@@ -62,7 +62,8 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
     lines = {phase.name: _smoothed(phase, start, length) for phase in shown}
     main = _smoothed(successor, start, length) if successor else None
     drawn = [*lines.values(), *([main] if main else [])]
-    low, high = padded([float(value) for _, means in drawn for value in means])
+    final = [phase.final_loss for phase in shown]
+    low, high = padded([*final, *(float(value) for _, means in drawn for value in means)])
     parts: list[str] = []
     for index, phase in enumerate(shown):
         x, top = (index % columns) * cell_width, (index // columns) * cell_height + 26
@@ -76,8 +77,9 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
             above = by_name.get(above.parent or "")
         xs, means = lines[phase.name]
         panel.append(line(frame, xs, means, "line branch strong"))
-        at = frame.x(float(xs[-1])), frame.y(float(means[-1]))
-        panel.append(point(*at, f"{phase.name}, last updates: {phase.final_loss:.3f}", "dot branch", radius=3))
+        # At the number beside it, a mean over more or fewer updates than the last bin of the line.
+        at = frame.x(float(xs[-1])), frame.y(phase.final_loss)
+        panel.append(point(*at, f"{phase.name}, final loss: {phase.final_loss:.3f}", "dot branch", radius=3))
         said = f"{phase.final_loss:.3f}"
         if frame.left + text_width(phase.name, TEXT_SIZE) * 1.1 + text_width(said, TEXT_SIZE) + 8 < frame.right:
             panel.append(text(said, frame.right, frame.top - 8, "end"))

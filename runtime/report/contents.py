@@ -325,6 +325,8 @@ class Report:
     """Of the main line."""
     fillings: tuple[Filling, ...] = ()
     """Of phases, in their order; one that is the same training as another is left out."""
+    final_loss_steps: int | None = None
+    """Updates that a final loss is the mean of; None does not say."""
 
     def __post_init__(self) -> None:
         if not self.main_line:

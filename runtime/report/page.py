@@ -9,6 +9,7 @@ from runtime.report.filling_plot import filling_bars, filling_table
 from runtime.report.graph_drawing import STATES, graph, state_text, step_mark
 from runtime.report.markup import Markup, element, joined
 from runtime.report.plots import drawing
+from runtime.report.recipe import side_branches
 from runtime.report.run_plots import (
     loss,
     loss_range,
@@ -95,7 +96,7 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
         ("timeline", "Timeline of the run", _timeline(report)),
         ("loss", "Train loss", _loss(report)),
         ("filling", "How full the sequences were", _filling(report)),
-        ("waits", "Waits for data", _section("waits", "Waits for data", WAITS)),
+        ("waits", "Waits for data", _waits()),
         ("average", "Hot and averaged weights", _average(report)),
         ("domains", "Bits per byte by domain", _domains(report)),
         ("scores", "Scores", _scores(report)),
@@ -111,10 +112,10 @@ BY_SOURCE = (
 )
 WAITS = (
     "How long each phase waited for data, which share of the training time that was, and every stall of more than a "
-    "second with its cause, is told by the pipeline's command waits: python pipelines/tootsie.py waits. With --page "
-    "waits.html it draws them in the look of this page. The times themselves are not here: they differ between equal "
-    "runs, and this page does not."
+    "second with its cause, is told by a command of the pipeline, which also draws them in the look of this page. The "
+    "times themselves are not here: they differ between equal runs, and this page does not."
 )
+WAITS_COMMAND = "python pipelines/tootsie.py waits --page waits.html"
 RECIPE = (
     "Each phase and what it sets otherwise than the phase it starts from. What is not written is inherited, "
     "optimiser state and position in the data included."
@@ -127,11 +128,11 @@ def _tile(title: str, value: str, below: str) -> Markup:
 
 def _tiles(report: Report) -> Markup:
     last = report.main_line[-1]
-    branches = sum(phase.same_as is None for phase in report.branches)
+    num_trainings = sum(phase.same_as is None for phase in report.branches)
     tiles = [
         _tile("tokens trained on", tokens_label(last.consumed_tokens), f"{last.step:,} updates on the main line"),
-        _tile("phases", str(len(report.main_line)), f"and {branches} side branch{'' if branches == 1 else 'es'}"),
-        _tile("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}"),
+        _tile("phases", str(len(report.main_line)), f"and {side_branches(num_trainings, len(report.branches))}"),
+        _tile("final train loss", f"{last.final_loss:.3f}", f"nats a token, end of {last.name}, {_final_mean(report)}"),
     ]
     evaluation = report.final_evaluation
     if evaluation is not None:
@@ -241,6 +242,11 @@ def _timeline(report: Report) -> Markup:
     )  # fmt: skip
 
 
+def _waits() -> Markup:
+    command = element("div", element("pre", element("code", WAITS_COMMAND)), class_="scroll", tabindex="0")
+    return _section("waits", "Waits for data", WAITS, command)
+
+
 def _filling(report: Report) -> Markup:
     if not report.fillings:
         return Markup()
@@ -271,7 +277,8 @@ def _loss(report: Report) -> Markup:
         names = f"Branches of {root.name}"
         text = (
             "Orange: the branch, and paler the way to it where it leaves another branch. Blue: the main line over the "
-            "same tokens, on its own mixture. Nats a token, mean of consecutive updates; the number is the final loss. "
+            "same tokens, on its own mixture. Nats a token, mean of consecutive updates. The dot and the number are "
+            f"the final loss, {_final_mean(report)}; of a shorter branch, those before it are among them. "
         ) + " ".join(twins(branches))
         parts.append(element("h3", names))
         if all(phase.same_as is not None for phase in branches):
@@ -283,6 +290,11 @@ def _loss(report: Report) -> Markup:
         "not a gain or a loss of the model."
     )
     return _section("loss", "Train loss", text, *parts)
+
+
+def _final_mean(report: Report) -> str:
+    number = "" if report.final_loss_steps is None else f" {report.final_loss_steps:,}"
+    return f"the mean of the last{number} updates"
 
 
 def _average(report: Report) -> Markup:

@@ -1,5 +1,6 @@
 """Tables of the page: each figure's values in numbers, and what no figure shows."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 
@@ -81,7 +82,7 @@ def reading_table(report: Report) -> Markup:
     for cache in report.caches:
         found = [uses.get((cache.source, phase.name)) for phase in phases]
         cells = [
-            _NONE if use is None else f"{use.epochs:.2f} × ({tokens_label(use.num_tokens)})" for use in found
+            _NONE if use is None else f"{_three_digits(use.epochs)} × ({tokens_label(use.num_tokens)})" for use in found
         ]  # fmt: skip
         rows.append([cache.source, f"{cache.num_train_tokens:,}", *cells])
     said = [element("ul", *[element("li", str(finding)) for finding in report.consumption.findings])]
@@ -91,6 +92,13 @@ def reading_table(report: Report) -> Markup:
             *(said if report.consumption.findings else []),
         ]
     )
+
+
+def _three_digits(value: float) -> str:
+    """However small: a source of which a thousandth was read is not one that was not."""
+    if not value or math.isinf(value):
+        return f"{value:g}"
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}"
 
 
 def forks_table(report: Report) -> Markup:
@@ -275,7 +283,7 @@ def rules_table(report: Report) -> Markup:
 def _share(part: int, whole: int) -> str:
     """Two digits however small: a rule that drops a thousandth is not one that drops nothing."""
     percent = 100 * part / whole if whole else 0.0
-    return f"{percent:.0f} %" if percent >= 9.95 else f"{percent:.2g} %"
+    return f"{percent:.0f}\u00a0%" if percent >= 9.95 else f"{percent:.2g}\u00a0%"
 
 
 def score_warnings(report: Report) -> Markup:

@@ -17,6 +17,7 @@ from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
 from steps.report import GraphNode, RecipeChange, ReportConfig, contents_of, refuse_unknown_names, report
 from steps.tokenize import TokenizeResult
+from steps.train_phase import FINAL_LOSS_STEPS
 from tests.steps.report_inputs import made, phase
 
 
@@ -113,6 +114,7 @@ def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
     assert [phase.name for phase in contents.phases] == ["kestrel", "ocelot", "spoonbill"]
     assert [phase.is_main for phase in contents.phases] == [True, True, False]
     assert contents.phases[1].start_tokens == contents.phases[0].consumed_tokens
+    assert contents.final_loss_steps == FINAL_LOSS_STEPS
     assert [filling.share for filling in contents.fillings] == [250 / 256] * len(contents.phases)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -231,8 +232,31 @@ def test_the_same_training_under_two_names_is_said_and_drawn_once(report, exampl
     assert "spoonbill_norms" not in names and "spoonbill_hypnotic" in names
     page = "".join(read(render(report)).text)
     assert "spoonbill_norms is the same training as spoonbill_hypnotic." in page
-    assert "and 9 side branches" in page, "ten names, nine trainings"
+    assert "and 9 side branches under 10 names" in page, "ten names, nine trainings"
     assert page.count("the same training as spoonbill_hypnotic") >= 3, "beside the branches, the averages, the recipe"
+
+
+def test_the_dot_of_a_branch_is_at_the_number_beside_it_and_the_page_says_what_it_is_the_mean_of(report, example):
+    report = example.with_phase(report, "raccoon_soft", final_loss=4.5)
+    report = dataclasses.replace(report, final_loss_steps=20)
+    groups = {root.name: phases for root, phases in branch_groups(report)}
+    root = next(phase for phase in report.phases if phase.name == "jellyfish")
+    drawn = branch_loss(report, root, groups["jellyfish"], 1040.0)
+    found = re.findall(r'<circle [^>]*cy="([\d.]+)"[^>]*data-tip="(\w+), final loss: ([\d.]+)"', drawn)
+    heights = {name: float(y) for y, name, _ in found}
+    final = {phase.name: phase.final_loss for phase in groups["jellyfish"]}
+    in_first_row = ["dessert_bad", "dessert_v3", "raccoon_soft"]
+    high, low = heights["raccoon_soft"], heights["dessert_bad"]
+    scale = (low - high) / (final["raccoon_soft"] - final["dessert_bad"])
+    assert final["raccoon_soft"] == 4.5 and 0 <= high < low, "the loss that the line never had is on the axis"
+    for name in in_first_row:
+        assert heights[name] == pytest.approx(high + scale * (4.5 - final[name]), abs=0.1)
+    text = "".join(read(render(report)).text)
+    assert "The dot and the number are the final loss, the mean of the last 20 updates;" in text
+
+
+def test_the_command_that_tells_the_waits_is_a_line_of_its_own(page):
+    assert "<pre><code>python pipelines/tootsie.py waits --page waits.html</code></pre>" in page
 
 
 def test_a_branch_that_is_the_main_line_itself_is_said_and_not_drawn(report, example):
@@ -277,10 +301,15 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
 
 
 def test_how_often_a_source_is_read_and_what_is_wrong_with_it_is_on_the_page(report):
-    uses = (SourceUse("kestrel", "code", 400_000, 0.5), SourceUse("starling", "code", 4_000_000, 5.5))
+    uses = (
+        SourceUse("kestrel", "code", 2_870, 0.003583),
+        SourceUse("ocelot", "code", 2_870, math.inf),
+        SourceUse("starling", "code", 4_000_000, 5.5),
+    )
     found = Consumption(uses, (OverEpoch("code", 5.5, 4.0, "starling"), NeverDrawn("papers", 0.25)))
     page = "".join(read(render(dataclasses.replace(report, consumption=found))).text)
-    assert "0.50 × (400k)" in page and "5.50 × (4.00M)" in page
+    assert "inf × (2.87k)" in page, "a source smaller than one sequence"
+    assert "0.00358 × (2.87k)" in page and "5.50 × (4.00M)" in page
     assert "'code' is read 5.50 times in all (limit 4, passed in starling)" in page
     assert "'papers' is owed 0.25 sequences" in page
     assert "How often" not in "".join(read(render(report)).text)
@@ -321,6 +350,7 @@ def test_what_each_rule_dropped_is_added_up_over_the_sources_with_its_share_of_d
         for source, kept, odd in (("books", 160, 10), ("web", 170, 0))
     )  # fmt: skip
     page = "".join(read(render(dataclasses.replace(report, stages=(first, second)))).text)
+    assert "3.5\u00a0%" in page, "a number and its sign stay on one line"
     assert "Dropped by rule, over all sources" in page
     after = " ".join(page.partition("Dropped by rule, over all sources")[2].split())
     # 60 of 400 documents, 12,000 of 342,000 bytes
