@@ -24,6 +24,7 @@ class RayNodes:
     def __init__(self, *nodes: dict[str, Any], **environment: str) -> None:
         self._nodes = nodes
         self._own = environment
+        self._folder = tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
         self.ids: list[str] = []
         self.address = ""
         self.dashboard = ""
@@ -35,6 +36,8 @@ class RayNodes:
         kept |= {f"RAY_health_check_{name}": str(value) for name, value in HEALTH.items()}
         kept |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "JAX_PLATFORMS": "cpu"}
         kept |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1", "RAY_USAGE_STATS_ENABLED": "0", **self._own}
+        # Where "auto" is asked, and where a job starts, Ray finds the address of the cluster in this folder.
+        kept |= {"RAY_TMPDIR": self._folder.name}
         return kept | ({"RAY_ADDRESS": self.address} if self.address else {})
 
     def __enter__(self) -> "RayNodes":
@@ -55,6 +58,7 @@ class RayNodes:
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
+        self._folder.cleanup()
 
     def add(self, node: dict[str, Any]) -> str:
         """Starts a node; its id."""
@@ -78,12 +82,6 @@ class RayNodes:
 
 
 def _serve() -> None:
-    with tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder:
-        _answer(folder)
-
-
-def _answer(folder: str) -> None:
-    from ray._private.utils import write_ray_address
     from ray.cluster_utils import Cluster
 
     cluster: Any = Cluster()
@@ -93,9 +91,7 @@ def _answer(folder: str) -> None:
         if "start" in command:
             # A port of its own choice: another cluster's agent may hold the usual one, and this one's would give up.
             ports = {"dashboard_port": 0, "dashboard_agent_listen_port": None}
-            # A folder of its own: a job asks the folder, not its cluster, for the address of the cluster.
-            head = cluster.add_node(num_cpus=0, include_dashboard=True, temp_dir=folder, **ports)
-            write_ray_address(cluster.address, folder)
+            head = cluster.add_node(num_cpus=0, include_dashboard=True, **ports)
             answer = {"address": cluster.address, "dashboard": f"http://{head.webui_url}"}
         elif "add" in command:
             node = cluster.add_node(**command["add"])

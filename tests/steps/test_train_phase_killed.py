@@ -94,7 +94,7 @@ def test_killed_at_any_step_the_next_attempt_ends_with_the_leaves_and_batches_of
     expected, got = undisturbed.files(UNTIL_STEP), resumed.files(UNTIL_STEP)
     assert expected.keys() == got.keys()
     assert [name for name in expected if expected[name] != got[name]] == []
-    assert any("/average." in name for name in expected) and any("/nu." in name for name in expected)
+    assert any("/averages." in name for name in expected) and any("/nu." in name for name in expected)
     assert any("/history." in name for name in expected)
     assert 0 < undisturbed.at(UNTIL_STEP).result.num_skipped < UNTIL_STEP
     seen, again = batches(whole, 1), batches(killed, 2)
