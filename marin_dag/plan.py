@@ -319,8 +319,9 @@ class _Planner:
             if other.will_run or maker.will_run:
                 continue
             if other.verdict is Verdict.BLOCKED:
-                inner = [reason for reason in other.reasons if isinstance(reason, BlockedBy)]
-                roots.update(dict.fromkeys(root for reason in inner for root in reason.steps))
+                inner = [root for reason in other.reasons if isinstance(reason, BlockedBy) for root in reason.steps]
+                # None, where a milestone that it starts from was not kept: it is the root itself.
+                roots.update(dict.fromkeys(inner or [(other.name, str(other.verdict))]))
             else:
                 said = other.verdict if other.is_selected or other.verdict is Verdict.DRIFTED else "not selected"
                 roots[other.name, str(said)] = None

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from marin_dag.commands.run import exit_code
 from marin_dag.graph import Graph
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, Verdict, make_plan
-from marin_dag.reasons import Continues, Resumes
+from marin_dag.reasons import BlockedBy, Continues, MilestoneMissing, Resumes
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
@@ -147,3 +148,15 @@ def test_a_changed_setting_begins_anew_from_where_its_phase_begins(lab: Lab) -> 
     plan = lab.plan(other)
     assert [(planned.name, planned.cost.tokens) for planned in plan.will_run] == [("second", 50)]
     assert lab.run(other) == list(range(10, 15))
+
+
+def test_what_follows_a_lost_milestone_is_blocked_by_its_name_all_the_way_down(lab: Lab) -> None:
+    trunk = lab.phase(until_step=20)
+    lab.run(trunk)
+    fork = trunk.at(step=7).then("fork", until_step=14, stride=5)
+    plan = lab.plan(fork.then("next", until_step=16, stride=6).then("last", until_step=18, stride=7))
+    assert plan.will_run == ()
+    assert [step.name for step in plan.blocked] == ["fork", "next", "last"]
+    assert isinstance(plan["fork"].reasons[0], MilestoneMissing)
+    assert plan["next"].reasons == plan["last"].reasons == (BlockedBy((("fork", "blocked"),)),)
+    assert exit_code(plan) == 1
