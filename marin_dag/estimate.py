@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from marin_dag.cost import Cost
+from marin_dag.former import former_config
 from marin_dag.records import Record, Records
 from marin_dag.step import Step
 
@@ -16,39 +17,51 @@ if TYPE_CHECKING:
 MAX_SAMPLES = 3
 """Records that are read for one kind and resources: a plan must not ask the store once a step."""
 
-Key = tuple[int, str]
-"""Kind and resources: what a laptop took says nothing of a slice of TPUs."""
+UNITS = ("flops", "tokens", "bytes_read", "bytes_written")
+"""What the time of a step is proportional to: the first of these that its kind can tell."""
+
+Key = tuple[int, str, str]
+"""Kind, resources and unit: a laptop's time says nothing of a slice of TPUs, nor that of one file of a byte's."""
 
 
 class PastAttempts:
-    """Seconds for each unit of work, by kind of step and resources; the unit is whatever the kind can estimate."""
+    """Seconds for each unit of work, by kind of step, resources and unit."""
 
     def __init__(self, records: Records, steps: Iterable["PlannedStep"], committed: frozenset[str]) -> None:
         self._records = records
-        self._keys: dict[Key, list[tuple[str, float]]] = {}
-        """Kind to records of it, and how many units of work went into each."""
+        self._past: dict[Key, list[tuple[str, Step[Any]]]] = {}
+        """Records of each kind, and the step as it is now: the one that was made, or one that changed since."""
         self._rates: dict[Key, float | None] = {}
         for planned in steps:
             step = planned.step
             key = step.key if step.key in committed else planned.compared.key if planned.compared else None
             if key is not None:
-                self._keys.setdefault(_key(step), []).append((key, units(whole_cost(step))))
+                self._past.setdefault(_key(step), []).append((key, step))
 
     def rate(self, step: Step[Any]) -> float | None:
         """Seconds a unit of work; None where no attempt is on record."""
         key = _key(step)
         if key not in self._rates:
-            self._rates[key] = self._rate(self._keys.get(key, []), on=key[1])
+            # Those with the most work, since of a small step most of the time is its start.
+            past = sorted(self._past.get(key, []), key=lambda item: _work(item[1]))[-MAX_SAMPLES:]
+            found = [self._sample(*item) for item in past]
+            rates = [sample for sample in found if sample is not None]
+            self._rates[key] = statistics.median(rates) if rates else None
         return self._rates[key]
 
-    def _rate(self, keys: list[tuple[str, float]], on: str) -> float | None:
-        found = [(self._records.find(key), work) for key, work in keys[-MAX_SAMPLES:]]
-        rates = [
-            _duration(record) / work
-            for record, work in found
-            if record is not None and record.provenance.resources == on and work > 0
-        ]
-        return statistics.median(rates) if rates else None
+    def _sample(self, key: str, step: Step[Any]) -> float | None:
+        """Seconds a unit of what was done then, which need not be what the step would do now."""
+        record = self._records.find(key)
+        if record is None or record.provenance.resources != str(step.resources):
+            return None
+        unit = unit_of(step)
+        if not unit:
+            return _duration(record)
+        config = step.config if key == step.key else former_config(step, record)
+        if config is None or step.kind.cost is None:
+            return None
+        work = getattr(step.kind.cost(config), unit)
+        return _duration(record) / work if work > 0 else None
 
 
 def with_seconds(
@@ -61,17 +74,26 @@ def with_seconds(
         rate = past.rate(planned.step)
         if rate is None:
             return planned
-        cost, saved = planned.cost, planned.saved
-        cost = dataclasses.replace(cost, seconds=rate * units(cost))
-        saved = dataclasses.replace(saved, seconds=rate * units(saved, otherwise=0.0))
-        return dataclasses.replace(planned, cost=cost, saved=saved)
+        unit = unit_of(planned.step)
+        work, spared = (
+            getattr(cost, unit) if unit else whole for cost, whole in ((planned.cost, 1), (planned.saved, 0))
+        )
+        cost = dataclasses.replace(planned.cost, seconds=rate * work)
+        saved = dataclasses.replace(planned.saved, seconds=rate * spared)
+        return dataclasses.replace(planned, cost=cost, saved=saved, is_timed=True)
 
     return tuple(estimated(planned) if planned.will_run else planned for planned in steps)
 
 
-def units(cost: Cost, otherwise: float = 1.0) -> float:
-    """What the time of a step is proportional to, as far as its kind can tell."""
-    return cost.flops or cost.tokens or cost.bytes_read or cost.bytes_written or otherwise
+def unit_of(step: Step[Any]) -> str:
+    """What the time of all of `step` is proportional to; "" where its kind can tell nothing of its size."""
+    whole = whole_cost(step)
+    return next((unit for unit in UNITS if getattr(whole, unit)), "")
+
+
+def _work(step: Step[Any]) -> float:
+    unit = unit_of(step)
+    return float(getattr(whole_cost(step), unit)) if unit else 0.0
 
 
 def whole_cost(step: Step[Any]) -> Cost:
@@ -95,7 +117,7 @@ def cost_from(step: Step[Any], reached: int) -> Cost:
 
 
 def _key(step: Step[Any]) -> Key:
-    return id(step.kind), str(step.resources)
+    return id(step.kind), str(step.resources), unit_of(step)
 
 
 def _duration(record: Record) -> float:

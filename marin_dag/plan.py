@@ -79,6 +79,8 @@ class PlannedStep:
     """Of what is there already and not done again: an earlier milestone, or the state of an interrupted attempt."""
     compared: Compared | None = None
     """Of a stale step: the output that its reasons speak of."""
+    is_timed: bool = False
+    """Whether past attempts tell how long it takes, if only that it is less than a second."""
 
     @property
     def name(self) -> str:

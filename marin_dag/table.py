@@ -108,12 +108,18 @@ def _totals(plan: Plan) -> Iterator[str]:
         (cost.chip_hours, f"{cost.chip_hours:,.0f} chip-hours"),
         (cost.bytes_read, f"{_bytes(cost.bytes_read)} read"),
         (cost.bytes_written, f"{_bytes(cost.bytes_written)} written"),
-        (cost.seconds, f"{_time(cost.seconds)} of work, by past attempts"),
+        (cost.seconds, f"{_time(cost.seconds)} of work{_coverage(plan)}, by past attempts"),
     ]
     if any(value for value, _ in parts):
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
     if plan.saved.tokens:
         yield f"Not done again: {_scaled(plan.saved.tokens)} tokens of trajectories that go on from where they are."
+
+
+def _coverage(plan: Plan) -> str:
+    """Of how many steps the time is known, where it is not all: 27 s of what takes a month would say the opposite."""
+    known = sum(planned.is_timed for planned in plan.will_run)
+    return "" if known == len(plan.will_run) else f" in {known} of the {len(plan.will_run)} steps"
 
 
 def _opaque(plan: Plan) -> Iterator[str]:

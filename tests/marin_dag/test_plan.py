@@ -8,7 +8,6 @@ from typing import NamedTuple
 import pytest
 
 from marin_dag.cost import Cost
-from marin_dag.estimate import units
 from marin_dag.graph import Graph, Selection
 from marin_dag.plan import Verdict, make_plan
 from marin_dag.reasons import KeptParts, NeverMade, NotSelected
@@ -161,9 +160,3 @@ def test_time_is_estimated_from_past_attempts_in_proportion_to_the_work(bench: W
 def test_without_past_attempts_no_time_is_claimed(bench: Workbench) -> None:
     assert bench.plan().cost.seconds == 0
     assert "by past attempts" not in bench("--dry-run")[1]
-
-
-def test_work_is_measured_by_what_the_kind_can_tell() -> None:
-    assert units(Cost(tokens=5, flops=7)) == 7
-    assert units(Cost(tokens=5)) == 5
-    assert units(Cost()) == 1
