@@ -161,7 +161,8 @@ def render(reason: Reason) -> str:
             return f"running on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
         case Failed():
             tries = "" if reason.attempts == 1 else f"{reason.attempts} attempts; "
-            return f"{tries}{reason.error.strip().splitlines()[-1] if reason.error.strip() else 'failed'}"
+            # The first line says what failed; those after it say how often, where, and what to do.
+            return f"{tries}{reason.error.strip().splitlines()[0] if reason.error.strip() else 'failed'}"
         case BlockedBy():
             return "needs " + _listed([f"{name} ({verdict})" for name, verdict in reason.steps])
         case NotSelected():

@@ -6,6 +6,7 @@ import pytest
 
 from marin_dag.graph import Graph
 from marin_dag.plan import Plan, make_plan
+from marin_dag.reasons import Failed, render
 from marin_dag.store import open_store
 from marin_dag.table import render_plan
 from tests.marin_dag import toy
@@ -38,3 +39,9 @@ def test_what_was_changed_is_said_once_with_all_that_follows(plan: Plan) -> None
 def test_a_plan_without_changes_names_no_cause(tmp_path: Path) -> None:
     fresh = make_plan(Graph(toy.build(toy.Namespace())), open_store(str(tmp_path)))
     assert "Because of:" not in render_plan(fresh)
+
+
+@pytest.mark.parametrize(("attempts", "tries"), [(1, ""), (3, "3 attempts; ")])
+def test_a_failure_is_told_by_what_failed_and_not_by_its_cure(attempts: int, tries: str) -> None:
+    error = "\n3 of 10 files could not be fetched:\n  a.warc: 404\nFetch them anew, or raise max_missing_share."
+    assert render(Failed(attempts, "20260101", error, "x.log")) == f"{tries}3 of 10 files could not be fetched:"
