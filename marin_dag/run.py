@@ -122,7 +122,8 @@ class Run:
 
     def on_progress(self, key: str, progress: Progress) -> None:
         """See Listener."""
-        if key in self._nodes:
+        # News travel another way than outcomes: those of an attempt that has ended would say that it still runs.
+        if key in self._nodes and self._nodes[key].state == "running":
             self._display.progress(self._nodes[key].step.name, progress)
 
     def on_published(self, key: str) -> None:

@@ -16,6 +16,7 @@ from marin_dag.resources import Cpu
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import open_store
+from marin_dag.task import Progress
 from tests.marin_dag.toy_steps import (
     Count,
     CountConfig,
@@ -218,6 +219,31 @@ def test_a_step_is_said_to_have_started_when_it_has_its_resources_and_to_be_queu
     store = open_store(str(tmp_path / "runs"))
     assert Run([step], store, Late(), display, command="").run() == 0
     assert display.lines == ["a queued waits for 2 cpu", "a started", "a done"]
+
+
+def test_progress_that_comes_after_the_end_of_its_step_is_not_shown(tmp_path: Path):
+    class Tardy(LocalBackend):
+        """Tells of each step once before its end, and again while the next one runs."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.ended: list[str] = []
+
+        def wait(self, timeout_seconds: float) -> list[Any]:
+            outcomes = super().wait(timeout_seconds)
+            for key in [*self.ended, *(outcome.task.key for outcome in outcomes)]:
+                self._listener.on_progress(key, Progress(1, 1, "shards", {}))
+            self.ended += [outcome.task.key for outcome in outcomes]
+            return outcomes
+
+    class Told(Recorder):
+        def progress(self, name: str, progress: Progress) -> None:
+            self.lines.append(f"{name} running")
+
+    display = Told()
+    steps = [write(name, WriteConfig(text=name)) for name in ("a", "b")]
+    assert Run(steps, open_store(str(tmp_path / "runs")), Tardy(), display, command="").run() == 0
+    assert display.lines == ["a started", "a running", "a done", "b started", "b running", "b done"]
 
 
 def test_a_step_of_several_hosts_is_refused_where_there_is_one(tmp_path: Path, backend: Backend):
