@@ -48,6 +48,7 @@ from marin_dag.commands.session import (
 )
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, WithForks
+from marin_dag.parser import Parser
 from marin_dag.redact import RedactingStream
 
 COMMANDS = {
@@ -118,6 +119,7 @@ def main(
     arguments = list(sys.argv[1:] if argv is None else argv)
     known = COMMANDS | {command.name: command for command in commands}
     parser, takes = _parser(name, known, add_arguments)
+    parser.refuse_unknown_options(arguments)
     parsed = parser.parse_intermixed_args(arguments)
     command = known.get(parsed.command, DEFAULT)
     flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
@@ -194,9 +196,9 @@ def _refuse_foreign(command: Command, given: Iterable[str], takes: Mapping[str, 
 
 def _parser(
     name: str, known: Mapping[str, Command], add_arguments: Callable[[argparse.ArgumentParser], None] | None
-) -> tuple[argparse.ArgumentParser, dict[str, frozenset[str]]]:
+) -> tuple[Parser, dict[str, frozenset[str]]]:
     """The parser, and the options that each command takes ("" for none)."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=program(),
         description=f"The pipeline {name!r}: plan it, run it, explain it, fork it.",
         epilog=_epilog(known.values()),

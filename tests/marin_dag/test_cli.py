@@ -255,9 +255,30 @@ def test_a_config_that_is_not_selected_may_be_one_that_cannot_work(run: Toy) -> 
     assert (code, "count: least is -1" in said) == (1, True)
 
 
-def test_an_unknown_option_is_refused_before_anything_happens(run: Toy) -> None:
-    with pytest.raises(SystemExit):
-        run("--dryrun")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--dryrun"], "there is no option --dryrun. Did you mean '--dry-run'?"),
+        (["--prefx", "runs2", "--dry-run"], "there is no option --prefx. Did you mean '--prefix'?"),
+        (["why", "phoenix", "--untill=count"], "there is no option --untill. Did you mean '--until'?"),
+        (["-q"], "there is no option -q."),
+        (["whi", "phoenix"], "argument COMMAND: invalid choice: 'whi'"),
+        (["--dry-run", "--until"], "argument --until: expected one argument"),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_named_and_is_an_error_like_any_other(
+    arguments: list[str], message: str, run: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        run(*arguments)
+    assert end.value.code == 1, "2 says of a dry run that something would run"
+    assert f"error: {message}" in capsys.readouterr().err
+    assert not run.prefix.exists()
+
+
+@pytest.mark.parametrize("reason", ["- see the notes", "-3", "--really, they are the same"])
+def test_a_value_may_begin_with_a_dash_where_it_can_be_no_option(reason: str, run: Toy) -> None:
+    assert run("accept", "phoenix", "--because", reason)[1].startswith("toy: ")
 
 
 def test_an_edited_function_is_named_and_a_comment_changes_nothing(tmp_path: Path) -> None:
