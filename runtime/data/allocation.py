@@ -11,7 +11,7 @@ tempting way, never draws a source that is owed less than one sequence of a bloc
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -90,14 +90,17 @@ def integer_weights(shares: Mapping[str, float]) -> dict[str, int]:
     return dict(_integer_weights(tuple(sorted(shares.items()))))
 
 
-def shuffled_slots(counts: Mapping[str, int], *, seed: int, step: int) -> list[str]:
-    """Which source each row of the batch is from: `counts` of each, mixed by (seed, step)."""
-    slots = [source for source in sorted(counts) for _ in range(counts[source])]
-    size = len(slots)
-    order = permuted(
-        np.arange(size), sizes=np.full(size, size), keys=np.full(size, key_of("slots", seed, step), np.uint64)
-    )
-    return [slots[place] for place in order]
+def shuffled_slots(counts: Sequence[Mapping[str, int]], *, seed: int, first_step: int) -> list[str]:
+    """Which source each row is from, of one batch after the other: `counts` of each, mixed by (seed, step).
+
+    The batches are those of consecutive steps.
+    """
+    slots = [source for batch in counts for source in sorted(batch) for _ in range(batch[source])]
+    sizes = np.array([sum(batch.values()) for batch in counts], np.int64)
+    keys = np.array([key_of("slots", seed, first_step + number) for number in range(len(counts))], np.uint64)
+    begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    order = permuted(np.arange(len(slots)) - begins, sizes=np.repeat(sizes, sizes), keys=np.repeat(keys, sizes))
+    return [slots[place] for place in (begins + order).tolist()]
 
 
 def _deadline(

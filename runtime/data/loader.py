@@ -7,18 +7,18 @@ Which row of its source a source gives at its c-th draw is said by order.py. Not
 sources, on which other sources there are, on how much of a cache is built yet, or on who asked before.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
 from runtime.data.activity import Activity
 from runtime.data.allocation import Allocation, allocate, allocate_within, drawn, integer_weights, shuffled_slots
+from runtime.data.batch import Batch, BatchPlan, DataPosition, Rows
 from runtime.data.mixing.feedback import BySource, Feedback
 from runtime.data.mixing.fixed import Static
-from runtime.data.mixing.mixer import MixerState, next_shares
+from runtime.data.mixing.mixer import next_shares
 from runtime.data.mixing.policy import Policy, Sources
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.order import Slots, SourceOrder, TokenSource, segments
@@ -29,68 +29,11 @@ from runtime.data.shares import apportioned
 from runtime.data.sources import LoaderError, check_sources, max_epochs_by_identity
 from runtime.data.whole_documents import Bookmark
 
-Rows = slice | Int64[np.ndarray, "rows"]
-"""Rows of a batch that one host reads."""
+ROWS_READ_TOGETHER = 64
+"""What is drawn and read at once when reading ahead. A large batch is more; of small ones, several are together: what a
+few rows cost is hardly less than what many do."""
 
 __all__ = ["Batch", "BatchPlan", "DataPosition", "Loader", "LoaderError", "Rows", "segments"]
-
-
-@dataclass(frozen=True)
-class DataPosition:
-    """Where the data stand: all that a batch depends on besides the step; goes into a checkpoint as JSON."""
-
-    consumed: dict[str, int] = field(default_factory=dict)
-    """Sequences drawn so far, by the identity of the source."""
-    carry: dict[str, int] = field(default_factory=dict)
-    """What each source is owed beyond that, by identity; see runtime/data/allocation.py."""
-    sequence_length: int | None = None
-    """Length of the sequences counted in `consumed`; None before the first batch."""
-    packing: Packing | None = None
-    """How those sequences were packed; None before the first batch."""
-    bookmarks: dict[str, Bookmark] = field(default_factory=dict)
-    """By identity, where whole documents are read on (whole_documents.py): follows from `consumed`, spares a count."""
-    shares: dict[str, int] = field(default_factory=dict)
-    """What the last batch was drawn by, by identity; for the log, the next batch does not depend on it."""
-    mixer: MixerState | None = None
-    """State of a mixing policy that learns."""
-
-    def to_json(self) -> dict:
-        """As JSON data; `from_json` is its inverse."""
-        mixer = None if self.mixer is None else self.mixer.to_json()
-        return {**vars(self), "mixer": mixer}
-
-    @classmethod
-    def from_json(cls, document: Mapping) -> "DataPosition":
-        """From what `to_json` gave."""
-        state = document["mixer"]
-        return cls(**{**document, "mixer": None if state is None else MixerState.from_json(state)})
-
-
-class Batch(NamedTuple):
-    """Rows are sequences; those of one source are spread over the batch."""
-
-    tokens: Int32[np.ndarray, "rows sequence"]
-    """Of the rows that were asked for."""
-    segment_ids: Int32[np.ndarray, "rows sequence"]
-    """0, 1, … by document within the row; EOS belongs to the document that it closes, padding to one each."""
-    source_index: Int32[np.ndarray, "batch"]
-    """Of all rows of the batch, whichever were read. Index into `Loader.sources`; of two names of one source, the
-    first."""
-
-
-class BatchPlan(NamedTuple):
-    """Where each row of a batch is read from."""
-
-    source_index: Int32[np.ndarray, "batch"]
-    """Index into `Loader.sources`."""
-    blocks: Int64[np.ndarray, "batch"]
-    """Block of the row's source; of whole documents, portion."""
-    places: Int64[np.ndarray, "batch"]
-    """Place of the row among those of its block."""
-    starts: Int64[np.ndarray, "batch"]
-    """Position of the row's first token in its source's cache."""
-    data_epochs: Int64[np.ndarray, "batch"]
-    """How often the source had been read through before."""
 
 
 class Loader:
@@ -164,9 +107,8 @@ class Loader:
         picks. A policy that learns asks `feedback` for the losses of earlier updates, each once and in order.
         `activity` is told what is being done.
         """
-        activity = activity or Activity()
-        plan, after = self.plan(position, step, global_batch_size, feedback=feedback, activity=activity)
-        return self._read(plan, rows, activity), after
+        ((batch, after),) = self._batches(position, range(step, step + 1), global_batch_size, rows, feedback, activity)
+        return batch, after
 
     def plan(
         self,
@@ -178,51 +120,10 @@ class Loader:
         activity: Activity | None = None,
     ) -> tuple[BatchPlan, DataPosition]:
         """Which window each row is, without reading any."""
-        activity = activity or Activity()
-        self._refuse_other_rows(position)
-        segment = self._mixture.segment_at(step)
-        weights: dict[str, float] = {}
-        for name, weight in sorted(segment.weights.items()):
-            identity = self._identity_of[name]
-            weights[identity] = weights.get(identity, 0.0) + weight
-        sizes = _NumSequences(self._orders, self.index_of, activity)
-        sources = Sources(integer_weights(weights), sizes, position.consumed, self._max_epochs)
-        if self._replay is None:
-            shares, mixer = next_shares(
-                self.policy,
-                position.mixer,
-                step=step,
-                sources=sources,
-                feedback=_noted(feedback or _no_feedback, activity),
-            )
-            counts, carry = self._allotted(shares, position, step, global_batch_size, sources)
-        else:
-            counts, carry, mixer = self._replayed(step, global_batch_size), position.carry, None
-            shares = apportioned(counts)
-        slots = shuffled_slots(counts, seed=self._seed, step=step)
-        source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
-        # The k-th row of a source takes the source's k-th next sequence.
-        drawn = np.zeros(len(slots), np.int64)
-        for identity, count in counts.items():
-            first = position.consumed.get(identity, 0)
-            drawn[source_index == self.index_of[identity]] = np.arange(first, first + count)
-        located, places, starts = self._located(source_index, drawn, position.bookmarks, activity)
-        consumed, bookmarks = dict(position.consumed), dict(position.bookmarks)
-        for identity, count in counts.items():
-            consumed[identity] = consumed.get(identity, 0) + count
-            order = self._orders[self.index_of[identity]]
-            if count and (bookmark := order.bookmark(consumed[identity] - 1, activity)):
-                bookmarks[identity] = bookmark
-        after = DataPosition(
-            consumed=consumed,
-            carry=carry,
-            sequence_length=self._sequence_length,
-            packing=self._packing,
-            bookmarks=bookmarks,
-            shares=shares,
-            mixer=mixer,
+        plan, (after,) = self._plan(
+            position, range(step, step + 1), global_batch_size, feedback, activity or Activity()
         )
-        return BatchPlan(source_index, located.blocks, places, starts, located.data_epochs), after
+        return plan, after
 
     def prefetched(
         self,
@@ -243,10 +144,20 @@ class Loader:
         activity = Activity()
 
         def produce() -> Iterator[tuple[int, Batch, DataPosition]]:
-            here = position
-            for step in steps:
-                batch, here = self.batch(here, step, global_batch_size, rows=rows, feedback=feedback, activity=activity)
-                yield step, batch, here
+            here, ahead, most = position, steps, self._most_steps_together(global_batch_size)
+            together = 1  # nobody waits for the others before the first is there
+            while ahead:
+                try:
+                    made = self._batches(here, ahead[:together], global_batch_size, rows, feedback, activity)
+                except Exception:
+                    if together == 1:
+                        raise
+                    together = most = 1  # it is raised when its own step comes
+                    continue
+                for step, (batch, after) in zip(ahead, made, strict=False):
+                    yield step, batch, after
+                    here = after
+                ahead, together = ahead[len(made) :], most
 
         # Who waits for losses that nobody will publish must be let go before the thread is waited for.
         unblock = feedback.close if feedback is not None else lambda: None
@@ -264,6 +175,109 @@ class Loader:
         sizes = _NumSequences(self._orders, self.index_of, Activity())
         limits = Sources({}, sizes, position.consumed, self._max_epochs).limits()
         return {self.names[identity] for identity, left in limits.items() if not left}
+
+    def _most_steps_together(self, global_batch_size: int) -> int:
+        # Not where a later step waits for what an earlier one need not wait for: losses, or the end of a cache.
+        if self.lag_steps or not all(order.source.is_whole for order in self._orders):
+            return 1
+        return max(1, ROWS_READ_TOGETHER // global_batch_size)
+
+    def _batches(
+        self,
+        position: DataPosition,
+        steps: range,
+        global_batch_size: int,
+        rows: Rows,
+        feedback: Callable[[int], BySource] | None,
+        activity: Activity | None,
+    ) -> list[tuple[Batch, DataPosition]]:
+        """For each of `steps`, which are planned and read together."""
+        activity = activity or Activity()
+        plan, positions = self._plan(position, steps, global_batch_size, feedback, activity)
+        by_step = np.arange(len(plan.starts)).reshape(len(steps), global_batch_size)
+        tokens, segment_ids = self._read(plan, by_step[:, rows].reshape(-1), activity)
+        parts = (np.split(part, len(steps)) for part in (tokens, segment_ids, plan.source_index))
+        return [(Batch(*of_step), after) for *of_step, after in zip(*parts, positions, strict=True)]
+
+    def _plan(
+        self,
+        position: DataPosition,
+        steps: range,
+        global_batch_size: int,
+        feedback: Callable[[int], BySource] | None,
+        activity: Activity,
+    ) -> tuple[BatchPlan, list[DataPosition]]:
+        """The rows of all `steps`, one batch after the other, and the position after each."""
+        self._refuse_other_rows(position)
+        allotted, positions, here = [], [], position
+        for step in steps:
+            counts, here = self._counts(here, step, global_batch_size, feedback, activity)
+            allotted.append(counts)
+            positions.append(here)
+        slots = shuffled_slots(allotted, seed=self._seed, first_step=steps.start)
+        source_index = np.array([self.index_of[identity] for identity in slots], np.int32)
+        # The k-th row of a source takes the source's k-th next sequence.
+        drawn = np.zeros(len(slots), np.int64)
+        for identity in set(slots):
+            first, last = (where.consumed.get(identity, 0) for where in (position, here))
+            drawn[source_index == self.index_of[identity]] = np.arange(first, last)
+        located, places, starts = self._located(source_index, drawn, position.bookmarks, activity)
+        bookmarks = dict(position.bookmarks)
+        for number, counts in enumerate(allotted):
+            bookmarks |= self._bookmarks(counts, positions[number].consumed, activity)
+            positions[number] = dataclasses.replace(positions[number], bookmarks=dict(bookmarks))
+        return BatchPlan(source_index, located.blocks, places, starts, located.data_epochs), positions
+
+    def _counts(
+        self,
+        position: DataPosition,
+        step: int,
+        global_batch_size: int,
+        feedback: Callable[[int], BySource] | None,
+        activity: Activity,
+    ) -> tuple[dict[str, int], DataPosition]:
+        """Rows of each source in one batch, and the position after it, whose bookmarks are those before it."""
+        weights: dict[str, float] = {}
+        for name, weight in sorted(self._mixture.segment_at(step).weights.items()):
+            identity = self._identity_of[name]
+            weights[identity] = weights.get(identity, 0.0) + weight
+        sizes = _NumSequences(self._orders, self.index_of, activity)
+        sources = Sources(integer_weights(weights), sizes, position.consumed, self._max_epochs)
+        if self._replay is None:
+            shares, mixer = next_shares(
+                self.policy,
+                position.mixer,
+                step=step,
+                sources=sources,
+                feedback=_noted(feedback or _no_feedback, activity),
+            )
+            counts, carry = self._allotted(shares, position, step, global_batch_size, sources)
+        else:
+            counts, carry, mixer = self._replayed(step, global_batch_size), position.carry, None
+            shares = apportioned(counts)
+        consumed = dict(position.consumed)
+        for identity, count in counts.items():
+            consumed[identity] = consumed.get(identity, 0) + count
+        after = DataPosition(
+            consumed=consumed,
+            carry=carry,
+            sequence_length=self._sequence_length,
+            packing=self._packing,
+            bookmarks=position.bookmarks,
+            shares=shares,
+            mixer=mixer,
+        )
+        return counts, after
+
+    def _bookmarks(
+        self, counts: Mapping[str, int], consumed: Mapping[str, int], activity: Activity
+    ) -> dict[str, Bookmark]:
+        found = {}
+        for identity, count in counts.items():
+            order = self._orders[self.index_of[identity]]
+            if count and (bookmark := order.bookmark(consumed[identity] - 1, activity)):
+                found[identity] = bookmark
+        return found
 
     def _refuse_other_rows(self, position: DataPosition) -> None:
         """A position counts rows; of which length and packing it must know as soon as it has counted one."""
@@ -333,7 +347,10 @@ class Loader:
             starts[rows] = self._orders[index].starts(Slots(*(part[rows] for part in slots)), places[rows], activity)
         return slots, places, starts
 
-    def _read(self, plan: BatchPlan, rows: Rows, activity: Activity) -> Batch:
+    def _read(
+        self, plan: BatchPlan, rows: Int64[np.ndarray, "rows"], activity: Activity
+    ) -> tuple[Int32[np.ndarray, "rows sequence"], Int32[np.ndarray, "rows sequence"]]:
+        """Tokens and segment ids."""
         source_index, blocks, places, starts = (
             part[rows] for part in (plan.source_index, plan.blocks, plan.places, plan.starts)
         )
@@ -344,7 +361,7 @@ class Loader:
             tokens[where], segment_ids[where] = self._orders[index].read(
                 blocks[where], places[where], starts[where], activity
             )
-        return Batch(tokens, segment_ids, plan.source_index)
+        return tokens, segment_ids
 
 
 class _NumSequences(Mapping[str, int]):

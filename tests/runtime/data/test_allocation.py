@@ -98,12 +98,12 @@ def test_a_share_too_small_to_count_is_refused():
 
 @given(counts=st.dictionaries(st.sampled_from("abc"), st.integers(0, 30), min_size=1), step=st.integers(0, 10**9))
 def test_slots_hold_the_counts_and_their_order_is_of_the_step(counts, step):
-    slots = shuffled_slots(counts, seed=0, step=step)
+    slots = shuffled_slots([counts], seed=0, first_step=step)
     assert Counter(slots) == Counter({source: count for source, count in counts.items() if count})
-    assert slots == shuffled_slots(dict(reversed(counts.items())), seed=0, step=step)
+    assert slots == shuffled_slots([dict(reversed(counts.items()))], seed=0, first_step=step)
 
 
 def test_slots_of_a_source_are_spread_over_the_batch():
-    slots = shuffled_slots({"a": 512, "b": 512}, seed=0, step=3)
+    slots = shuffled_slots([{"a": 512, "b": 512}], seed=0, first_step=3)
     assert 200 < slots[:512].count("a") < 312
-    assert slots != shuffled_slots({"a": 512, "b": 512}, seed=0, step=4)
+    assert slots != shuffled_slots([{"a": 512, "b": 512}], seed=0, first_step=4)

@@ -219,6 +219,32 @@ def test_prefetched_batches_are_the_same_and_in_order(loader):
     assert equal(batches, [batch for _, batch, _ in items]) and items[-1][2] == end
 
 
+@pytest.mark.parametrize("rows", [slice(None), slice(1, 3), np.array([3, 0])], ids=["all rows", "a slice", "some rows"])
+def test_small_batches_that_are_read_together_are_those_that_are_read_alone(loader, rows):
+    """One batch is drawn alone, then sixteen at once, then those that are left."""
+    position = DataPosition()
+    with loader.prefetched(DataPosition(), range(21), 4, depth=2, rows=rows) as prefetched:
+        for step, batch, after in prefetched:
+            alone, position = loader.batch(position, step, 4, rows=rows)
+            assert equal([alone], [batch]) and after == position
+    assert step == 20
+
+
+def test_what_goes_wrong_with_one_batch_is_raised_behind_those_before_it(caches):
+    """The log that is drawn again ends after ten updates, which is in the middle of what is read together."""
+    log = {step: {"identity-a": 4} for step in range(10)}
+    mixture = MixtureSchedule.constant({"a": 1.0})
+    loader = Loader(caches, IDENTITIES, mixture, LENGTH, seed=0, replay=lambda step: log.get(step, {}))
+    given = []
+    with (
+        pytest.raises(LoaderError, match="the log has 0 sequences for the update after step 10"),
+        loader.prefetched(DataPosition(), range(30), 4, depth=2) as prefetched,
+    ):
+        for step, _, _ in prefetched:
+            given.append(step)  # noqa: PERF401 -- it is to hold those before the error
+    assert given == list(range(10))
+
+
 def test_slots_of_all_sources_are_spread_over_the_batch(loader):
     plan, _ = loader.plan(DataPosition(), 0, 512)
     halves = Counter(plan.source_index[:256].tolist()), Counter(plan.source_index[256:].tolist())
