@@ -241,7 +241,7 @@ def test_what_goes_wrong_with_one_batch_is_raised_behind_those_before_it(caches)
         loader.prefetched(DataPosition(), range(30), 4, depth=2) as prefetched,
     ):
         for step, _, _ in prefetched:
-            given.append(step)  # noqa: PERF401 -- it is to hold those before the error
+            given.append(step)
     assert given == list(range(10))
 
 
