@@ -34,9 +34,12 @@ def crc32c(data: bytes | np.ndarray) -> int:
 
 
 def canonical_json(document: object, where: str) -> bytes:
-    """Equal documents give equal bytes; NaN and what is not JSON are refused."""
+    """Equal documents give equal bytes; NaN and what is not JSON are refused.
+
+    All in one line: Python indents fifty times as slowly, and the train step waits for the interpreter's lock.
+    """
     try:
-        return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
+        return (json.dumps(document, sort_keys=True, allow_nan=False) + "\n").encode()
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"{where} is not JSON: {error}; use numbers that are finite, strings, lists and dicts."

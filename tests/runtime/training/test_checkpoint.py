@@ -175,6 +175,14 @@ def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):
         checkpoint.load(path, state_on(1))
 
 
+def test_another_format_is_not_taken_for_damage(tmp_path):
+    path = saved(tmp_path, state_on(1))
+    manifest = Path(path) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}, indent=1))
+    with pytest.raises(CheckpointError, match=r"manifest\.json has format 1, this program reads 2; use the version"):
+        checkpoint.load(path, state_on(1))
+
+
 @pytest.mark.parametrize("damage", ["delete", "truncate", "empty", "flip", "swap"])
 def test_any_damaged_file_is_refused_and_named(tmp_path, damage):
     state = state_on(2)
