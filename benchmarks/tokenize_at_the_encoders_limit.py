@@ -6,7 +6,8 @@ tokenizers on the same cores, which the step would take else (`encoders` of the 
 Ours reads the documents, encodes, compares with tokenizers on a part, counts for the gates, splits, writes both caches,
 reads back what it wrote, and commits with checksums, in this process. The peer is datatrove's DocumentTokenizer on the
 same Parquet files and the same tokenizer.json, one worker a core (`.venv-peers`, see peers.txt); its import is not
-counted. The texts are the documents of DIR/*.jsonl.gz, else the sources of the standard library.
+counted. The texts are the documents of DIR/*.jsonl.gz, and behind them, up to `--megabytes`, the Python sources of this
+environment: a step takes most of a second before it encodes, whatever it is given.
 
     python benchmarks/tokenize_at_the_encoders_limit.py [DIR] [--megabytes 400]
         [--tokenizer tokenizer.json --eos TOKEN --bos TOKEN]
@@ -200,17 +201,9 @@ def portions_of(texts: list[str]) -> list[list[str]]:
 
 
 def texts_of(directory: Path | None, num_bytes: int) -> list[str]:
-    """So many bytes of text, the same of each file of a folder as far as it goes."""
+    """So many bytes of text: of a folder the same of each file as far as it goes, then installed Python sources."""
     texts: list[str] = []
-    if directory is None:
-        size = 0
-        for path in sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py")):
-            text = path.read_bytes().decode(errors="replace").replace("\ufffd", "?")
-            if "site-packages" not in path.parts and text and size < num_bytes:
-                texts.append(text)
-                size += len(text.encode())
-        return texts
-    files = sorted(directory.glob("*.jsonl.gz"))
+    files = [] if directory is None else sorted(directory.glob("*.jsonl.gz"))
     for path in files:
         size = 0
         with gzip.open(path, "rt", encoding="utf-8") as lines:
@@ -221,6 +214,13 @@ def texts_of(directory: Path | None, num_bytes: int) -> list[str]:
                     size += len(text.encode())
                 if size >= num_bytes // len(files):
                     break
+    size = sum(len(text.encode()) for text in texts)
+    folders = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")]  # one may lie within the other
+    for path in sorted({path.resolve() for folder in folders for path in folder.rglob("*.py")}):
+        text = path.read_bytes().decode(errors="replace").replace("\ufffd", "?")
+        if text and size < num_bytes:
+            texts.append(text)
+            size += len(text.encode())
     return sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
 
 
