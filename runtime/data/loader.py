@@ -107,8 +107,26 @@ class Loader:
         picks. A policy that learns asks `feedback` for the losses of earlier updates, each once and in order.
         `activity` is told what is being done.
         """
-        ((batch, after),) = self._batches(position, range(step, step + 1), global_batch_size, rows, feedback, activity)
-        return batch, after
+        steps = range(step, step + 1)
+        return self.batches(position, steps, global_batch_size, rows=rows, feedback=feedback, activity=activity)[0]
+
+    def batches(
+        self,
+        position: DataPosition,
+        steps: range,
+        global_batch_size: int,
+        *,
+        rows: Rows = slice(None),
+        feedback: Callable[[int], BySource] | None = None,
+        activity: Activity | None = None,
+    ) -> list[tuple[Batch, DataPosition]]:
+        """What `batch` would give for one of `steps` after the other, drawn and read together."""
+        activity = activity or Activity()
+        plan, positions = self._plan(position, steps, global_batch_size, feedback, activity)
+        by_step = np.arange(len(plan.starts)).reshape(len(steps), global_batch_size)
+        tokens, segment_ids = self._read(plan, by_step[:, rows].reshape(-1), activity)
+        parts = (np.split(part, len(steps)) for part in (tokens, segment_ids, plan.source_index))
+        return [(Batch(*of_step), after) for *of_step, after in zip(*parts, positions, strict=True)]
 
     def plan(
         self,
@@ -144,20 +162,22 @@ class Loader:
         activity = Activity()
 
         def produce() -> Iterator[tuple[int, Batch, DataPosition]]:
-            here, ahead, most = position, steps, self._most_steps_together(global_batch_size)
+            here, ahead, is_failing = position, steps, False
             together = 1  # nobody waits for the others before the first is there
             while ahead:
+                now = ahead[:together]
                 try:
-                    made = self._batches(here, ahead[:together], global_batch_size, rows, feedback, activity)
+                    made = self.batches(here, now, global_batch_size, rows=rows, feedback=feedback, activity=activity)
                 except Exception:
                     if together == 1:
                         raise
-                    together = most = 1  # it is raised when its own step comes
+                    is_failing, together = True, 1  # it is raised when its own step comes
                     continue
-                for step, (batch, after) in zip(ahead, made, strict=False):
+                for step, (batch, after) in zip(now, made, strict=True):
                     yield step, batch, after
                     here = after
-                ahead, together = ahead[len(made) :], most
+                ahead = ahead[together:]
+                together = 1 if is_failing else self._most_steps_together(global_batch_size)
 
         # Who waits for losses that nobody will publish must be let go before the thread is waited for.
         unblock = feedback.close if feedback is not None else lambda: None
@@ -181,23 +201,6 @@ class Loader:
         if self.lag_steps or not all(order.source.is_whole for order in self._orders):
             return 1
         return max(1, ROWS_READ_TOGETHER // global_batch_size)
-
-    def _batches(
-        self,
-        position: DataPosition,
-        steps: range,
-        global_batch_size: int,
-        rows: Rows,
-        feedback: Callable[[int], BySource] | None,
-        activity: Activity | None,
-    ) -> list[tuple[Batch, DataPosition]]:
-        """For each of `steps`, which are planned and read together."""
-        activity = activity or Activity()
-        plan, positions = self._plan(position, steps, global_batch_size, feedback, activity)
-        by_step = np.arange(len(plan.starts)).reshape(len(steps), global_batch_size)
-        tokens, segment_ids = self._read(plan, by_step[:, rows].reshape(-1), activity)
-        parts = (np.split(part, len(steps)) for part in (tokens, segment_ids, plan.source_index))
-        return [(Batch(*of_step), after) for *of_step, after in zip(*parts, positions, strict=True)]
 
     def _plan(
         self,

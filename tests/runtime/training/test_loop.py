@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.data import prefetch
+from runtime.data import loader, prefetch
 from runtime.data.loader import Loader
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import read_events
@@ -156,6 +156,7 @@ class Agreement:
 def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_the_same_step(
     tmp_path, monkeypatch, asked, waiting
 ):
+    monkeypatch.setattr(loader, "ROWS_READ_TOGETHER", 1)
     monkeypatch.setattr(prefetch, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.02)
     monkeypatch.setattr(control_module, "POLL_SECONDS", 0.02)
@@ -168,11 +169,11 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
             self.__dict__.update(vars(of))
             self.host = host
 
-        def batch(self, position, step, *arguments, activity=None, **named):
-            if step == 3 and self.host in waiting:
+        def batches(self, position, steps, *arguments, activity=None, **named):
+            if steps.start == 3 and self.host in waiting:
                 waits[self.host].set()
                 activity.sleep(600)
-            return super().batch(position, step, *arguments, activity=activity, **named)
+            return super().batches(position, steps, *arguments, activity=activity, **named)
 
     made = small_run.small_loader
     monkeypatch.setattr(small_run, "small_loader", lambda folder, policy: Waiting(made(folder), int(folder.parts[-2])))
