@@ -29,6 +29,14 @@ class Resumes:
 
 
 @dataclasses.dataclass(frozen=True)
+class Follows:
+    """An earlier stop of the same trajectory is made in this plan too, and this step goes on from there."""
+
+    step: str
+    milestone: int
+
+
+@dataclasses.dataclass(frozen=True)
 class KeptParts:
     """An interrupted attempt left finished shards."""
 
@@ -120,6 +128,7 @@ Reason = (
     NeverMade
     | Continues
     | Resumes
+    | Follows
     | KeptParts
     | MilestoneMissing
     | Changed
@@ -143,6 +152,8 @@ def render(reason: Reason) -> str:
             return f"goes on from step {reason.milestone:,} to {reason.until:,}"
         case Resumes():
             return f"resumes at step {reason.milestone:,}, saved by an interrupted attempt, of {reason.until:,}"
+        case Follows():
+            return f"goes on from {reason.step} at step {reason.milestone:,}, the same trajectory"
         case KeptParts():
             return f"{reason.count:,} finished shards of an interrupted attempt are kept"
         case MilestoneMissing(field=""):

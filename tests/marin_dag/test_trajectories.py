@@ -13,7 +13,7 @@ from marin_dag.graph import Graph
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, Verdict, make_plan
-from marin_dag.reasons import BlockedBy, Continues, MilestoneMissing, Resumes
+from marin_dag.reasons import BlockedBy, Continues, Follows, MilestoneMissing, NeverMade, Resumes
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
@@ -120,6 +120,36 @@ def test_forks_of_an_unfinished_trunk_train_the_prefix_once_between_them(lab: La
     forks = [trunk.at(step=10).then(f"fork{stride}", until_step=12, stride=stride) for stride in (3, 4)]
     trained = lab.run(trunk, *forks)
     assert [trained.count(step) for step in range(20)] == [1] * 10 + [3, 3] + [1] * 8
+
+
+def test_a_plan_of_several_stops_of_one_trajectory_counts_what_a_run_trains(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=5)
+    far = trunk.then("far", until_step=20, stride=3)
+    near = far.fork("near", until_step=12)
+    rest = near.then("rest", until_step=20)
+    branch = near.then("branch", until_step=15, stride=4)
+    plan = lab.plan(far, near, rest, branch)
+    assert {planned.name: planned.cost.tokens for planned in plan.will_run} == {
+        "trunk": 50,
+        "far": 80,
+        "near": 70,
+        "branch": 30,
+    }
+    assert plan["far"].reasons == (NeverMade(), Follows("near", 12))
+    assert plan.saved.tokens == 0, "nothing of it is there yet"
+    assert len(lab.run(far, near, rest, branch)) * TOKENS_A_STEP == plan.cost.tokens
+
+
+def test_what_an_interrupted_attempt_saved_counts_once_for_all_stops_of_its_trajectory(lab: Lab) -> None:
+    far = lab.phase("far", until_step=20, publish_every=100)
+    near = far.fork("near", until_step=12)
+    lab.run(near, interrupt_at=7)
+    plan = lab.plan(far, near)
+    assert [(planned.name, planned.cost.tokens, planned.saved.tokens) for planned in plan.will_run] == [
+        ("far", 80, 0),
+        ("near", 50, 70),
+    ]
+    assert len(lab.run(far, near)) * TOKENS_A_STEP == plan.cost.tokens
 
 
 def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None:

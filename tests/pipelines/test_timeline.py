@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from marin_dag.graph import Graph
+from marin_dag.plan import make_plan
+from marin_dag.store import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.timeline import legs_in, main_line_of, phases_in, render, trained_tokens, trillions, twins_in
@@ -62,6 +65,13 @@ def test_updates_that_several_names_share_are_counted_once(steps, text):
     last = text.split("\n\n")[-1].splitlines()
     assert last[0].endswith(f" under 11 names: {sum(own.values()) - shared:,} tokens more.")
     assert last[1:] == ["spoonbill_norms is the same training as spoonbill_hypnotic."]
+
+
+@pytest.mark.parametrize("names", [None, ("jellyfish", "spoonbill_deeper")], ids=["all", "some"])
+def test_a_plan_of_nothing_done_estimates_the_tokens_that_the_timeline_sums_up(steps, tmp_path, names):
+    graph = Graph(steps.values() if names is None else [steps[name] for name in names])
+    plan = make_plan(graph, open_store(str(tmp_path / "runs")))
+    assert plan.cost.tokens == trained_tokens(steps, [name for name in graph.names if name in steps])
 
 
 def test_a_branch_that_only_goes_on_with_the_main_line_adds_what_is_beyond_it(steps):
