@@ -238,7 +238,7 @@ class _Planner:
                 return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)
         if held is not None:
-            return Verdict.RUNNING, (Running(held.holder.host, held.holder.pid, held.holder.since),)
+            return Verdict.RUNNING, (_running(step, held),)
         if step.key in self.failed_keys:
             return Verdict.FAILED, (self._failure(step),)
         if kept and step.until is not None:
@@ -331,6 +331,14 @@ class _Planner:
         if self._running is None:
             self._running = Leases(self.store).running()
         return self._running
+
+
+def _running(step: Step[Any], held: Held) -> Running:
+    holder, progress = held.holder, held.progress
+    running = Running(holder.host, holder.pid, holder.since, "" if holder.name == step.name else holder.name)
+    if progress is None:
+        return running
+    return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)
 
 
 def _wanted_milestones(graph: Graph) -> dict[str, tuple[int, ...]]:

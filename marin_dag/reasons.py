@@ -87,6 +87,16 @@ class Running:
     host: str
     pid: int
     since: str
+    name: str = ""
+    """Of the step that runs, where it is another stop of the same trajectory."""
+    done: int | None = None
+    """How far it is, as of its last heartbeat; None where it has not said."""
+    total: int | None = None
+    unit: str = ""
+    saved: int | None = None
+    """The step that another attempt would go on from, were this one to end now."""
+    parts: int = 0
+    """Its finished shards."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +179,7 @@ def render(reason: Reason) -> str:
         case Accepted():
             return f"other code, accepted by {reason.author}: {reason.because}"
         case Running():
-            return f"running on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+            return _running(reason)
         case Failed():
             tries = "" if reason.attempts == 1 else f"{reason.attempts} attempts; "
             # The first line says what failed; those after it say how often, where, and what to do.
@@ -182,6 +192,18 @@ def render(reason: Reason) -> str:
             return f"the same as {reason.step}"
         case Forced():
             return "forced: runs again, and must give the same output"
+
+
+def _running(reason: Running) -> str:
+    name = f"as {reason.name} " if reason.name else ""
+    said = [f"running {name}on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"]
+    if reason.done is not None:
+        said.append(f"at {reason.done:,} of {reason.total:,} {reason.unit}".rstrip())
+    if reason.saved is not None:
+        said.append(f"saved at step {reason.saved:,}")
+    if reason.parts:
+        said.append(f"{reason.parts:,} shards finished")
+    return ", ".join(said)
 
 
 def render_changed(steps: tuple[str, ...], difference: Difference) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from marin_dag.estimate import cost_from, whole_cost
 from marin_dag.lease import LEASES
-from marin_dag.reasons import Continues, Follows, Forced, KeptParts, NeverMade, Reason, Resumes
+from marin_dag.reasons import Continues, Follows, Forced, KeptParts, NeverMade, Reason, Resumes, Running
 from marin_dag.shards import num_kept
 from marin_dag.store import Store
 
@@ -64,15 +64,21 @@ def _is_forced(planned: "PlannedStep") -> bool:
 
 
 def _reached(planned: "PlannedStep", reached: int, kept: Sequence[str]) -> tuple[int, tuple[Reason, ...]]:
-    """How far the trajectory is, with what an interrupted attempt saved of it, and the reasons that say so."""
+    """How far the trajectory is, with what an attempt saved of it, and the reasons that say so."""
     step, reasons = planned.step, planned.reasons
+    saved: int | None = None
     if step.until is not None and step.kind.resumes_at is not None:
-        saved_at = [at for at in step.kind.resumes_at(kept) if reached < at <= step.until]
-        if saved_at:
-            reached = max(saved_at)
-            others = tuple(reason for reason in reasons if not isinstance(reason, NeverMade | Continues))
-            reasons = (*others, Resumes(reached, step.until))
+        saved = max((at for at in step.kind.resumes_at(kept) if reached < at <= step.until), default=None)
     parts = num_kept(kept)
+    running = next((reason for reason in reasons if isinstance(reason, Running)), None)
+    if running is not None:  # what lies there is of an attempt that is at work, and not of an interrupted one
+        reached = saved or reached
+        told = dataclasses.replace(running, saved=reached or None, parts=parts)
+        return reached, tuple(told if reason is running else reason for reason in reasons)
+    if saved is not None and step.until is not None:
+        reached = saved
+        others = tuple(reason for reason in reasons if not isinstance(reason, NeverMade | Continues))
+        reasons = (*others, Resumes(saved, step.until))
     return reached, (*reasons, KeptParts(parts)) if parts else reasons
 
 
