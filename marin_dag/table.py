@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from marin_dag.cost import Cost
 from marin_dag.plan import Plan, PlannedStep, Verdict
+from marin_dag.quantities import in_bytes, in_short
 from marin_dag.reasons import render, render_changed
 
 GROUP_FROM = 3
@@ -103,17 +104,17 @@ def _totals(plan: Plan) -> Iterator[str]:
     yield f"{len(selected)} steps{others}: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run."
     cost = plan.cost
     parts = [
-        (cost.tokens, f"{_scaled(cost.tokens)} tokens"),
+        (cost.tokens, f"{in_short(cost.tokens)} tokens"),
         (cost.flops, f"{cost.flops:.2e} FLOPs"),
         (cost.chip_hours, f"{cost.chip_hours:,.0f} chip-hours"),
-        (cost.bytes_read, f"{_bytes(cost.bytes_read)} read"),
-        (cost.bytes_written, f"{_bytes(cost.bytes_written)} written"),
+        (cost.bytes_read, f"{in_bytes(cost.bytes_read)} read"),
+        (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written"),
         (cost.seconds, f"{_time(cost.seconds)} of work{_coverage(plan)}, by past attempts"),
     ]
     if any(value for value, _ in parts):
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
     if plan.saved.tokens:
-        yield f"Not done again: {_scaled(plan.saved.tokens)} tokens of trajectories that go on from where they are."
+        yield f"Not done again: {in_short(plan.saved.tokens)} tokens of trajectories that go on from where they are."
 
 
 def _coverage(plan: Plan) -> str:
@@ -134,13 +135,8 @@ def _opaque(plan: Plan) -> Iterator[str]:
 def _cost(cost: Cost) -> str:
     """Tokens where there are any: FLOPs beside them say the same once more, and the totals have both."""
     if cost.tokens:
-        return f"{_scaled(cost.tokens)} tok"
+        return f"{in_short(cost.tokens)} tok"
     return f"{cost.flops:.1e} FLOPs" if cost.flops else ""
-
-
-def _bytes(value: float) -> str:
-    text = _scaled(value)
-    return f"{text}B" if " " in text else f"{text} B"
 
 
 def _time(seconds: float) -> str:
@@ -148,11 +144,3 @@ def _time(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _scaled(value: float) -> str:
-    for unit in ("", "k", "M", "G", "T", "P"):
-        if abs(value) < 1000 or unit == "P":
-            return f"{value:.4g} {unit}".rstrip() if unit else f"{value:.0f}"
-        value /= 1000
-    raise AssertionError
