@@ -79,6 +79,8 @@ DEFAULT = Command(
     plan_and_run,
     options=("--dry-run", "--set", "--json", "--every-step", "--detach", *SELECTION),
 )
+MAX_OWNERS = 4
+"""Commands that take an option, of those named to whoever gave it to another."""
 EXIT_CODES = """\
 exit codes: 0 all is done (or, with --dry-run, nothing would run), 1 something is wrong,
 2 (--dry-run) something would run, 130 interrupted
@@ -190,8 +192,15 @@ def _refuse_foreign(command: Command, given: Iterable[str], takes: Mapping[str, 
     taken = takes["" if command is DEFAULT else command.name]
     for option in (text.partition("=")[0] for text in given):
         if option not in taken:
-            owners = ", ".join(f"`{other}`" if other else "a run" for other in takes if option in takes[other])
-            raise UserError(f"{option}: {of} does not take it; it is an option of {owners}. Leave it out.")
+            if option in command.advice:
+                raise UserError(f"{option}: {of} does not take it; {command.advice[option]}.")
+            owners = [f"`{other}`" if other else "a run" for other in takes if option in takes[other]]
+            raise UserError(f"{option}: {of} does not take it; it is an option of {_first(owners)}. Leave it out.")
+
+
+def _first(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_OWNERS])
+    return shown if len(names) <= MAX_OWNERS else f"{shown} and {len(names) - MAX_OWNERS} more commands"
 
 
 def _parser(

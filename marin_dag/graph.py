@@ -54,7 +54,9 @@ class Graph:
         """Names that match a glob, which `option` gave."""
         found = tuple(fnmatch.filter(self._named, pattern))
         if not found:
-            raise GraphError(f"{option} {pattern!r} matches no step.{nearest(pattern, self._named)}")
+            within = fnmatch.filter(self._named, f"*{pattern}*")
+            said = f" {f'*{pattern}*'!r} matches {len(within)}." if within else nearest(pattern, self._named)
+            raise GraphError(f"{option} {pattern!r} matches no step.{said}")
         return found
 
     def ancestors(self, name: str) -> frozenset[str]:

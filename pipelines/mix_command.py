@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from marin_dag.changes import nearest
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.quantities import in_short
 from marin_dag.records import Records
@@ -45,7 +45,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         return NOTHING_WOULD_RUN
 
     said = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--dry-run", "--set"))
+    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",), ONLY_LOOKS)
 
 
 def _add_arguments(parser: Any) -> None:

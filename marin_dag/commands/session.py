@@ -116,11 +116,6 @@ class Session:
         gc.freeze()  # it stays until the command ends; to look through it once more then took a third of a second
         return plan
 
-    def refuse_a_dry_run(self, command: str, instead: str) -> None:
-        """For a command that does nothing but write."""
-        if self.parsed.dry_run:
-            raise UserError(f"{command}: it writes, and --dry-run writes nothing; leave --dry-run out ({instead}).")
-
     def line(self, *words: str, without: Sequence[str] = ()) -> str:
         """A line to paste: the pipeline, then `words`, then the options of this call that the line's command takes, but
         for those named."""
@@ -147,6 +142,9 @@ def options_of(arguments: Sequence[str], flags: frozenset[str]) -> Iterator[list
 # Options of several commands. Where things are and run is every command's, and so are the pipeline's own options.
 SELECTION = ("--only", "--until", "--from", "--force")
 EVERYWHERE = frozenset({"--prefix", "--backend", "--traceback"})
+NO_ADVICE: Mapping[str, str] = {}
+ONLY_LOOKS: Mapping[str, str] = {"--dry-run": "it only looks, and starts and writes nothing; leave --dry-run out"}
+"""The advice of every command that writes nothing."""
 
 
 class Command(NamedTuple):
@@ -165,6 +163,8 @@ class Command(NamedTuple):
     """Declares options that no other command has; the help names the command in parentheses."""
     options: tuple[str, ...] = ()
     """The options that it takes besides those it declares and those of every command."""
+    advice: Mapping[str, str] = NO_ADVICE
+    """To an option that it does not take and that a person may well try, what to do instead."""
 
     def check(self, names: Sequence[str]) -> None:
         """Refuses too few or too many names."""

@@ -217,7 +217,14 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["--force", "phoenix", "--until", "kestrel"], "--force phoenix: --until kestrel leaves it out"),
         (["--dry-run", "--because", "x"], "--because: a run does not take it; it is an option of `accept`, `pin`."),
         (["why", "phoenix", "--yes"], "--yes: `why` does not take it; it is an option of `gc`. Leave it out."),
-        (["gc", "--only=phoenix"], "--only: `gc` does not take it; it is an option of a run, `plan`, `why`"),
+        (["gc", "--only=phoenix"], "--only: `gc` does not take it; it is an option of a run, `plan`, `why`, `ls`."),
+        (["gc", "--dry-run"], "--dry-run: `gc` does not take it; without --yes it only shows what would go; leave"),
+        (["bump", "phoenix", "--dry-run"], "without --write it only shows what to edit; leave --dry-run out."),
+        (["adopt", "x", "--dry-run"], "--dry-run: `adopt` does not take it; it is an option of a run, `plan`. Leave"),
+        (["adopt", "x", "--json"], "it is an option of a run, `plan`, `show`, `ls`. Leave it out."),
+        (["drop", "x", "--set", "a.b=1"], "it is an option of a run, `fork`, `plan`, `why` and "),
+        (["ls", "kest"], "ls 'kest' matches no step. '*kest*' matches 1."),
+        (["ls", "pheonix"], "ls 'pheonix' matches no step. Did you mean 'phoenix'?"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_1(run: Toy, arguments: list[str], message: str) -> None:
@@ -225,6 +232,13 @@ def test_a_mistake_is_one_message_and_exit_code_1(run: Toy, arguments: list[str]
     assert code == 1
     assert message in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", ["ls", "why phoenix", "diff phoenix", "show phoenix", "log phoenix"])
+def test_what_only_looks_says_so_to_whoever_asks_for_a_dry_run(run: Toy, command: str) -> None:
+    code, said = run(*command.split(), "--dry-run")
+    advice = "it only looks, and starts and writes nothing; leave --dry-run out."
+    assert (code, said) == (1, f"toy: --dry-run: `{command.split()[0]}` does not take it; {advice}\n")
 
 
 def test_a_fork_that_cannot_be_made_sends_nobody_to_drop_it(run: Toy) -> None:
