@@ -53,6 +53,19 @@ def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) ->
     assert not run.prefix.exists()
 
 
+def test_a_plan_says_in_full_which_prefix_it_speaks_of(
+    run: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"\n\noutputs in {run.prefix}, where nothing is made yet\nrun it     python" in run("--dry-run")[1]
+    assert run("--until", "count")[0] == 0
+    assert f"\n\noutputs in {run.prefix}\nrun it     python" in run("plan")[1]
+    assert f"\n\noutputs in {run.prefix}\n" in run("plan", "--until", "count")[1], "where nothing would run"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(toy.build, name="toy", argv=["--dry-run"]) == 2
+    assert f"outputs in {tmp_path / 'elsewhere' / 'runs'}, where nothing is made yet\n" in capsys.readouterr().out
+
+
 def test_the_second_run_does_nothing_and_says_so(run: Toy) -> None:
     assert run()[0] == 0
     code, said = run()
