@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from marin_dag.assignments import parse_assignment, said_twice
 from marin_dag.collection import collection_paused
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
-from marin_dag.graph import Graph, Selection, parse_assignment
+from marin_dag.graph import Graph, Selection
 from marin_dag.plan import Plan, make_plan
 from marin_dag.records import Records
 from marin_dag.step import Step
@@ -96,7 +97,7 @@ class Session:
         for text in self.parsed.set:
             step, field, value = parse_assignment(text, graph)
             if said.setdefault((step, field), value) != value:
-                raise UserError(f"--set {step}.{field}: it is said to be {said[step, field]} and {value}; say it once.")
+                raise said_twice(f"{step}.{field}", said[step, field], value)
             graph = graph.override(step, field, value)
         return graph
 

@@ -236,6 +236,13 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["adopt", "x", "--dry-run"], "--dry-run: `adopt` does not take it; it is an option of a run, `plan`. Leave"),
         (["adopt", "x", "--json"], "it is an option of a run, `plan`, `show`, `ls`. Leave it out."),
         (["drop", "x", "--set", "a.b=1"], "it is an option of a run, `fork`, `plan`, `why` and "),
+        (["whi", "phoenix"], "toy: there is no command 'whi'. Did you mean 'why'? `python"),
+        (
+            ["--dry-run", "--set", "phoenix.z_loss", "1"],
+            "--set phoenix.z_loss 1: write field and value as one word:",
+        ),
+        (["--set", "phoenix", "z_loss=1"], "write field and value as one word: --set phoenix.z_loss=1."),
+        (["why", "phoenix", "--set", "phoenix.z_loss", "1"], "as one word: --set phoenix.z_loss=1."),
         (["ls", "kest"], "ls 'kest' matches no step. '*kest*' matches 1."),
         (["ls", "pheonix"], "ls 'pheonix' matches no step. Did you mean 'phoenix'?"),
     ],
@@ -289,7 +296,6 @@ def test_a_config_that_is_not_selected_may_be_one_that_cannot_work(run: Toy) -> 
         (["--prefx", "runs2", "--dry-run"], "there is no option --prefx. Did you mean '--prefix'?"),
         (["why", "phoenix", "--untill=count"], "there is no option --untill. Did you mean '--until'?"),
         (["-q"], "there is no option -q."),
-        (["whi", "phoenix"], "argument COMMAND: invalid choice: 'whi'"),
         (["--dry-run", "--until"], "argument --until: expected one argument"),
     ],
 )
