@@ -1,10 +1,13 @@
 """Reasons: why a step has its verdict, as typed values with one renderer."""
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 from marin_dag.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 
 MAX_NAMES = 3
+MAX_CHANGES = 6
+"""Differences of one step that are worth a line each; with more it is hardly the same step any more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +156,25 @@ Reason = (
 )
 
 
+def are_counted(reasons: Iterable[Reason]) -> bool:
+    """Whether so much has changed that `render_all` counts the differences instead of naming each."""
+    return sum(isinstance(reason, Changed) for reason in reasons) > MAX_CHANGES
+
+
+def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
+    """Lines for the reasons of one step: one each, but for a mass of changes a count and where they are."""
+    reasons = tuple(reasons)
+    if not are_counted(reasons):
+        return tuple(render(reason) for reason in reasons)
+    changed = [reason for reason in reasons if isinstance(reason, Changed)]
+    fields = dict.fromkeys(_what(reason.difference) for reason in changed if reason.is_here)
+    above = dict.fromkeys(step for reason in changed if not reason.is_here for step in reason.steps)
+    where = [_listed(list(fields))] if fields else []
+    where += [f"in {_listed(list(above))}"] if above else []
+    others = tuple(render(reason) for reason in reasons if not isinstance(reason, Changed))
+    return (f"{len(changed)} differences: {'; '.join(where)}", *others)
+
+
 def render(reason: Reason) -> str:
     """One line for one reason."""
     match reason:
@@ -206,6 +228,12 @@ def _running(reason: Running) -> str:
     return ", ".join(said)
 
 
+def render_many(steps: tuple[str, ...], differences: Sequence[Difference]) -> str:
+    """One line for many differences that were made at the same steps."""
+    fields = dict.fromkeys(_what(difference) for difference in differences)
+    return f"{_listed(list(steps))}: {len(differences)} differences: {_listed(list(fields))}"
+
+
 def render_changed(steps: tuple[str, ...], difference: Difference) -> str:
     """One line for one difference and where it was made."""
     if len(steps) == 1:
@@ -229,6 +257,17 @@ def render_difference(difference: Difference) -> str:
             parts = [("changed", difference.changed), ("new", difference.added), ("gone", difference.removed)]
             said = [f"{what} {_listed([_leaf(name) for name in names])}" for what, names in parts if names]
             return "code " + ("; ".join(said) or "that could not be read")
+
+
+def _what(difference: Difference) -> str:
+    """The field of the step at which a difference lies, or "code" and the like."""
+    match difference:
+        case FieldChanged() | InputChanged():
+            return difference.field.partition(".")[0]
+        case DeclarationChanged():
+            return difference.what
+        case CodeChanged():
+            return "code"
 
 
 def short_key(key: str) -> str:
