@@ -64,7 +64,7 @@ def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any],
             return leaf(hint)
         except RefusedValueError as error:
             there = ", ".join(f"{owner}.{whole}.{name}" for name in _fields_there(value))
-            cure = f"\nOr set one field of what is there: {there}" if there else ""
+            cure = f"\nOr set one field of what is there: {there}" if there else said_now(value)
             raise ChangeError(f"{owner}.{whole}: {error}{cure}") from None
     key, rest = path[0], path[1:]
     where = f"{owner}.{whole}"
@@ -75,7 +75,7 @@ def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any],
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         if key not in fields:
-            raise _unknown(where, type(value).__qualname__, key, fields)
+            raise _unknown(where, type(value).__qualname__, key, fields, _paths_to(value, key))
         new = {name: getattr(value, name) for name in fields}
         new[key] = changed(new[key], _annotation(type(value), key))
         return _rebuilt(where, lambda: type(value)(**new))
@@ -97,6 +97,11 @@ def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any],
         item = changed(value[index], _argument(hint, type(value), index))
         return type(value)([*value[:index], item, *value[index + 1 :]])
     raise ChangeError(f"{where}: {value!r} has no field {key!r}; set the whole value instead.")
+
+
+def said_now(value: Any) -> str:
+    """ " It is 0.1 now." with a leading space, of a value that is short enough to say."""
+    return f" It is {value!r} now." if isinstance(value, int | float | str | None) else ""
 
 
 def _fields_there(value: Any) -> list[str]:
@@ -140,7 +145,19 @@ def _argument(hint: Any, container: type, index: int) -> Any:
     return Any
 
 
-def _unknown(where: str, owner: str, key: str, known: Iterable[str]) -> ChangeError:
+def _unknown(where: str, owner: str, key: str, known: Iterable[str], deeper: Iterable[str] = ()) -> ChangeError:
     names = sorted(known)
     listed = ", ".join(names) if names else "none"
-    return ChangeError(f"{where}: {owner} has no field {key!r}.{nearest(key, names)} Fields: {listed}.")
+    found = " or ".join(repr(path) for path in deeper)
+    meant = f" Did you mean {found}?" if found else nearest(key, names)
+    return ChangeError(f"{where}: {owner} has no field {key!r}.{meant} Fields: {listed}.")
+
+
+def _paths_to(value: Any, field: str) -> list[str]:
+    """Dotted fields of `value` that end in `field`, one step down: what the field of a field is often taken for."""
+    found = []
+    for name in _fields_there(value):
+        item = getattr(value, name)
+        if field in (item if isinstance(item, dict) else _fields_there(item)):
+            found.append(f"{name}.{field}")
+    return found

@@ -13,6 +13,7 @@ from typing import TextIO, cast
 
 from pydantic import ValidationError
 
+from marin_dag.changes import nearest
 from marin_dag.commands import (
     accept,
     adopt,
@@ -79,6 +80,8 @@ DEFAULT = Command(
     plan_and_run,
     options=("--dry-run", "--set", "--json", "--every-step", "--detach", *SELECTION),
 )
+MAX_OWNERS = 4
+"""Commands that take an option, of those named to whoever gave it to another."""
 EXIT_CODES = """\
 exit codes: 0 all is done (or, with --dry-run, nothing would run), 1 something is wrong,
 2 (--dry-run) something would run, 130 interrupted
@@ -121,10 +124,15 @@ def main(
     parser, takes = _parser(name, known, add_arguments)
     parser.refuse_unknown_options(arguments)
     parsed = parser.parse_intermixed_args(arguments)
-    command = known.get(parsed.command, DEFAULT)
+    command = DEFAULT if parsed.command is None else known.get(parsed.command)
     flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
 
     def carry_out() -> int:
+        if command is None:
+            unknown = f"there is no command {parsed.command!r}.{nearest(parsed.command, known)}"
+            raise UserError(f"{_torn(parsed.set, parsed.command) or unknown} `{program()} --help` lists the commands.")
+        if len(parsed.names) > command.max_names and (torn := _torn(parsed.set, parsed.names[command.max_names])):
+            raise UserError(torn)
         command.check(parsed.names)
         _refuse_foreign(command, (option[0] for option in options_of(arguments, flags)), takes)
         session = Session(
@@ -184,14 +192,30 @@ def _message(error: Exception) -> str:
     return str(error)
 
 
+def _torn(settings: Iterable[str], word: str) -> str:
+    """That a --set has no value, where `word`, for which there is no place, may be what was torn off it."""
+    for text in settings:
+        if "=" not in text:
+            whole = f"{text}.{word}" if "=" in word else f"{text}={word}"
+            return f"--set {text} {word}: write field and value as one word: --set {whole}."
+    return ""
+
+
 def _refuse_foreign(command: Command, given: Iterable[str], takes: Mapping[str, frozenset[str]]) -> None:
     """What a command does not take would be ignored, and somebody believes that it was heard."""
     of = "a run" if command is DEFAULT else f"`{command.name}`"
     taken = takes["" if command is DEFAULT else command.name]
     for option in (text.partition("=")[0] for text in given):
         if option not in taken:
-            owners = ", ".join(f"`{other}`" if other else "a run" for other in takes if option in takes[other])
-            raise UserError(f"{option}: {of} does not take it; it is an option of {owners}. Leave it out.")
+            if option in command.advice:
+                raise UserError(f"{option}: {of} does not take it; {command.advice[option]}.")
+            owners = [f"`{other}`" if other else "a run" for other in takes if option in takes[other]]
+            raise UserError(f"{option}: {of} does not take it; it is an option of {_first(owners)}. Leave it out.")
+
+
+def _first(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_OWNERS])
+    return shown if len(names) <= MAX_OWNERS else f"{shown} and {len(names) - MAX_OWNERS} more commands"
 
 
 def _parser(
@@ -205,7 +229,7 @@ def _parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("command", nargs="?", choices=known, metavar="COMMAND", help=", ".join(known))
+    parser.add_argument("command", nargs="?", metavar="COMMAND", help=", ".join(known))
     parser.add_argument("names", nargs="*", metavar="STEP", help="what COMMAND is about")
     parser.add_argument("--dry-run", action="store_true", help="print the plan; start nothing, write nothing")
     parser.add_argument("--json", action="store_true", help="(--dry-run, plan, show, ls) print JSON")

@@ -55,9 +55,11 @@ Difference = FieldChanged | InputChanged | CodeChanged | DeclarationChanged
 
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> tuple[Difference, ...]:
-    """What makes `new` another identity than `old`, config first; of two schemas, that they are two."""
+    """What makes `new` another identity than `old`, config first; of two schemas or two kinds, that they are two."""
     if old["schema"] != new["schema"]:
         return (DeclarationChanged("identity schema", str(old["schema"]), str(new["schema"])),)
+    if old["kind"] != new["kind"]:
+        return (DeclarationChanged("kind", old["kind"], new["kind"]),)
     return (
         *_declarations(old, new),
         *_values(old["config"], new["config"], ""),
@@ -85,8 +87,6 @@ def _code_counts(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _declarations(old: dict[str, Any], new: dict[str, Any]) -> Iterator[DeclarationChanged]:
-    if old["kind"] != new["kind"]:
-        yield DeclarationChanged("kind", old["kind"], new["kind"])
     for what in ("policy", "version"):
         if old["code"][what] != new["code"][what] and (what == "policy" or not _code_counts(old, new)):
             yield DeclarationChanged(what, str(old["code"][what]), str(new["code"][what]))
@@ -114,7 +114,8 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
     else:
         before, after = shown(old), shown(new)
         # What tells the two apart is never noise.
-        yield FieldChanged(path, before, after) if before != after else FieldChanged(path, repr(old), repr(new))
+        texts = (before, after) if before != after else (repr(old), repr(new))
+        yield FieldChanged(path or "config", *texts)
 
 
 def _mappings(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[Difference]:

@@ -6,7 +6,7 @@ from marin_dag.diff import CodeChanged, shown
 from marin_dag.graph import Graph
 from marin_dag.identity import canonical
 from marin_dag.plan import Plan, PlannedStep, Verdict
-from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, render, short_key
+from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, Running, render, short_key
 from marin_dag.records import Records
 from marin_dag.source_archive import SourceDiffs
 from marin_dag.step import Milestone, Step
@@ -85,6 +85,9 @@ def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> It
             yield f"attempt {reason.attempt} failed ({reason.attempts} so far):"
             yield from (f"  {line}" for line in reason.error.strip().splitlines())
             yield f"  log: {reason.log_path}"
+        case Running():
+            yield render(reason)
+            yield f"  log {reason.name or name} prints what it has said so far"
         case BlockedBy():
             for blocker, verdict in reason.steps:
                 yield f"needs {' <- '.join(_path(graph, name, blocker))}, which is {verdict}"

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
@@ -71,7 +72,7 @@ class Forks:
 
     def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
         """Keeps a fork, after making sure that it can be built."""
-        changes = dict(_assignment(text) for text in assignments)
+        changes = parse_fork_settings(assignments, graph, base=base, name=name)
         if name in graph:
             is_fork = any(fork.name == name for fork in self.all())
             cure = f"choose another, or `drop {name}` first" if is_fork else "choose another"
@@ -200,10 +201,3 @@ def followers(graph: Graph, fork: Step[Any], follow: Follow) -> list[Step[Any]]:
             follower.declared = None  # in no source file
             found.append(follower)
     return found
-
-
-def _assignment(text: str) -> tuple[str, str]:
-    field, equals, value = text.partition("=")
-    if not equals or not field:
-        raise ForkError(f"--set {text!r}: a fork's settings are FIELD=VALUE, such as --set z_loss=1e-4.")
-    return field, value

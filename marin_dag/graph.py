@@ -54,7 +54,9 @@ class Graph:
         """Names that match a glob, which `option` gave."""
         found = tuple(fnmatch.filter(self._named, pattern))
         if not found:
-            raise GraphError(f"{option} {pattern!r} matches no step.{nearest(pattern, self._named)}")
+            within = fnmatch.filter(self._named, f"*{pattern}*")
+            said = f" {f'*{pattern}*'!r} matches {len(within)}." if within else nearest(pattern, self._named)
+            raise GraphError(f"{option} {pattern!r} matches no step.{said}")
         return found
 
     def ancestors(self, name: str) -> frozenset[str]:
@@ -122,12 +124,14 @@ class _Rederivation:
         changes = {field: self._renewed(value) for field, value in step.changes.items()}
         base = self._renewed(step.base)
         assert base is not None
+        before = base.step if isinstance(base, Milestone) else base
         try:
             new = base.fork(step.name, **changes) if step.derivation == "fork" else base.then(step.name, **changes)
         except ChangeError as error:
             raise ChangeError(
-                f"{error} ({step.name} is derived from {step.base!r}, which {self._target.name}.{self._field}="
-                f"{self._text} changed: set the whole field, or change both)"
+                f"{error}\n{step.name} is {before.name} with its own {', '.join(step.changes)}, for which "
+                f"{self._target.name}.{self._field}={self._text} leaves no place: set the whole field of "
+                f"{step.name} too, or of neither."
             ) from None
         return _like(new, replace_inputs(new.config, self._replaced), new.changes, like=step)
 
@@ -249,16 +253,3 @@ class Selection:
         if not selected:
             raise GraphError(f"{said}: no step is selected by all of these; leave one of them out.")
         return selected
-
-
-def parse_assignment(text: str, graph: Graph) -> tuple[str, str, str]:
-    """Splits STEP.FIELD=VALUE; a step's name may hold dots itself, so the longest name that fits is meant."""
-    left, equals, value = text.partition("=")
-    if not equals or "." not in left:
-        raise GraphError(f"--set {text!r}: write STEP.FIELD=VALUE, such as --set {graph.names[-1]}.field=1.")
-    fitting = [name for name in graph.names if left.startswith(f"{name}.")]
-    if not fitting:
-        name = left.partition(".")[0]
-        raise GraphError(f"--set {text!r}: there is no step {name!r}.{nearest(name, graph.names)}")
-    name = max(fitting, key=len)
-    return name, left[len(name) + 1 :], value

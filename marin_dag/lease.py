@@ -14,12 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from marin_dag.epoch import BEAT, CLAIM, LEASES, EpochState, carry_out, epoch_path, is_seal, parts, seal, states
 from marin_dag.provenance import now
 from marin_dag.records import decide
 from marin_dag.store import Store
+from marin_dag.task import Progress
 from marin_dag.transient import is_transient
 
 HEARTBEAT_SECONDS = 10.0
@@ -45,12 +46,21 @@ class Holder(BaseModel, frozen=True, extra="forbid"):
     """Keys of the records that the step reads: they stay as long as it runs."""
 
 
+class Beat(BaseModel, frozen=True, extra="forbid"):
+    """What a heartbeat says. No two of one lease are equal."""
+
+    number: int
+    progress: Progress | None
+
+
 class Held(NamedTuple):
     """Somebody else's lease, alive as far as can be told."""
 
     holder: Holder
     epoch: int
     updated: float
+    progress: Progress | None = None
+    """As of its last heartbeat; None where the step has told none by then, or nobody asked."""
 
 
 class Lease:
@@ -60,6 +70,8 @@ class Lease:
         self.digest = digest
         self.epoch = epoch
         self.is_lost = False
+        self.progress: Progress | None = None
+        """How far the step is; the next heartbeat tells it to those who look on."""
         self._leases = leases
         self._on_lost = on_lost
         self._num_beats = 0
@@ -73,7 +85,8 @@ class Lease:
         begun = self._leases.clock()
         try:
             self._num_beats += 1
-            self._leases.store.write(epoch_path(self.digest, self.epoch, BEAT), str(self._num_beats).encode())
+            beat = Beat(number=self._num_beats, progress=self.progress).model_dump_json().encode()
+            self._leases.store.write(epoch_path(self.digest, self.epoch, BEAT), beat)
             state = self._leases.state(self.digest)
             taken = state is None or state.number > self.epoch or state.is_sealed
         except Exception as error:  # whatever it is, the lease may be lost, and the holder is told
@@ -138,14 +151,14 @@ class Leases:
             self._thread.start()
 
     def running(self) -> dict[str, Held]:
-        """Digests whose lease looks alive, by one listing and one read each; for a plan."""
+        """Digests whose lease looks alive, by one listing and two reads each; for a plan."""
         found = {}
         for digest, state in states(self.store.list(LEASES)).items():
             if state.is_sealed or time.time() - state.updated > STALE_SECONDS:
                 continue
             holder = self._holder(digest, state.number)
             if not _is_gone(holder):
-                found[digest] = Held(holder, state.number, state.updated)
+                found[digest] = Held(holder, state.number, state.updated, self._progress(digest, state.number))
         return found
 
     def unsealed(self, within_seconds: float) -> dict[str, Holder]:
@@ -192,6 +205,12 @@ class Leases:
             return Holder.model_validate_json(self.store.read(epoch_path(digest, epoch, CLAIM)))
         except FileNotFoundError:  # released between the listing and this read
             return Holder(name="", host="", pid=0, process="", since=now())
+
+    def _progress(self, digest: str, epoch: int) -> Progress | None:
+        try:
+            return Beat.model_validate_json(self.store.read(epoch_path(digest, epoch, BEAT))).progress
+        except (FileNotFoundError, ValidationError):  # none yet, or that of a driver which told a number alone
+            return None
 
     def _alive(self, digest: str, state: EpochState) -> Held | None:
         if time.time() - state.updated > STALE_SECONDS + CLOCK_SKEW_SECONDS:

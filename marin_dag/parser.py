@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -17,8 +16,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong with the arguments, and exits."""
-        self.print_usage(sys.stderr)
-        self.exit(FAILED, f"{self.prog}: error: {message}\n")
+        self.exit(FAILED, f"{self.prog}: error: {message}\n`{self.prog} --help` lists commands and options.\n")
 
     def refuse_unknown_options(self, arguments: Sequence[str]) -> None:
         """Names the first that is not known; argparse would take its value for the command and find fault with that."""

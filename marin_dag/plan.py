@@ -13,9 +13,9 @@ from marin_dag.collection import collection_paused
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
 from marin_dag.errors import RefusedConfigError, UserError
-from marin_dag.estimate import cost_from, whole_cost, with_seconds
+from marin_dag.estimate import with_seconds
 from marin_dag.graph import Graph, Selection
-from marin_dag.lease import LEASES, Held, Leases
+from marin_dag.lease import Held, Leases
 from marin_dag.reasons import (
     Accepted,
     BlockedBy,
@@ -24,17 +24,15 @@ from marin_dag.reasons import (
     Drifted,
     Failed,
     Forced,
-    KeptParts,
     MilestoneMissing,
     NeverMade,
     NotSelected,
     Reason,
-    Resumes,
     Running,
     SameAs,
 )
 from marin_dag.records import Records
-from marin_dag.shards import num_kept
+from marin_dag.remainder import with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
@@ -73,9 +71,9 @@ class PlannedStep:
     is_selected: bool
     wanted_milestones: tuple[int, ...]
     """Milestones of its trajectory, short of its own stop, that other steps of the graph read."""
-    cost: Cost
+    cost: Cost = dataclasses.field(default_factory=Cost)
     """Of what is left to do."""
-    saved: Cost
+    saved: Cost = dataclasses.field(default_factory=Cost)
     """Of what is there already and not done again: an earlier milestone, or the state of an interrupted attempt."""
     compared: Compared | None = None
     """Of a stale step: the output that its reasons speak of."""
@@ -193,7 +191,6 @@ class _Planner:
         self.compared: dict[str, Compared] = {}
         self._siblings: Siblings | None = None
         self._failed_keys: frozenset[str] | None = None
-        self._attempted: frozenset[str] | None = None
         self._running: Mapping[str, Held] | None = None
         self._kept: dict[str, list[int]] = {}
         for key in self.committed:
@@ -204,7 +201,7 @@ class _Planner:
     def plan(self) -> Plan:
         for step in self.graph.steps:
             self.planned[step.name] = self._planned(step)
-        steps = tuple(self.planned.values())
+        steps = with_remainders(self.planned.values(), self.store, self._kept)
         return Plan(self.graph, with_seconds(steps, self.records, self.committed))
 
     def _planned(self, step: Step[Any]) -> PlannedStep:
@@ -223,35 +220,9 @@ class _Planner:
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
         elif not is_selected and verdict is not Verdict.DONE:
             reasons = (NotSelected(), *reasons)
-        cost, saved, reasons = self._left(step, reasons) if will_run else (Cost(), Cost(), reasons)
         wanted = self.wanted.get(step.name, ())
         compared = self.compared.get(step.name)
-        return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, cost, saved, compared)
-
-    def _left(self, step: Step[Any], reasons: tuple[Reason, ...]) -> tuple[Cost, Cost, tuple[Reason, ...]]:
-        """Cost of what is left to do, of what is not done again, and the reasons with what an attempt left behind."""
-        whole = whole_cost(step)
-        reached = max((reason.milestone for reason in reasons if isinstance(reason, Continues)), default=None)
-        kept = self._work(step.digest)
-        if step.until is not None and step.kind.resumes_at is not None:
-            saved_at = [at for at in step.kind.resumes_at(kept) if (reached or 0) < at <= step.until]
-            if saved_at:
-                reached = max(saved_at)
-                others = tuple(reason for reason in reasons if not isinstance(reason, NeverMade | Continues))
-                reasons = (*others, Resumes(reached, step.until))
-        parts = num_kept(kept)
-        if parts:
-            reasons = (*reasons, KeptParts(parts))
-        if reached is None:
-            return whole, Cost(), reasons
-        left = cost_from(step, reached)
-        return left, whole - left, reasons
-
-    def _work(self, digest: str) -> list[str]:
-        """Files that interrupted attempts left for the next, relative to the work folder."""
-        if digest not in self.attempted:
-            return []
-        return [entry.path.removeprefix(f"work/{digest}/") for entry in self.store.list("work", f"{digest}/")]
+        return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, compared=compared)
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
@@ -267,7 +238,7 @@ class _Planner:
                 return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)
         if held is not None:
-            return Verdict.RUNNING, (Running(held.holder.host, held.holder.pid, held.holder.since),)
+            return Verdict.RUNNING, (_running(step, held),)
         if step.key in self.failed_keys:
             return Verdict.FAILED, (self._failure(step),)
         if kept and step.until is not None:
@@ -356,17 +327,18 @@ class _Planner:
         return self._failed_keys
 
     @property
-    def attempted(self) -> frozenset[str]:
-        """Digests that somebody has ever worked on."""
-        if self._attempted is None:
-            self._attempted = frozenset(entry.path.split("/")[1] for entry in self.store.list(LEASES))
-        return self._attempted
-
-    @property
     def running(self) -> Mapping[str, Held]:
         if self._running is None:
             self._running = Leases(self.store).running()
         return self._running
+
+
+def _running(step: Step[Any], held: Held) -> Running:
+    holder, progress = held.holder, held.progress
+    running = Running(holder.host, holder.pid, holder.since, "" if holder.name == step.name else holder.name)
+    if progress is None:
+        return running
+    return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)
 
 
 def _wanted_milestones(graph: Graph) -> dict[str, tuple[int, ...]]:

@@ -1,12 +1,22 @@
-"""Quantities as a person reads them."""
+"""Quantities as a person reads them, in one style wherever they are printed: four figures, a space, the unit."""
 
-UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+COUNT_UNITS = ("", " k", " M", " B", " T")
+BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
+
+
+def in_short(count: float) -> str:
+    """A count, such as one of tokens: 512, 4.169 M, 14.82 T."""
+    return _scaled(count, COUNT_UNITS)
 
 
 def in_bytes(size: float) -> str:
     """A size in decimal units, as disks and buckets are sold."""
-    for unit in UNITS[:-1]:
-        if size < 1000:
-            return f"{size:.4g} {unit}"
-        size /= 1000
-    return f"{size:.4g} {UNITS[-1]}"
+    return _scaled(size, BYTE_UNITS)
+
+
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    for unit in units[:-1]:
+        if abs(value) < 999.95:  # which four figures write as 1000
+            return f"{value:.4g}{unit}"
+        value /= 1000
+    return f"{value:,.4g}{units[-1]}" if abs(value) < 999.95 else f"{value:,.0f}{units[-1]}"

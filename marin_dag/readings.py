@@ -35,7 +35,7 @@ def read_text(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
         except RefusedValueError as error:
             first = first or error
     assert first is not None
-    raise first
+    raise first if text else RefusedValueError(f"no value follows the equals sign; it takes {_choice(hint)}.")
 
 
 def validated(hint: Any, value: Any, context: dict[str, Any] | None = None) -> Any:

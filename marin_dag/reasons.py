@@ -1,10 +1,13 @@
 """Reasons: why a step has its verdict, as typed values with one renderer."""
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 
 from marin_dag.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 
 MAX_NAMES = 3
+MAX_CHANGES = 6
+"""Differences of one step that are worth a line each; with more it is hardly the same step any more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +29,14 @@ class Resumes:
 
     milestone: int
     until: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Follows:
+    """An earlier stop of the same trajectory is made in this plan too, and this step goes on from there."""
+
+    step: str
+    milestone: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +90,16 @@ class Running:
     host: str
     pid: int
     since: str
+    name: str = ""
+    """Of the step that runs, where it is another stop of the same trajectory."""
+    done: int | None = None
+    """How far it is, as of its last heartbeat; None where it has not said."""
+    total: int | None = None
+    unit: str = ""
+    saved: int | None = None
+    """The step that another attempt would go on from, were this one to end now."""
+    parts: int = 0
+    """Its finished shards."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,6 +141,7 @@ Reason = (
     NeverMade
     | Continues
     | Resumes
+    | Follows
     | KeptParts
     | MilestoneMissing
     | Changed
@@ -134,6 +156,25 @@ Reason = (
 )
 
 
+def are_counted(reasons: Iterable[Reason]) -> bool:
+    """Whether so much has changed that `render_all` counts the differences instead of naming each."""
+    return sum(isinstance(reason, Changed) for reason in reasons) > MAX_CHANGES
+
+
+def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
+    """Lines for the reasons of one step: one each, but for a mass of changes a count and where they are."""
+    reasons = tuple(reasons)
+    if not are_counted(reasons):
+        return tuple(render(reason) for reason in reasons)
+    changed = [reason for reason in reasons if isinstance(reason, Changed)]
+    fields = dict.fromkeys(_what(reason.difference) for reason in changed if reason.is_here)
+    above = dict.fromkeys(step for reason in changed if not reason.is_here for step in reason.steps)
+    where = [_listed(list(fields))] if fields else []
+    where += [f"in {_listed(list(above))}"] if above else []
+    others = tuple(render(reason) for reason in reasons if not isinstance(reason, Changed))
+    return (f"{len(changed)} differences: {'; '.join(where)}", *others)
+
+
 def render(reason: Reason) -> str:
     """One line for one reason."""
     match reason:
@@ -143,6 +184,8 @@ def render(reason: Reason) -> str:
             return f"goes on from step {reason.milestone:,} to {reason.until:,}"
         case Resumes():
             return f"resumes at step {reason.milestone:,}, saved by an interrupted attempt, of {reason.until:,}"
+        case Follows():
+            return f"goes on from {reason.step} at step {reason.milestone:,}, the same trajectory"
         case KeptParts():
             return f"{reason.count:,} finished shards of an interrupted attempt are kept"
         case MilestoneMissing(field=""):
@@ -158,7 +201,7 @@ def render(reason: Reason) -> str:
         case Accepted():
             return f"other code, accepted by {reason.author}: {reason.because}"
         case Running():
-            return f"running on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+            return _running(reason)
         case Failed():
             tries = "" if reason.attempts == 1 else f"{reason.attempts} attempts; "
             # The first line says what failed; those after it say how often, where, and what to do.
@@ -171,6 +214,24 @@ def render(reason: Reason) -> str:
             return f"the same as {reason.step}"
         case Forced():
             return "forced: runs again, and must give the same output"
+
+
+def _running(reason: Running) -> str:
+    name = f"as {reason.name} " if reason.name else ""
+    said = [f"running {name}on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"]
+    if reason.done is not None:
+        said.append(f"at {reason.done:,} of {reason.total:,} {reason.unit}".rstrip())
+    if reason.saved is not None:
+        said.append(f"saved at step {reason.saved:,}")
+    if reason.parts:
+        said.append(f"{reason.parts:,} shards finished")
+    return ", ".join(said)
+
+
+def render_many(steps: tuple[str, ...], differences: Sequence[Difference]) -> str:
+    """One line for many differences that were made at the same steps."""
+    fields = dict.fromkeys(_what(difference) for difference in differences)
+    return f"{_listed(list(steps))}: {len(differences)} differences: {_listed(list(fields))}"
 
 
 def render_changed(steps: tuple[str, ...], difference: Difference) -> str:
@@ -196,6 +257,17 @@ def render_difference(difference: Difference) -> str:
             parts = [("changed", difference.changed), ("new", difference.added), ("gone", difference.removed)]
             said = [f"{what} {_listed([_leaf(name) for name in names])}" for what, names in parts if names]
             return "code " + ("; ".join(said) or "that could not be read")
+
+
+def _what(difference: Difference) -> str:
+    """The field of the step at which a difference lies, or "code" and the like."""
+    match difference:
+        case FieldChanged() | InputChanged():
+            return difference.field.partition(".")[0]
+        case DeclarationChanged():
+            return difference.what
+        case CodeChanged():
+            return "code"
 
 
 def short_key(key: str) -> str:

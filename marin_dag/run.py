@@ -124,6 +124,9 @@ class Run:
         """See Listener."""
         # News travel another way than outcomes: those of an attempt that has ended would say that it still runs.
         if key in self._nodes and self._nodes[key].state == "running":
+            lease = self._nodes[key].lease
+            if lease is not None:
+                lease.progress = progress
             self._display.progress(self._nodes[key].step.name, progress)
 
     def on_published(self, key: str) -> None:

@@ -42,7 +42,9 @@ class Siblings:
         compared = [(record, causes.of(record.identity, step)) for record in self._read(keys)]
         if not compared:
             return None
-        record, found = min(compared, key=lambda item: len(item[1]))
+        # Of two kinds there is one difference, that they are two, and nothing else to compare.
+        kind = step.identity["kind"]
+        record, found = min(compared, key=lambda item: (item[0].identity["kind"] != kind, len(item[1])))
         return Nearest(record, found, len(compared))
 
     def _read(self, keys: list[str]) -> list[Record]:

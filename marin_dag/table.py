@@ -5,13 +5,19 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from marin_dag.cost import Cost
-from marin_dag.plan import Plan, PlannedStep, Verdict
-from marin_dag.reasons import render, render_changed
+from marin_dag.plan import Plan, PlannedStep, Root, Verdict
+from marin_dag.quantities import in_bytes, in_short
+from marin_dag.reasons import MAX_CHANGES, are_counted, render_all, render_changed, render_many
 
 GROUP_FROM = 3
 PIPE_WIDTH = 100
 """In a pipe, where the column of costs stands; a longer reason pushes it out rather than being cut."""
 MAX_NAME_WIDTH = 36
+MAX_ROOTS = 12
+COUNTED = (
+    f"Where more than {MAX_CHANGES} things differ from what was made under a name, they are counted; `why STEP` lists "
+    "them.\nSo much differs where the prefix holds outputs of another recipe, or of this one at another scale."
+)
 COLORS = {
     Verdict.DONE: "32",
     Verdict.MISSING: "36",
@@ -38,7 +44,7 @@ def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
     for planned in plan.steps:
         if not planned.is_selected:
             continue
-        reasons = tuple(render(reason) for reason in planned.reasons)
+        reasons = render_all(planned.reasons)
         family = planned.name.rpartition("/")[0] or planned.name
         key = planned.name if every_step else (family, planned.verdict, planned.will_run, reasons)
         groups.setdefault(key, []).append(planned)
@@ -52,8 +58,8 @@ def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
 
 
 def _row(name: str, members: list[PlannedStep]) -> Row:
-    reasons = tuple(render(reason) for reason in members[0].reasons)
-    return Row(name, members[0].verdict, reasons, sum((planned.cost for planned in members), Cost()))
+    cost = sum((planned.cost for planned in members), Cost())
+    return Row(name, members[0].verdict, render_all(members[0].reasons), cost)
 
 
 def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, every_step: bool = False) -> str:
@@ -89,9 +95,24 @@ def _wrapped(reason: str, width: int | None) -> list[str]:
 def _roots(plan: Plan) -> Iterator[str]:
     """What was changed, and how much follows from it."""
     roots = [root for root in plan.roots if len(root.follow) > 1]
-    if roots:
+    made_at: dict[tuple[str, ...], list[Root]] = {}
+    for root in roots:
+        made_at.setdefault(root.made_at, []).append(root)
+    lines = []
+    for steps, found in made_at.items():
+        if len(found) > MAX_CHANGES:
+            follow = {name for root in found for name in root.follow}
+            lines.append((len(follow), render_many(steps, [root.difference for root in found])))
+        else:
+            lines += [(len(root.follow), render_changed(steps, root.difference)) for root in found]
+    lines.sort(key=lambda line: -line[0])
+    if lines:
         yield from ("", "Because of:")
-        yield from (f"  {render_changed(root.made_at, root.difference)}  ({len(root.follow)} steps)" for root in roots)
+        yield from (f"  {text}  ({num_steps} steps)" for num_steps, text in lines[:MAX_ROOTS])
+    if len(lines) > MAX_ROOTS:
+        yield f"  and {len(lines) - MAX_ROOTS} more; `plan --json` has them all"
+    if any(planned.is_selected and are_counted(planned.reasons) for planned in plan.steps):
+        yield from ("", COUNTED)
 
 
 def _totals(plan: Plan) -> Iterator[str]:
@@ -103,17 +124,17 @@ def _totals(plan: Plan) -> Iterator[str]:
     yield f"{len(selected)} steps{others}: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run."
     cost = plan.cost
     parts = [
-        (cost.tokens, f"{_scaled(cost.tokens)} tokens"),
+        (cost.tokens, f"{in_short(cost.tokens)} tokens"),
         (cost.flops, f"{cost.flops:.2e} FLOPs"),
         (cost.chip_hours, f"{cost.chip_hours:,.0f} chip-hours"),
-        (cost.bytes_read, f"{_bytes(cost.bytes_read)} read"),
-        (cost.bytes_written, f"{_bytes(cost.bytes_written)} written"),
+        (cost.bytes_read, f"{in_bytes(cost.bytes_read)} read"),
+        (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written"),
         (cost.seconds, f"{_time(cost.seconds)} of work{_coverage(plan)}, by past attempts"),
     ]
     if any(value for value, _ in parts):
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
     if plan.saved.tokens:
-        yield f"Not done again: {_scaled(plan.saved.tokens)} tokens of trajectories that go on from where they are."
+        yield f"Not done again: {in_short(plan.saved.tokens)} tokens of trajectories that go on from where they are."
 
 
 def _coverage(plan: Plan) -> str:
@@ -134,13 +155,8 @@ def _opaque(plan: Plan) -> Iterator[str]:
 def _cost(cost: Cost) -> str:
     """Tokens where there are any: FLOPs beside them say the same once more, and the totals have both."""
     if cost.tokens:
-        return f"{_scaled(cost.tokens)} tok"
+        return f"{in_short(cost.tokens)} tok"
     return f"{cost.flops:.1e} FLOPs" if cost.flops else ""
-
-
-def _bytes(value: float) -> str:
-    text = _scaled(value)
-    return f"{text}B" if " " in text else f"{text} B"
 
 
 def _time(seconds: float) -> str:
@@ -148,11 +164,3 @@ def _time(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _scaled(value: float) -> str:
-    for unit in ("", "k", "M", "G", "T", "P"):
-        if abs(value) < 1000 or unit == "P":
-            return f"{value:.4g} {unit}".rstrip() if unit else f"{value:.0f}"
-        value /= 1000
-    raise AssertionError

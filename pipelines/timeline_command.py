@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
 from pipelines.picture_file import refuse_unwritable
 from pipelines.timeline import phases_in, render
@@ -36,5 +36,6 @@ COMMAND = Command(
     0,
     0,
     _add_arguments,
-    ("--dry-run", "--set"),
+    ("--set",),
+    ONLY_LOOKS,
 )

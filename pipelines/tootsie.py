@@ -25,7 +25,7 @@ from pipelines.evaluation import evaluated, exported, reported, scored
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
-from pipelines.sources import laptop_sources
+from pipelines.sources import OWN_FILES, laptop_sources
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.ema_eval import ema_eval
@@ -224,7 +224,7 @@ def variant(arguments: argparse.Namespace) -> str:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The choices that are Tootsie's own."""
     parser.add_argument("--scale", choices=sorted(SCALES), default="laptop", help="size of everything (default laptop)")
-    parser.add_argument("--corpus", metavar="DIR", help="train on DIR/*.jsonl.gz instead of the default sources")
+    parser.add_argument("--corpus", metavar="DIR", help=f"train on the {' '.join(OWN_FILES)} of DIR, each a source")
     compile_report.add_argument(parser)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.step import Step
 from marin_dag.store import Store
@@ -105,5 +105,6 @@ COMMAND = Command(
     0,
     0,
     _add_arguments,
-    ("--dry-run", "--set"),
+    ("--set",),
+    ONLY_LOOKS,
 )

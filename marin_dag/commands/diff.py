@@ -1,6 +1,6 @@
 """diff A [B]: config fields, inputs down to the root, and the source of what changed, from A to B."""
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.compare import Side, compare, find_record, of_record, of_step
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
@@ -40,8 +40,6 @@ COMMAND = Command(
     _diff,
     1,
     2,
-    options=(
-        "--dry-run",
-        "--set",
-    ),
+    options=("--set",),
+    advice=ONLY_LOOKS,
 )

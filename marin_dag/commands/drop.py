@@ -4,10 +4,17 @@ from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 
 
 def _drop(session: Session) -> int:
-    session.refuse_a_dry_run("drop", "`ls` shows the forks")
     fork = session.forks.drop(session.step)
     print(f"dropped {fork.name}, a fork of {fork.base}; what it made stays in {session.store.prefix}")
     return NOTHING_WOULD_RUN
 
 
-COMMAND = Command("drop", "NAME", "forget a fork", _drop, 1, 1, options=("--dry-run",))
+COMMAND = Command(
+    "drop",
+    "NAME",
+    "forget a fork",
+    _drop,
+    1,
+    1,
+    advice={"--dry-run": "it only forgets the fork, and what that made stays; `ls` shows the forks"},
+)

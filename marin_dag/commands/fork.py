@@ -10,7 +10,6 @@ def _fork(session: Session) -> int:
     parsed = session.parsed
     if not parsed.as_:
         raise UserError(f"fork {session.step}: say what to call it: --as NAME.")
-    session.refuse_a_dry_run("fork", "make the fork, then plan it with --dry-run --until NAME")
     graph = session.recipe()
     fork = session.forks.add(graph, base=session.step, name=parsed.as_, assignments=parsed.set, reason=parsed.reason)
     own = ("--as", "--set", "--reason")
@@ -39,8 +38,6 @@ COMMAND = Command(
     1,
     1,
     _add_arguments,
-    options=(
-        "--dry-run",
-        "--set",
-    ),
+    options=("--set",),
+    advice={"--dry-run": "it writes the fork down and starts nothing; make it, then plan it: --dry-run --until NAME"},
 )

@@ -88,5 +88,13 @@ def _add_arguments(parser: Any) -> None:
 
 
 COMMAND = Command(
-    "gc", "[--yes]", "what nothing leads to any more, and its deletion", _gc, 0, 0, _add_arguments, options=("--set",)
+    "gc",
+    "[--yes]",
+    "what nothing leads to any more, and its deletion",
+    _gc,
+    0,
+    0,
+    _add_arguments,
+    options=("--set",),
+    advice={"--dry-run": "without --yes it only shows what would go; leave --dry-run out"},
 )

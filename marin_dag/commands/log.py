@@ -2,7 +2,7 @@
 
 import sys
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.compare import find_record, made_before
 from marin_dag.errors import UserError
 from marin_dag.records import Record, Records, attempt_path
@@ -51,8 +51,6 @@ COMMAND = Command(
     _log,
     1,
     1,
-    options=(
-        "--dry-run",
-        "--set",
-    ),
+    options=("--set",),
+    advice=ONLY_LOOKS,
 )

@@ -1,10 +1,10 @@
-"""ls [GLOB...]: every step, its digest and where its output is, and the forks made on the command line."""
+"""ls [GLOB...]: every step that matches, its digest and where its output is, and how the forks among them were made."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, SELECTION, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, SELECTION, Command, Session
 from marin_dag.plan import PlannedStep, Verdict
 from marin_dag.records import Record, Records
 
@@ -15,11 +15,12 @@ def _list(session: Session) -> int:
     plan = session.plan()
     patterns = session.parsed.names
     wanted = {name for pattern in patterns for name in plan.graph.matching(pattern, "ls")} if patterns else None
-    listed = [planned for planned in plan.steps if wanted is None or planned.name in wanted]
+    listed = [planned for planned in plan.steps if planned.is_selected and (wanted is None or planned.name in wanted)]
+    names = {planned.name for planned in listed}
     kept = Records(session.store)
     with ThreadPoolExecutor(READERS) as pool:
         records = list(pool.map(lambda planned: _record(kept, planned), listed))
-    forks = session.forks.all()
+    forks = [fork for fork in session.forks.all() if fork.name in names]
     if session.parsed.json:
         steps = [_document(session, planned, record) for planned, record in zip(listed, records, strict=True)]
         document = {"schema": "marin_dag.ls/1", "steps": steps, "forks": [fork.model_dump() for fork in forks]}
@@ -58,9 +59,10 @@ def _document(session: Session, planned: PlannedStep, record: Record | None) -> 
 COMMAND = Command(
     "ls",
     "[GLOB]",
-    "every step, its digest and output, and the forks",
+    "steps (of GLOB, those that match): digest, output, how a fork was made",
     _list,
     0,
     100,
-    options=("--dry-run", "--set", "--json", *SELECTION),
+    options=("--set", "--json", *SELECTION),
+    advice=ONLY_LOOKS,
 )

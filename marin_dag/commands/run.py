@@ -53,12 +53,17 @@ def show_plan(session: Session, plan: Plan) -> int:
     is_terminal = sys.stdout.isatty()
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))
-    lines = ways_to_go_on(session, plan)
-    if lines:
-        print()
-        width = max(10, *(len(what) for what, _ in lines))
-        print("\n".join(f"{what:<{width}} {command}" for what, command in lines))
+    lines = [("outputs in", _outputs(session, plan)), *ways_to_go_on(session, plan)]
+    width = max(len(what) for what, _ in lines)
+    print("\n".join(["", *(f"{what:<{width}} {said}" for what, said in lines)]))
     return exit_code(plan)
+
+
+def _outputs(session: Session, plan: Plan) -> str:
+    """The prefix, in full: a relative one is another folder wherever the pipeline is called from."""
+    store = session.store
+    is_made = any(planned.verdict is Verdict.DONE for planned in plan.steps) or Records(store).committed_keys()
+    return store.prefix if is_made else f"{store.prefix}, where nothing is made yet"
 
 
 def exit_code(plan: Plan) -> int:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from marin_dag.assignments import parse_assignment, said_twice
 from marin_dag.collection import collection_paused
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
-from marin_dag.graph import Graph, Selection, parse_assignment
+from marin_dag.graph import Graph, Selection
 from marin_dag.plan import Plan, make_plan
 from marin_dag.records import Records
 from marin_dag.step import Step
@@ -96,7 +97,7 @@ class Session:
         for text in self.parsed.set:
             step, field, value = parse_assignment(text, graph)
             if said.setdefault((step, field), value) != value:
-                raise UserError(f"--set {step}.{field}: it is said to be {said[step, field]} and {value}; say it once.")
+                raise said_twice(f"{step}.{field}", said[step, field], value)
             graph = graph.override(step, field, value)
         return graph
 
@@ -115,11 +116,6 @@ class Session:
         plan = make_plan(graph, self.store, selection)
         gc.freeze()  # it stays until the command ends; to look through it once more then took a third of a second
         return plan
-
-    def refuse_a_dry_run(self, command: str, instead: str) -> None:
-        """For a command that does nothing but write."""
-        if self.parsed.dry_run:
-            raise UserError(f"{command}: it writes, and --dry-run writes nothing; leave --dry-run out ({instead}).")
 
     def line(self, *words: str, without: Sequence[str] = ()) -> str:
         """A line to paste: the pipeline, then `words`, then the options of this call that the line's command takes, but
@@ -147,6 +143,9 @@ def options_of(arguments: Sequence[str], flags: frozenset[str]) -> Iterator[list
 # Options of several commands. Where things are and run is every command's, and so are the pipeline's own options.
 SELECTION = ("--only", "--until", "--from", "--force")
 EVERYWHERE = frozenset({"--prefix", "--backend", "--traceback"})
+NO_ADVICE: Mapping[str, str] = {}
+ONLY_LOOKS: Mapping[str, str] = {"--dry-run": "it only looks, and starts and writes nothing; leave --dry-run out"}
+"""The advice of every command that writes nothing."""
 
 
 class Command(NamedTuple):
@@ -165,6 +164,8 @@ class Command(NamedTuple):
     """Declares options that no other command has; the help names the command in parentheses."""
     options: tuple[str, ...] = ()
     """The options that it takes besides those it declares and those of every command."""
+    advice: Mapping[str, str] = NO_ADVICE
+    """To an option that it does not take and that a person may well try, what to do instead."""
 
     def check(self, names: Sequence[str]) -> None:
         """Refuses too few or too many names."""

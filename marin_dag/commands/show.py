@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.compare import find_record, made_before
 from marin_dag.diff import config_fields
 from marin_dag.errors import UserError
@@ -67,5 +67,6 @@ COMMAND = Command(
     _show,
     1,
     1,
-    options=("--dry-run", "--set", "--json"),
+    options=("--set", "--json"),
+    advice=ONLY_LOOKS,
 )

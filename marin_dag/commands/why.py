@@ -1,6 +1,6 @@
 """why STEP: the reason for its verdict, down to the field or function."""
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, SELECTION, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, SELECTION, Command, Session
 from marin_dag.explain import explain
 
 
@@ -16,5 +16,6 @@ COMMAND = Command(
     _why,
     1,
     1,
-    options=("--dry-run", "--set", *SELECTION),
+    options=("--set", *SELECTION),
+    advice=ONLY_LOOKS,
 )

@@ -53,6 +53,19 @@ def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) ->
     assert not run.prefix.exists()
 
 
+def test_a_plan_says_in_full_which_prefix_it_speaks_of(
+    run: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"\n\noutputs in {run.prefix}, where nothing is made yet\nrun it     python" in run("--dry-run")[1]
+    assert run("--until", "count")[0] == 0
+    assert f"\n\noutputs in {run.prefix}\nrun it     python" in run("plan")[1]
+    assert f"\n\noutputs in {run.prefix}\n" in run("plan", "--until", "count")[1], "where nothing would run"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert main(toy.build, name="toy", argv=["--dry-run"]) == 2
+    assert f"outputs in {tmp_path / 'elsewhere' / 'runs'}, where nothing is made yet\n" in capsys.readouterr().out
+
+
 def test_the_second_run_does_nothing_and_says_so(run: Toy) -> None:
     assert run()[0] == 0
     code, said = run()
@@ -217,7 +230,21 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["--force", "phoenix", "--until", "kestrel"], "--force phoenix: --until kestrel leaves it out"),
         (["--dry-run", "--because", "x"], "--because: a run does not take it; it is an option of `accept`, `pin`."),
         (["why", "phoenix", "--yes"], "--yes: `why` does not take it; it is an option of `gc`. Leave it out."),
-        (["gc", "--only=phoenix"], "--only: `gc` does not take it; it is an option of a run, `plan`, `why`"),
+        (["gc", "--only=phoenix"], "--only: `gc` does not take it; it is an option of a run, `plan`, `why`, `ls`."),
+        (["gc", "--dry-run"], "--dry-run: `gc` does not take it; without --yes it only shows what would go; leave"),
+        (["bump", "phoenix", "--dry-run"], "without --write it only shows what to edit; leave --dry-run out."),
+        (["adopt", "x", "--dry-run"], "--dry-run: `adopt` does not take it; it is an option of a run, `plan`. Leave"),
+        (["adopt", "x", "--json"], "it is an option of a run, `plan`, `show`, `ls`. Leave it out."),
+        (["drop", "x", "--set", "a.b=1"], "it is an option of a run, `fork`, `plan`, `why` and "),
+        (["whi", "phoenix"], "toy: there is no command 'whi'. Did you mean 'why'? `python"),
+        (
+            ["--dry-run", "--set", "phoenix.z_loss", "1"],
+            "--set phoenix.z_loss 1: write field and value as one word:",
+        ),
+        (["--set", "phoenix", "z_loss=1"], "write field and value as one word: --set phoenix.z_loss=1."),
+        (["why", "phoenix", "--set", "phoenix.z_loss", "1"], "as one word: --set phoenix.z_loss=1."),
+        (["ls", "kest"], "ls 'kest' matches no step. '*kest*' matches 1."),
+        (["ls", "pheonix"], "ls 'pheonix' matches no step. Did you mean 'phoenix'?"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_1(run: Toy, arguments: list[str], message: str) -> None:
@@ -225,6 +252,13 @@ def test_a_mistake_is_one_message_and_exit_code_1(run: Toy, arguments: list[str]
     assert code == 1
     assert message in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("command", ["ls", "why phoenix", "diff phoenix", "show phoenix", "log phoenix"])
+def test_what_only_looks_says_so_to_whoever_asks_for_a_dry_run(run: Toy, command: str) -> None:
+    code, said = run(*command.split(), "--dry-run")
+    advice = "it only looks, and starts and writes nothing; leave --dry-run out."
+    assert (code, said) == (1, f"toy: --dry-run: `{command.split()[0]}` does not take it; {advice}\n")
 
 
 def test_a_fork_that_cannot_be_made_sends_nobody_to_drop_it(run: Toy) -> None:
@@ -262,7 +296,6 @@ def test_a_config_that_is_not_selected_may_be_one_that_cannot_work(run: Toy) -> 
         (["--prefx", "runs2", "--dry-run"], "there is no option --prefx. Did you mean '--prefix'?"),
         (["why", "phoenix", "--untill=count"], "there is no option --untill. Did you mean '--until'?"),
         (["-q"], "there is no option -q."),
-        (["whi", "phoenix"], "argument COMMAND: invalid choice: 'whi'"),
         (["--dry-run", "--until"], "argument --until: expected one argument"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from marin_dag.changes import ChangeError
 from marin_dag.errors import UserError
-from marin_dag.graph import Graph, GraphError, Selection, parse_assignment
+from marin_dag.graph import Graph, GraphError, Selection
 from tests.marin_dag.toy import CountConfig, TextConfig, TrainConfig, build, count, text, train
 
 
@@ -102,25 +102,6 @@ def test_an_input_can_be_set_by_name_and_milestone(graph: Graph) -> None:
 def test_a_wrong_override_is_named_with_the_cure(graph: Graph, step: str, key: str, value: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         graph.override(step, key, value)
-
-
-@pytest.mark.parametrize(
-    ("assignment", "expected"),
-    [
-        ("text/web.text=a=b", ("text/web", "text", "a=b")),
-        ("phoenix.z_loss=1e-4", ("phoenix", "z_loss", "1e-4")),
-    ],
-)
-def test_an_assignment_is_split_at_the_longest_name(
-    graph: Graph, assignment: str, expected: tuple[str, str, str]
-) -> None:
-    assert parse_assignment(assignment, graph) == expected
-
-
-@pytest.mark.parametrize("assignment", ["phoenix", "phoenix.z_loss", "z_loss=1"])
-def test_an_assignment_without_step_field_or_value_is_refused(graph: Graph, assignment: str) -> None:
-    with pytest.raises(GraphError, match=r"write STEP\.FIELD=VALUE"):
-        parse_assignment(assignment, graph)
 
 
 def test_selections_are_intersected(graph: Graph) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from marin_dag import lease as lease_module
+from marin_dag.epoch import BEAT, epoch_path
 from marin_dag.lease import Held, Holder, Lease, Leases, this_process
 from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.task import Progress
 
 DIGEST = "ab" * 32
 
@@ -46,6 +48,21 @@ def test_a_lease_has_one_holder_and_is_free_again_once_released(store: Store):
     assert again.epoch == lease.epoch + 1
     first.close()
     second.close()
+
+
+def test_those_who_look_on_see_how_far_the_step_was_at_the_last_heartbeat(store: Store):
+    leases = Leases(store)
+    lease = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    assert leases.running()[DIGEST].progress is None, "no heartbeat yet"
+    lease.progress = Progress(done=3, total=9, unit="steps", figures={"loss": 1.5})
+    lease.beat()
+    assert leases.running()[DIGEST].progress == lease.progress
+    lease.progress = Progress(done=4, total=9, unit="steps", figures={})
+    assert leases.running()[DIGEST].progress != lease.progress, "told at the next one"
+    store.write(epoch_path(DIGEST, lease.epoch, BEAT), b"12")
+    assert leases.running()[DIGEST].progress is None, "the heartbeat of an earlier version has a number alone"
+    leases.close()
 
 
 def test_of_many_who_acquire_at_once_one_holds_it(store: Store):

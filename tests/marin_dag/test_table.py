@@ -8,7 +8,7 @@ from marin_dag.graph import Graph
 from marin_dag.plan import Plan, make_plan
 from marin_dag.reasons import Failed, render
 from marin_dag.store import open_store
-from marin_dag.table import render_plan
+from marin_dag.table import MAX_ROOTS, render_plan
 from tests.marin_dag import toy
 from tests.marin_dag.workbench import Workbench
 
@@ -34,6 +34,52 @@ def test_what_was_changed_is_said_once_with_all_that_follows(plan: Plan) -> None
     assert len(block) == 2
     assert block[0].startswith("  text/web: text: 'web' -> 'word word") and block[0].endswith("(5 steps)")
     assert block[1] == "  first: rate: 0.5 -> 0.75  (3 steps)"
+
+
+def test_a_mass_of_differences_is_counted_in_the_plan_and_listed_by_why(bench: Workbench) -> None:
+    bench()
+    bench.edit('("web", "code")', "map(str, range(8))")
+    bench.edit("until_step=10, data", "until_step=11, rate=0.75, data")
+    code, table = bench("--dry-run")
+    assert code == 2 and len(table.splitlines()) < 25
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in table.split("\n\n")[0].splitlines()}
+    assert rows["count"] == "stale 10 differences: texts"
+    assert rows["first"] == "stale 11 differences: rate; in count 11 k tok"
+    assert rows["second"].startswith("stale 12 differences: in count, first")
+    because, counted = table.split("\n\n")[1:3]
+    assert because.splitlines() == [
+        "Because of:",
+        "  count: 10 differences: texts  (4 steps)",
+        "  first: rate: 0.5 -> 0.75  (3 steps)",
+        "  first: until_step: 10 -> 11  (2 steps)",
+    ]
+    assert "`why STEP` lists them" in counted
+    assert bench("why", "count")[1].count("(absent)") == 10
+    bench.edit("map(str, range(8))", '("web", "code", "prose")')
+    assert "counted" not in bench("--dry-run")[1]
+
+
+def test_many_causes_are_counted_after_the_first(bench: Workbench) -> None:
+    bench.edit('("web", "code")', "map(str, range(20))")
+    bench()
+    bench.edit("TextConfig(text=name)", 'TextConfig(text=f"{name}!")')
+    block = bench("--dry-run")[1].split("Because of:\n")[1].split("\n\n")[0].splitlines()
+    assert len(block) == MAX_ROOTS + 1
+    assert block[-1] == f"  and {20 - MAX_ROOTS} more; `plan --json` has them all"
+
+
+def test_another_kind_of_step_is_one_difference_and_the_last_to_be_compared_with(bench: Workbench) -> None:
+    bench()
+    bench.edit('text(f"text/{name}", TextConfig(text=name))', 'text(f"text/{name}", TextConfig(text=name + name))')
+    bench.edit("return [third]", 'return [third, count("text/web", CountConfig(texts={}))]')
+    bench.edit('("web", "code")', '("code",)')
+    plan = bench.plan()
+    kinds = "kind: workbench_recipe.text -> workbench_recipe.count"
+    assert [render(reason) for reason in plan["text/web"].reasons] == [kinds]
+    assert bench("diff", "text/web")[1].splitlines()[2] == f"  {kinds}"
+    assert bench("--only", "text/web")[0] == 0
+    bench.edit('count("text/web", CountConfig(texts={}))', 'count("text/web", CountConfig(texts={}, least=0))')
+    assert [render(reason) for reason in bench.plan()["text/web"].reasons] == ["least: 1 -> 0"]
 
 
 def test_a_plan_without_changes_names_no_cause(tmp_path: Path) -> None:

@@ -1,19 +1,26 @@
 """Trajectories: what is trained once is never trained again, and a plan says how much that is."""
 
+import os
+import re
 import signal
-from collections.abc import Sequence
+import socket
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from marin_dag import lease
 from marin_dag.commands.run import exit_code
+from marin_dag.explain import explain
 from marin_dag.graph import Graph
+from marin_dag.lease import Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, Verdict, make_plan
-from marin_dag.reasons import BlockedBy, Continues, MilestoneMissing, Resumes
+from marin_dag.reasons import BlockedBy, Continues, Follows, MilestoneMissing, NeverMade, Resumes
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
@@ -35,6 +42,20 @@ class Impatient(LineDisplay):
     def progress(self, name: str, progress: Progress) -> None:
         if progress.done == self._interrupt_at:
             signal.raise_signal(signal.SIGINT)
+
+
+class Curious(LineDisplay):
+    """A person who asks, when a step has come so far and has told so with a heartbeat, what it is doing."""
+
+    def __init__(self, look_at: int, store: Store, look: Callable[[], None]) -> None:
+        super().__init__(Console(quiet=True), Console(quiet=True))
+        self._look_at, self._store, self._look = look_at, store, look
+
+    def progress(self, name: str, progress: Progress) -> None:
+        if progress.done == self._look_at:
+            while [held.progress for held in Leases(self._store).running().values()] != [progress]:
+                time.sleep(0.001)
+            self._look()
 
 
 class Lab:
@@ -120,6 +141,58 @@ def test_forks_of_an_unfinished_trunk_train_the_prefix_once_between_them(lab: La
     forks = [trunk.at(step=10).then(f"fork{stride}", until_step=12, stride=stride) for stride in (3, 4)]
     trained = lab.run(trunk, *forks)
     assert [trained.count(step) for step in range(20)] == [1] * 10 + [3, 3] + [1] * 8
+
+
+def test_a_plan_of_several_stops_of_one_trajectory_counts_what_a_run_trains(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=5)
+    far = trunk.then("far", until_step=20, stride=3)
+    near = far.fork("near", until_step=12)
+    rest = near.then("rest", until_step=20)
+    branch = near.then("branch", until_step=15, stride=4)
+    plan = lab.plan(far, near, rest, branch)
+    assert {planned.name: planned.cost.tokens for planned in plan.will_run} == {
+        "trunk": 50,
+        "far": 80,
+        "near": 70,
+        "branch": 30,
+    }
+    assert plan["far"].reasons == (NeverMade(), Follows("near", 12))
+    assert plan.saved.tokens == 0, "nothing of it is there yet"
+    assert len(lab.run(far, near, rest, branch)) * TOKENS_A_STEP == plan.cost.tokens
+
+
+def test_a_step_that_runs_now_is_said_to_run_and_how_far_it_is(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
+    near = lab.phase("near", until_step=20, publish_every=100)
+    far = near.fork("far", until_step=30)
+    lab.store.write(f"work/{near.digest}/saved-000012.json", b'{"step": 12, "value": 24}')
+    seen: list[str] = []
+
+    def look() -> None:
+        plan = lab.plan(near, far)
+        seen.extend(explain(plan, name, lab.store) for name in ("near", "far"))
+        seen.append(render_plan(plan))
+
+    Run([near], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
+    here = rf"{re.escape(socket.gethostname())} \(pid {os.getpid()}\)"
+    running = rf"on {here} since 20\S+, at 17 of 20 steps, saved at step 12"
+    of_near, of_far, plan = seen
+    assert re.match(rf"near is running\n  running {running}\n    log near prints what it has said so far\n", of_near)
+    assert re.match(rf"far is running\n  running as near {running}\n    log near prints what it has said", of_far)
+    assert re.search(rf"near +running +running {running} +80 tok\n", plan)
+    assert not any("interrupted" in text for text in seen)
+
+
+def test_what_an_interrupted_attempt_saved_counts_once_for_all_stops_of_its_trajectory(lab: Lab) -> None:
+    far = lab.phase("far", until_step=20, publish_every=100)
+    near = far.fork("near", until_step=12)
+    lab.run(near, interrupt_at=7)
+    plan = lab.plan(far, near)
+    assert [(planned.name, planned.cost.tokens, planned.saved.tokens) for planned in plan.will_run] == [
+        ("far", 80, 0),
+        ("near", 50, 70),
+    ]
+    assert len(lab.run(far, near)) * TOKENS_A_STEP == plan.cost.tokens
 
 
 def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None:

@@ -1,7 +1,10 @@
 """Pins down: every component of the recipe has its data set, and sources say what they are."""
 
+import argparse
+import fnmatch
 import gzip
 import json
+import re
 
 import pytest
 
@@ -11,8 +14,8 @@ from pipelines.eight_b_sources import eight_b_sources
 from pipelines.roles import PRIORITY, ROLES, role_of_file
 from pipelines.scales import LAPTOP
 from pipelines.source import clean_documents, documents_of
-from pipelines.sources import corpus_sources, evaluation_items_step, laptop_sources
-from pipelines.tootsie import phases, tootsie
+from pipelines.sources import OWN_FILES, corpus_sources, evaluation_items_step, laptop_sources
+from pipelines.tootsie import add_arguments, phases, tootsie
 from runtime.text.minhash import MinHash
 from steps.dedup import dedup
 from steps.download import Wheel
@@ -91,6 +94,20 @@ def test_own_files_become_sources_in_the_role_of_their_name(tmp_path):
         own_file(tmp_path, name, text=name)
     found = corpus_sources(str(tmp_path), role_of_file)
     assert {name: source.role for name, source in found.items()} == {"wiki_de": "encyclopedia", "notes": "web"}
+
+
+def test_every_packing_that_the_help_names_is_read(tmp_path):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    named = re.findall(r"\*(\.jsonl\S*)", " ".join(parser.format_help().split()))
+    assert named == [pattern.removeprefix("*") for pattern in OWN_FILES] == [".jsonl", ".jsonl.gz", ".jsonl.zst"]
+    for packing in named:
+        own_file(tmp_path, f"notes{packing.replace('.', '_')}{packing}", text=packing)
+    found = corpus_sources(str(tmp_path), role_of_file).values()
+    assert len(found) == len(named)
+    for source in found:
+        (file,), (reader,) = source.fetch.files, source.formats
+        assert any(fnmatch.fnmatch(file.name, pattern) for pattern in reader.members), file.name
 
 
 def test_another_name_of_the_same_role_changes_no_identity_from_download_to_training(tmp_path):

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from marin_dag.graph import Graph
+from marin_dag.plan import make_plan
+from marin_dag.store import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
-from pipelines.timeline import legs_in, main_line_of, phases_in, render, trained_tokens, trillions, twins_in
+from pipelines.timeline import legs_in, main_line_of, phases_in, render, trained_tokens, twins_in
 from pipelines.timeline_plot import draw
 from pipelines.tootsie import branches, phases
 from runtime.optim.ema import Ema
@@ -46,7 +49,7 @@ def test_every_phase_and_branch_has_a_row_and_a_paragraph(steps, text):
     table, *paragraphs = text.split("\n\n")
     assert len(table.splitlines()) == 1 + len(steps)
     assert {paragraph.split()[0] for paragraph in paragraphs[:-1]} == set(steps)
-    assert "2,768,244,834,304   2.768T" in table
+    assert "2,768,244,834,304  2.768 T" in table
     assert paragraphs[-1].startswith(
         "6 phases: 1,420,000 steps, 12,750,671,577,088 tokens. 10 side branches under 11 names: "
     )
@@ -64,6 +67,13 @@ def test_updates_that_several_names_share_are_counted_once(steps, text):
     assert last[1:] == ["spoonbill_norms is the same training as spoonbill_hypnotic."]
 
 
+@pytest.mark.parametrize("names", [None, ("jellyfish", "spoonbill_deeper")], ids=["all", "some"])
+def test_a_plan_of_nothing_done_estimates_the_tokens_that_the_timeline_sums_up(steps, tmp_path, names):
+    graph = Graph(steps.values() if names is None else [steps[name] for name in names])
+    plan = make_plan(graph, open_store(str(tmp_path / "runs")))
+    assert plan.cost.tokens == trained_tokens(steps, [name for name in graph.names if name in steps])
+
+
 def test_a_branch_that_only_goes_on_with_the_main_line_adds_what_is_beyond_it(steps):
     ocelot = steps["ocelot"]
     longer = ocelot.fork("longer", until_step=ocelot.config.until_step + 10)
@@ -71,11 +81,6 @@ def test_a_branch_that_only_goes_on_with_the_main_line_adds_what_is_beyond_it(st
     beyond = trained_tokens(phases, phases) - trained_tokens(phases, ["kestrel", "ocelot"])
     assert beyond == 10 * legs_in(phases)["longer"].tokens_per_step
     assert twins_in(phases) == {}
-
-
-def test_tokens_are_written_in_one_way_however_few():
-    said = [trillions(tokens) for tokens in (12_750_671_577_088, 1_106_944, 738_304, 512)]
-    assert said == ["12.751T", "1.107M", "738.304k", "512"]
 
 
 def paragraph(text, name):

@@ -178,6 +178,21 @@ def test_a_listing_may_be_narrowed_and_read_by_programs(made: Workbench) -> None
     ]
 
 
+def test_a_pattern_chooses_among_the_forks_too(made: Workbench) -> None:
+    for name in ("branch", "twig"):
+        made("fork", "second", "--as", name, "--set", "rate=2.0")
+
+    def listed(*arguments: str) -> list[str]:
+        words = [line.split() for line in made("ls", *arguments)[1].splitlines()]
+        return [" ".join(line[:2]) if line[0] == "fork" else line[0] for line in words]
+
+    assert listed("*ran*") == ["branch", "fork branch"]
+    assert listed("text/*", "second") == ["text/web", "text/code", "second"]
+    assert listed("--only", "tw*") == ["twig", "fork twig"]
+    assert listed("*ext*", "--only", "*web") == ["text/web"]
+    assert [fork["name"] for fork in json.loads(made("ls", "t*", "--json")[1])["forks"]] == ["twig"]
+
+
 def test_explaining_imports_neither_jax_nor_ray(made: Workbench) -> None:
     program = (
         "import sys, marin_dag.cli\n"

@@ -1,0 +1,110 @@
+"""Assignments: `--set` as a person types it, and, of one that cannot be meant, the nearest that can."""
+
+from collections.abc import Iterable
+
+from marin_dag.changes import nearest, said_now, value_at
+from marin_dag.errors import UserError
+from marin_dag.graph import AnyStep, Graph
+
+MAX_NAMED = 3
+
+
+class AssignmentError(UserError):
+    """A `--set` that says nothing that could be carried out."""
+
+
+def parse_assignment(text: str, graph: Graph) -> tuple[str, str, str]:
+    """Splits STEP.FIELD=VALUE; a step's name may hold dots itself, so the longest name that fits is meant."""
+    left, equals, value = text.partition("=")
+    name = _step_in(left, graph)
+    if name is None:
+        raise AssignmentError(f"--set {text!r}: {_without_step(left, value if equals else 'VALUE', graph)}")
+    field = left[len(name) + 1 :]
+    if not field:
+        fields = ", ".join(type(graph.step(name).config).model_fields)
+        meant = _form(f"{name}.FIELD", value if equals else "VALUE")
+        raise AssignmentError(f"--set {text!r}: name a field of {name}: {meant}. Fields: {fields}.")
+    if not equals:
+        raise AssignmentError(f"--set {text!r}: {_no_value(left, _now(graph.step(name), field))}")
+    return name, field, value
+
+
+def parse_fork_settings(texts: Iterable[str], graph: Graph, *, base: str, name: str) -> dict[str, str]:
+    """FIELD to VALUE of FIELD=VALUE, for a fork of `base` that is to be called `name`."""
+    step = graph.step(base)
+    settings: dict[str, str] = {}
+    for text in texts:
+        field, equals, value = text.partition("=")
+        if field.partition(".")[0] not in type(step.config).model_fields:
+            _refuse_a_step(text, field, value if equals else "VALUE", graph, name)
+        if not equals:
+            raise AssignmentError(f"--set {text!r}: {_no_value(field, _now(step, field))}")
+        if settings.setdefault(field, value) != value:
+            raise said_twice(field, settings[field], value)
+    return settings
+
+
+def said_twice(field: str, first: str, second: str) -> AssignmentError:
+    """For two values of one field."""
+    return AssignmentError(f"--set {field}: it is said to be {first} and {second}; say it once.")
+
+
+def _no_value(left: str, now: str) -> str:
+    """What is wrong with a `--set` of `left` alone."""
+    name, colon, value = left.partition(":")
+    if colon and value:
+        return f"an equals sign belongs between field and value: {_form(name, value)}."
+    return f"no value follows; write field and value as one word: {_form(left, 'VALUE')}.{now}"
+
+
+def _form(left: str, value: str) -> str:
+    return f"--set {left}={value}"
+
+
+def _refuse_a_step(text: str, left: str, value: str, graph: Graph, fork: str) -> None:
+    """A fork is one step, so that the name of one before the field is too much, or means another."""
+    named = fork if left.startswith(f"{fork}.") else _step_in(left, graph)
+    if named is None:
+        return
+    field = left[len(named) + 1 :] or "FIELD"
+    raise AssignmentError(
+        f"--set {text!r}: a fork's settings are fields of the fork itself, without the name of a step: "
+        f"{_form(field, value)}."
+    )
+
+
+def _without_step(left: str, value: str, graph: Graph) -> str:
+    """What is wrong with an assignment that begins with the name of no step, and what may be meant."""
+    head, _, field = left.partition(".")
+    slashed = left.replace(".", "/")
+    having = [step.name for step in graph.steps if head in type(step.config).model_fields]
+    if having and slashed not in graph:
+        shown = ", ".join(having[:MAX_NAMED])
+        more = f" and {len(having) - MAX_NAMED} more" if len(having) > MAX_NAMED else ""
+        return f"say of which step: {_form(f'{having[0]}.{left}', value)}. {head} is a field of {shown}{more}."
+    found = f" Did you mean {slashed!r}?" if slashed in graph else nearest(head, graph.names)
+    example = "" if field and slashed not in graph else f", such as {_example(graph)}"
+    return f"there is no step {head!r}.{found} Write STEP.FIELD=VALUE{example}."
+
+
+def _example(graph: Graph) -> str:
+    """An assignment that can be typed as it stands: of the first number there is."""
+    for step in graph.steps:
+        for field in type(step.config).model_fields:
+            value = getattr(step.config, field)
+            if type(value) in (int, float):
+                return _form(f"{step.name}.{field}", str(value))
+    return _form(f"{graph.names[-1]}.FIELD", "VALUE")
+
+
+def _step_in(left: str, graph: Graph) -> str | None:
+    """The step that `left` begins with, if any."""
+    return max((name for name in graph.names if left == name or left.startswith(f"{name}.")), key=len, default=None)
+
+
+def _now(step: AnyStep, field: str) -> str:
+    """What a field is now; of one that there is not, the nearest."""
+    try:
+        return said_now(value_at(step.config, field))
+    except (AttributeError, KeyError, IndexError, ValueError):
+        return nearest(field, type(step.config).model_fields)
