@@ -130,6 +130,23 @@ def test_two_own_files_of_one_name_are_refused_with_both_files(tmp_path):
         corpus_sources(str(tmp_path), role_of_file)
 
 
+@pytest.mark.parametrize(
+    "name", ["web_cafe\u0301s du Nord.jsonl", "web_caf\u00e9s du Nord.jsonl", "web_cafés du Nord.jsonl.gz"]
+)
+def test_a_letter_of_an_own_file_stays_in_its_label_without_its_accent(tmp_path, name):
+    own_file(tmp_path, name)
+    assert list(corpus_sources(str(tmp_path), role_of_file)) == ["web_cafes-du-Nord"]
+
+
+@pytest.mark.parametrize("names", [("café", "cafè"), ("cafe", "café"), ("wiki_日本", "wiki_中国"), ("a b", "a-b")])
+def test_two_own_files_whose_names_are_one_label_are_refused_with_both_files(tmp_path, names):
+    for name in names:
+        own_file(tmp_path, f"{name}.jsonl", text=name)
+    first, second = sorted(names)
+    with pytest.raises(ValueError, match=rf"{first}.jsonl and {second}.jsonl would both be called .* Rename one of"):
+        corpus_sources(str(tmp_path), role_of_file)
+
+
 def test_an_empty_file_of_a_folder_is_named(tmp_path):
     (tmp_path / "notes.jsonl").touch()
     with pytest.raises(ValueError, match=r"notes\.jsonl is empty; take it out"):
