@@ -81,6 +81,7 @@ class AttemptContext:
         in_flight: int,
         name: str = "shards",
         on_finished: Callable[[int, MappedT], None] | None = None,
+        on_counted: Callable[[int, int], None] | None = None,
     ) -> list[MappedT]:
         """See StepContext."""
         if name in self._mapped:
@@ -103,7 +104,7 @@ class AttemptContext:
             self._fan_out,
             in_flight,
             self.stop_requested,
-            lambda done, total: self.progress(done, total, name),
+            on_counted or (lambda done, total: self.progress(done, total, name)),
             on_finished or (lambda index, result: None),
         )
         self._shard_files += files

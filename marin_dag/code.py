@@ -86,7 +86,8 @@ def closure_now(function: Any, *values: object) -> Closure:
 
 def notice_edits() -> None:
     """Makes this process read its sources again where a file has changed since it asked."""
-    if any(not sources.is_current() for sources in _every_sources.values()):
+    # A list: a step may tell its progress from another thread than the one that runs its shards.
+    if any(not sources.is_current() for sources in list(_every_sources.values())):
         _every_sources.clear()
         _closure_of.cache_clear()
 

@@ -70,6 +70,7 @@ class StepContext(Protocol):
         in_flight: int,
         name: str = "shards",
         on_finished: Callable[[int, MappedT], None] | None = None,
+        on_counted: Callable[[int, int], None] | None = None,
     ) -> list[MappedT]:
         """`function(item, path)` for each item, at most `in_flight` at once; results in order of the items.
 
@@ -77,6 +78,8 @@ class StepContext(Protocol):
         A step that maps twice gives each its own `name`.
         `function` must be picklable, and return a pydantic model or a JSON value. `on_finished` is told, here in the
         step's own process, the index and the result of each item once its files are in the output, as they end.
+        `on_counted` is told before that how many have ended, of how many; first of all how many an earlier attempt had
+        finished. Without it the live table is told.
         """
         ...
 

@@ -66,11 +66,12 @@ class Pace:
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None
+        self._unit = ""
 
     def seconds_left(self, progress: Progress, now: float) -> float | None:
         """None while there is nothing to go by."""
-        if self._first is None or progress.done < self._first[1]:
-            self._first = (now, progress.done)
+        if self._first is None or progress.done < self._first[1] or progress.unit != self._unit:
+            self._first, self._unit = (now, progress.done), progress.unit
         elapsed, done = now - self._first[0], progress.done - self._first[1]
         if done <= 0 or elapsed <= 0:
             return None
@@ -214,16 +215,22 @@ def bar(progress: Progress, width: int = 20) -> str:
 
 
 def figures_of(progress: Progress, seconds_left: float | None) -> str:
-    """`120/600 steps  12,300 tokens/s  40 s left`."""
+    """`120/600 steps  12,300 tokens/s  40 s left`; `files` and `of_files` are one figure, `files 3/90`."""
     parts = [f"{progress.done:,}/{progress.total:,} {progress.unit}"]
-    for name, value in progress.figures.items():
+    figures = progress.figures
+    for name, value in figures.items():
         if name.endswith("_per_second"):
             parts.append(f"{value:,.0f} {name.removesuffix('_per_second').replace('_', ' ')}/s")
-        else:
-            parts.append(f"{name.replace('_', ' ')} {value:.4g}")
+        elif name.removeprefix("of_") == name or name.removeprefix("of_") not in figures:
+            whole = f"/{_figure(figures[f'of_{name}'])}" if f"of_{name}" in figures else ""
+            parts.append(f"{name.replace('_', ' ')} {_figure(value)}{whole}")
     if seconds_left is not None and progress.done < progress.total:
         parts.append(f"{duration(seconds_left)} left")
     return "  ".join(parts)
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:

@@ -59,7 +59,7 @@ class Sources:
 
     def is_current(self) -> bool:
         """Whether every file looked at, and every one looked for in vain, is still as it was."""
-        return all(_signature(path) == signature for path, signature in self._signatures.items())
+        return all(_signature(path) == signature for path, signature in list(self._signatures.items()))
 
     def add_file(self, name: str, path: Path) -> None:
         """Reads `path` as module `name`, wherever an import would look for it."""

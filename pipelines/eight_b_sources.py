@@ -2,7 +2,7 @@
 
 from pipelines.source import Source, by_name
 from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
-from steps.download import Fetch, HuggingFaceDataset, UrlIndex
+from steps.fetch import Fetch, HuggingFaceDataset, UrlIndex
 from steps.input_tokenizer import HubTokenizer
 
 # The recipe's tokenizer (meta-llama/Meta-Llama-3.1-8B is gated). The revision is what the repository's first commit is

@@ -21,9 +21,10 @@ from runtime.text.filter_rules import (
 from runtime.text.minhash import MinHash
 from steps.decontaminate import DecontaminateConfig, DecontaminateResult, decontaminate
 from steps.dedup import DedupConfig, DedupResult, dedup
-from steps.download import DownloadConfig, Fetch, download
+from steps.download import DownloadConfig, download
 from steps.evaluation_items import EvaluationItemsResult
 from steps.extract import ExtractConfig, extract
+from steps.fetch import Fetch
 from steps.filter import FilterConfig, filter_documents
 
 

@@ -1,6 +1,7 @@
 """Sources: the corpora of the laptop and of a folder of one's own, what they are, why and under which licence."""
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 
 from marin_dag.step import Step
@@ -15,8 +16,9 @@ from runtime.text.extraction.formats import (
 )
 from runtime.text.filter_rules import Length
 from runtime.text.minhash import MinHash
-from steps.download import DownloadConfig, Wheel, download, files_in, installed_python
+from steps.download import DownloadConfig, download
 from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult, evaluation_items
+from steps.fetch import Wheel, files_in, installed_python
 
 OWN_FILES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst")
 """What of a user's folder is read; JSON lines, each file a source."""
@@ -163,12 +165,15 @@ def corpus_sources(folder: str, role_of_file: Callable[[str], str]) -> dict[str,
             )
         )
     _refuse_one_content_twice(folder, sources)
+    _refuse_one_label_twice(folder, sources)
     return by_name(*sources)
 
 
 def _label(folder: str, file: str, stem: str) -> str:
-    """A file's name as the label of a step; what a label cannot hold becomes a hyphen."""
-    label = re.sub(r"[^A-Za-z0-9_.-]+", "-", stem).strip("-.")
+    """A file's name as the label of a step: letters lose their accents, what a label cannot hold becomes a hyphen."""
+    # Systems differ in whether a name has an accent in its letter or behind it.
+    without_accents = "".join(c for c in unicodedata.normalize("NFKD", stem) if not unicodedata.combining(c))
+    label = re.sub(r"[^A-Za-z0-9_.-]+", "-", without_accents).strip("-.")
     if not label or not label[0].isalnum():
         raise ValueError(
             f"{folder}/{file}: its name gives no label for a source; begin it with a letter or a digit of ASCII, such "
@@ -185,6 +190,17 @@ def _refuse_one_content_twice(folder: str, sources: Sequence[Source]) -> None:
             raise ValueError(
                 f"{folder}: {other.origin} and {source.origin} have the same content; its documents would be read "
                 "twice as often as the mixture says. Take one of them away."
+            )
+
+
+def _refuse_one_label_twice(folder: str, sources: Sequence[Source]) -> None:
+    first: dict[str, Source] = {}
+    for source in sources:
+        other = first.setdefault(source.name, source)
+        if other.origin.partition(".jsonl")[0] != source.origin.partition(".jsonl")[0]:
+            raise ValueError(
+                f"{folder}: {other.origin} and {source.origin} would both be called {source.name}: a label has letters "
+                "and digits of ASCII, without accents, and hyphens for all else. Rename one of them."
             )
 
 

@@ -38,11 +38,12 @@ from runtime.text.span_rule import RepeatedSpans
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.dedup_spans import DedupSpansConfig, dedup_spans
-from steps.download import DownloadConfig, download, files_in, installed_python
+from steps.download import DownloadConfig, download
 from steps.drops_table import DropsTableConfig, drops_table
 from steps.evaluation_items import OwnItemsConfig, own_evaluation_items
 from steps.example_crawl import ExampleCrawlConfig, example_crawl
 from steps.extract import ExtractConfig, extract
+from steps.fetch import files_in, installed_python
 from steps.filter import FilterConfig, filter_documents
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_phase import TrainPhaseConfig, train_phase

@@ -7,110 +7,30 @@ import time
 import urllib.parse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel
 
 from marin_dag.cost import Cost
 from marin_dag.step import Runtime, StepContext, step
+from steps.fetch import (
+    ContentFile,
+    Fetch,
+    Files,
+    HuggingFaceDataset,
+    InstalledPython,
+    Url,
+    UrlIndex,
+    Wheel,
+)
 
 if TYPE_CHECKING:
+    from runtime.text.fetch.arrivals import Arrivals, Arrived
     from runtime.text.fetch.copy import Copied
+    from runtime.text.fetch.http_session import OnBytes
 
+ItemT = TypeVar("ItemT")
 NOT_FETCHED_FILE = "not-fetched.txt"
-
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class Wheel(BaseModel, frozen=True, extra="forbid"):
-    """A package of the package index; fetched by pip as the user has configured it, never installed."""
-
-    name: str
-    version: str
-    sha256: Sha256
-    platform_tags: tuple[str, str, str] | None = None
-    """(platform, Python version, ABI) where the package has one wheel a platform: naming one makes it the same file
-    everywhere."""
-
-
-class InstalledPython(BaseModel, frozen=True, extra="forbid"):
-    """The standard library of the interpreter that runs the pipeline; `installed_python()` fills it in."""
-
-    python_version: str
-    inventory_sha256: Sha256
-    """Over the names and the contents of its modules."""
-
-
-class Url(BaseModel, frozen=True, extra="forbid"):
-    """One file over HTTP."""
-
-    url: str = Field(pattern=r"^https?://")
-    sha256: Sha256
-    file_name: str
-
-
-class ContentFile(BaseModel, frozen=True, extra="forbid"):
-    """A file and what is in it; changed content is another identity."""
-
-    name: str
-    """What documents' ids call it; its ending says how it is packed."""
-    path: Runtime[str] = ""
-    """Where it lies, relative to the folder, if not under its name."""
-    sha256: Sha256
-    size_in_bytes: int
-
-
-class Files(BaseModel, frozen=True, extra="forbid"):
-    """Files that the user has; `files_in()` fills it in. Where they lie is no part of the identity."""
-
-    files: tuple[ContentFile, ...] = Field(min_length=1)
-    folder: Runtime[str]
-    """Local, gs:// or anything else that fsspec opens."""
-
-
-class HuggingFaceDataset(BaseModel, frozen=True, extra="forbid"):
-    """Files of a data set on the hub; a branch name as revision would be another data set every week."""
-
-    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
-    revision: str = Field(pattern=r"^[0-9a-f]{7,40}$")
-    files: tuple[str, ...] = Field(min_length=1)
-    """Shell patterns over the names of the files; `*` also matches `/`."""
-    max_missing_share: float = Field(default=0, ge=0, lt=1)
-    """Share of the files that the publisher may have no more (404, 410) without an error; the result then names them.
-    A server that is down or slow never counts: its files are asked for again."""
-    expected_bytes: Runtime[float] = 0
-    """For the plan's estimate."""
-
-
-class UrlIndex(BaseModel, frozen=True, extra="forbid"):
-    """Files that a publisher lists in a text file of addresses, one a line (gzipped or not)."""
-
-    index: str = Field(pattern=r"^https?://")
-    index_sha256: Sha256 | None
-    """None where the publisher's list could not be pinned; the files are then only as fixed as the list is."""
-    base: str = Field(pattern=r"^https?://.*/$")
-    """What a relative line is relative to."""
-    files: tuple[str, ...] = Field(min_length=1)
-    """Shell patterns over the lines; `*` also matches `/`."""
-    max_missing_share: float = Field(default=0, ge=0, lt=1)
-    """Share of the files that the publisher may have no more (404, 410) without an error; the result then names them.
-    A server that is down or slow never counts: its files are asked for again."""
-    expected_bytes: Runtime[float] = 0
-    """For the plan's estimate."""
-
-
-def _address_read(value: Any) -> Any:
-    """`hf://datasets/OWNER/NAME@REVISION/PATH` as the data set that it names."""
-    if not isinstance(value, str):
-        return value
-    from runtime.text.fetch.hub import parse_dataset_address
-
-    repo, revision, pattern = parse_dataset_address(value)
-    return HuggingFaceDataset(repo=repo, revision=revision, files=(pattern,))
-
-
-Fetch = Annotated[Wheel | InstalledPython | Url | Files | HuggingFaceDataset | UrlIndex, BeforeValidator(_address_read)]
-"""What is fetched. A text is an `hf://` address."""
 
 
 class DownloadedFile(BaseModel, frozen=True, extra="forbid"):
@@ -151,28 +71,6 @@ class FetchedFile(BaseModel, frozen=True, extra="forbid"):
     is_unreachable: bool = False
 
 
-def installed_python() -> InstalledPython:
-    """The running interpreter, as a config: another version, or a patched one, is another identity."""
-    from runtime.text.fetch.installed_python import inventory
-
-    found = inventory()
-    return InstalledPython(python_version=found.python_version, inventory_sha256=found.sha256)
-
-
-def files_in(folder: str, *patterns: str) -> Files:
-    """The files of a folder that match the patterns, with their checksums, as a config."""
-    from marin_dag.errors import UserError
-    from runtime.text.fetch.errors import FetchError
-    from runtime.text.fetch.local_files import content_of, find_files
-
-    root = folder.rstrip("/")
-    try:
-        names = find_files(root, patterns)
-    except FetchError as error:  # a graph is being built for somebody, who named this folder
-        raise UserError(str(error)) from error
-    return Files(files=tuple(ContentFile(name=name, **content_of(f"{root}/{name}")) for name in names), folder=root)
-
-
 def _cost(config: DownloadConfig) -> Cost:
     if isinstance(config.fetch, HuggingFaceDataset | UrlIndex):
         return Cost(bytes_read=config.fetch.expected_bytes, bytes_written=config.fetch.expected_bytes)
@@ -195,9 +93,7 @@ def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
         case Url():
             files = [_url(config.fetch, context)]
         case Files():
-            copy = functools.partial(_own_file, config.fetch.folder)
-            copied = context.map(copy, config.fetch.files, in_flight=config.files_in_flight, name="files")
-            files = [_placed(index, file) for index, file in enumerate(copied)]
+            files = _own_files(config.fetch, context, in_flight=config.files_in_flight)
         case HuggingFaceDataset():
             files, missing = _hub_files(config.fetch, context, in_flight=config.files_in_flight)
         case UrlIndex():
@@ -256,40 +152,46 @@ def _indexed_files(
         patterns=fetch.files,
         sha256=fetch.index_sha256,
     )
-    tries = FailureNotes(_notes(context)).tries()
-    fetch_one = functools.partial(_indexed_file, f"{context.work_path}/parts", _notes(context))
+    tries = FailureNotes(_failures(context.work_path)).tries()
     items = [(url, tries[file_key(url)]) for url in urls]
-    ended = _as_files_end(context, len(items), max_missing_share=fetch.max_missing_share)
-    fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=ended)
-    return _had_and_missing(context, fetched, fetch.max_missing_share)
+    fetch_one = functools.partial(_indexed_file, context.work_path)
+    wanted = [(url, None) for url in urls]
+    return _fetched(context, fetch_one, items, wanted, in_flight=in_flight, max_missing_share=fetch.max_missing_share)
 
 
-def _indexed_file(parts_path: str, notes: str, item: tuple[str, int], path: str) -> FetchedFile:
+def _indexed_file(work_path: str, item: tuple[str, int], path: str) -> FetchedFile:
     from runtime.text.fetch.http import fetch_url
 
     url, num_tries = item
     name = urllib.parse.urlsplit(url).path.lstrip("/")
 
-    def fetch() -> DownloadedFile:
-        copied = fetch_url(url, f"{path}/{name.rsplit('/', 1)[-1]}", parts_path=parts_path, sha256=None)
+    def fetch(on_bytes: "OnBytes") -> DownloadedFile:
+        destination = f"{path}/{name.rsplit('/', 1)[-1]}"
+        copied = fetch_url(url, destination, parts_path=f"{work_path}/parts", sha256=None, on_bytes=on_bytes)
         return _in_shard(name, copied)
 
-    return _tried(fetch, notes, name, url, num_tries)
+    return _tried(fetch, work_path, name, url, num_tries)
 
 
-def _notes(context: StepContext) -> str:
-    return f"{context.work_path}/failures"
+def _failures(work_path: str) -> str:
+    return f"{work_path}/failures"
 
 
-def _tried(fetch: Callable[[], DownloadedFile], notes: str, name: str, url: str, num_tries: int) -> FetchedFile:
+def _tried(
+    fetch: "Callable[[OnBytes], DownloadedFile]", work_path: str, name: str, url: str, num_tries: int
+) -> FetchedFile:
     """The file, or what is wrong with it: noted, so that the next attempt does not take this one's word for it."""
+    from runtime.text.fetch.arrivals import ArrivalNote
     from runtime.text.fetch.errors import FetchError, MissingFileError, UnreachableError
     from runtime.text.fetch.failures import FailureNotes
 
+    note = ArrivalNote(_arrivals(work_path), url)
     try:
-        return FetchedFile(file=fetch(), name=name)
+        file = fetch(note)
+        note.forget()
+        return FetchedFile(file=file, name=name)
     except FetchError as error:
-        FailureNotes(notes).note(url, num_tries, str(error))
+        FailureNotes(_failures(work_path)).note(url, num_tries, str(error))
         return FetchedFile(
             name=name,
             problem=str(error),
@@ -298,22 +200,58 @@ def _tried(fetch: Callable[[], DownloadedFile], notes: str, name: str, url: str,
         )
 
 
-def _as_files_end(
-    context: StepContext, num_files: int, *, max_missing_share: float
-) -> Callable[[int, FetchedFile], None]:
-    """Stops if nobody answers or all are refused, and tells how many bytes have come."""
+def _fetched(
+    context: StepContext,
+    fetch_one: Callable[[ItemT, str], FetchedFile],
+    items: Sequence[ItemT],
+    wanted: Sequence[tuple[str, int | None]],
+    *,
+    in_flight: int,
+    max_missing_share: float,
+) -> tuple[list[DownloadedFile], tuple[MissingFile, ...]]:
+    """Each by a worker; stops if nobody answers or all are refused, and tells how much has come."""
     from runtime.text.fetch.failures import Unreachable
 
-    unreachable = Unreachable(int(max_missing_share * num_files))
-    sizes: list[int] = []
+    unreachable = Unreachable(int(max_missing_share * len(items)))
 
     def ended(index: int, fetched: FetchedFile) -> None:
         is_missing = fetched.missing_status is not None
         unreachable.count(fetched.problem, is_unreachable=fetched.is_unreachable, is_missing=is_missing)
-        sizes.append(0 if fetched.file is None else fetched.file.size_in_bytes)
-        context.progress(len(sizes), num_files, "files", megabytes=sum(sizes) / 1e6)
+        size_in_bytes = fetched.file.size_in_bytes if fetched.file is not None else None
+        arrivals.end(index, 0 if is_missing else size_in_bytes)
 
-    return ended
+    with _arrivals_of(context, wanted) as arrivals:
+        fetched = context.map(
+            fetch_one, items, in_flight=in_flight, name="files", on_finished=ended, on_counted=arrivals.count
+        )
+    return _had_and_missing(context, fetched, max_missing_share)
+
+
+def _arrivals(work_path: str) -> str:
+    return f"{work_path}/arrivals"
+
+
+def _arrivals_of(context: StepContext, wanted: Sequence[tuple[str, int | None]]) -> "Arrivals":
+    from runtime.text.fetch.arrivals import Arrivals, Wanted
+
+    def tell(arrived: "Arrived") -> None:
+        num_files, rate = len(wanted), arrived.bytes_per_second / 1e6
+        if arrived.num_unknown == 0 and arrived.known_bytes:
+            context.progress(
+                math.ceil(arrived.num_bytes / 1e6),
+                math.ceil(arrived.known_bytes / 1e6),
+                "MB",
+                files=arrived.num_files,
+                of_files=num_files,
+                megabytes_per_second=rate,
+            )
+        else:  # some may be of any size, so what is left is better told in files
+            gigabytes = {"gigabytes": arrived.num_bytes / 1e9}
+            if arrived.known_bytes:
+                gigabytes["of_gigabytes"] = arrived.known_bytes / 1e9
+            context.progress(arrived.num_files, num_files, "files", **gigabytes, megabytes_per_second=rate)
+
+    return Arrivals(_arrivals(context.work_path), [Wanted(*file) for file in wanted], tell, context.log)
 
 
 def _progress_of_one(context: StepContext) -> Callable[[int, int | None], None]:
@@ -356,12 +294,36 @@ def _stored(source: str, relative: str, context: StepContext, *, sha256: str | N
     )
 
 
-def _own_file(folder: str, file: ContentFile, path: str) -> DownloadedFile:
+def _own_files(fetch: Files, context: StepContext, *, in_flight: int) -> list[DownloadedFile]:
+    copy = functools.partial(_own_file, fetch.folder, context.work_path)
+    wanted = [(file.name, file.size_in_bytes) for file in fetch.files]
+    with _arrivals_of(context, wanted) as arrivals:
+        copied = context.map(
+            copy,
+            fetch.files,
+            in_flight=in_flight,
+            name="files",
+            on_finished=lambda index, file: arrivals.end(index, file.size_in_bytes),
+            on_counted=arrivals.count,
+        )
+    return [_placed(index, file) for index, file in enumerate(copied)]
+
+
+def _own_file(folder: str, work_path: str, file: ContentFile, path: str) -> DownloadedFile:
+    from runtime.text.fetch.arrivals import ArrivalNote
     from runtime.text.fetch.copy import copy_verified
 
+    note = ArrivalNote(_arrivals(work_path), file.name)
     name = file.name.rsplit("/", 1)[-1]
     cure = "The file changed after the plan was made; run the same command again to plan with what it is now."
-    copied = copy_verified(f"{folder}/{file.path or file.name}", f"{path}/{name}", sha256=file.sha256, cure=cure)
+    copied = copy_verified(
+        f"{folder}/{file.path or file.name}",
+        f"{path}/{name}",
+        sha256=file.sha256,
+        cure=cure,
+        on_bytes=lambda num_bytes: note(num_bytes, file.size_in_bytes),
+    )
+    note.forget()
     return _in_shard(file.name, copied)
 
 
@@ -372,35 +334,33 @@ def _hub_files(
     from runtime.text.fetch.hub import list_files
 
     files = list_files(fetch.repo, fetch.revision, fetch.files, repo_type="dataset")
-    tries = FailureNotes(_notes(context)).tries()
-    fetch_one = functools.partial(_hub_file, f"{context.work_path}/parts", _notes(context))
+    tries = FailureNotes(_failures(context.work_path)).tries()
     items = [(file, tries[file_key(file.url)]) for file in files]
-    ended = _as_files_end(context, len(items), max_missing_share=fetch.max_missing_share)
-    fetched = context.map(fetch_one, items, in_flight=in_flight, name="files", on_finished=ended)
-    return _had_and_missing(context, fetched, fetch.max_missing_share)
+    fetch_one = functools.partial(_hub_file, context.work_path)
+    wanted = [(file.url, file.size_in_bytes) for file in files]
+    return _fetched(context, fetch_one, items, wanted, in_flight=in_flight, max_missing_share=fetch.max_missing_share)
 
 
-def _hub_file(
-    parts_path: str, notes: str, item: tuple[tuple[str, int | None, str | None, str], int], path: str
-) -> FetchedFile:
+def _hub_file(work_path: str, item: tuple[tuple[str, int | None, str | None, str], int], path: str) -> FetchedFile:
     from runtime.text.fetch.http import fetch_url
     from runtime.text.fetch.hub import HubFile, request_headers
 
     hub_file, num_tries = HubFile(*item[0]), item[1]
 
-    def fetch() -> DownloadedFile:
+    def fetch(on_bytes: "OnBytes") -> DownloadedFile:
         name = hub_file.name.rsplit("/", 1)[-1]
         copied = fetch_url(
             hub_file.url,
             f"{path}/{name}",
-            parts_path=parts_path,
+            parts_path=f"{work_path}/parts",
             sha256=hub_file.sha256,
             size_in_bytes=hub_file.size_in_bytes,
             headers=request_headers(),
+            on_bytes=on_bytes,
         )
         return _in_shard(hub_file.name, copied)
 
-    return _tried(fetch, notes, hub_file.name, hub_file.url, num_tries)
+    return _tried(fetch, work_path, hub_file.name, hub_file.url, num_tries)
 
 
 def _in_shard(name: str, copied: "Copied") -> DownloadedFile:

@@ -3,7 +3,8 @@
 from pydantic import BaseModel
 
 from marin_dag.step import StepContext, step
-from steps.download import DownloadedFile, DownloadResult, InstalledPython
+from steps.download import DownloadedFile, DownloadResult
+from steps.fetch import InstalledPython
 
 
 class ExampleCrawlConfig(BaseModel, frozen=True, extra="forbid"):

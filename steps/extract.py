@@ -1,6 +1,8 @@
 """Extract: downloaded files in, documents out."""
 
 import functools
+import hashlib
+import json
 from collections.abc import Sequence
 
 from pydantic import BaseModel, Field
@@ -81,7 +83,7 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
             f"{context.name}: empty source: nothing in {[file.name for file in files]} matches {patterns}. Correct "
             "`members` of the source's formats, or leave the source out."
         )
-    write = functools.partial(_extract_shard, config.formats, source, config.origin)
+    write = functools.partial(_extract_shard, config.formats, source, config.origin, f"{context.work_path}/being-read")
     shards = context.map(write, work, in_flight=config.shards_in_flight)
     num_damaged = len(unlisted) + sum(shard.num_damaged for shard in shards)
     damaged = [*(detail for _, _, detail in unlisted), *(detail for shard in shards for detail in shard.damaged)]
@@ -153,17 +155,25 @@ def _list_file(formats: tuple[Format, ...], unit_bytes: int, item: tuple[str, st
 
 
 def _extract_shard(
-    formats: tuple[Format, ...], source: str, origin: str, item: tuple[str, str, int, tuple[str, ...]], path: str
+    formats: tuple[Format, ...],
+    source: str,
+    origin: str,
+    being_read: str,
+    item: tuple[str, str, int, tuple[str, ...]],
+    path: str,
 ) -> ExtractedShard:
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
     from runtime.text.extraction.archive import Unit
     from runtime.text.extraction.extract import DAMAGED_FILE
     from runtime.text.extraction.extract import extract as extract_unit
+    from runtime.text.extraction.guard import guard_after_death
 
     ledger = DropLedger(SAMPLES_PER_REASON)
-    documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin)
-    num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
+    mark = hashlib.sha256(json.dumps(item).encode()).hexdigest()[:32]
+    with guard_after_death(f"{being_read}/{mark}") as guard:
+        documents = extract_unit(Unit(*item), formats, source, ledger, origin=origin, guard=guard)
+        num_documents, num_bytes = write_documents(f"{path}/{SHARD_FILE}", documents)
     return ExtractedShard(
         **shard_fields(path, num_documents, num_bytes, ledger),
         left_out=tuple(sorted(ledger.left_out)),

@@ -9,13 +9,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array
 
 from runtime.kernels import attention_gpu, attention_tpu
-
-Query = Float[Array, "batch stretch heads head_dim"]
-KeyValue = Float[Array, "batch sequence kv_heads head_dim"]
-SegmentIds = Int32[Array, "batch sequence"]
+from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 QUERY_BLOCK = 512  # rows of the score matrix that "chunked" holds at a time
 

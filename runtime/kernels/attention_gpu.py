@@ -17,20 +17,20 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int32
 
 from runtime.kernels.block_sizes import triton_blocks
+from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 
 def pallas_gpu(
-    query: Float[Array, "batch stretch heads head_dim"],
-    key: Float[Array, "batch sequence kv_heads head_dim"],
-    value: Float[Array, "batch sequence kv_heads head_dim"],
-    segment_ids: Int32[Array, "batch sequence"],
+    query: Query,
+    key: KeyValue,
+    value: KeyValue,
+    segment_ids: SegmentIds,
     *,
     first_row: int = 0,
     interpret: bool = False,
-) -> Float[Array, "batch stretch heads head_dim"]:
+) -> Query:
     """Blocks of scores live in registers only; blocks of keys after a block of queries are never touched."""
     # Not with the module: it is no business of a CPU or a TPU that the import warns.
     from jax.experimental.pallas.ops.gpu import attention
@@ -60,14 +60,14 @@ def pallas_gpu(
 
 
 def cudnn(
-    query: Float[Array, "batch stretch heads head_dim"],
-    key: Float[Array, "batch sequence kv_heads head_dim"],
-    value: Float[Array, "batch sequence kv_heads head_dim"],
-    segment_ids: Int32[Array, "batch sequence"],
+    query: Query,
+    key: KeyValue,
+    value: KeyValue,
+    segment_ids: SegmentIds,
     *,
     first_row: int = 0,
     implementation: Literal["cudnn", "xla"] = "cudnn",
-) -> Float[Array, "batch stretch heads head_dim"]:
+) -> Query:
     """cuDNN's flash attention; `implementation="xla"` computes the same without it, for tests."""
     if implementation == "cudnn" and query.dtype not in (jnp.bfloat16, jnp.float16):
         raise ValueError(

@@ -4,20 +4,21 @@ from collections.abc import Callable
 
 import jax
 from jax.experimental.pallas.ops.tpu import splash_attention
-from jaxtyping import Array, Float, Int32
+from jaxtyping import Array
 
 from runtime.kernels.block_sizes import SplashBlocks, generation_here, splash_blocks
+from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 
 def splash(
-    query: Float[Array, "batch stretch heads head_dim"],
-    key: Float[Array, "batch sequence kv_heads head_dim"],
-    value: Float[Array, "batch sequence kv_heads head_dim"],
-    segment_ids: Int32[Array, "batch sequence"],
+    query: Query,
+    key: KeyValue,
+    value: KeyValue,
+    segment_ids: SegmentIds,
     *,
     first_row: int = 0,
     interpret: bool = False,
-) -> Float[Array, "batch stretch heads head_dim"]:
+) -> Query:
     """Blocks of scores live in the chip's vector memory only; blocks above the diagonal are never computed."""
     _, num_rows, num_heads, head_dim = query.shape
     end = first_row + num_rows

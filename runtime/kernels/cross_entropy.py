@@ -11,15 +11,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Float32, Int32
 
 from runtime.kernels import cross_entropy_chunked, cross_entropy_tpu
-
-Hidden = Float[Array, "tokens hidden_size"]
-Head = Float[Array, "hidden_size vocab_size"]
-Labels = Int32[Array, "tokens"]
-PerToken = Float32[Array, "tokens"]
-Scalar = Float32[Array, ""]
+from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 
 
 class CrossEntropy(NamedTuple):
@@ -33,9 +27,7 @@ class CrossEntropy(NamedTuple):
     log_normalizer: PerToken
 
 
-def reference(
-    hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar
-) -> tuple[Scalar, PerToken, PerToken]:
+def reference(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
     """The definition. Holds all logits."""
     logits = jnp.einsum("th,hv->tv", hidden, head, preferred_element_type=jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
@@ -43,7 +35,7 @@ def reference(
     return jnp.sum(weights * (loss + z_loss * jnp.square(log_normalizer))), loss, log_normalizer
 
 
-KERNELS: dict[str, Callable[[Hidden, Head, Labels, PerToken, Scalar], tuple[Scalar, PerToken, PerToken]]] = {
+KERNELS: dict[str, Callable[[Hidden, Head, Labels, PerToken, Scalar], Losses]] = {
     "reference": reference,
     "chunked": cross_entropy_chunked.chunked,
     "chunked_wide": cross_entropy_chunked.chunked_wide,

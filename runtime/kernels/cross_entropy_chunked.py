@@ -9,16 +9,14 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array
+
+from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 
 LOGITS_PER_BLOCK = 1 << 21  # of a block, 8 MiB; smaller blocks leave the second core of a CPU idle
 # On an accelerator each block reads the whole head three times and its gradient twice: 7 GB at a vocabulary of 128,256,
 # which 2,048 tokens (1 GiB of logits) pay for and 16 do not.
 LOGITS_PER_WIDE_BLOCK = 1 << 28
-
-PerToken = Float32[Array, "tokens"]
-Scalar = Float32[Array, ""]
-Result = tuple[Scalar, PerToken, PerToken]
 
 
 def block_tokens(num_tokens: int, vocab_size: int, logits_per_block: int) -> int:
@@ -27,30 +25,18 @@ def block_tokens(num_tokens: int, vocab_size: int, logits_per_block: int) -> int
     return -(-num_tokens // (8 * num_blocks)) * 8
 
 
-def chunked(
-    hidden: Float[Array, "tokens hidden_size"],
-    head: Float[Array, "hidden_size vocab_size"],
-    labels: Int32[Array, "tokens"],
-    weights: PerToken,
-    z_loss: Scalar,
-) -> Result:
+def chunked(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
     """Objective, loss and log-normaliser; `cross_entropy.reference` is the definition."""
     return _chunked(LOGITS_PER_BLOCK, hidden, head, labels, weights, z_loss)
 
 
-def chunked_wide(
-    hidden: Float[Array, "tokens hidden_size"],
-    head: Float[Array, "hidden_size vocab_size"],
-    labels: Int32[Array, "tokens"],
-    weights: PerToken,
-    z_loss: Scalar,
-) -> Result:
+def chunked_wide(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
     """The same in blocks for an accelerator's memory."""
     return _chunked(LOGITS_PER_WIDE_BLOCK, hidden, head, labels, weights, z_loss)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunked(logits_per_block: int, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Result:
+def _chunked(logits_per_block: int, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Losses:
     blocks, num_tokens = _in_blocks(logits_per_block, head.shape[1], hidden, labels, weights)
 
     def block(carry: None, part: tuple[Array, ...]) -> tuple[None, tuple[Array, Array]]:
@@ -63,7 +49,7 @@ def _chunked(logits_per_block: int, hidden: Array, head: Array, labels: Array, w
 
 def _forward(
     logits_per_block: int, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array
-) -> tuple[Result, tuple]:
+) -> tuple[Losses, tuple]:
     blocks, num_tokens = _in_blocks(logits_per_block, head.shape[1], hidden, labels, weights)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 

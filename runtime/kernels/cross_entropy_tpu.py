@@ -13,24 +13,15 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Float, Float32, Int32
+from jaxtyping import Array
 
 from runtime.kernels.block_sizes import FusedBlocks, fused_blocks, generation_here
-
-PerToken = Float32[Array, "tokens"]
-Scalar = Float32[Array, ""]
-Result = tuple[Scalar, PerToken, PerToken]
+from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 
 
 def fused(
-    hidden: Float[Array, "tokens hidden_size"],
-    head: Float[Array, "hidden_size vocab_size"],
-    labels: Int32[Array, "tokens"],
-    weights: PerToken,
-    z_loss: Scalar,
-    *,
-    interpret: bool = False,
-) -> Result:
+    hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar, *, interpret: bool = False
+) -> Losses:
     """Objective, loss and log-normaliser; `cross_entropy.reference` is the definition."""
     (num_tokens, hidden_size), vocab_size = hidden.shape, head.shape[1]
     item_bytes = hidden.dtype.itemsize
@@ -47,14 +38,14 @@ class _How(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _fused(how: _How, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Result:
+def _fused(how: _How, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Losses:
     loss, log_normalizer = _losses(how, hidden, head, labels)
     return jnp.sum(weights * (loss + z_loss * jnp.square(log_normalizer))), loss, log_normalizer
 
 
 def _forward(
     how: _How, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array
-) -> tuple[Result, tuple]:
+) -> tuple[Losses, tuple]:
     result = _fused(how, hidden, head, labels, weights, z_loss)
     return result, (hidden, head, labels, weights, z_loss, result[2])
 

@@ -29,8 +29,9 @@ from runtime.optim.schedule import Cycles
 from runtime.text.extraction.formats import JsonLines
 from runtime.text.filter_rules import Length
 from runtime.text.minhash import MinHash
-from steps.download import DownloadConfig, download, files_in
+from steps.download import DownloadConfig, download
 from steps.evaluation_items import EvaluationItemsConfig, evaluation_items
+from steps.fetch import files_in
 from steps.tokenize import TokenizeConfig, tokenize
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 

@@ -28,7 +28,8 @@ from marin_dag.identity import NotCanonicalError, canonical, sha256
 from marin_dag.inputs import replace_inputs
 from marin_dag.step import Input, Step, StepContext, step
 from marin_dag.store import open_store
-from steps.download import DownloadConfig, download, files_in
+from steps.download import DownloadConfig, download
+from steps.fetch import files_in
 from tests.marin_dag.golden import Open
 from tests.marin_dag.test_run import output, run
 from tests.marin_dag.toy import CountConfig, TextConfig, count, text

@@ -147,6 +147,20 @@ def test_time_left_follows_the_pace_since_the_step_began_to_tell():
 def test_figures_carry_their_units():
     progress = Progress(120, 600, "steps", {"tokens_per_second": 12_300.4, "loss": 2.34567, "data_epoch": 1.0})
     assert figures_of(progress, 40.0) == "120/600 steps  12,300 tokens/s  loss 2.346  data epoch 1  40 s left"
+
+
+def test_a_figure_and_what_it_is_of_are_one():
+    progress = Progress(90_000, 900_000, "MB", {"files": 12_345.0, "of_files": 20_000.0, "megabytes_per_second": 118.2})
+    assert figures_of(progress, None) == "90,000/900,000 MB  files 12,345/20,000  118 megabytes/s"
+    assert figures_of(Progress(1, 9, "files", {"of_all": 3.5}), None) == "1/9 files  of all 3.5"
+
+
+def test_a_pace_in_another_unit_begins_anew():
+    pace = Pace()
+    assert pace.seconds_left(Progress(0, 4, "files", {}), 0.0) is None
+    assert pace.seconds_left(Progress(1, 4, "files", {}), 10.0) == 30.0
+    assert pace.seconds_left(Progress(600, 1_000, "MB", {}), 20.0) is None
+    assert pace.seconds_left(Progress(800, 1_000, "MB", {}), 30.0) == 10.0
     assert figures_of(Progress(600, 600, "steps", {}), 0.0) == "600/600 steps"
 
 

@@ -18,7 +18,7 @@ from pipelines.sources import OWN_FILES, corpus_sources, evaluation_items_step, 
 from pipelines.tootsie import add_arguments, phases, tootsie
 from runtime.text.minhash import MinHash
 from steps.dedup import dedup
-from steps.download import Wheel
+from steps.fetch import Wheel
 
 COMPONENTS = {name for value in vars(mixtures).values() if isinstance(value, dict) for name in value if name.islower()}
 STAGES = ["decontaminate", "dedup", "filter", "extract", "download"]
@@ -144,6 +144,23 @@ def test_two_own_files_of_one_name_are_refused_with_both_files(tmp_path):
     for name in ("notes.jsonl.gz", "notes.jsonl"):
         own_file(tmp_path, name, text=name)
     with pytest.raises(ValueError, match=r"two sources have one name, notes: notes\.jsonl, notes\.jsonl\.gz; rename"):
+        corpus_sources(str(tmp_path), role_of_file)
+
+
+@pytest.mark.parametrize(
+    "name", ["web_cafe\u0301s du Nord.jsonl", "web_caf\u00e9s du Nord.jsonl", "web_cafés du Nord.jsonl.gz"]
+)
+def test_a_letter_of_an_own_file_stays_in_its_label_without_its_accent(tmp_path, name):
+    own_file(tmp_path, name)
+    assert list(corpus_sources(str(tmp_path), role_of_file)) == ["web_cafes-du-Nord"]
+
+
+@pytest.mark.parametrize("names", [("café", "cafè"), ("cafe", "café"), ("wiki_日本", "wiki_中国"), ("a b", "a-b")])
+def test_two_own_files_whose_names_are_one_label_are_refused_with_both_files(tmp_path, names):
+    for name in names:
+        own_file(tmp_path, f"{name}.jsonl", text=name)
+    first, second = sorted(names)
+    with pytest.raises(ValueError, match=rf"{first}.jsonl and {second}.jsonl would both be called .* Rename one of"):
         corpus_sources(str(tmp_path), role_of_file)
 
 

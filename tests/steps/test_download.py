@@ -1,5 +1,6 @@
 """Pins down: of many files one that cannot be had costs none of the others, and a 404 is not taken for a 503."""
 
+import contextlib
 import functools
 import hashlib
 import http.server
@@ -20,11 +21,12 @@ from marin_dag.local_backend import LocalBackend
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.store import open_store
+from runtime.text.fetch import arrivals, hub
 from runtime.text.fetch import http as fetch_http
-from runtime.text.fetch import hub
 from runtime.text.fetch.errors import UnreachableError
 from runtime.text.fetch.failures import IncompleteDownloadError, Unreachable
-from steps.download import DownloadConfig, DownloadResult, HuggingFaceDataset, Url, UrlIndex, download
+from steps.download import DownloadConfig, DownloadResult, download
+from steps.fetch import HuggingFaceDataset, Url, UrlIndex, files_in
 
 NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
 
@@ -37,6 +39,9 @@ class Publisher(http.server.ThreadingHTTPServer):
         self.names = NAMES
         self.statuses: dict[str, int] = {}
         self.asked: Counter[str] = Counter()
+        self.content: bytes | None = None
+        self.goes_on: threading.Event | None = None
+        """Two of the three megabytes of each file come at once, the rest when this is set."""
 
     @property
     def url(self) -> str:
@@ -51,10 +56,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.asked[name] += 1
         status = self.server.statuses.get(name, 200)
         body = "\n".join(self.server.names).encode() if name == "index" else f"text of {name}".encode()
+        body = self.server.content if self.server.content is not None and name != "index" else body
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        if self.server.goes_on is None or self.headers.get("Range") is not None:
+            with contextlib.suppress(ConnectionError):  # who asked for a range has read enough
+                self.wfile.write(body)
+        else:
+            self.wfile.write(body[: 2 << 20])
+            self.wfile.flush()
+            self.server.goes_on.wait(60)
+            self.wfile.write(body[2 << 20 :])
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -323,7 +336,76 @@ def test_progress_is_told_in_bytes_of_one_file_and_in_files_and_bytes_of_many(pu
     assert context.told[-1] == (1, 1, "kB", {})
     context = context_of("many", str(tmp_path / "many"))
     download.function(listed(publisher), context)
-    assert context.told == [(count, 4, "files", {"megabytes": 20 * count / 1e6}) for count in (1, 2, 3, 4)]
+    # Nobody says beforehand how large the files of a list are: they are what is counted until all have said.
+    assert [(done, total, unit) for done, total, unit, _ in context.told] == [
+        *((count, 4, "files") for count in range(4)),
+        (1, 1, "MB"),
+    ]
+    figures = [figures for *_, figures in context.told]
+    assert [found["gigabytes"] for found in figures[:4]] == [0, 2e-8, 4e-8, 6e-8]
+    assert [found.get("of_gigabytes") for found in figures[:4]] == [None, 2e-8, 4e-8, 6e-8]
+    assert (figures[4]["files"], figures[4]["of_files"]) == (4, 4)
+
+
+MEGABYTES = 3 << 20
+
+
+@pytest.mark.parametrize("kind", ["hub", "index"])
+def test_bytes_within_a_file_are_told_while_it_comes(publisher, context_of, tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(arrivals, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(arrivals, "NOTE_SECONDS", 0.0)
+    publisher.content, publisher.goes_on = bytes(MEGABYTES), threading.Event()
+    context = context_of("many", str(tmp_path / "many"))
+    match kind:
+        case "index":
+            config = listed(publisher)
+        case "hub":
+            files = [hub.HubFile(name, MEGABYTES, None, publisher.url + name) for name in NAMES]
+            monkeypatch.setattr(hub, "list_files", lambda *given, **also: files)
+            monkeypatch.setattr(hub, "request_headers", dict)
+            config = DownloadConfig(fetch=HuggingFaceDataset(repo="someone/texts", revision="0" * 40, files=("*",)))
+    told = []
+
+    def tell(done, total, unit, **figures):
+        told.append((done, total, unit, figures))
+        # Of the last of the bytes that stand still: two of three megabytes of the first file, or all of it.
+        if (done if unit == "MB" else figures["gigabytes"] * 1e3) > 2:
+            publisher.goes_on.set()
+
+    monkeypatch.setattr(context, "progress", tell)
+    download.function(config, context)
+    assert publisher.goes_on.is_set()
+    whole = 13  # megabytes of a million bytes, begun
+    if kind == "index":
+        assert told[0][:3] == (0, 4, "files")  # as long as the size of one is unknown
+    else:
+        assert {(total, unit) for _, total, unit, _ in told} == {(whole, "MB")}
+    done, total, unit, figures = told[-1]
+    assert (done, total, unit, figures["files"], figures["of_files"]) == (whole, whole, "MB", 4, 4)
+
+
+def test_what_an_earlier_attempt_fetched_is_in_the_first_word_of_the_next(publisher, tmp_path, monkeypatch):
+    publisher.statuses = {"data/c.jsonl": 404}
+    assert run(tmp_path, listed(publisher))[0] is None
+    publisher.statuses, told = {}, []
+    monkeypatch.setattr(LineDisplay, "progress", lambda display, name, progress: told.append(progress))
+    assert run(tmp_path, listed(publisher))[0] is not None
+    first, last = told[0], told[-1]
+    assert (first.done, first.total, first.unit, first.figures["gigabytes"]) == (3, 4, "files", 6e-8)
+    assert first.figures["megabytes_per_second"] == 0
+    assert (last.done, last.total, last.unit, last.figures["files"]) == (1, 1, "MB", 4)
+
+
+def test_own_files_are_told_in_bytes_of_all(context_of, tmp_path):
+    for name, size in (("a", 1_500_000), ("b", 2_500_000)):
+        (tmp_path / f"{name}.jsonl").write_bytes(bytes(size))
+    context = context_of("own", str(tmp_path / "own"))
+    download.function(DownloadConfig(fetch=files_in(str(tmp_path), "*.jsonl")), context)
+    assert [(*told[:3], told[3]["files"]) for told in context.told] == [
+        (0, 4, "MB", 0),
+        (2, 4, "MB", 1),
+        (4, 4, "MB", 2),
+    ]
 
 
 def test_a_publisher_that_answers_nobody_is_not_asked_for_every_file():

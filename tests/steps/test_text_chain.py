@@ -21,7 +21,7 @@ from runtime.text.fetch.errors import ChecksumError
 from runtime.text.filter_rules import C4Lines, Length
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
-from steps.download import DownloadConfig, download, files_in, installed_python
+from steps.download import DownloadConfig, download
 from steps.evaluation_items import (
     EvaluationItemsConfig,
     EvaluationItemsResult,
@@ -30,6 +30,7 @@ from steps.evaluation_items import (
     own_evaluation_items,
 )
 from steps.extract import ExtractConfig, extract
+from steps.fetch import files_in, installed_python
 from steps.filter import FilterConfig, filter_documents
 from steps.input_tokenizer import InputTokenizerConfig, input_tokenizer, local_tokenizer
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer

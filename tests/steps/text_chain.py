@@ -35,9 +35,10 @@ from runtime.text.span_rule import RepeatedSpans
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
 from steps.dedup_spans import DedupSpansConfig, dedup_spans
-from steps.download import DownloadConfig, download, files_in
+from steps.download import DownloadConfig, download
 from steps.evaluation_items import EvaluationItemsResult
 from steps.extract import ExtractConfig, extract
+from steps.fetch import files_in
 from steps.filter import FilterConfig, filter_documents
 from steps.train_quality_classifier import TrainQualityClassifierConfig, train_quality_classifier
 

@@ -25,13 +25,20 @@ from runtime.text.extraction.formats import (
     WebArchive,
     is_read_in_any_order,
 )
+from runtime.text.extraction.guard import Guard, unguarded
 
 EMPTY = "empty"
 DAMAGED_FILE = "damaged file"
 
 
 def extract(
-    unit: Unit, formats: Sequence[Format], source: str, ledger: DropLedger, *, origin: str = ""
+    unit: Unit,
+    formats: Sequence[Format],
+    source: str,
+    ledger: DropLedger,
+    *,
+    origin: str = "",
+    guard: Guard = unguarded,
 ) -> Iterator[Document]:
     """Documents of a unit, in the order of its members; ids are `source/member#anchor`.
 
@@ -42,6 +49,8 @@ def extract(
         ledger: Takes what is no document and what cannot be read, a damaged file among it: what came out of it before
             the damage stays, and the next is read.
         origin: What a message calls the file, if not by its name in the ids.
+        guard: How each page, record or member is read that is read as a whole; lines of JSON and rows of tables are
+            read as they stand.
 
     Raises:
         UnreadableFileError: a file does not fit the format, or gives two documents one id where none may be.
@@ -50,7 +59,7 @@ def extract(
     try:
         with store_failures_raised():
             for name, open_member in open_members(unit):
-                read = functools.partial(_read, format_, open_member, unit, name, origin or name)
+                read = functools.partial(_read, format_, open_member, unit, name, origin or name, guard)
                 yield from _documents(read, source, name, ledger)
     except DamagedFileError as error:
         # No member behind it can be had either.
@@ -88,20 +97,20 @@ def _no_utf8(text: str) -> str | None:
 
 
 def _read(
-    format_: Format, open_member: Callable[[], IO[bytes]], unit: Unit, name: str, shown: str
+    format_: Format, open_member: Callable[[], IO[bytes]], unit: Unit, name: str, shown: str, guard: Guard
 ) -> Iterator[Text | Unreadable | LeftOut]:
     with damage_told(f"{shown}: cannot be read", "it is cut short or damaged: fetch it anew."), open_member() as file:
         if is_read_in_any_order(format_) and not is_seekable(unit):
             with spooled(file, shown) as copy:
-                yield from _read_as(format_, copy, unit, name, shown)
+                yield from _read_as(format_, copy, unit, name, shown, guard)
         else:
-            yield from _read_as(format_, file, unit, name, shown)
+            yield from _read_as(format_, file, unit, name, shown, guard)
 
 
-def _read_as(format_: Format, file: IO[bytes], unit: Unit, name: str, shown: str) -> Extracted:
+def _read_as(format_: Format, file: IO[bytes], unit: Unit, name: str, shown: str, guard: Guard) -> Extracted:
     match format_:
         case WebArchive():
-            return web_archive.read_web_archive(file, format_)
+            return web_archive.read_web_archive(file, format_, guard)
         case JsonLines():
             return records.read_json_lines(
                 file,
@@ -115,6 +124,10 @@ def _read_as(format_: Format, file: IO[bytes], unit: Unit, name: str, shown: str
         case ChatTable():
             return records.read_chats(file, shown, messages_field=format_.messages_field, id_field=format_.id_field)
     data = read_member(file, unit.file, name)
+    return guard(_read_member, format_, data, anchor="", name=shown, data=data)
+
+
+def _read_member(format_: Format, data: bytes) -> Extracted:
     match format_:
         case ServiceModels():
             return service_models.read_service_models(data)
@@ -132,3 +145,4 @@ def _read_as(format_: Format, file: IO[bytes], unit: Unit, name: str, shown: str
             return prose.read_restructured_text(data)
         case PackageMetadata():
             return prose.read_package_metadata(data)
+    raise AssertionError(f"{type(format_).__name__} is read as a stream")

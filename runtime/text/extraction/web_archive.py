@@ -7,6 +7,7 @@ from runtime.text.extraction import html
 from runtime.text.extraction.charset import decode_page
 from runtime.text.extraction.extracted import Extracted, LeftOut, Text, Unreadable, metadata
 from runtime.text.extraction.formats import WebArchive
+from runtime.text.extraction.guard import Guard, unguarded
 from runtime.text.extraction.html import NO_CHARSET
 from runtime.text.extraction.http_answer import CUT_SHORT, Answer, HttpError, parse_answer
 from runtime.text.extraction.warc import Damage, Record, read_records
@@ -20,15 +21,16 @@ _HTML = ("text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml")
 _EXCERPT_BYTES = 200
 
 
-def read_web_archive(file: IO[bytes], format_: WebArchive) -> Extracted:
+def read_web_archive(file: IO[bytes], format_: WebArchive, guard: Guard = unguarded) -> Extracted:
     """A document for each page that a server gave (response, resource) and each text (conversion); anchors are the
-    offsets of their records."""
+    offsets of their records. Each record is read under the guard."""
     for record in read_records(file, max_record_bytes=format_.max_record_bytes):
         match record:
             case Damage():
                 yield Unreadable(record.place, record.reason, record.detail, record.excerpt)
             case Record():
-                yield from _documents(record, format_)
+                name = f"record {record.place}, {_uri(record)}"
+                yield from guard(_documents, record, format_, anchor=record.place, name=name, data=record.payload)
 
 
 def _documents(record: Record, format_: WebArchive) -> Iterator[Text | Unreadable | LeftOut]:

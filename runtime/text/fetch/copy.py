@@ -1,6 +1,7 @@
 """Copies into a step's output, hashed on the way and refused if they are not what was asked for."""
 
 import hashlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import fsspec
@@ -15,8 +16,13 @@ class Copied(NamedTuple):
     size_in_bytes: int
 
 
-def copy_verified(source: str, destination: str, *, sha256: str | None, cure: str) -> Copied:
-    """Copies `source` to `destination`, both anything fsspec opens; a wrong checksum leaves no file to be used."""
+def copy_verified(
+    source: str, destination: str, *, sha256: str | None, cure: str, on_bytes: Callable[[int], None] | None = None
+) -> Copied:
+    """Copies `source` to `destination`, both anything fsspec opens; a wrong checksum leaves no file to be used.
+
+    `on_bytes` is told how many bytes are copied, as they are.
+    """
     digest = hashlib.sha256()
     size = 0
     with fsspec.open(source, "rb") as reader, fsspec.open(destination, "wb", auto_mkdir=True) as writer:
@@ -24,6 +30,8 @@ def copy_verified(source: str, destination: str, *, sha256: str | None, cure: st
             digest.update(chunk)
             writer.write(chunk)
             size += len(chunk)
+            if on_bytes is not None:
+                on_bytes(size)
     found = digest.hexdigest()
     if sha256 is not None and found != sha256:
         filesystem, path = fsspec.core.url_to_fs(destination)

@@ -8,8 +8,10 @@ a file never meet.
 import fnmatch
 import gzip
 import hashlib
+import itertools
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from operator import not_
 
 import fsspec
 
@@ -43,9 +45,11 @@ def fetch_url(
         headers: Sent to the origin of `url` alone, and not to where it redirects.
         part_bytes: Size of a part.
         retries: How often to try.
-        on_bytes: Told how much of the file is here, and its size where the server says it, as it comes.
+        on_bytes: Told how much of the file is here, and its size where the server says it, first of what was here
+            before and then as the rest comes.
     """
-    session = Session(url, dict(headers or {}), retries or Retries(), on_bytes or (lambda done, total: None))
+    tell = on_bytes or (lambda done, total: None)
+    session = Session(url, dict(headers or {}), retries or Retries(), tell)
     remote = session.probe()
     key = hashlib.sha256(f"{url}\0{remote.validator}\0{remote.size_in_bytes}".encode()).hexdigest()[:16]
     folder = f"{parts_path}/{key}"
@@ -54,11 +58,16 @@ def fetch_url(
         session.fetch_whole(parts[0])
     else:
         _refuse_another_size(url, size_in_bytes, remote.size_in_bytes)  # before it is fetched for nothing
-        parts = []
-        for index, start in enumerate(range(0, remote.size_in_bytes, part_bytes)):
-            parts.append(f"{folder}/{index:05d}")
-            end = min(start + part_bytes, remote.size_in_bytes)
-            session.fetch_part(parts[-1], start, end, remote)
+        starts = range(0, remote.size_in_bytes, part_bytes)
+        parts = [f"{folder}/{index:05d}" for index in range(len(starts))]
+        lengths = [min(part_bytes, remote.size_in_bytes - start) for start in starts]
+        sizes = _sizes(folder)
+        is_here = [sizes.get(part.rpartition("/")[2]) == length for part, length in zip(parts, lengths, strict=True)]
+        num_here = sum(itertools.compress(lengths, is_here))
+        tell(num_here, remote.size_in_bytes)
+        for part, start, length in itertools.compress(zip(parts, starts, lengths, strict=True), map(not_, is_here)):
+            session.fetch_part(part, start, start + length, remote, num_here=num_here)
+            num_here += length
     copied = _join(parts, destination)
     filesystem, path = fsspec.core.url_to_fs(folder)
     if filesystem.exists(path):
@@ -91,6 +100,14 @@ def list_index(url: str, path: str, *, base: str, patterns: Sequence[str], sha25
     if not found:
         raise FetchError(f"{url}: none of {len(lines)} lines matches {list(patterns)} (first: {', '.join(lines[:3])}).")
     return sorted(urllib.parse.urljoin(base, line) for line in found)
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    """Sizes of the files of a folder, by name."""
+    filesystem, inner = fsspec.core.url_to_fs(folder)
+    filesystem.invalidate_cache()
+    found = filesystem.find(inner, detail=True)
+    return {path.rpartition("/")[2]: entry["size"] for path, entry in found.items()}
 
 
 def _refuse_another_size(url: str, expected: int | None, found: int) -> None:

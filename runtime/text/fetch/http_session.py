@@ -75,11 +75,8 @@ class Session:
 
         return self._with_retries(ask)
 
-    def fetch_part(self, path: str, start: int, end: int, remote: Remote) -> None:
-        """Bytes from `start` to before `end` of the file that was probed, unless they are there."""
-        if _size(path) == end - start:
-            self._on_bytes(end, remote.size_in_bytes)
-            return
+    def fetch_part(self, path: str, start: int, end: int, remote: Remote, *, num_here: int) -> None:
+        """Bytes from `start` to before `end` of the file that was probed, of which `num_here` others are here."""
         validator = remote.validator
         headers = {"Range": f"bytes={start}-{end - 1}"}
         # If-Range takes no weak validators (RFC 9110, section 13.1.5); the checksum is the last word anyway.
@@ -93,7 +90,7 @@ class Session:
                     raise FetchError(
                         f"{self._url}: the file changed while it was being fetched; run the same command again."
                     )
-                self._save(response, path, end - start, start, remote.size_in_bytes)
+                self._save(response, path, end - start, num_here, remote.size_in_bytes)
 
         self._with_retries(fetch)
 
@@ -108,14 +105,19 @@ class Session:
         self._with_retries(fetch)
 
     def _save(
-        self, response: http.client.HTTPResponse, path: str, expected_bytes: int | None, start: int, total: int | None
+        self,
+        response: http.client.HTTPResponse,
+        path: str,
+        expected_bytes: int | None,
+        num_here: int,
+        total: int | None,
     ) -> None:
         size = 0
         with fsspec.open(path, "wb", auto_mkdir=True) as file:
             while chunk := _read(response):
                 file.write(chunk)
                 size += len(chunk)
-                self._on_bytes(start + size, total)
+                self._on_bytes(num_here + size, total)
         if expected_bytes is not None and size != expected_bytes:
             raise ConnectionError(f"the connection ended after {size} of {expected_bytes} bytes")
 
@@ -243,8 +245,3 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         return response.read(CHUNK_BYTES)
     except OSError as error:  # of the connection, whatever its class (ssl.SSLError, no route): no store is asked here
         raise ConnectionError(f"the connection broke ({error})") from error
-
-
-def _size(path: str) -> int | None:
-    filesystem, inner = fsspec.core.url_to_fs(path)
-    return filesystem.size(inner) if filesystem.exists(inner) else None

@@ -15,7 +15,8 @@ from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.training.eval_step import build_eval_step
 from runtime.training.state import TrainState, initial_state
-from runtime.training.train_step import Hyperparameters, build_train_step
+from runtime.training.train_step import Hyperparameters
+from tests.runtime.training.plain_step import plain_step
 
 CONFIG = LlamaConfig(
     vocab_size=64,
@@ -56,16 +57,7 @@ def leaves(state: TrainState) -> list[np.ndarray]:
 def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.ndarray], list, np.ndarray]:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",))
     begin = leaves(state)
-    step = build_train_step(
-        CONFIG,
-        LLAMA3_ROPE,
-        mesh,
-        attention_kernel="reference",
-        loss_kernel="chunked",
-        compute_dtype="float32",
-        remat=remat,
-        num_microbatches=num_microbatches,
-    )
+    step = plain_step(CONFIG, mesh, remat=remat, num_microbatches=num_microbatches)
     metrics = []
     for _ in range(3):
         state, figures = step(state, *batch(), HYPERPARAMETERS)
@@ -106,16 +98,7 @@ def lowered(shape: MeshShape, torus: tuple[int, int, int], reduce_dtype: str) ->
     """The bfloat16 step on eight devices."""
     mesh = make_mesh(shape, torus=torus)
     state = initial_state(CONFIG, 0, mesh)
-    step = build_train_step(
-        CONFIG,
-        LLAMA3_ROPE,
-        mesh,
-        attention_kernel="reference",
-        loss_kernel="chunked",
-        compute_dtype="bfloat16",
-        remat="full",
-        reduce_dtype=reduce_dtype,
-    )
+    step = plain_step(CONFIG, mesh, compute_dtype="bfloat16", reduce_dtype=reduce_dtype)
     told = HYPERPARAMETERS._replace(average_decays=())
     return jax.jit(lambda state, *batch: step(state, *batch, told)).lower(state, *batch())
 

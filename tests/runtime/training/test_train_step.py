@@ -23,6 +23,7 @@ from runtime.training.train_step import (
     _train_program,
     build_train_step,
 )
+from tests.runtime.training.plain_step import plain_step
 
 CONFIG = LlamaConfig(
     vocab_size=64,
@@ -45,17 +46,7 @@ def mesh() -> Mesh:
 
 
 def build(mesh: Mesh, rope: Rope = LLAMA3_ROPE, num_microbatches: int = 1) -> TrainStep:
-    return build_train_step(
-        CONFIG,
-        rope,
-        mesh,
-        attention_kernel="reference",
-        loss_kernel="chunked",
-        compute_dtype="float32",
-        remat="full",
-        num_microbatches=num_microbatches,
-        donate=False,
-    )
+    return plain_step(CONFIG, mesh, rope=rope, num_microbatches=num_microbatches, donate=False)
 
 
 def batch(seed: int = 0, size: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -237,15 +228,7 @@ def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
 
 
 def test_the_donated_state_is_used_up(mesh: Mesh) -> None:
-    step = build_train_step(
-        CONFIG,
-        LLAMA3_ROPE,
-        mesh,
-        attention_kernel="reference",
-        loss_kernel="chunked",
-        compute_dtype="float32",
-        remat="none",
-    )
+    step = plain_step(CONFIG, mesh, remat="none")
     state = state_of(mesh)
     step(state, *batch(), TOLD)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.mu, state.nu, state.averages)))

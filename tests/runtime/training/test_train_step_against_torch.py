@@ -11,8 +11,9 @@ from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
 from runtime.model.config import LLAMA3_ROPE
 from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.training.state import initial_state
-from runtime.training.train_step import Hyperparameters, build_train_step
+from runtime.training.train_step import Hyperparameters
 from tests.runtime.interop.small_llama import CONFIG
+from tests.runtime.training.plain_step import plain_step
 
 TOLD = Hyperparameters(learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=0.5, z_loss=1e-2)
 LENGTH, NUM_UPDATES = 24, 2
@@ -34,15 +35,7 @@ def test_two_updates_of_a_packed_batch_are_those_of_transformers_and_torch(tmp_p
     )
     model = transformers.LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager")
     optimizer = torch_adamw(model)
-    step = build_train_step(
-        CONFIG,
-        LLAMA3_ROPE,
-        mesh,
-        attention_kernel="reference",
-        loss_kernel="chunked",
-        compute_dtype="float32",
-        remat="full",
-    )
+    step = plain_step(CONFIG, mesh)
     for _ in range(NUM_UPDATES):
         state, metrics = step(state, tokens, segment_ids, TOLD)
         loss, grad_norm = torch_update(model, optimizer, tokens, segment_ids)

@@ -29,6 +29,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.failures: list[int] = []
         self.ranges: list[str | None] = []
         self.knows_ranges = True
+        self.tells_length = True
         self.cut_after: int | None = None
         self.retry_after: str | None = None
         self.content = CONTENT
@@ -74,7 +75,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         else:
             self.send_response(200)
         self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
-        self.send_header("Content-Length", str(len(body)))
+        if self.server.tells_length:
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.server.cut_after is not None and len(body) > 1:
             body, self.server.cut_after = body[: self.server.cut_after], None
@@ -120,6 +122,25 @@ def test_finished_parts_are_not_fetched_again_and_a_torn_one_is(server, tmp_path
     fetch(server, tmp_path)
     assert server.ranges == ["bytes=0-0", "bytes=4000-7999", "bytes=8000-10239"]
     assert (tmp_path / "out/data.bin").read_bytes() == CONTENT
+
+
+def test_what_is_here_before_is_told_first_and_bytes_only_grow(server, tmp_path):
+    key = hashlib.sha256(f'{server.url}\0"{SHA256}"\0{len(CONTENT)}'.encode()).hexdigest()[:16]
+    folder = tmp_path / "parts" / key
+    folder.mkdir(parents=True)
+    (folder / "00000").write_bytes(CONTENT[:4_000])
+    (folder / "00002").write_bytes(CONTENT[8_000:])
+    told = []
+    fetch(server, tmp_path, on_bytes=lambda *here: told.append(here))
+    assert told == [(6_240, 10_240), (10_240, 10_240)]
+
+
+@pytest.mark.parametrize("tells_length", [True, False])
+def test_bytes_are_told_where_the_server_says_no_length_too(server, tmp_path, tells_length):
+    server.knows_ranges, server.tells_length = False, tells_length
+    told = []
+    fetch(server, tmp_path, on_bytes=lambda *here: told.append(here))
+    assert told == [(10_240, 10_240 if tells_length else None)]
 
 
 def test_parts_of_another_version_of_the_file_are_not_used(server, tmp_path):
@@ -245,7 +266,7 @@ def test_how_much_of_a_file_is_here_is_told_as_it_comes(server, tmp_path, knows_
     fetch(server, tmp_path, on_bytes=lambda done, total: told.append((done, total)))
     assert told[-1] == (len(CONTENT), len(CONTENT))
     assert told == sorted(told)
-    assert len(told) == (3 if knows_ranges else 1)
+    assert len(told) == (4 if knows_ranges else 1)  # with parts, first what was here before: nothing
 
 
 def test_a_server_that_stays_in_trouble_is_named(server, tmp_path):

@@ -1,0 +1,15 @@
+"""Shapes of what attention and loss take and give: the one legend of the definitions and their kernels."""
+
+from jaxtyping import Array, Float, Float32, Int32
+
+Query = Float[Array, "batch stretch heads head_dim"]
+KeyValue = Float[Array, "batch sequence kv_heads head_dim"]
+SegmentIds = Int32[Array, "batch sequence"]
+
+Hidden = Float[Array, "tokens hidden_size"]
+Head = Float[Array, "hidden_size vocab_size"]
+Labels = Int32[Array, "tokens"]
+PerToken = Float32[Array, "tokens"]
+Scalar = Float32[Array, ""]
+Losses = tuple[Scalar, PerToken, PerToken]
+"""Objective, loss and log-normaliser."""

@@ -1,0 +1,67 @@
+"""Pins down: a document that its reader dies of is left out under its name, and costs no other."""
+
+import pytest
+
+from marin_dag.transient import is_transient
+from runtime.text.extraction.extracted import Text, Unreadable
+from runtime.text.extraction.guard import DEADLY, Guarded, ReaderKilledError, guard_after_death, unguarded
+from tests.runtime.text.extraction import deadly_readers
+
+
+def found(guard, *texts):
+    return [
+        list(guard(deadly_readers.read, text, anchor=f"{number}", name=f"page {number}", data=text.encode() * 100))
+        for number, text in enumerate(texts)
+    ]
+
+
+def test_a_deadly_document_is_left_out_and_those_around_it_are_read():
+    with Guarded() as guard:
+        read = found(guard, "SIGSEGV", "a", "SIGABRT", "SIGBUS", "b")
+    signals = ("SIGSEGV", "SIGABRT", "SIGBUS")
+    first, second, third = (
+        [Unreadable(f"{number}", DEADLY, f"{name}, {len(name) * 100} bytes", (name * 100)[:200])]
+        for number, name in zip((0, 2, 3), signals, strict=True)
+    )
+    assert read == [first, [Text("", "a")], second, third, [Text("", "b")]]
+
+
+def test_what_dies_of_what_was_read_before_it_is_no_deadly_document():
+    with Guarded() as guard:
+        assert found(guard, "a", "second", "second") == [[Text("", text)] for text in ("a", "second", "second")]
+
+
+def test_an_error_of_the_reader_is_that_of_an_unguarded_one_and_what_came_before_it_stays():
+    for guard in (unguarded, Guarded()):
+        pieces = guard(deadly_readers.read, "damaged", anchor="", name="", data=b"")
+        assert next(pieces) == Text("", "damaged")
+        with pytest.raises(EOFError, match="cut short"):
+            next(pieces)
+        if isinstance(guard, Guarded):
+            with guard:
+                assert found(guard, "a") == [[Text("", "a")]]
+
+
+@pytest.mark.parametrize(("text", "told"), [("SIGKILL", "SIGKILL"), ("exit", "exit status 3")])
+def test_a_process_that_was_ended_from_outside_is_no_fault_of_the_document(text, told):
+    with (
+        Guarded() as guard,
+        pytest.raises(ReaderKilledError, match=rf"page 1: the process that read it .* \({told}\)") as error,
+    ):
+        found(guard, "a", text)
+    assert is_transient(error.value)
+
+
+def test_only_who_died_over_documents_leaves_a_mark_and_the_next_is_guarded(tmp_path):
+    mark = tmp_path / "being-read" / "unit"
+    with guard_after_death(str(mark)) as guard:
+        assert guard is unguarded
+        assert mark.exists()
+    assert not mark.exists()
+    with pytest.raises(ValueError, match="damaged"), guard_after_death(str(mark)):
+        raise ValueError("damaged")
+    assert not mark.exists()
+    mark.write_bytes(b"")
+    with guard_after_death(str(mark)) as guard:
+        assert isinstance(guard, Guarded)
+    assert not mark.exists()
