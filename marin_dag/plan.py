@@ -237,7 +237,8 @@ class _Planner:
             saved_at = [at for at in step.kind.resumes_at(kept) if (reached or 0) < at <= step.until]
             if saved_at:
                 reached = max(saved_at)
-                others = tuple(reason for reason in reasons if not isinstance(reason, NeverMade | Continues))
+                told = NeverMade | Continues | (MilestoneMissing if reached == step.until else NeverMade)
+                others = tuple(reason for reason in reasons if not isinstance(reason, told))
                 reasons = (*others, Resumes(reached, step.until))
         parts = num_kept(kept)
         if parts:
@@ -336,7 +337,9 @@ class _Planner:
             other = self.planned[item.step.name]
             if item.milestone is not None and item.key not in self.committed and other.verdict is Verdict.DONE:
                 kept = self._kept.get(item.digest, [])
-                lost.append(MilestoneMissing(item.milestone, _nearest(item.milestone, kept), field))
+                saved = other.step.kind.resumes_at(self._work(item.digest)) if other.step.kind.resumes_at else ()
+                saved_by = f"{other.name}.{other.step.kind.stop_field}" if item.milestone in saved else ""
+                lost.append(MilestoneMissing(item.milestone, _nearest(item.milestone, kept), field, saved_by))
         return tuple(lost)
 
     @property

@@ -18,7 +18,7 @@ from pathlib import Path
 from marin_dag.cli import main
 from marin_dag.errors import UserError
 from marin_dag.step import Step
-from pipelines import compile_report, mix_command, mixtures, timeline_command, waits_command
+from pipelines import certified_command, compile_report, mix_command, mixtures, timeline_command, waits_command
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.eight_b_sources import eight_b_sources
 from pipelines.evaluation import evaluated, exported, reported, scored
@@ -228,7 +228,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compile_report.add_argument(parser)
 
 
-OWN_COMMANDS = (timeline_command.COMMAND, mix_command.command(source_tokens), waits_command.COMMAND)
+OWN_COMMANDS = (
+    timeline_command.COMMAND,
+    mix_command.command(source_tokens),
+    waits_command.COMMAND,
+    certified_command.COMMAND,
+)
 
 
 if __name__ == "__main__":
