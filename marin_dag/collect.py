@@ -115,9 +115,10 @@ class Collector:
         busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
         labels = _names_of(self._store)
         kept = self._kept(records, running, committed, labels)
-        files = _by_attempt(self._store.list(OUTPUTS))
+        listed = self._store.list(OUTPUTS)
+        files = _by_attempt(listed)
         staying: list[Garbage] = []
-        found = list(self._outputs(records, kept, files, labels))
+        found = list(self._outputs(records, kept, files, labels, _beside(listed)))
         found += self._attempts(files, records.values(), busy)
         names = {records[key].digest: records[key].name for key in sorted(kept)}
         for garbage in self._work(busy, names):
@@ -159,10 +160,12 @@ class Collector:
         kept: frozenset[str],
         files: dict[tuple[str, str], list[Entry]],
         labels: Mapping[str, set[str]],
+        beside: Mapping[str, list[Entry]],
     ) -> Iterator[Garbage]:
         milestones = Counter(record.attempt for record in records.values())
         # Two records may share an output: of the scheme of digests before, and of the one now.
         shared = {records[key].output_path for key in kept}
+        staying = {_folder(path) for path in shared}
         self._carried = self._carried_over()
         made_from: dict[str, set[str]] = {}
         for record in records.values():
@@ -176,6 +179,8 @@ class Collector:
                 # Another milestone of its attempt: what lies beside, such as the log, goes with the last of them.
                 own = {f"{record.output_path}/{entry.path}" for entry in record.manifest}
                 theirs = [entry for entry in theirs if entry.path in own]
+            elif _folder(record.output_path) not in staying:
+                theirs = [*theirs, *beside.get(_folder(record.output_path), ())]
             names = tuple(sorted({record.name} | labels.get(record.key, set())))
             needed_by = tuple(sorted(made_from.get(record.digest, ())))
             yield Garbage("output", record.name, record.digest, record.key, tuple(theirs), names, needed_by)
@@ -346,6 +351,19 @@ def _by_attempt(entries: list[Entry]) -> dict[tuple[str, str], list[Entry]]:
         if match is not None:
             found.setdefault((match["short"], match["attempt"]), []).append(entry)
     return found
+
+
+def _beside(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """By the folder of all attempts at an output: what a pipeline has written there, beside them."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if ATTEMPT.fullmatch(entry.path) is None:
+            found.setdefault(_folder(entry.path), []).append(entry)
+    return found
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _files_of(record: Record, files: dict[tuple[str, str], list[Entry]]) -> list[Entry]:

@@ -26,6 +26,7 @@ from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
 from pipelines.sources import laptop_sources
+from pipelines.waits_beside_report import write_waits
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.ema_eval import ema_eval
@@ -249,5 +250,6 @@ if __name__ == "__main__":
             follow=FOLLOW,
             variant=variant,
             with_forks=fork_report,
+            after_run=write_waits,
         )
     )

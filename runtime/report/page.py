@@ -40,6 +40,7 @@ from runtime.report.sections import (
 )
 from runtime.report.source_plots import source_losses
 from runtime.report.theme import SCRIPT, STYLE, content_security_policy
+from runtime.tracking.waits import PAGE_FILE
 
 WIDE, NARROW = 1040.0, 358.0
 """Pixels that a figure has on a wide page and on a telephone of 390."""
@@ -112,8 +113,12 @@ BY_SOURCE = (
 )
 WAITS = (
     "How long each phase waited for data, which share of the training time that was, and every stall of more than a "
-    "second with its cause, is told by a command of the pipeline, which also draws them in the look of this page. The "
-    "times themselves are not here: they differ between equal runs, and this page does not."
+    "second with its cause: "
+)
+WAITS_ELSEWHERE = (
+    ". That page lies in the folder above this one and is written when a run ends, well or not. The times are not "
+    "here, for they differ between equal runs, and this page does not. Where the link finds nothing (the report was "
+    "copied alone, or the run was killed), this command makes the page:"
 )
 WAITS_COMMAND = "python pipelines/tootsie.py waits --page waits.html"
 RECIPE = (
@@ -243,8 +248,11 @@ def _timeline(report: Report) -> Markup:
 
 
 def _waits() -> Markup:
+    # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
+    link = element("a", "the waits of this run", href=f"../{PAGE_FILE}")
     command = element("div", element("pre", element("code", WAITS_COMMAND)), class_="scroll", tabindex="0")
-    return _section("waits", "Waits for data", WAITS, command)
+    told = element("p", WAITS, link, WAITS_ELSEWHERE)
+    return _section("waits", "Waits for data", "", told, command)
 
 
 def _filling(report: Report) -> Markup:

@@ -137,6 +137,22 @@ def test_the_event_logs_of_a_finished_step_stay_as_long_as_its_output(tmp_path: 
         assert [entry.path for entry in store.list("work")] == left
 
 
+def test_what_a_pipeline_wrote_beside_the_attempts_at_an_output_goes_with_it(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    records = Records(store)
+    made = a_record("old/1", "1".ljust(64, "0"), identity={"config": ["model", "a.Config"]})
+    beside = f"{made.output_path.rpartition('/')[0]}/waits.html"
+    for path in (f"{made.output_path}/file", beside, "outputs/other-00000000/waits.html"):
+        store.write(path, b"x")
+    records.commit(made)
+    names = frozenset({"old/1"})
+    kept = Collector(store, Roots(frozenset({made.key}), names), older_than_seconds=0)
+    assert kept.find() == []
+    collector = Collector(store, Roots(frozenset(), names), older_than_seconds=0)
+    assert collector.delete(collector.find()) == [""]
+    assert [entry.path for entry in store.list("outputs")] == ["outputs/other-00000000/waits.html"]
+
+
 def certified(store: LocalStore, digest: str) -> str:
     """What a finished phase leaves: a folder that is marked, and one that is not."""
     folder = f"work/{digest}/temporary/step-0000000010-epoch-000001"
