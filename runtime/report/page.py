@@ -5,6 +5,14 @@ from collections.abc import Callable
 
 from runtime.report.branch_plots import branch_groups, branch_loss, twins
 from runtime.report.contents import Report, leading, mean
+from runtime.report.document_tables import (
+    caches_table,
+    dropped_details,
+    edits_list,
+    hits_table,
+    rules_table,
+    stages_table,
+)
 from runtime.report.filling_plot import filling_bars, filling_table
 from runtime.report.graph_drawing import STATES, graph, state_text, step_mark
 from runtime.report.markup import Markup, element, joined
@@ -21,21 +29,15 @@ from runtime.report.run_plots import (
 from runtime.report.scales import counted, tokens_label
 from runtime.report.score_plots import average_gap, domain_panels, kept_documents, score_panels
 from runtime.report.sections import (
-    caches_table,
     domains_table,
-    dropped_details,
-    edits_list,
     exports_table,
     forks_table,
-    hits_table,
     mixture_table,
     phases_table,
     reading_table,
     recipe_table,
-    rules_table,
     score_warnings,
     scores_table,
-    stages_table,
     steps_table,
 )
 from runtime.report.source_plots import source_losses
