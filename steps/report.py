@@ -247,7 +247,7 @@ def _order(config: ReportConfig) -> list[str]:
 
 
 def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ...]":
-    from runtime.report.contents import Change, Phase, start_tokens_of
+    from runtime.report.contents import Average, Change, Phase, start_tokens_of
     from runtime.report.draws import drawn_spans
     from runtime.report.readings import own_rows, read_curve
 
@@ -272,7 +272,7 @@ def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ..
                 start_tokens=start_tokens_of(own, curves[parent] if parent else None),
                 consumed_tokens=result.consumed_tokens,
                 final_loss=result.final_loss,
-                has_average=result.has_average,
+                averages=tuple(Average(average.name, average.decay) for average in result.averages),
                 curve=own,
                 mixture=tuple(dataclasses.replace(span, shares=_labelled(config, dict(span.shares))) for span in spans),
                 changes=tuple(Change(item.field, item.before, item.after) for item in config.recipe.get(name, ())),
@@ -294,6 +294,8 @@ def _evaluations(config: ReportConfig) -> "tuple[Evaluation, ...]":
             item.consumed_tokens,
             _labelled(config, item.hot),
             None if item.averaged is None else _labelled(config, item.averaged),
+            "averaged" if item.average is None else item.average.name,
+            {more.average.name: _labelled(config, more.averaged) for more in item.more_averaged},
         )
         for name, item in found
     )

@@ -183,6 +183,7 @@ def summary(report: Report) -> dict[str, object]:
             "phase": evaluation.phase,
             "hot": round(mean(evaluation.hot), 6),
             "averaged": None if averaged is None else round(mean(averaged), 6),
+            "more_averaged": {name: round(mean(values), 6) for name, values in evaluation.more_averaged.items()},
         },
         "exports": {item.name: {"weights": item.weights, "digest": item.digest} for item in report.exports},
         "scores": {
@@ -311,13 +312,19 @@ def _average(report: Report) -> Markup:
     if not report.evaluations:
         return Markup()
     text = (
-        "How many bits per byte the running average of the weights is better than the weights themselves, at the end "
+        "How many bits per byte a running average of the weights is better than the weights themselves, at the end "
         "of each phase. Right of 0 the average is better. At a constant learning rate it should be; after a decay to a "
         "small rate both are nearly the same."
     )
     caption = "Large: mean over domains. Small and grey: each domain."
+    if _has_several_averages(report):
+        caption += " A phase that keeps several has a row for each; exports take the first unless told otherwise."
     drawn = figure(functools.partial(average_gap, report), caption)
     return _section("average", "Hot and averaged weights", text, drawn)
+
+
+def _has_several_averages(report: Report) -> bool:
+    return any(evaluation.more_averaged for evaluation in report.evaluations)
 
 
 def _domains(report: Report) -> Markup:
@@ -329,7 +336,8 @@ def _domains(report: Report) -> Markup:
     )
     caption = (
         "Filled: averaged weights; open: hot weights. Blue: main line; orange: branches, tied to the phase they left. "
-        "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
+        + ("Squares: further averages of the phase, of the main line only. " if _has_several_averages(report) else "")
+        + "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
     )
     drawn = figure(functools.partial(domain_panels, report), caption)
     return _section("domains", "Bits per byte by domain", text, drawn, domains_table(report))

@@ -29,7 +29,7 @@ def phases_table(report: Report) -> Markup:
     """Steps, tokens, batch, learning rate and loss of each phase."""
     columns = [
         Column("phase"), Column("starts from"), Column("steps", "number"), Column("tokens", "number"),
-        Column("batch", "number"), Column("learning rate"), Column("average"), Column("final loss", "number"),
+        Column("batch", "number"), Column("learning rate"), Column("average (decay)"), Column("final loss", "number"),
     ]  # fmt: skip
     rows = []
     for phase in report.phases:
@@ -46,11 +46,18 @@ def phases_table(report: Report) -> Markup:
                 f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
                 ", ".join(f"{size:,}" for size in sizes),
                 rates,
-                "kept" if phase.has_average else Cell("none", is_quiet=True),
+                _kept(phase) if phase.averages else Cell("none", is_quiet=True),
                 f"{phase.final_loss:.3f}",
             ]
         )
     return table(columns, rows, "Phases; steps and tokens are counted from the start of the run")
+
+
+def _kept(phase: Phase) -> str:
+    """Decays of the averages; names only where there are several to tell apart."""
+    if len(phase.averages) == 1:
+        return f"{phase.averages[0].decay:g}"
+    return ", ".join(f"{average.name} {average.decay:g}" for average in phase.averages)
 
 
 def mixture_table(report: Report) -> Markup:
@@ -129,7 +136,7 @@ def forks_table(report: Report) -> Markup:
 
 
 def domains_table(report: Report) -> Markup:
-    """Bits per byte of each phase: averaged weights where there are, hot below."""
+    """Bits per byte of each phase: each average that it keeps, hot below."""
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     domains = report.domains
     columns = [
@@ -138,11 +145,9 @@ def domains_table(report: Report) -> Markup:
         *(Column(domain, "number") for domain in domains),
         Column("mean", "number"),
     ]
-    least = {
-        domain: min(evaluation.best[domain] for evaluation in report.evaluations if domain in evaluation.best)
-        for domain in domains
-    }
-    least_mean = min(mean(evaluation.best) for evaluation in report.evaluations)
+    competing = [values for evaluation in report.evaluations for values in _competing(evaluation)]
+    least = {domain: min(values[domain] for values in competing if domain in values) for domain in domains}
+    least_mean = min(mean(values) for values in competing)
     rows: list[list[str | Cell]] = []
     for phase in report.phases:
         evaluation = found.get(phase.name)
@@ -152,11 +157,15 @@ def domains_table(report: Report) -> Markup:
         if phase.same_as is not None:
             rows.append([name, Cell(f"as {phase.same_as}", is_quiet=True), *(NONE for _ in domains), NONE])
             continue
-        if evaluation.averaged is not None:
-            rows.append(_domain_row(name, "averaged", evaluation.averaged, evaluation, least, least_mean))
+        for which, values in {**evaluation.averages, "hot": evaluation.hot}.items():
+            rows.append(_domain_row(name, which, values, evaluation, least, least_mean))
             name = CONTINUED
-        rows.append(_domain_row(name, "hot", evaluation.hot, evaluation, least, least_mean))
     return table(columns, rows, "Bits per byte; bold: the best of all phases (averaged weights where they are kept)")
+
+
+def _competing(evaluation: Evaluation) -> list[Mapping[str, float]]:
+    """The weights one would choose among: every average, or the hot ones where there is none."""
+    return list(evaluation.averages.values()) or [evaluation.hot]
 
 
 def _domain_row(
@@ -167,16 +176,16 @@ def _domain_row(
     least: Mapping[str, float],
     least_mean: float,
 ) -> list[str | Cell]:
-    is_best_set = values is evaluation.best
+    competes = any(values is competing for competing in _competing(evaluation))
     cells: list[str | Cell] = [
-        Cell(f"{values[domain]:.4f}", is_best_set and values[domain] == least[domain], not is_best_set)
+        Cell(f"{values[domain]:.4f}", competes and values[domain] == least[domain], not competes)
         if domain in values
         else NONE
         for domain in least
     ]
     average = mean(values)
     return [
-        name, weights, *cells, Cell(f"{average:.4f}", is_best_set and average == least_mean, not is_best_set),
+        name, weights, *cells, Cell(f"{average:.4f}", competes and average == least_mean, not competes),
     ]  # fmt: skip
 
 
