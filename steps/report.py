@@ -234,15 +234,18 @@ def _consumption(config: ReportConfig, phases: "Sequence[Phase]", draws: "dict[s
 
 
 def _order(config: ReportConfig) -> list[str]:
-    """The main line, then the branches, each after the phase it starts from."""
+    """The main line, then the branches, each with what starts from it right behind it."""
+    waiting = sorted(set(config.phases) - set(config.main_line))
     order = list(config.main_line)
-    waiting = sorted(set(config.phases) - set(order))
-    while waiting:
-        ready = [name for name in waiting if config.parents.get(name) in (None, *order)]
-        if not ready:
-            raise ValueError(f"parents: {waiting} start from each other in a circle.")
-        order += ready
-        waiting = [name for name in waiting if name not in ready]
+    # A stack: what is to come first lies on top.
+    pending = [name for place in (None, *order) for name in waiting if config.parents.get(name) == place][::-1]
+    while pending:
+        name = pending.pop()
+        order.append(name)
+        pending += [other for other in reversed(waiting) if config.parents.get(other) == name]
+    lost = sorted(set(waiting) - set(order))
+    if lost:
+        raise ValueError(f"parents: {lost} start from each other in a circle.")
     return order
 
 

@@ -67,7 +67,10 @@ def average_gap(report: Report, width: float) -> Markup:
         y = frame.top + _ROW * (row + 0.5) + (extra if row >= split else 0)
         parts.append(text(label, left - 8, y + 3.8, "end", "name"))
         if phase.same_as is not None:
-            parts.append(text(f"the same training as {phase.same_as}", frame.x(0) + 8, y + 3.8, class_="quiet"))
+            room = frame.right - frame.x(0) - 8
+            said = f"the same training as {phase.same_as}"
+            said = said if text_width(said, TEXT_SIZE) <= room else f"as {phase.same_as}"
+            parts.append(text(said, frame.x(0) + 8, y + 3.8, class_="quiet"))
             continue
         if not name:
             parts.append(text("keeps no average", frame.x(0) + 8, y + 3.8, class_="quiet"))

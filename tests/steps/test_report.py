@@ -16,7 +16,7 @@ from steps.documents import DocumentsResult
 from steps.ema_eval import AverageResult, EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
-from steps.report import GraphNode, RecipeChange, ReportConfig, contents_of, refuse_unknown_names, report
+from steps.report import GraphNode, RecipeChange, ReportConfig, _order, contents_of, refuse_unknown_names, report
 from steps.tokenize import TokenizeResult
 from steps.train_phase import FINAL_LOSS_STEPS
 from tests.steps.report_inputs import made, phase
@@ -117,6 +117,18 @@ def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
     assert contents.phases[1].start_tokens == contents.phases[0].consumed_tokens
     assert contents.final_loss_steps == FINAL_LOSS_STEPS
     assert [filling.share for filling in contents.fillings] == [250 / 256] * len(contents.phases)
+
+
+def test_a_branch_of_a_branch_stands_right_behind_it():
+    parents = {"ocelot": "kestrel", "dessert": "ocelot", "raccoon": "ocelot", "softer": "raccoon", "apple": "softer"}
+    parents |= {"zebra": "raccoon", "early": "kestrel"}
+    names = ["kestrel", *parents, "from scratch"]
+    config = SimpleNamespace(main_line=("kestrel", "ocelot"), phases=dict.fromkeys(names), parents=parents)
+    branches = ["from scratch", "early", "dessert", "raccoon", "softer", "apple", "zebra"]
+    assert _order(config) == ["kestrel", "ocelot", *branches]
+    config.parents["raccoon"] = "softer"
+    with pytest.raises(ValueError, match=r"'raccoon', 'softer', 'zebra'\] start from each other in a circle"):
+        _order(config)
 
 
 def test_every_average_that_was_measured_is_in_the_report_by_its_name(tmp_path):

@@ -14,7 +14,16 @@ from runtime.report.branch_plots import branch_groups
 from runtime.report.page import render, summary
 from runtime.report.plots import Frame, band_name_rows, binned, extremes, line, path_of, rounded_up
 from runtime.report.run_plots import loss_range, main_bands, mixture_stretches, timeline
-from runtime.report.scales import Scale, bytes_label, counted, padded, rate_label, tick_labels, tokens_label
+from runtime.report.scales import (
+    Scale,
+    bytes_label,
+    counted,
+    padded,
+    rate_label,
+    text_width,
+    tick_labels,
+    tokens_label,
+)
 from runtime.report.score_plots import average_gap, domain_panels, gaps
 from runtime.report.sections import domains_table, phases_table
 
@@ -204,6 +213,14 @@ def test_each_of_several_averages_is_drawn_and_stands_in_the_tables_by_its_name(
     last = example.with_two_averages(report, "deeper_starling")
     told = [set(summary(shown)["bits_per_byte"]["more_averaged"]) for shown in (several, last)]
     assert told == [set(), {"slow"}]
+
+
+@pytest.mark.parametrize("width", [358.0, 1040.0])
+def test_what_is_said_beside_a_gap_ends_on_the_figure(report, example, width):
+    drawn = average_gap(example.with_phase(report, "spoonbill_norms", same_as="spoonbill_hypnotic"), width)
+    x, said = re.search(r'<text x="([\d.]+)"[^>]*class="quiet">((?:the same training )?as [^<]*)<', drawn).groups()
+    assert float(x) + text_width(said, 11) <= width
+    assert said.startswith("as" if width < 600 else "the same training as")
 
 
 def test_all_domain_panels_span_the_same_bits(report):
