@@ -39,6 +39,7 @@ from marin_dag.commands.session import (
     INTERRUPTED,
     NOTHING_WOULD_RUN,
     SELECTION,
+    AfterRun,
     Build,
     Command,
     Finished,
@@ -100,6 +101,7 @@ def main(
     follow: Follow | None = None,
     variant: Callable[[argparse.Namespace], str] = lambda parsed: "",
     with_forks: WithForks | None = None,
+    after_run: AfterRun | None = None,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -117,6 +119,8 @@ def main(
         variant: the name of the recipe that these arguments choose, where they choose among several ("" for the usual
             one); a fork belongs to the variant that it was made of.
         with_forks: the steps to add where there are forks, such as a page that compares them with what they left.
+        after_run: called with the plan of a run that has ended, well or not, or had nothing to do: to write what is
+            about the run and belongs in no output. The lines that it returns are printed.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -148,6 +152,7 @@ def main(
             takes,
             variant(parsed),
             with_forks,
+            after_run,
         )
         return command.run(session)
 

@@ -4,8 +4,9 @@ An output is kept if a given pipeline, a pin, an acceptance, a fork (which is pa
 leads to it, or if it is young: whoever made it may be about to use it. What attempts left that committed nothing, and
 what steps resume from, is kept for as long.
 
-What an unfinished step of these pipelines resumes from is kept however old it is, and the event logs of a finished one
-as long as its output.
+What an unfinished step of these pipelines resumes from is kept however old it is, and of a finished one the event logs
+and what it has certified, to go back to, as long as its output. What a finished step has certified goes by itself only
+where somebody names the step, and of a pinned one never.
 
 Deletion needs no luck. Whoever deletes holds the lease of the step, so that its older attempts are sealed and cannot
 commit what is gone. And a record is deleted before it is asked who is running with it, while a step says what it reads
@@ -34,6 +35,8 @@ from marin_dag.verify import VERIFICATIONS
 OUTPUTS, WORK = "outputs", "work"
 EVENTS = "events"
 """Folder below a step's work that tells how its output came about: on what it ran, how, and what went wrong."""
+CERTIFIED = "certified.json"
+"""Marks a folder below a step's work as one to go back to; the step writes it (runtime/training/temporary.py)."""
 READ_THREADS = 16
 BATCH = 100
 """Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
@@ -41,7 +44,7 @@ ATTEMPT = re.compile(
     r"outputs/(?P<name>.+)-(?P<short>[0-9a-f]{8})/(?P<attempt>\d{8}-\d{6}-[0-9a-f]{8})(?P<rest>[./].*)"
 )
 
-Kind = Literal["output", "attempt", "work", "verification"]
+Kind = Literal["output", "attempt", "work", "certified", "verification"]
 
 
 class Garbage(NamedTuple):
@@ -79,17 +82,27 @@ class Collector:
         store: where.
         roots: what the given pipelines lead to. Outputs under names that they do not know are left alone.
         older_than_seconds: what is younger stays.
+        certified_of: digests of finished steps whose certified folders shall go, however young; the output stays.
         clock: the time in seconds since 1970.
     """
 
     def __init__(
-        self, store: Store, roots: Roots, *, older_than_seconds: float, clock: Callable[[], float] = time.time
+        self,
+        store: Store,
+        roots: Roots,
+        *,
+        older_than_seconds: float,
+        certified_of: frozenset[str] = frozenset(),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._records = Records(store)
         self._roots = roots
         self._older_than_seconds = older_than_seconds
+        self._certified_of = certified_of
         self._clock = clock
+        self.staying: tuple[Garbage, ...] = ()
+        """Certified folders of finished steps that stay; known once `find` has looked."""
         self._carried: frozenset[str] = frozenset()
 
     def find(self) -> list[Garbage]:
@@ -102,10 +115,16 @@ class Collector:
         busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
         labels = _names_of(self._store)
         kept = self._kept(records, running, committed, labels)
-        files = _by_attempt(self._store.list(OUTPUTS))
-        found = list(self._outputs(records, kept, files, labels))
+        listed = self._store.list(OUTPUTS)
+        files = _by_attempt(listed)
+        staying: list[Garbage] = []
+        found = list(self._outputs(records, kept, files, labels, _beside(listed)))
         found += self._attempts(files, records.values(), busy)
-        found += self._work(busy, frozenset(records[key].digest for key in kept))
+        names = {records[key].digest: records[key].name for key in sorted(kept)}
+        for garbage in self._work(busy, names):
+            stays = garbage.kind == "certified" and garbage.digest in names.keys() - self._certified_of
+            (staying if stays else found).append(garbage)
+        self.staying = tuple(staying)
         return found + self._verifications()
 
     def _kept(
@@ -141,10 +160,12 @@ class Collector:
         kept: frozenset[str],
         files: dict[tuple[str, str], list[Entry]],
         labels: Mapping[str, set[str]],
+        beside: Mapping[str, list[Entry]],
     ) -> Iterator[Garbage]:
         milestones = Counter(record.attempt for record in records.values())
         # Two records may share an output: of the scheme of digests before, and of the one now.
         shared = {records[key].output_path for key in kept}
+        staying = {_folder(path) for path in shared}
         self._carried = self._carried_over()
         made_from: dict[str, set[str]] = {}
         for record in records.values():
@@ -158,6 +179,8 @@ class Collector:
                 # Another milestone of its attempt: what lies beside, such as the log, goes with the last of them.
                 own = {f"{record.output_path}/{entry.path}" for entry in record.manifest}
                 theirs = [entry for entry in theirs if entry.path in own]
+            elif _folder(record.output_path) not in staying:
+                theirs = [*theirs, *beside.get(_folder(record.output_path), ())]
             names = tuple(sorted({record.name} | labels.get(record.key, set())))
             needed_by = tuple(sorted(made_from.get(record.digest, ())))
             yield Garbage("output", record.name, record.digest, record.key, tuple(theirs), names, needed_by)
@@ -183,18 +206,23 @@ class Collector:
                 found.append(Garbage("attempt", f"{match['name']} ({attempt})", digest, "", tuple(entries)))
         return found
 
-    def _work(self, busy: frozenset[str], kept: frozenset[str]) -> list[Garbage]:
-        """`kept` are digests whose output stays, and with it the events of its work."""
+    def _work(self, busy: frozenset[str], kept: Mapping[str, str]) -> Iterator[Garbage]:
+        """`kept` names the digests whose output stays, and with it the events of its work and what is certified."""
         by_digest: dict[str, list[Entry]] = {}
         for entry in self._store.list(WORK):
             _, digest, rest = entry.path.split("/", 2)
-            if digest not in kept or not rest.startswith(f"{EVENTS}/"):
+            if digest not in busy and (digest not in kept or not rest.startswith(f"{EVENTS}/")):
                 by_digest.setdefault(digest, []).append(entry)
-        return [
-            Garbage("work", f"{WORK}/{digest[:8]}", digest, "", tuple(entries))
-            for digest, entries in by_digest.items()
-            if digest not in busy and not any(self._is_young(entry) for entry in entries)
-        ]
+        for digest, entries in by_digest.items():
+            certified = _certified_in(entries)
+            others = set(entries).difference(*certified.values())
+            is_young = any(self._is_young(entry) for entry in entries)
+            if others and not is_young:
+                yield Garbage("work", f"{WORK}/{digest[:8]}", digest, "", tuple(sorted(others)))
+            for folder, theirs in certified.items():
+                if digest in kept or not is_young:
+                    name = f"{kept.get(digest, digest[:8])}: {folder.split('/', 2)[2]}"
+                    yield Garbage("certified", name, digest, "", tuple(theirs))
 
     def _verifications(self) -> list[Garbage]:
         by_run: dict[str, list[Entry]] = {}
@@ -266,6 +294,11 @@ class Collector:
         # Under the lease nothing of this digest is committed any more, but it may have been since it was found.
         commits = self._store.list("commits", garbage.digest) if garbage.digest else []  # a verification has none
         keys = [_key(entry.path) for entry in commits]
+        if garbage.kind == "certified" and keys:
+            if garbage.digest in {key.partition("@")[0] for key in Pins(self._store).pinned()}:
+                return "its step is pinned"
+            if garbage.digest not in self._certified_of:
+                return "its step has an output"
         kept = {f"{r.output_path}/{e.path}" for r in map(self._records.find, keys) if r for e in r.manifest}
         if any(entry.path in kept for entry in garbage.files):
             return "it has been committed since"
@@ -290,6 +323,19 @@ class _Running(NamedTuple):
     """Digests of what they read: of a growing output or a trajectory they may read more as they go on."""
 
 
+def _certified_in(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Files by the marked folder that they lie in."""
+    marked = (entry.path.removesuffix(f"/{CERTIFIED}") for entry in entries if entry.path.endswith(f"/{CERTIFIED}"))
+    marks = {folder for folder in marked if folder.count("/") >= 2}  # below work/DIGEST, not all of it
+    found: dict[str, list[Entry]] = {folder: [] for folder in sorted(marks)}
+    for entry in entries:
+        folders = entry.path.split("/")
+        inside = next((f for n in range(len(folders)) if (f := "/".join(folders[:n])) in marks), None)
+        if inside is not None:
+            found[inside].append(entry)
+    return found
+
+
 def _names_of(store: Store) -> dict[str, set[str]]:
     names: dict[str, set[str]] = {}
     for entry in store.list(LABELS):
@@ -305,6 +351,19 @@ def _by_attempt(entries: list[Entry]) -> dict[tuple[str, str], list[Entry]]:
         if match is not None:
             found.setdefault((match["short"], match["attempt"]), []).append(entry)
     return found
+
+
+def _beside(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """By the folder of all attempts at an output: what a pipeline has written there, beside them."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if ATTEMPT.fullmatch(entry.path) is None:
+            found.setdefault(_folder(entry.path), []).append(entry)
+    return found
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _files_of(record: Record, files: dict[tuple[str, str], list[Entry]]) -> list[Entry]:

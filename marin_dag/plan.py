@@ -32,7 +32,7 @@ from marin_dag.reasons import (
     SameAs,
 )
 from marin_dag.records import Records
-from marin_dag.remainder import with_remainders
+from marin_dag.remainder import LeftBehind, with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
@@ -189,6 +189,7 @@ class _Planner:
         self.acceptances = Acceptances(store)
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
+        self.left_behind = LeftBehind(store)
         self._siblings: Siblings | None = None
         self._failed_keys: frozenset[str] | None = None
         self._running: Mapping[str, Held] | None = None
@@ -201,7 +202,7 @@ class _Planner:
     def plan(self) -> Plan:
         for step in self.graph.steps:
             self.planned[step.name] = self._planned(step)
-        steps = with_remainders(self.planned.values(), self.store, self._kept)
+        steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
         return Plan(self.graph, with_seconds(steps, self.records, self.committed))
 
     def _planned(self, step: Step[Any]) -> PlannedStep:
@@ -307,7 +308,11 @@ class _Planner:
             other = self.planned[item.step.name]
             if item.milestone is not None and item.key not in self.committed and other.verdict is Verdict.DONE:
                 kept = self._kept.get(item.digest, [])
-                lost.append(MilestoneMissing(item.milestone, _nearest(item.milestone, kept), field))
+                saved = (
+                    other.step.kind.resumes_at(self.left_behind.of(item.digest)) if other.step.kind.resumes_at else ()
+                )
+                saved_by = f"{other.name}.{other.step.kind.stop_field}" if item.milestone in saved else ""
+                lost.append(MilestoneMissing(item.milestone, _nearest(item.milestone, kept), field, saved_by))
         return tuple(lost)
 
     @property

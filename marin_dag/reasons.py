@@ -54,6 +54,8 @@ class MilestoneMissing:
     nearest: int
     field: str = ""
     """The input that wants it; "" where it is the step's own stop."""
+    saved_by: str = ""
+    """The field that stops the step whose attempts have saved it, unpublished, as STEP.FIELD; "" if nobody has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +184,8 @@ def render(reason: Reason) -> str:
             return "never made"
         case Continues():
             return f"goes on from step {reason.milestone:,} to {reason.until:,}"
+        case Resumes() if reason.milestone == reason.until:
+            return f"step {reason.until:,} was saved by an earlier attempt, and is published as it is"
         case Resumes():
             return f"resumes at step {reason.milestone:,}, saved by an interrupted attempt, of {reason.until:,}"
         case Follows():
@@ -190,6 +194,12 @@ def render(reason: Reason) -> str:
             return f"{reason.count:,} finished shards of an interrupted attempt are kept"
         case MilestoneMissing(field=""):
             return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
+        case MilestoneMissing(saved_by=str(stop)) if stop:
+            name = stop.rpartition(".")[0]
+            return (
+                f"input {reason.field}: step {reason.wanted:,} was saved and not published; "
+                f"`--set {stop}={reason.wanted} --until {name}` publishes it as it is"
+            )
         case MilestoneMissing():
             return f"input {reason.field}: step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
         case Changed(is_here=True):

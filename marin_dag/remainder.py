@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from marin_dag.estimate import cost_from, whole_cost
 from marin_dag.lease import LEASES
-from marin_dag.reasons import Continues, Follows, Forced, KeptParts, NeverMade, Reason, Resumes, Running
+from marin_dag.reasons import (
+    Continues,
+    Follows,
+    Forced,
+    KeptParts,
+    MilestoneMissing,
+    NeverMade,
+    Reason,
+    Resumes,
+    Running,
+)
 from marin_dag.shards import num_kept
 from marin_dag.store import Store
 
@@ -17,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def with_remainders(
-    steps: Iterable["PlannedStep"], store: Store, milestones: Mapping[str, Sequence[int]]
+    steps: Iterable["PlannedStep"], left_behind: "LeftBehind", milestones: Mapping[str, Sequence[int]]
 ) -> tuple["PlannedStep", ...]:
     """The steps that would run, with the cost of what is left and with what an attempt left behind; others as they are.
 
@@ -25,7 +35,7 @@ def with_remainders(
 
     Args:
         steps: of a plan.
-        store: where attempts leave what the next goes on from.
+        left_behind: what attempts left for the next to go on from.
         milestones: those that are committed, by digest.
     """
     steps = tuple(steps)
@@ -38,7 +48,6 @@ def with_remainders(
     for found in legs.values():
         found.sort(key=lambda planned: planned.step.until or 0)
         before.update((later.name, earlier) for earlier, later in itertools.pairwise(found))
-    left_behind = _LeftBehind(store)
 
     def with_remainder(planned: "PlannedStep") -> "PlannedStep":
         if not planned.will_run:
@@ -77,7 +86,8 @@ def _reached(planned: "PlannedStep", reached: int, kept: Sequence[str]) -> tuple
         return reached, tuple(told if reason is running else reason for reason in reasons)
     if saved is not None and step.until is not None:
         reached = saved
-        others = tuple(reason for reason in reasons if not isinstance(reason, NeverMade | Continues))
+        settled = NeverMade | Continues | (MilestoneMissing if reached == step.until else NeverMade)
+        others = tuple(reason for reason in reasons if not isinstance(reason, settled))
         reasons = (*others, Resumes(saved, step.until))
     return reached, (*reasons, KeptParts(parts)) if parts else reasons
 
@@ -87,7 +97,7 @@ def _start_of(planned: "PlannedStep") -> int:
     return 0 if start is None or start.milestone is None else start.milestone
 
 
-class _LeftBehind:
+class LeftBehind:
     """What interrupted attempts left for the next, listed only for what somebody has ever worked on."""
 
     def __init__(self, store: Store) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from marin_dag.step import Step
 from pipelines.timeline import legs_in, main_line_of, render, twins_in
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
-from runtime.report.contents import Curve, MixtureSpan, Phase
+from runtime.report.contents import Average, Curve, MixtureSpan, Phase
 from runtime.report.timeline_page import page, svg
 from runtime.training.timeline import Leg
 
@@ -47,7 +47,7 @@ def _phase(leg: Leg, *, is_main: bool, same_as: str | None) -> Phase:
         start_tokens=leg.begin_tokens,
         consumed_tokens=leg.end_tokens,
         final_loss=0.0,
-        has_average=settings.average is not None,
+        averages=tuple(Average(kept.name, kept.decay) for kept in (settings.average, *settings.more_averages) if kept),
         curve=curve,
         mixture=tuple(MixtureSpan(span.start_step, span.shares()) for span in settings.mixture.segments),
         same_as=same_as,

@@ -18,7 +18,7 @@ from pathlib import Path
 from marin_dag.cli import main
 from marin_dag.errors import UserError
 from marin_dag.step import Step
-from pipelines import compile_report, mix_command, mixtures, timeline_command, waits_command
+from pipelines import certified_command, compile_report, mix_command, mixtures, timeline_command, waits_command
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.eight_b_sources import eight_b_sources
 from pipelines.evaluation import evaluated, exported, reported, scored
@@ -26,6 +26,7 @@ from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.scales import SCALES, Scale
 from pipelines.sources import OWN_FILES, laptop_sources
+from pipelines.waits_beside_report import write_waits
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.schedule import Constant, Linear, Rewarm, WsdS
 from steps.ema_eval import ema_eval
@@ -228,7 +229,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compile_report.add_argument(parser)
 
 
-OWN_COMMANDS = (timeline_command.COMMAND, mix_command.command(source_tokens), waits_command.COMMAND)
+OWN_COMMANDS = (
+    timeline_command.COMMAND,
+    mix_command.command(source_tokens),
+    waits_command.COMMAND,
+    certified_command.COMMAND,
+)
 
 
 if __name__ == "__main__":
@@ -244,5 +250,6 @@ if __name__ == "__main__":
             follow=FOLLOW,
             variant=variant,
             with_forks=fork_report,
+            after_run=write_waits,
         )
     )

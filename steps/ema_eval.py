@@ -21,10 +21,18 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
     max_tokens_per_domain: int = Field(ge=1)
     """Enough of them are spread evenly over the domain's held-out text."""
     average: str | None = None
-    """Name of the average to measure beside the hot weights; None takes the first that the phase keeps."""
+    """Name of the average to measure beside the hot weights; None measures every one that the phase keeps."""
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
     windows_per_batch: Runtime[int] = Field(default=WINDOWS_PER_BATCH, ge=1)
     """At least so many; as many as there are devices where that is more."""
+
+
+class AverageResult(BaseModel, frozen=True, extra="forbid"):
+    """Bits per byte by domain of one more average."""
+
+    average: Ema
+    averaged: dict[str, float]
+    averaged_mean: float
 
 
 class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
@@ -33,12 +41,14 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
     step: int
     consumed_tokens: int
     average: Ema | None = None
-    """Which average `averaged` is of."""
+    """Which average `averaged` is of: the one asked for, or the first that the phase keeps."""
     hot: dict[str, float]
     averaged: dict[str, float] | None
     hot_mean: float
     """Over domains, each counting the same."""
     averaged_mean: float | None
+    more_averaged: tuple[AverageResult, ...] = ()
+    """The further averages of the phase, in their order; none where one was asked for by name."""
     num_bytes: dict[str, int]
     """UTF-8 bytes of held-out text that were predicted."""
     num_tokens: dict[str, int]
@@ -46,7 +56,7 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 
 @step(policy="tracked", packages=("jax",))
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
-    """Both sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
+    """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
     import numpy as np
 
     from runtime.data.cache import TokenCache
@@ -103,33 +113,39 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
             cache, sequence_length=sequence_length, max_tokens=config.max_tokens_per_domain, rows=rows
         )
         domains[domain] = (windows, np.asarray(cache.token_bytes))
-    average = None
-    if phase.averages or config.average is not None:
-        average = average_named(phase.averages, config.average, owner=f"average: {config.phase.name}")
-    kinds = {"hot": "hot"} if average is None else {"hot": "hot", "averaged": average.name}
+    averages = phase.averages
+    if config.average is not None:
+        averages = (average_named(phase.averages, config.average, owner=f"average: {config.phase.name}"),)
+    kinds = ["hot", *(average.name for average in averages)]
     scores: dict[str, dict[str, BitsPerByte]] = {}
     for place, which in enumerate(kinds):
-        params = model.params(kinds[which], mesh)
+        params = model.params(which, mesh)
         scores[which] = {}
         for number, (domain, (windows, token_bytes)) in enumerate(domains.items()):
             scores[which][domain] = bits_per_byte(
                 eval_step, params, windows, token_bytes, windows_per_batch=windows_per_batch, rows=rows
             )
             bits = scores[which][domain].bits_per_byte
-            context.log.info("%s weights, %s: %.4f bits per byte", kinds[which], domain, bits)
+            context.log.info("%s weights, %s: %.4f bits per byte", which, domain, bits)
             context.progress(place * len(domains) + number + 1, len(kinds) * len(domains), "domains")
     values = {
         which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
         for which, by_domain in scores.items()
     }
+    measured = [
+        AverageResult(average=average, averaged=values[average.name], averaged_mean=macro_average(values[average.name]))
+        for average in averages
+    ]
+    first = measured[0] if measured else None
     return EmaEvalResult(
         step=phase.step,
         consumed_tokens=phase.consumed_tokens,
-        average=average,
+        average=None if first is None else first.average,
         hot=values["hot"],
-        averaged=values.get("averaged"),
+        averaged=None if first is None else first.averaged,
         hot_mean=macro_average(values["hot"]),
-        averaged_mean=macro_average(values["averaged"]) if "averaged" in values else None,
+        averaged_mean=None if first is None else first.averaged_mean,
+        more_averaged=tuple(measured[1:]),
         num_bytes={domain: score.num_bytes for domain, score in scores["hot"].items()},
         num_tokens={domain: score.num_tokens for domain, score in scores["hot"].items()},
     )

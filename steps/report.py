@@ -234,20 +234,23 @@ def _consumption(config: ReportConfig, phases: "Sequence[Phase]", draws: "dict[s
 
 
 def _order(config: ReportConfig) -> list[str]:
-    """The main line, then the branches, each after the phase it starts from."""
+    """The main line, then the branches, each with what starts from it right behind it."""
+    waiting = sorted(set(config.phases) - set(config.main_line))
     order = list(config.main_line)
-    waiting = sorted(set(config.phases) - set(order))
-    while waiting:
-        ready = [name for name in waiting if config.parents.get(name) in (None, *order)]
-        if not ready:
-            raise ValueError(f"parents: {waiting} start from each other in a circle.")
-        order += ready
-        waiting = [name for name in waiting if name not in ready]
+    # A stack: what is to come first lies on top.
+    pending = [name for place in (None, *order) for name in waiting if config.parents.get(name) == place][::-1]
+    while pending:
+        name = pending.pop()
+        order.append(name)
+        pending += [other for other in reversed(waiting) if config.parents.get(other) == name]
+    lost = sorted(set(waiting) - set(order))
+    if lost:
+        raise ValueError(f"parents: {lost} start from each other in a circle.")
     return order
 
 
 def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ...]":
-    from runtime.report.contents import Change, Phase, start_tokens_of
+    from runtime.report.contents import Average, Change, Phase, start_tokens_of
     from runtime.report.draws import drawn_spans
     from runtime.report.readings import own_rows, read_curve
 
@@ -272,7 +275,7 @@ def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ..
                 start_tokens=start_tokens_of(own, curves[parent] if parent else None),
                 consumed_tokens=result.consumed_tokens,
                 final_loss=result.final_loss,
-                has_average=result.has_average,
+                averages=tuple(Average(average.name, average.decay) for average in result.averages),
                 curve=own,
                 mixture=tuple(dataclasses.replace(span, shares=_labelled(config, dict(span.shares))) for span in spans),
                 changes=tuple(Change(item.field, item.before, item.after) for item in config.recipe.get(name, ())),
@@ -294,6 +297,8 @@ def _evaluations(config: ReportConfig) -> "tuple[Evaluation, ...]":
             item.consumed_tokens,
             _labelled(config, item.hot),
             None if item.averaged is None else _labelled(config, item.averaged),
+            "averaged" if item.average is None else item.average.name,
+            {more.average.name: _labelled(config, more.averaged) for more in item.more_averaged},
         )
         for name, item in found
     )

@@ -11,6 +11,7 @@ from typing import Any
 from marin_dag.collect import Collector, Garbage, Roots
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.pins import Pins
 from marin_dag.quantities import in_bytes
 
 OLDER_THAN_DAYS = 7.0
@@ -26,8 +27,18 @@ def _gc(session: Session) -> int:
     keys = own.keys.union(*(other.keys for other in others))
     names = own.names.union(*(other.names for other in others))
     seconds = session.parsed.older_than_days * SECONDS_OF_A_DAY
-    collector = Collector(session.store, Roots(keys, names), older_than_seconds=seconds)
+    named = _named(session)
+    roots, certified_of = Roots(keys, names), frozenset(named.values())
+    collector = Collector(session.store, roots, older_than_seconds=seconds, certified_of=certified_of)
     found = collector.find()
+    for name, digest in named.items():
+        if not any(garbage.kind == "certified" and garbage.digest == digest for garbage in found):
+            raise UserError(
+                f"--certified {name}: there is nothing certified of it that can go: it has left nothing, or it is "
+                "running, or is still to be finished. `gc` lists what there is; nothing was deleted."
+            )
+    for garbage in collector.staying:
+        print(f"{'stays':<12} {garbage.name:<48} {in_bytes(garbage.size_in_bytes):>10}  certified, to go back to")
     if not found:
         print(f"nothing to collect that is older than {session.parsed.older_than_days:g} days")
         return NOTHING_WOULD_RUN
@@ -44,6 +55,20 @@ def _gc(session: Session) -> int:
         print(f"left {garbage.name}: {why}")
     print(f"deleted {len(found) - len(left)}")
     return FAILED if left else NOTHING_WOULD_RUN
+
+
+def _named(session: Session) -> dict[str, str]:
+    """Digest of each step of --certified, by its name; a pinned one is refused."""
+    graph, pins = session.graph(), Pins(session.store).all()
+    named = {name: graph.step(name).digest for name in session.parsed.certified}
+    for name, digest in named.items():
+        for pin in pins:
+            if pin.key.partition("@")[0] == digest:
+                raise UserError(
+                    f"--certified {name}: it is pinned by {pin.author} ({pin.because or 'no reason given'}), and a "
+                    f"pinned step keeps what it has certified; `pin {pin.name} --unpin` first."
+                )
+    return named
 
 
 def _roots(session: Session) -> Roots:
@@ -83,6 +108,13 @@ def _add_arguments(parser: Any) -> None:
     )
     parser.add_argument(
         "--also", action="append", default=[], metavar="SCRIPT", help="(gc) keep what this pipeline leads to, too"
+    )
+    parser.add_argument(
+        "--certified",
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="(gc) of this finished step also what it has certified, to go back to",
     )
     parser.add_argument("--roots", action="store_true", help="(gc) print what this pipeline leads to, for --also")
 

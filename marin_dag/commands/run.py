@@ -34,6 +34,7 @@ def plan_and_run(session: Session) -> int:
         done = sum(step.is_selected for step in plan.steps)
         print(f"nothing to do: {done} steps, all done")
         _print_results(session, plan)
+        _after_run(session, plan)
         return NOTHING_WOULD_RUN
     return detach(session) if session.parsed.detach else _carry_out(session, plan)
 
@@ -109,10 +110,13 @@ def _carry_out(session: Session, plan: Plan) -> int:
     code = run.run()
     seconds = time.monotonic() - started
     if run.was_interrupted:
+        _after_run(session, plan)
         return INTERRUPTED
     if code == 0 and not plan.blocked:
         _print_results(session, plan, seconds)
+        _after_run(session, plan)
         return code
+    _after_run(session, plan)
     for planned in plan.blocked:
         print(explain(plan, planned.name, session.store))
     return FAILED
@@ -127,6 +131,17 @@ def backend_named(name: str, pipeline: str) -> Any:
     from marin_dag.ray_backend import RayBackend
 
     return RayBackend(pipeline)
+
+
+def _after_run(session: Session, plan: Plan) -> None:
+    """What the pipeline writes about the run; the run ended as it did, whatever becomes of that."""
+    if session.after_run is None:
+        return
+    try:
+        for line in session.after_run(session, plan):
+            print(f"  {line}")
+    except (UserError, ValueError, OSError) as error:
+        print(f"{session.pipeline}: what is written after a run was not written: {error}", file=sys.stderr)
 
 
 def _print_results(session: Session, plan: Plan, seconds: float | None = None) -> None:

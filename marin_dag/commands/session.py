@@ -23,6 +23,7 @@ NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN, INTERRUPTED = 0, 1, 2, 130
 
 Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
 OnDryRun = Callable[["Session", Plan], None]
+AfterRun = Callable[["Session", Plan], Iterable[str]]
 
 
 class Finished:
@@ -65,6 +66,7 @@ class Session:
         takes: Mapping[str, frozenset[str]] | None = None,
         variant: str = "",
         with_forks: WithForks | None = None,
+        after_run: AfterRun | None = None,
     ) -> None:
         self.parsed = parsed
         self.arguments = tuple(arguments)
@@ -75,6 +77,8 @@ class Session:
         self.forks = Forks(self.store, name, follow, variant=variant, with_forks=with_forks)
         self.on_dry_run = on_dry_run
         """What the pipeline has to add to a plan that is only shown."""
+        self.after_run = after_run
+        """What the pipeline has to write about a run that has ended, in no output; its lines are printed."""
         self._build = build
         self._flags = flags
         self._takes = takes or {}

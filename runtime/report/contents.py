@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,6 +71,13 @@ class Change:
     after: str
 
 
+class Average(NamedTuple):
+    """A running average of the weights that a phase keeps."""
+
+    name: str
+    decay: float
+
+
 @dataclasses.dataclass(frozen=True)
 class MixtureSpan:
     """Shares of the sources from a step on, until the next span."""
@@ -96,7 +104,8 @@ class Phase:
     """Tokens consumed before its first update."""
     consumed_tokens: int
     final_loss: float
-    has_average: bool
+    averages: tuple[Average, ...]
+    """The first is what evaluations and exports take unless they name another."""
     curve: Curve
     mixture: tuple[MixtureSpan, ...] = ()
     changes: tuple[Change, ...] = ()
@@ -134,28 +143,43 @@ def start_tokens_of(curve: Curve, parent: Curve | None) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Bits per byte for each held-out domain at the end of a phase; `averaged` is None where no average is kept."""
+    """Bits per byte for each held-out domain at the end of a phase; `averaged` is None where no average is kept.
+
+    `averaged` is of the first average, which is called `average`; `more_averaged` of the others, by their names.
+    """
 
     phase: str
     consumed_tokens: int
     hot: Mapping[str, float]
     averaged: Mapping[str, float] | None
+    average: str = "averaged"
+    more_averaged: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.hot:
             raise ValueError(f"evaluations[{self.phase!r}].hot names no domain; evaluate at least one.")
-        for field in ("hot", "averaged"):
-            for domain, value in (getattr(self, field) or {}).items():
-                _finite(f"evaluations[{self.phase!r}].{field}[{domain!r}]", value, "evaluate the phase again.")
-        if self.averaged is not None and set(self.averaged) != set(self.hot):
+        if self.more_averaged and (self.averaged is None or self.average in self.more_averaged):
             raise ValueError(
-                f"evaluations[{self.phase!r}]: hot has domains {sorted(self.hot)}, averaged {sorted(self.averaged)}; "
-                "both are measured on the same ones."
+                f"evaluations[{self.phase!r}].more_averaged has {sorted(self.more_averaged)} beside "
+                f"{self.average!r}, which is missing or named twice; each average has a name of its own."
             )
+        for which, values in {"hot": self.hot, **self.averages}.items():
+            for domain, value in values.items():
+                _finite(f"evaluations[{self.phase!r}].{which}[{domain!r}]", value, "evaluate the phase again.")
+            if set(values) != set(self.hot):
+                raise ValueError(
+                    f"evaluations[{self.phase!r}]: hot has domains {sorted(self.hot)}, {which} {sorted(values)}; "
+                    "all are measured on the same ones."
+                )
+
+    @property
+    def averages(self) -> Mapping[str, Mapping[str, float]]:
+        """Of each average by its name, the first one first."""
+        return {} if self.averaged is None else {self.average: self.averaged, **self.more_averaged}
 
     @property
     def best(self) -> Mapping[str, float]:
-        """Averaged where there is an average: the weights one would use."""
+        """Of the first average where there is one: the weights one would use."""
         return self.hot if self.averaged is None else self.averaged
 
 

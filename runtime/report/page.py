@@ -5,6 +5,14 @@ from collections.abc import Callable
 
 from runtime.report.branch_plots import branch_groups, branch_loss, twins
 from runtime.report.contents import Report, leading, mean
+from runtime.report.document_tables import (
+    caches_table,
+    dropped_details,
+    edits_list,
+    hits_table,
+    rules_table,
+    stages_table,
+)
 from runtime.report.filling_plot import filling_bars, filling_table
 from runtime.report.graph_drawing import STATES, graph, state_text, step_mark
 from runtime.report.markup import Markup, element, joined
@@ -21,25 +29,20 @@ from runtime.report.run_plots import (
 from runtime.report.scales import counted, tokens_label
 from runtime.report.score_plots import average_gap, domain_panels, kept_documents, score_panels
 from runtime.report.sections import (
-    caches_table,
     domains_table,
-    dropped_details,
-    edits_list,
     exports_table,
     forks_table,
-    hits_table,
     mixture_table,
     phases_table,
     reading_table,
     recipe_table,
-    rules_table,
     score_warnings,
     scores_table,
-    stages_table,
     steps_table,
 )
 from runtime.report.source_plots import source_losses
 from runtime.report.theme import SCRIPT, STYLE, content_security_policy
+from runtime.tracking.waits import PAGE_FILE
 
 WIDE, NARROW = 1040.0, 358.0
 """Pixels that a figure has on a wide page and on a telephone of 390."""
@@ -112,8 +115,12 @@ BY_SOURCE = (
 )
 WAITS = (
     "How long each phase waited for data, which share of the training time that was, and every stall of more than a "
-    "second with its cause, is told by a command of the pipeline, which also draws them in the look of this page. The "
-    "times themselves are not here: they differ between equal runs, and this page does not."
+    "second with its cause: "
+)
+WAITS_ELSEWHERE = (
+    ". That page lies in the folder above this one and is written when a run ends, well or not. The times are not "
+    "here, for they differ between equal runs, and this page does not. Where the link finds nothing (the report was "
+    "copied alone, or the run was killed), this command makes the page:"
 )
 WAITS_COMMAND = "python pipelines/tootsie.py waits --page waits.html"
 RECIPE = (
@@ -176,6 +183,7 @@ def summary(report: Report) -> dict[str, object]:
             "phase": evaluation.phase,
             "hot": round(mean(evaluation.hot), 6),
             "averaged": None if averaged is None else round(mean(averaged), 6),
+            "more_averaged": {name: round(mean(values), 6) for name, values in evaluation.more_averaged.items()},
         },
         "exports": {item.name: {"weights": item.weights, "digest": item.digest} for item in report.exports},
         "scores": {
@@ -243,8 +251,11 @@ def _timeline(report: Report) -> Markup:
 
 
 def _waits() -> Markup:
+    # Bytes of an output: the link may name neither the attempt nor the step, so it goes to the folder of all attempts.
+    link = element("a", "the waits of this run", href=f"../{PAGE_FILE}")
     command = element("div", element("pre", element("code", WAITS_COMMAND)), class_="scroll", tabindex="0")
-    return _section("waits", "Waits for data", WAITS, command)
+    told = element("p", WAITS, link, WAITS_ELSEWHERE)
+    return _section("waits", "Waits for data", "", told, command)
 
 
 def _filling(report: Report) -> Markup:
@@ -301,13 +312,19 @@ def _average(report: Report) -> Markup:
     if not report.evaluations:
         return Markup()
     text = (
-        "How many bits per byte the running average of the weights is better than the weights themselves, at the end "
+        "How many bits per byte a running average of the weights is better than the weights themselves, at the end "
         "of each phase. Right of 0 the average is better. At a constant learning rate it should be; after a decay to a "
         "small rate both are nearly the same."
     )
     caption = "Large: mean over domains. Small and grey: each domain."
+    if _has_several_averages(report):
+        caption += " A phase that keeps several has a row for each; exports take the first unless told otherwise."
     drawn = figure(functools.partial(average_gap, report), caption)
     return _section("average", "Hot and averaged weights", text, drawn)
+
+
+def _has_several_averages(report: Report) -> bool:
+    return any(evaluation.more_averaged for evaluation in report.evaluations)
 
 
 def _domains(report: Report) -> Markup:
@@ -319,7 +336,8 @@ def _domains(report: Report) -> Markup:
     )
     caption = (
         "Filled: averaged weights; open: hot weights. Blue: main line; orange: branches, tied to the phase they left. "
-        "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
+        + ("Squares: further averages of the phase, of the main line only. " if _has_several_averages(report) else "")
+        + "All panels span the same number of bits per byte, at different heights, so slopes can be compared."
     )
     drawn = figure(functools.partial(domain_panels, report), caption)
     return _section("domains", "Bits per byte by domain", text, drawn, domains_table(report))

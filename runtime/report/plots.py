@@ -201,6 +201,12 @@ def point(x: float, y: float, tip: str, class_: str, style: str | None = None, r
     return element("circle", cx=x, cy=y, r=radius, class_=class_, style=style, data_tip=tip)
 
 
+def square(x: float, y: float, tip: str, size: float = 6) -> Markup:
+    """A mark beside a `point`, for what is of the same kind and second to it."""
+    half = size / 2
+    return element("rect", x=x - half, y=y - half, width=size, height=size, class_="dot main", data_tip=tip)
+
+
 def colour_of(index: int) -> str:
     """One of the eight colours of the page."""
     return f"var(--c{index % 8})"

@@ -11,6 +11,7 @@ from runtime.report.plots import (
     drawing,
     line,
     point,
+    square,
     straight,
     text,
     token_axis,
@@ -40,40 +41,46 @@ def _name_column(names: Sequence[str], width: float) -> float:
     return min(max(text_width(name, TEXT_SIZE) for name in names) + 12, width * 0.42)
 
 
-def gaps(evaluation: Evaluation) -> dict[str, float]:
-    """Hot minus averaged bits per byte by domain; empty where no average is kept."""
-    if evaluation.averaged is None:
-        return {}
-    return {domain: evaluation.hot[domain] - evaluation.averaged[domain] for domain in sorted(evaluation.hot)}
+def gaps(evaluation: Evaluation) -> dict[str, dict[str, float]]:
+    """Hot minus averaged bits per byte by domain, of each average by its name; empty where none is kept."""
+    return {
+        name: {domain: evaluation.hot[domain] - values[domain] for domain in sorted(evaluation.hot)}
+        for name, values in evaluation.averages.items()
+    }
 
 
 def average_gap(report: Report, width: float) -> Markup:
-    """One row a phase: the gap in each domain, and their mean."""
-    found = {evaluation.phase: evaluation for evaluation in report.evaluations}
+    """One row a phase, or one an average where a phase keeps several: the gap in each domain, and their mean."""
+    found = {evaluation.phase: gaps(evaluation) for evaluation in report.evaluations}
     phases = [phase for phase in (*report.main_line, *report.branches) if phase.name in found]
-    values = [value for evaluation in report.evaluations for value in gaps(evaluation).values()]
-    left = _name_column([phase.name for phase in phases], width)
+    values = [value for by_name in found.values() for gap in by_name.values() for value in gap.values()]
+    rows = [(phase, name) for phase in phases for name in (found[phase.name] if phase.same_as is None else {}) or [""]]
+    labels = [f"{phase.name}, {name}" if len(found[phase.name]) > 1 and name else phase.name for phase, name in rows]
+    left = _name_column(labels, width)
     low, high = padded([0.0, *values], least=0.001)
-    split = sum(phase.is_main for phase in phases)
-    extra = 10 if 0 < split < len(phases) else 0
-    frame = Frame(Scale(low, high, left, width - 14), Scale(0, 1, 8 + _ROW * len(phases) + extra, 8))
+    split = sum(phase.is_main for phase, _ in rows)
+    extra = 10 if 0 < split < len(rows) else 0
+    frame = Frame(Scale(low, high, left, width - 14), Scale(0, 1, 8 + _ROW * len(rows) + extra, 8))
     parts: list[str] = [value_axis(frame, "hot minus averaged, bits per byte", 8 if width > 600 else 5)]
     parts.append(straight(frame.x(0), frame.top, frame.x(0), frame.bottom, "zero"))
-    for row, phase in enumerate(phases):
+    for row, ((phase, name), label) in enumerate(zip(rows, labels, strict=True)):
         y = frame.top + _ROW * (row + 0.5) + (extra if row >= split else 0)
-        parts.append(text(phase.name, left - 8, y + 3.8, "end", "name"))
+        parts.append(text(label, left - 8, y + 3.8, "end", "name"))
         if phase.same_as is not None:
-            parts.append(text(f"the same training as {phase.same_as}", frame.x(0) + 8, y + 3.8, class_="quiet"))
+            room = frame.right - frame.x(0) - 8
+            said = f"the same training as {phase.same_as}"
+            said = said if text_width(said, TEXT_SIZE) <= room else f"as {phase.same_as}"
+            parts.append(text(said, frame.x(0) + 8, y + 3.8, class_="quiet"))
             continue
-        gap = gaps(found[phase.name])
-        if not gap:
+        if not name:
             parts.append(text("keeps no average", frame.x(0) + 8, y + 3.8, class_="quiet"))
             continue
+        gap = found[phase.name][name]
         for domain, value in gap.items():
-            parts.append(point(frame.x(value), y, f"{phase.name}, {domain}: {value:+.4f}", "dot faint", radius=3))
+            parts.append(point(frame.x(value), y, f"{label}, {domain}: {value:+.4f}", "dot faint", radius=3))
         middle = mean(gap)
         kind = "main" if phase.is_main else "branch"
-        tip = f"{phase.name}, mean of {len(gap)} domains: {middle:+.4f}"
+        tip = f"{label}, mean of {len(gap)} domains: {middle:+.4f}"
         parts.append(straight(frame.x(0), y, frame.x(middle), y, f"bar {kind}"))
         parts.append(point(frame.x(middle), y, tip, f"dot {kind}", radius=5))
     return drawing(width, frame.bottom + 36, "Gap between hot and averaged weights by phase", *parts)
@@ -105,7 +112,7 @@ def domain_panels(report: Report, width: float) -> Markup:
 
 
 def _all_values(evaluations: Sequence[Evaluation], domain: str) -> list[float]:
-    sets = [values for evaluation in evaluations for values in (evaluation.hot, evaluation.averaged or {})]
+    sets = [values for evaluation in evaluations for values in (evaluation.hot, *evaluation.averages.values())]
     return [values[domain] for values in sets if domain in values]
 
 
@@ -130,8 +137,10 @@ def _domain_panel(frame: Frame, domain: str, report: Report, found: Mapping[str,
             marks.append(point(frame.x(tokens), frame.y(value), f"{at}: hot {value:.4f}", f"ring {kind}", radius=3.5))
             continue
         hot = evaluation.hot[domain]
-        tip = f"{at}: averaged {value:.4f}, hot {hot:.4f}"
+        averaged = (f"{name} {values[domain]:.4f}" for name, values in evaluation.averages.items())
+        tip = f"{at}: {', '.join(averaged)}, hot {hot:.4f}"
         if phase.is_main:
+            marks += [square(frame.x(tokens), frame.y(more[domain]), tip) for more in evaluation.more_averaged.values()]
             marks.append(straight(frame.x(tokens), frame.y(hot), frame.x(tokens), frame.y(value), f"stem {kind}"))
             marks.append(point(frame.x(tokens), frame.y(hot), tip, f"ring {kind}", radius=3))
         marks.append(point(frame.x(tokens), frame.y(value), tip, f"dot {kind}", radius=4 if phase.is_main else 2.5))

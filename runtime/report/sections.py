@@ -1,16 +1,13 @@
-"""Tables of the page: each figure's values in numbers, and what no figure shows."""
+"""Tables of the page about training and its worth: each figure's values in numbers, and what no figure shows."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping
 
-from runtime.report.contents import Evaluation, Phase, Report, Score, Stage, mean
+from runtime.report.contents import Evaluation, Phase, Report, Score, mean
 from runtime.report.markup import Markup, element, joined
 from runtime.report.run_plots import mixture_stretches, sources_in_order
-from runtime.report.scales import bytes_label, counted, rate_label, tokens_label
-from runtime.report.tables import CONTINUED, Cell, Column, table
-
-_NONE = Cell("–", is_quiet=True)
+from runtime.report.scales import rate_label, tokens_label
+from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
 
 
 def phase_name(phase: Phase) -> str:
@@ -32,7 +29,7 @@ def phases_table(report: Report) -> Markup:
     """Steps, tokens, batch, learning rate and loss of each phase."""
     columns = [
         Column("phase"), Column("starts from"), Column("steps", "number"), Column("tokens", "number"),
-        Column("batch", "number"), Column("learning rate"), Column("average"), Column("final loss", "number"),
+        Column("batch", "number"), Column("learning rate"), Column("average (decay)"), Column("final loss", "number"),
     ]  # fmt: skip
     rows = []
     for phase in report.phases:
@@ -49,11 +46,18 @@ def phases_table(report: Report) -> Markup:
                 f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
                 ", ".join(f"{size:,}" for size in sizes),
                 rates,
-                "kept" if phase.has_average else Cell("none", is_quiet=True),
+                _kept(phase) if phase.averages else Cell("none", is_quiet=True),
                 f"{phase.final_loss:.3f}",
             ]
         )
     return table(columns, rows, "Phases; steps and tokens are counted from the start of the run")
+
+
+def _kept(phase: Phase) -> str:
+    """Decays of the averages; names only where there are several to tell apart."""
+    if len(phase.averages) == 1:
+        return f"{phase.averages[0].decay:g}"
+    return ", ".join(f"{average.name} {average.decay:g}" for average in phase.averages)
 
 
 def mixture_table(report: Report) -> Markup:
@@ -64,7 +68,7 @@ def mixture_table(report: Report) -> Markup:
     rows: list[list[str | Cell]] = []
     for source in sources_in_order(stretches):
         shares = [stretch.shares.get(source, 0.0) for stretch in stretches]
-        rows.append([source, *(f"{share:.2%}" if share else _NONE for share in shares)])
+        rows.append([source, *(f"{share:.2%}" if share else NONE for share in shares)])
     return table(columns, rows, "Share of sequences by source, over the tokens of the main line")
 
 
@@ -82,7 +86,7 @@ def reading_table(report: Report) -> Markup:
     for cache in report.caches:
         found = [uses.get((cache.source, phase.name)) for phase in phases]
         cells = [
-            _NONE if use is None else f"{_three_digits(use.epochs)} × ({tokens_label(use.num_tokens)})" for use in found
+            NONE if use is None else f"{_three_digits(use.epochs)} × ({tokens_label(use.num_tokens)})" for use in found
         ]  # fmt: skip
         rows.append([cache.source, f"{cache.num_train_tokens:,}", *cells])
     said = [element("ul", *[element("li", str(finding)) for finding in report.consumption.findings])]
@@ -124,15 +128,15 @@ def forks_table(report: Report) -> Markup:
                 Cell("; ".join(changed) or f"ends at step {fork.step:,}"),
                 f"{fork.final_loss:.3f}",
                 f"{fork.final_loss - base.final_loss:+.3f}",
-                f"{found[fork.name]:.4f}" if fork.name in found else _NONE,
-                f"{found[fork.name] - found[base.name]:+.4f}" if both else _NONE,
+                f"{found[fork.name]:.4f}" if fork.name in found else NONE,
+                f"{found[fork.name] - found[base.name]:+.4f}" if both else NONE,
             ]
         )
     return element("div", table(columns, rows, "Forks; less is better, and a minus is a gain"), class_="recipe")
 
 
 def domains_table(report: Report) -> Markup:
-    """Bits per byte of each phase: averaged weights where there are, hot below."""
+    """Bits per byte of each phase: each average that it keeps, hot below."""
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     domains = report.domains
     columns = [
@@ -141,11 +145,9 @@ def domains_table(report: Report) -> Markup:
         *(Column(domain, "number") for domain in domains),
         Column("mean", "number"),
     ]
-    least = {
-        domain: min(evaluation.best[domain] for evaluation in report.evaluations if domain in evaluation.best)
-        for domain in domains
-    }
-    least_mean = min(mean(evaluation.best) for evaluation in report.evaluations)
+    competing = [values for evaluation in report.evaluations for values in _competing(evaluation)]
+    least = {domain: min(values[domain] for values in competing if domain in values) for domain in domains}
+    least_mean = min(mean(values) for values in competing)
     rows: list[list[str | Cell]] = []
     for phase in report.phases:
         evaluation = found.get(phase.name)
@@ -153,13 +155,17 @@ def domains_table(report: Report) -> Markup:
             continue
         name: str | Cell = phase_name(phase)
         if phase.same_as is not None:
-            rows.append([name, Cell(f"as {phase.same_as}", is_quiet=True), *(_NONE for _ in domains), _NONE])
+            rows.append([name, Cell(f"as {phase.same_as}", is_quiet=True), *(NONE for _ in domains), NONE])
             continue
-        if evaluation.averaged is not None:
-            rows.append(_domain_row(name, "averaged", evaluation.averaged, evaluation, least, least_mean))
+        for which, values in {**evaluation.averages, "hot": evaluation.hot}.items():
+            rows.append(_domain_row(name, which, values, evaluation, least, least_mean))
             name = CONTINUED
-        rows.append(_domain_row(name, "hot", evaluation.hot, evaluation, least, least_mean))
     return table(columns, rows, "Bits per byte; bold: the best of all phases (averaged weights where they are kept)")
+
+
+def _competing(evaluation: Evaluation) -> list[Mapping[str, float]]:
+    """The weights one would choose among: every average, or the hot ones where there is none."""
+    return list(evaluation.averages.values()) or [evaluation.hot]
 
 
 def _domain_row(
@@ -170,16 +176,16 @@ def _domain_row(
     least: Mapping[str, float],
     least_mean: float,
 ) -> list[str | Cell]:
-    is_best_set = values is evaluation.best
+    competes = any(values is competing for competing in _competing(evaluation))
     cells: list[str | Cell] = [
-        Cell(f"{values[domain]:.4f}", is_best_set and values[domain] == least[domain], not is_best_set)
+        Cell(f"{values[domain]:.4f}", competes and values[domain] == least[domain], not competes)
         if domain in values
-        else _NONE
+        else NONE
         for domain in least
     ]
     average = mean(values)
     return [
-        name, weights, *cells, Cell(f"{average:.4f}", is_best_set and average == least_mean, not is_best_set),
+        name, weights, *cells, Cell(f"{average:.4f}", competes and average == least_mean, not competes),
     ]  # fmt: skip
 
 
@@ -198,8 +204,8 @@ def scores_table(report: Report) -> Markup:
         found = {score.export: score for score in report.scores if (score.label, score.metric) == (label, metric)}
         chance = next((score.chance for score in found.values() if score.chance is not None), None)
         most = max(score.value for score in found.values())
-        cells = [_score_cell(found[name], most) if name in found else _NONE for name in exports]
-        rows.append([label, metric, _NONE if chance is None else f"{chance:.3f}", *cells])
+        cells = [_score_cell(found[name], most) if name in found else NONE for name in exports]
+        rows.append([label, metric, NONE if chance is None else f"{chance:.3f}", *cells])
     return table(
         columns, rows, "Scores ± standard error; bold: the best of a row, whether or not the difference means anything"
     )
@@ -208,82 +214,6 @@ def scores_table(report: Report) -> Markup:
 def _score_cell(score: Score, most: float) -> Cell:
     spread = "" if score.stderr is None else f" ± {score.stderr:.3f}"
     return Cell(f"{score.value:.3f}{spread}", is_best=score.value == most)
-
-
-def stages_table(report: Report) -> Markup:
-    """Documents and bytes that each stage dropped and left, by source."""
-    columns = [
-        Column("source"), Column("stage"), Column("documents in", "number"), Column("dropped", "number"),
-        Column("documents out", "number"), Column("text dropped", "number"), Column("text out", "number"),
-    ]  # fmt: skip
-    rows: list[list[str | Cell]] = []
-    last = None
-    for stage in report.stages:
-        dropped, size = sum(stage.dropped.values()), sum(stage.dropped_bytes.values())
-        rows.append(
-            [
-                stage.source if stage.source != last else CONTINUED,
-                stage.stage,
-                f"{stage.num_documents + dropped:,}",
-                f"{dropped:,}" if dropped else _NONE,
-                f"{stage.num_documents:,}",
-                f"{bytes_label(size)} ({_share(size, size + stage.num_bytes)})" if size else _NONE,
-                bytes_label(stage.num_bytes),
-            ]
-        )
-        last = stage.source
-    return table(columns, rows, "Documents by source and stage")
-
-
-def edits_list(report: Report) -> Markup:
-    """What was taken out of documents that stayed, by source and stage."""
-    said = [
-        f"{stage.source}, {stage.stage}: {counted(stage.num_edited, 'document')} lost "
-        f"{counted(stage.num_sentences_removed, 'sentence')} and stayed."
-        for stage in report.stages
-        if stage.num_edited
-    ]
-    return element("ul", *[element("li", line) for line in said]) if said else Markup()
-
-
-def rules_table(report: Report) -> Markup:
-    """What each rule dropped over all sources, most documents first within a stage."""
-    columns = [
-        Column("stage"), Column("rule"), Column("documents", "number"), Column("share", "number"),
-        Column("text", "number"), Column("share of text", "number"), Column("sources"),
-    ]  # fmt: skip
-    rows: list[list[str | Cell]] = []
-    for name in dict.fromkeys(stage.stage for stage in report.stages):
-        stages = [stage for stage in report.stages if stage.stage == name]
-        documents_in = sum(stage.num_documents + sum(stage.dropped.values()) for stage in stages)
-        bytes_in = sum(stage.num_bytes + sum(stage.dropped_bytes.values()) for stage in stages)
-        counts: Counter[str] = Counter()
-        for stage in stages:
-            counts.update(stage.dropped)
-        for place, (rule, count) in enumerate(sorted(counts.items(), key=lambda item: (-item[1], item[0]))):
-            size = sum(stage.dropped_bytes.get(rule, 0) for stage in stages)
-            by_source = sorted(((stage.dropped.get(rule, 0), stage.source) for stage in stages), reverse=True)
-            sources = ", ".join(f"{source} {number:,}" for number, source in by_source if number)
-            rows.append(
-                [
-                    name if place == 0 else CONTINUED,
-                    rule,
-                    f"{count:,}",
-                    _share(count, documents_in),
-                    bytes_label(size).replace(" ", "\u00a0") if size else _NONE,
-                    _share(size, bytes_in) if size else _NONE,
-                    Cell(sources, is_quiet=True),
-                ]
-            )
-    return (
-        element("div", table(columns, rows, "Dropped by rule, over all sources"), class_="wrap") if rows else Markup()
-    )
-
-
-def _share(part: int, whole: int) -> str:
-    """Two digits however small: a rule that drops a thousandth is not one that drops nothing."""
-    percent = 100 * part / whole if whole else 0.0
-    return f"{percent:.0f}\u00a0%" if percent >= 9.95 else f"{percent:.2g}\u00a0%"
 
 
 def score_warnings(report: Report) -> Markup:
@@ -296,78 +226,6 @@ def score_warnings(report: Report) -> Markup:
     return joined(
         [element("p", "Not to be trusted as they stand:"), element("ul", *[element("li", line) for line in found])]
     )
-
-
-def hits_table(report: Report) -> Markup:
-    """Overlaps with evaluation items, by source and task."""
-    found = [stage for stage in report.stages if any(stage.hits.values())]
-    if not any(stage.stage == "decontaminate" for stage in report.stages):
-        return Markup()
-    if not found:
-        return element("p", "Decontamination: no document overlaps with an evaluation item.")
-    columns = [Column("source"), Column("task"), Column("hits", "number")]
-    rows: list[list[str | Cell]] = []
-    for stage in found:
-        for index, (task, count) in enumerate(sorted(stage.hits.items(), key=lambda item: (-item[1], item[0]))):
-            rows.append([stage.source if index == 0 else CONTINUED, task, f"{count:,}"])
-    return table(columns, rows, "Decontamination: overlaps with evaluation items")
-
-
-def caches_table(report: Report) -> Markup:
-    """Tokens of each source."""
-    columns = [
-        Column("source"),
-        *(Column(name, "number") for name in ("train tokens", "held-out tokens", "bytes a token")),
-    ]
-    rows: list[list[str | Cell]] = [
-        [
-            cache.source,
-            f"{cache.num_train_tokens:,}",
-            f"{cache.num_validation_tokens:,}",
-            f"{cache.num_train_bytes / cache.num_train_tokens:.2f}" if cache.num_train_tokens else _NONE,
-        ]
-        for cache in report.caches
-    ]
-    return table(columns, rows, "Token caches")
-
-
-def dropped_details(report: Report) -> Markup:
-    """One fold a source and stage, in it one a reason, in it the samples."""
-    folds = []
-    for stage in report.stages:
-        dropped = {reason: count for reason, count in stage.dropped.items() if count}
-        if dropped:
-            folds.append(_stage_fold(stage, dropped))
-    return joined(folds) if folds else element("p", "No stage dropped a document.")
-
-
-def _stage_fold(stage: Stage, dropped: Mapping[str, int]) -> Markup:
-    total = sum(dropped.values())
-    reasons = []
-    for reason, count in sorted(dropped.items(), key=lambda item: (-item[1], item[0])):
-        samples = [sample for sample in stage.samples if sample.reason == reason]
-        shown = [
-            element(
-                "div",
-                element(
-                    "div",
-                    element("bdi", sample.document),
-                    *([" — ", element("bdi", sample.detail)] if sample.detail else []),
-                ),
-                element("pre", element("bdi", sample.excerpt)),
-                class_="sample",
-            )
-            for sample in samples
-        ]
-        size = stage.dropped_bytes.get(reason, 0)
-        line = f"{reason}: {count:,} ({count / total:.0%})" + (f", {bytes_label(size)} of text" if size else "")
-        if shown:
-            kept = f", {counted(len(shown), 'sample')}"
-            reasons.append(element("details", element("summary", line + kept), *shown))
-        else:
-            reasons.append(element("div", line, class_="sample"))
-    heading = f"{stage.source}, {stage.stage}: {counted(total, 'document')} dropped"
-    return element("details", element("summary", heading), *reasons)
 
 
 def steps_table(report: Report) -> Markup:

@@ -26,6 +26,8 @@ class Cell:
 
 CONTINUED = Cell("")
 """In a row below another: the cell above goes on."""
+NONE = Cell("–", is_quiet=True)
+"""There is no such value."""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str | Cell]], caption: str) -> Markup:

@@ -8,6 +8,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+PAGE_FILE = "waits.html"
+"""Above the folder of a report, which links there: a page of times is no part of an output."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Stall:

@@ -273,8 +273,6 @@ def train(
             saver.finish()  # what was begun before the bad update is good
             raise
         saver.finish()
-        if jax.process_index() == 0:
-            saving.temporary.prune(run.step, keep=0, keep_certified=False)
         meter.tick(run, now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
     return run

@@ -2,7 +2,7 @@
 
 Temporary checkpoints are for a run that is killed: by time and by steps, in the work folder, the newest few kept.
 Milestones are for good: by step, in the output, published. A temporary checkpoint that so many good updates followed is
-certified, and stays until a newer one is certified or the phase has ended.
+certified, and stays until a newer one of its trajectory is certified, also when the phase has ended.
 """
 
 import dataclasses
@@ -74,6 +74,8 @@ class Saver:
 
         The oldest that is still there is kept until it is certified: the newest few alone would be too young for ever.
         """
+        self._newest_step = 0
+        """The newest update that was heard of."""
         self.last_step: int | None = None
         """Step of the newest save that was begun."""
 
@@ -119,13 +121,18 @@ class Saver:
         """After each update: the checkpoints that this one certifies, or leaves in doubt."""
         if row.is_skipped:
             self._uncertified.clear()
-        due = [step for step in self._uncertified if row.step - step >= CERTIFYING_STEPS]
+        self._newest_step = row.step
+        self._certify_due()
+
+    def _certify_due(self) -> None:
+        due = [step for step in self._uncertified if self._newest_step - step >= CERTIFYING_STEPS]
         for step in due:
             if self._is_being_written(step):
-                continue  # certified after a later update
+                continue  # certified as soon as it is there
             self._uncertified.remove(step)
-            if jax.process_index() == 0 and self._plan.temporary.certify(step, good_steps=row.step - step):
-                self._events.write("certified", step=step, good_steps=row.step - step)
+            good_steps = self._newest_step - step
+            if jax.process_index() == 0 and self._plan.temporary.certify(step, good_steps=good_steps):
+                self._events.write("certified", step=step, good_steps=good_steps)
 
     def _is_being_written(self, step: int) -> bool:
         return self._under_way is not None and self._under_way[1].step == step and not self._under_way[0].done()
@@ -152,7 +159,9 @@ class Saver:
             write_seconds=round(saving.write_seconds, 4),
             size_in_bytes=saving.size_in_bytes,
         )
+        self._certify_due()  # what later updates had certified while it was being written
         if milestone is not None:
             self._on_milestone(run, milestone)
             if jax.process_index() == 0:
-                self._plan.temporary.prune(run.step, keep=0)  # the milestone is permanent, and as good to resume from
+                # The milestone is permanent, and as good to resume from; the certified one, to go back to, stays.
+                self._plan.temporary.prune(run.step, keep=0)

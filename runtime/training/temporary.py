@@ -1,6 +1,8 @@
 """Temporary checkpoints of one trajectory: what a killed run resumes from, fenced by lease epoch.
 
-The newest two are kept, and the newest one that is certified: that many good updates have followed.
+The newest two are kept, and the newest one that is certified: that many good updates have followed. The end of a phase
+deletes the two, for its milestone is as good to resume from. It leaves the certified one: nothing has followed the
+milestone yet, and what a run goes back to must have been followed by something good.
 
 A folder is named by step and lease epoch, so an attempt that lost its lease and does not know it yet can
 neither overwrite nor delete what its successor writes; it finds the newer epoch before it writes, and stops.
@@ -15,6 +17,8 @@ from runtime.training.checkpoint_files import CheckpointFiles, canonical_json
 
 FOLDER = re.compile(r"step-(\d{10})-epoch-(\d{6})")
 CERTIFIED = "certified.json"
+"""Beside the checkpoint. The engine's garbage collection (marin_dag/collect.py) knows the name: what is marked by it
+stays as long as the output of its step."""
 KEPT = 2
 """One to resume from, and one in case that one's disk block turns out to be damaged."""
 
@@ -89,23 +93,22 @@ class TemporaryCheckpoints:
         CheckpointFiles(folder).write(CERTIFIED, canonical_json({"good_steps": good_steps}, CERTIFIED))
         return True
 
-    def prune(
-        self, step: int, *, keep: int = KEPT, keep_certified: bool = True, candidates: Collection[int] = ()
-    ) -> list[Temporary]:
+    def prune(self, step: int, *, keep: int = KEPT, candidates: Collection[int] = ()) -> list[Temporary]:
         """Deletes what earlier attempts left half-written up to `step`, and the complete ones.
 
         All but the newest `keep`, the newest that is certified, and of this attempt's `candidates`, the steps that may
-        be certified yet, the oldest.
+        be certified yet, the oldest. There is no way to delete the newest certified one here.
         """
         past = [found for found in self._own_past() if found.step <= step]
         complete = [found.folder for found in past if found.is_complete]
         kept = set(complete[max(len(complete) - keep, 0) :])
-        if keep_certified:
-            kept |= {found.folder for found in [found for found in past if found.is_certified][-1:]}
+        kept |= {found.folder for found in [found for found in past if found.is_certified][-1:]}
         waiting = [found for found in past if found.is_complete and found.lease_epoch == self.lease_epoch]
         kept |= {found.folder for found in [found for found in waiting if found.step in candidates][:1]}
         dropped = [found for found in past if found.folder not in kept]
         for found in dropped:
+            if found.is_certified:
+                CheckpointFiles(found.folder).delete(CERTIFIED)  # first: a kill leaves no mark on what is half gone
             checkpoint.remove(f"{found.folder}/checkpoint")
             CheckpointFiles(found.folder).delete_folder()
         return dropped

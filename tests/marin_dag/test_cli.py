@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from marin_dag.cli import main
+from marin_dag.errors import UserError
 from marin_dag.records import Records
+from marin_dag.run import Run
 from marin_dag.store import open_store
 from tests.marin_dag import toy
 
@@ -105,6 +107,39 @@ def test_a_run_ends_with_the_lines_of_its_summary_which_sees_what_the_steps_retu
         assert f"  made {len(results)}\n  not there: None\n" in capsys.readouterr().out
         assert None not in results.values()
         assert (seconds is None) == (number == 1), "the second has nothing to do"
+
+
+def test_what_a_pipeline_writes_after_a_run_is_written_however_it_ended_and_changes_no_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--prefix", str(tmp_path), "--backend", "local", "--until", "text/web"]
+    refused: list[str] = []
+
+    def after(session: Any, plan: Any) -> list[str]:
+        if refused:
+            raise UserError("no permission to write there")
+        return [f"{session.pipeline}: {len(plan.will_run)} ran"]
+
+    def run(*more: str) -> tuple[int, str, str]:
+        code = main(toy.build, name="toy", argv=[*arguments, *more], after_run=after)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    def ends(name: str, value: object) -> None:
+        monkeypatch.setattr(Run, name, value)
+
+    assert "ran" not in run("--dry-run")[1]
+    ends("run", lambda self: 1)
+    assert run()[:2] == (1, "  toy: 1 ran\n")
+    ends("was_interrupted", property(lambda self: True))
+    assert run()[:2] == (130, "  toy: 1 ran\n")
+    monkeypatch.undo()
+    code, said, _ = run()
+    assert code == 0 and said.endswith("  toy: 1 ran\n")
+    assert run()[1].endswith("  toy: 0 ran\n")
+    refused.append("")
+    code, _, err = run()
+    assert (code, err) == (0, "toy: what is written after a run was not written: no permission to write there\n")
 
 
 def test_one_changed_field_reruns_its_step_and_what_follows_and_nothing_else(run: Toy) -> None:

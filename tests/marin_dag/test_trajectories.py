@@ -20,7 +20,7 @@ from marin_dag.lease import Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, Verdict, make_plan
-from marin_dag.reasons import BlockedBy, Continues, Follows, MilestoneMissing, NeverMade, Resumes
+from marin_dag.reasons import BlockedBy, Continues, Follows, MilestoneMissing, NeverMade, Resumes, render
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
@@ -106,6 +106,24 @@ def test_an_earlier_stop_trains_nothing_where_a_milestone_lies(lab: Lab) -> None
     lab.run(lab.phase(until_step=10))
     assert lab.plan(lab.phase(until_step=5)).steps[0].verdict is Verdict.DONE
     assert lab.run(lab.phase(until_step=5)) == []
+
+
+def test_a_stop_that_was_saved_on_the_way_is_published_as_it_is_and_the_plan_says_how(lab: Lab) -> None:
+    phase = lab.phase(until_step=10)
+    lab.run(phase)
+    Path(lab.store.url(f"work/{phase.digest}/saved-000007.json")).write_text('{"step": 7, "value": 14}')
+    fork = phase.at(step=7).then("fork", until_step=9, stride=5)
+    (blocked,) = [planned for planned in lab.plan(fork).steps if planned.verdict is Verdict.BLOCKED]
+    (said,) = map(render, blocked.reasons)
+    cure = "`--set phase.until_step=7 --until phase` publishes it as it is"
+    assert said == f"input start: step 7 was saved and not published; {cure}"
+    (planned,) = lab.plan(lab.phase(until_step=7)).steps
+    (said,) = map(render, planned.reasons)
+    assert said == "step 7 was saved by an earlier attempt, and is published as it is"
+    assert planned.cost.tokens == 0
+    assert lab.run(lab.phase(until_step=7)) == []
+    assert lab.run(fork) == [7, 8]
+    assert lab.value(fork) == 24
 
 
 def test_a_phase_cut_in_two_is_the_same_phase(lab: Lab) -> None:

@@ -151,11 +151,14 @@ def test_both_sets_of_weights_are_measured_on_every_domain(tmp_path, phase, cach
     assert 0 < result.num_bytes["animals"] < sum(len(text.encode()) for text in DOCUMENTS["animals"])
 
 
-def test_one_of_several_averages_is_measured_by_its_name_and_the_result_says_which(tmp_path, phase, caches):
+def test_every_average_is_measured_or_one_by_its_name_and_the_result_says_which(tmp_path, phase, caches):
     first = evaluate(tmp_path / "first", phase, caches)
     slow = evaluate(tmp_path / "slow", phase, caches, average="slow")
     assert (first.average, slow.average) == (Ema(0.995), Ema(0.9999, "slow"))
     assert slow.hot == first.hot and slow.averaged != first.averaged
+    (further,) = first.more_averaged
+    assert (further.average, further.averaged) == (slow.average, slow.averaged)
+    assert further.averaged_mean == slow.averaged_mean and slow.more_averaged == ()
     with pytest.raises(ValueError, match="keeps averages called averaged, slow, and 'fast' is asked for"):
         evaluate(tmp_path / "fast", phase, caches, average="fast")
 

@@ -10,12 +10,13 @@ from pydantic import ValidationError
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.evaluation.task_score import TaskScore
+from runtime.optim.ema import Ema
 from steps.decontaminate import DecontaminateResult
 from steps.documents import DocumentsResult
-from steps.ema_eval import EmaEvalResult
+from steps.ema_eval import AverageResult, EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
-from steps.report import GraphNode, RecipeChange, ReportConfig, contents_of, refuse_unknown_names, report
+from steps.report import GraphNode, RecipeChange, ReportConfig, _order, contents_of, refuse_unknown_names, report
 from steps.tokenize import TokenizeResult
 from steps.train_phase import FINAL_LOSS_STEPS
 from tests.steps.report_inputs import made, phase
@@ -93,7 +94,7 @@ def test_the_step_writes_one_page_and_its_headline_figures(tmp_path):
     assert {path.name for path in (tmp_path / "output").iterdir()} == {result.page, result.summary}
     summary = json.loads((tmp_path / "output" / result.summary).read_text())
     assert summary["consumed_tokens"] == 40 * 8 * 256 + 20 * 24 * 256
-    assert summary["bits_per_byte"] == {"phase": "ocelot", "hot": 1.375, "averaged": 1.3}
+    assert summary["bits_per_byte"] == {"phase": "ocelot", "hot": 1.375, "averaged": 1.3, "more_averaged": {}}
     page = (tmp_path / "output" / result.page).read_text()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "look at the samples" in page, "the warning that comes with a score"
@@ -116,6 +117,31 @@ def test_phases_come_in_the_order_of_the_run_with_their_branches_last(tmp_path):
     assert contents.phases[1].start_tokens == contents.phases[0].consumed_tokens
     assert contents.final_loss_steps == FINAL_LOSS_STEPS
     assert [filling.share for filling in contents.fillings] == [250 / 256] * len(contents.phases)
+
+
+def test_a_branch_of_a_branch_stands_right_behind_it():
+    parents = {"ocelot": "kestrel", "dessert": "ocelot", "raccoon": "ocelot", "softer": "raccoon", "apple": "softer"}
+    parents |= {"zebra": "raccoon", "early": "kestrel"}
+    names = ["kestrel", *parents, "from scratch"]
+    config = SimpleNamespace(main_line=("kestrel", "ocelot"), phases=dict.fromkeys(names), parents=parents)
+    branches = ["from scratch", "early", "dessert", "raccoon", "softer", "apple", "zebra"]
+    assert _order(config) == ["kestrel", "ocelot", *branches]
+    config.parents["raccoon"] = "softer"
+    with pytest.raises(ValueError, match=r"'raccoon', 'softer', 'zebra'\] start from each other in a circle"):
+        _order(config)
+
+
+def test_every_average_that_was_measured_is_in_the_report_by_its_name(tmp_path):
+    config = example(tmp_path)
+    slow = AverageResult(average=Ema(0.9999, "slow"), averaged={"code": 1.3, "web": 1.1}, averaged_mean=1.2)
+    item = config.evaluations["ocelot"]
+    measured = item.result.model_copy(update={"average": Ema(0.995, "quick"), "more_averaged": (slow,)})
+    both = {**config.evaluations, "ocelot": made(tmp_path, "ema_eval/ocelot", measured)}
+    found = contents_of(config.model_copy(update={"evaluations": both, "labels": {"web": "My notes"}})).evaluations
+    assert found[0].averages == {}
+    assert found[1].averages == {
+        "quick": {"code": 1.4, "My notes": 1.2}, "slow": {"code": 1.3, "My notes": 1.1},
+    }  # fmt: skip
 
 
 def test_two_names_of_one_record_are_said_to_be_one_training(tmp_path):

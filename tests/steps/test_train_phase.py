@@ -22,7 +22,7 @@ from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.mesh import whole_mesh
-from runtime.training import checkpoint
+from runtime.training import checkpoint, saving
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS
 from steps.tokenize import TokenizeResult
@@ -93,6 +93,19 @@ def test_a_phase_cut_in_two_and_stopped_in_between_commits_the_same_bytes(tmp_pa
         cut.run(until(phase, 8, start=cut.at(4)), stop_after=2)
     cut.run(until(phase, 8, start=cut.at(4)))
     assert cut.files(8) == whole.files(8)
+
+
+def test_a_phase_that_ended_is_published_where_it_was_certified_without_training_and_with_the_same_bytes(
+    tmp_path, phase, monkeypatch
+):
+    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
+    ended, asked = Trajectory(tmp_path / "ended", "e" * 64), Trajectory(tmp_path / "asked", "e" * 64)
+    ended.run(phase)
+    ended.run(until(phase, 6))
+    said = [event["event"] for event in ended.events()]
+    assert said == ["phase", "resume", "begin", "milestone", "progress", "end"], "nothing is trained or saved again"
+    asked.run(until(phase, 6))
+    assert ended.files(6) == asked.files(6)
 
 
 def test_milestones_are_published_on_the_way(tmp_path, phase):

@@ -13,6 +13,7 @@ from marin_dag import collect
 from marin_dag.collect import Collector, Roots
 from marin_dag.epoch import seal
 from marin_dag.lease import Lease, Leases
+from marin_dag.pins import Pins
 from marin_dag.records import Records
 from marin_dag.store import Entry, LocalStore, open_store
 from tests.marin_dag.kill_everywhere import committed_bytes
@@ -134,6 +135,96 @@ def test_the_event_logs_of_a_finished_step_stay_as_long_as_its_output(tmp_path: 
         collector = Collector(store, roots, older_than_seconds=0)
         assert set(collector.delete(collector.find())) == {""}
         assert [entry.path for entry in store.list("work")] == left
+
+
+def test_what_a_pipeline_wrote_beside_the_attempts_at_an_output_goes_with_it(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    records = Records(store)
+    made = a_record("old/1", "1".ljust(64, "0"), identity={"config": ["model", "a.Config"]})
+    beside = f"{made.output_path.rpartition('/')[0]}/waits.html"
+    for path in (f"{made.output_path}/file", beside, "outputs/other-00000000/waits.html"):
+        store.write(path, b"x")
+    records.commit(made)
+    names = frozenset({"old/1"})
+    kept = Collector(store, Roots(frozenset({made.key}), names), older_than_seconds=0)
+    assert kept.find() == []
+    collector = Collector(store, Roots(frozenset(), names), older_than_seconds=0)
+    assert collector.delete(collector.find()) == [""]
+    assert [entry.path for entry in store.list("outputs")] == ["outputs/other-00000000/waits.html"]
+
+
+def certified(store: LocalStore, digest: str) -> str:
+    """What a finished phase leaves: a folder that is marked, and one that is not."""
+    folder = f"work/{digest}/temporary/step-0000000010-epoch-000001"
+    for path in (f"{folder}/checkpoint/manifest.json", f"{folder}/certified.json"):
+        store.write(path, b"x" * 500)
+    store.write(f"work/{digest}/temporary/step-0000000012-epoch-000001/checkpoint/manifest.json", b"y")
+    return folder
+
+
+def test_what_a_finished_step_has_certified_is_listed_apart_and_goes_only_by_its_name(run: Toy) -> None:
+    assert run()[0] == 0
+    store = open_store(str(run.prefix))
+    assert isinstance(store, LocalStore)
+    (key,) = Records(store).labels()["kestrel"]
+    digest = key.partition("@")[0]
+    folder = certified(store, digest)
+    listed = "kestrel: temporary/step-0000000010-epoch-000001".ljust(48)
+    stays = f"stays        {listed}       1 kB  certified, to go back to"
+    code, said = run("gc", "--yes")
+    assert (code, said.splitlines()) == (0, [stays, "nothing to collect that is older than 7 days"])
+    code, said = run("gc", "--yes", *NOW)
+    assert code == 0 and said.splitlines()[0] == stays
+    assert [line.split()[:2] for line in said.splitlines()[1:2]] == [["work", f"work/{digest[:8]}"]]
+    assert {entry.path for entry in store.list("work")} == {f"{folder}/{name}" for name in
+                                                            ("checkpoint/manifest.json", "certified.json")}  # fmt: skip
+    assert run("pin", "kestrel", "--because", "cited")[0] == 0
+    code, said = run("gc", "--yes", "--certified", "kestrel")
+    assert code == 1 and "kestrel: it is pinned by" in said and "(cited), and a pinned step keeps" in said
+    assert run("pin", "kestrel", "--unpin")[0] == 0
+    code, said = run("gc", "--certified", "kestrel")
+    assert (
+        code == 2 and said.splitlines()[0].split()[:2] == ["certified", "kestrel:"] and "--certified kestrel\n" in said
+    )
+    assert store.list("work")
+    code, said = run("gc", "--yes", "--certified", "kestrel")
+    assert code == 0 and said.endswith("deleted 1\n")
+    assert store.list("work") == []
+    code, said = run("gc", "--yes", "--certified", "kestrel")
+    assert code == 1 and "--certified kestrel: there is nothing certified of it that can go" in said
+    assert run.verdicts()["kestrel"] == "done"
+
+
+def test_what_was_certified_goes_with_the_output_and_stays_if_that_is_pinned_or_made_meanwhile(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    records = Records(store)
+    made = a_record("old/1", "1".ljust(64, "0"), identity={"config": ["model", "a.Config"]})
+    records.commit(made)
+    folder = certified(store, made.digest)
+    unreachable = Roots(frozenset(), frozenset({"old/1"}))
+    named = frozenset({made.digest})
+    Pins(store).pin(made.key, "old/1", "")
+    for certified_of in (frozenset[str](), named):
+        collector = Collector(store, unreachable, older_than_seconds=0, certified_of=certified_of)
+        found = [garbage for garbage in collector.find() if garbage.kind == "certified"]
+        assert set(collector.delete(found)) <= {"its step is pinned"}
+    Pins(store).unpin(made.key, "old/1")
+    collector = Collector(store, unreachable, older_than_seconds=0)
+    found = collector.find()
+    assert [garbage.kind for garbage in found] == ["output", "work", "certified"]
+    assert collector.delete(found[-1:]) == ["its step has an output"]
+    assert f"{folder}/certified.json" in {entry.path for entry in store.list("work")}
+    assert collector.delete(found) == ["", "", ""]
+    assert store.list("work") == store.list("commits") == []
+
+
+def test_what_an_interrupted_step_has_certified_stays_while_a_pipeline_is_to_finish_it(tmp_path: Path) -> None:
+    store, digest = LocalStore(str(tmp_path)), "ab" * 32
+    certified(store, digest)
+    wanted = Collector(store, Roots(frozenset({f"{digest}@60"}), frozenset()), older_than_seconds=0)
+    assert wanted.find() == [] and wanted.staying == ()
+    forgotten = Collector(store, Roots(frozenset(), frozenset()), older_than_seconds=0)
+    assert [(found.kind, len(found.files)) for found in forgotten.find()] == [("work", 1), ("certified", 2)]
 
 
 def test_what_a_running_step_needs_is_never_collected(edited: Toy) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from runtime.report.contents import (
+    Average,
     Cache,
     Change,
     Curve,
@@ -96,6 +97,7 @@ def _phases() -> tuple[Phase, ...]:
         if name == "phoenix":
             spans = [MixtureSpan(0, {"web_pages": 0.3, "web_high": 0.25, "web_medium": 0.3, "web_low": 0.15}),
                      MixtureSpan(1600, STEADY)]  # fmt: skip
+        averages = (Average("averaged", 0.995),) if has_average else ()
         changes = ()
         if before:
             changes = (
@@ -104,7 +106,7 @@ def _phases() -> tuple[Phase, ...]:
             )
         made[name] = Phase(
             name, parent, number < 6, before.step if before else 0, until, before.consumed_tokens if before else 0,
-            int(curve.consumed_tokens[-1]), float(curve.loss[-16:].mean()), has_average, curve, tuple(spans), changes,
+            int(curve.consumed_tokens[-1]), float(curve.loss[-16:].mean()), averages, curve, tuple(spans), changes,
         )  # fmt: skip
     return tuple(made.values())
 
@@ -120,7 +122,7 @@ def _evaluations(phases: tuple[Phase, ...]) -> tuple[Evaluation, ...]:
         averaged = {
             domain: value - gap * (1 + 0.3 * math.cos(index)) for index, (domain, value) in enumerate(hot.items())
         }
-        found.append(Evaluation(phase.name, phase.consumed_tokens, hot, averaged if phase.has_average else None))
+        found.append(Evaluation(phase.name, phase.consumed_tokens, hot, averaged if phase.averages else None))
     return tuple(found)
 
 
@@ -231,6 +233,17 @@ def example_report() -> Report:
         phases, _evaluations(phases), exports, _scores(exports), _stages(), caches, _graph(phases, exports),
         source_curves=_source_curves(phases), fillings=_fillings(phases),
     )  # fmt: skip
+
+
+def with_two_averages(report: Report, name: str) -> Report:
+    """The example with a slower average beside the first of one phase, twice as good."""
+    found = next(item for item in report.evaluations if item.phase == name)
+    assert found.averaged is not None
+    slow = {domain: 2 * value - found.hot[domain] for domain, value in found.averaged.items()}
+    changed = dataclasses.replace(found, more_averaged={"slow": slow})
+    evaluations = tuple(changed if item is found else item for item in report.evaluations)
+    two = (Average("averaged", 0.995), Average("slow", 0.9999))
+    return dataclasses.replace(with_phase(report, name, averages=two), evaluations=evaluations)
 
 
 def with_phase(report: Report, name: str, **changes: object) -> Report:

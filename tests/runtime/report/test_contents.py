@@ -29,7 +29,7 @@ def test_a_loss_that_is_no_number_is_refused_with_its_row_and_step(wrong):
 
 def test_a_final_loss_that_is_no_number_is_refused_with_its_phase():
     with pytest.raises(ValueError, match=r"phases\['kestrel'\]\.final_loss is nan.*fork it"):
-        Phase("kestrel", None, True, 0, 4, 0, 8192, math.nan, False, curve())
+        Phase("kestrel", None, True, 0, 4, 0, 8192, math.nan, (), curve())
 
 
 def test_bits_per_byte_that_are_no_number_are_refused_with_phase_and_domain():
@@ -47,6 +47,14 @@ def test_a_score_that_is_no_number_is_refused_with_export_and_task():
 def test_hot_and_averaged_have_the_same_domains():
     with pytest.raises(ValueError, match=r"hot has domains \['code'\], averaged \['web'\]"):
         Evaluation("ocelot", 10, {"code": 1.0}, {"web": 1.0})
+    with pytest.raises(ValueError, match=r"hot has domains \['code'\], slow \['web'\]"):
+        Evaluation("ocelot", 10, {"code": 1.0}, {"code": 1.0}, more_averaged={"slow": {"web": 1.0}})
+
+
+def test_averages_of_one_name_or_without_a_first_one_are_refused():
+    for first, name in (({"code": 1.0}, "averaged"), (None, "slow")):
+        with pytest.raises(ValueError, match=r"evaluations\['ocelot'\]\.more_averaged has .*a name of its own"):
+            Evaluation("ocelot", 10, {"code": 1.0}, first, more_averaged={name: {"code": 1.0}})
 
 
 def test_rows_out_of_order_are_refused():
@@ -77,7 +85,7 @@ def test_a_phase_without_parent_begins_before_its_first_batch():
 
 def test_a_phase_that_consumes_nothing_is_refused():
     with pytest.raises(ValueError, match="begins at 9000 tokens and ends at 8192"):
-        Phase("kestrel", None, True, 0, 4, 9_000, 8192, 3.0, False, curve())
+        Phase("kestrel", None, True, 0, 4, 9_000, 8192, 3.0, (), curve())
 
 
 def test_a_parent_that_is_not_there_is_refused(report, example):

@@ -11,10 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.report.branch_plots import branch_groups
+from runtime.report.page import render, summary
 from runtime.report.plots import Frame, band_name_rows, binned, extremes, line, path_of, rounded_up
 from runtime.report.run_plots import loss_range, main_bands, mixture_stretches, timeline
-from runtime.report.scales import Scale, bytes_label, counted, padded, rate_label, tick_labels, tokens_label
+from runtime.report.scales import (
+    Scale,
+    bytes_label,
+    counted,
+    padded,
+    rate_label,
+    text_width,
+    tick_labels,
+    tokens_label,
+)
 from runtime.report.score_plots import average_gap, domain_panels, gaps
+from runtime.report.sections import domains_table, phases_table
 
 FINITE = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -168,7 +179,7 @@ def test_the_loss_axis_leaves_the_first_fall_out_and_says_where(report):
 def test_a_gap_is_hot_minus_averaged(report):
     found = {evaluation.phase: evaluation for evaluation in report.evaluations}
     assert gaps(found["kestrel"]) == {}
-    assert gaps(found["ocelot"])["code"] == found["ocelot"].hot["code"] - found["ocelot"].averaged["code"]
+    assert gaps(found["ocelot"])["averaged"]["code"] == found["ocelot"].hot["code"] - found["ocelot"].averaged["code"]
 
 
 def test_the_gap_is_drawn_right_of_zero_where_the_average_is_better(report):
@@ -177,6 +188,39 @@ def test_the_gap_is_drawn_right_of_zero_where_the_average_is_better(report):
     middles = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"[^>]*class="dot main"', drawn)]
     assert len(middles) == 5, "kestrel keeps no average"
     assert all(x > zero for x in middles)
+
+
+def test_each_of_several_averages_is_drawn_and_stands_in_the_tables_by_its_name(report, example):
+    several = example.with_two_averages(report, "phoenix")
+    drawn = average_gap(several, 1040)
+    assert re.findall(r">(phoenix[^<]*)</text>", drawn) == ["phoenix, averaged", "phoenix, slow"]
+    means = re.findall(r'data-tip="(phoenix[^"]*), mean of \d+ domains: \+([\d.]+)"', drawn)
+    assert [name for name, _ in means] == ["phoenix, averaged", "phoenix, slow"]
+    assert float(means[1][1]) == pytest.approx(2 * float(means[0][1]), abs=2e-4)
+    assert ">ocelot</text>" in drawn, "one average needs no name"
+    panels = domain_panels(several, 1040)
+    tips = re.findall(r'<rect [^>]*class="dot main" data-tip="([^"]+)"', panels)
+    assert len(tips) == len(report.domains)
+    assert all(re.search(r"after phoenix .*: averaged [\d.]+, slow [\d.]+, hot [\d.]+$", tip) for tip in tips)
+    assert 'class="dot main" data-tip' not in "".join(re.findall(r"<rect[^>]*>", domain_panels(report, 1040)))
+    table = domains_table(several)
+    rows = re.findall(r"<tr>.*?</tr>", table)
+    begin = next(number for number, row in enumerate(rows) if ">phoenix<" in row)
+    weights = [re.search(r"<td>([a-z]+)</td>", row).group(1) for row in rows[begin : begin + 3]]
+    assert weights == ["averaged", "slow", "hot"]
+    assert "averaged 0.995, slow 0.9999" in phases_table(several) and "<td>0.995</td>" in phases_table(several)
+    assert "Squares: further averages" in render(several) and "Squares" not in render(report)
+    last = example.with_two_averages(report, "deeper_starling")
+    told = [set(summary(shown)["bits_per_byte"]["more_averaged"]) for shown in (several, last)]
+    assert told == [set(), {"slow"}]
+
+
+@pytest.mark.parametrize("width", [358.0, 1040.0])
+def test_what_is_said_beside_a_gap_ends_on_the_figure(report, example, width):
+    drawn = average_gap(example.with_phase(report, "spoonbill_norms", same_as="spoonbill_hypnotic"), width)
+    x, said = re.search(r'<text x="([\d.]+)"[^>]*class="quiet">((?:the same training )?as [^<]*)<', drawn).groups()
+    assert float(x) + text_width(said, 11) <= width
+    assert said.startswith("as" if width < 600 else "the same training as")
 
 
 def test_all_domain_panels_span_the_same_bits(report):

@@ -23,7 +23,7 @@ from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
-from runtime.training import run_state
+from runtime.training import run_state, saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control
 from runtime.training.loop import TrainSettings, train
@@ -242,7 +242,8 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_and_die_before_write(folder: Path, write: int) -> None:
+def run_and_die_before_write(folder: Path, write: int, certifying_steps: int = saving.CERTIFYING_STEPS) -> None:
+    saving.CERTIFYING_STEPS = certifying_steps
     watch_writes(Countdown(write, die))
     run(folder, lease_epoch=1)
 
@@ -252,8 +253,9 @@ def run_and_die_at_step(folder: Path, step: int, policy: Policy = STATIC, until_
     run(folder, until_step, lease_epoch=1, step_function=dying, policy=policy)
 
 
-def count_writes(folder: Path) -> None:
+def count_writes(folder: Path, certifying_steps: int = saving.CERTIFYING_STEPS) -> None:
     """Writes the number of changes to the store of an undisturbed run to `folder`/writes."""
+    saving.CERTIFYING_STEPS = certifying_steps
     countdown = Countdown(-1, die)
     watch_writes(countdown)
     run(folder, lease_epoch=1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.training.temporary import TemporaryCheckpoints
 from tests.runtime.training import small_run
 
 FORKSERVER = multiprocessing.get_context("forkserver")
@@ -43,6 +44,29 @@ def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path, u
         folder = tmp_path / str(write)
         assert in_child(small_run.run_and_die_before_write, folder, write) == -signal.SIGKILL
         assert_recovers(folder, undisturbed)
+
+
+def test_killed_around_the_end_of_a_phase_the_certified_one_stays_and_one_can_go_back_to_it(tmp_path):
+    """From its mark on: its predecessor goes, the milestone comes, the other temporary ones go."""
+    assert in_child(small_run.count_writes, tmp_path / "counted", 3) == 0
+    num_writes = int((tmp_path / "counted" / "writes").read_text())
+    assert newest_certified(tmp_path / "counted") == 8
+    small_run.run(tmp_path / "published", lease_epoch=1, publish_every_steps=4)
+    published = small_run.committed_bytes(tmp_path / "published")
+    for write in range(num_writes - 30, num_writes, 5):
+        folder = tmp_path / str(write)
+        assert in_child(small_run.run_and_die_before_write, folder, write, 3) == -signal.SIGKILL
+        at_the_kill = newest_certified(folder)
+        small_run.run(folder, lease_epoch=2)
+        step = newest_certified(folder)
+        assert step in (at_the_kill, 8)
+        small_run.run(folder, step, lease_epoch=3)
+        assert sorted(small_run.records(folder)) == [step, 12]
+        assert small_run.committed_bytes(folder).items() <= published.items()
+
+
+def newest_certified(folder: Path) -> int:
+    return [found.step for found in TemporaryCheckpoints(str(folder / "work"), 3).all() if found.is_certified][-1]
 
 
 @pytest.mark.parametrize("step", [1, 5, 11])

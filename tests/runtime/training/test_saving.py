@@ -14,6 +14,7 @@ from runtime.training.loop import SkippedTooOftenError
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from tests.runtime.training import small_run
+from tests.runtime.training.small_run import Countdown
 from tests.runtime.training.test_loop import RULE, skipping
 
 
@@ -124,7 +125,7 @@ def test_a_checkpoint_that_takes_long_to_write_is_certified_once_it_is_there(tmp
 
 
 @pytest.mark.usefixtures("quickly_certified")
-def test_a_milestone_on_the_way_leaves_the_certified_one_and_the_end_of_the_phase_nothing(tmp_path):
+def test_a_milestone_on_the_way_and_the_end_of_the_phase_leave_the_newest_certified_one_and_nothing_else(tmp_path):
     seen = {}
 
     def step_function(state, *arguments):
@@ -135,8 +136,25 @@ def test_a_milestone_on_the_way_leaves_the_certified_one_and_the_end_of_the_phas
         tmp_path, 14, lease_epoch=1, checkpoint_every_steps=2, publish_every_steps=7, step_function=step_function
     )
     assert sorted(small_run.records(tmp_path)) == [7, 14]
-    assert seen[8] == [4]
-    assert temporary(tmp_path) == []
+    assert seen[8][-1] == 4
+    (kept,) = temporary(tmp_path)
+    assert kept.is_certified and kept.step == 10
+    small_run.run(tmp_path, 21, lease_epoch=2, checkpoint_every_steps=2)
+    (newer,) = temporary(tmp_path)
+    assert newer.is_certified and newer.step == 18, "of one trajectory, however often it goes on, one is kept"
+
+
+@pytest.mark.usefixtures("quickly_certified")
+def test_a_run_that_goes_on_from_the_certified_one_commits_what_one_that_published_there_did(tmp_path):
+    small_run.run(tmp_path / "rolled-back", 14, lease_epoch=1, checkpoint_every_steps=2)
+    (kept,) = temporary(tmp_path / "rolled-back")
+    forbidden = Countdown(0, lambda: pytest.fail("an update was made")).watch(small_run.train_step)
+    small_run.run(tmp_path / "rolled-back", kept.step, lease_epoch=2, step_function=forbidden)
+    small_run.run(tmp_path / "undisturbed", 14, lease_epoch=1, publish_every_steps=kept.step)
+    assert sorted(small_run.records(tmp_path / "rolled-back")) == [10, 14]
+    committed = [small_run.committed_bytes(tmp_path / name) for name in ("rolled-back", "undisturbed")]
+    assert committed[0] == committed[1]
+    assert temporary(tmp_path / "rolled-back") == [kept], "it stays, also beside the milestone made of it"
 
 
 @pytest.mark.parametrize(

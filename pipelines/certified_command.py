@@ -1,0 +1,98 @@
+"""certified: the state of each phase that good updates have followed, and how to go back to it."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
+from marin_dag.graph import Graph
+from marin_dag.step import Step
+from marin_dag.store import Store
+from pipelines.waits_command import names_of_trainings
+from steps.train_phase import TrainPhaseConfig
+
+
+class Certified(NamedTuple):
+    """The newest certified checkpoint of one training."""
+
+    phase: str
+    step: int
+    good_steps: int
+    """Updates that had followed it when it was certified, all of them good."""
+    consumed_tokens: int
+    folder: str
+
+
+def _certified(session: Session) -> int:
+    graph = session.graph()
+    trainings = names_of_trainings(graph.steps)
+    if session.parsed.names:
+        wanted = graph.step(session.step)
+        if wanted.digest not in trainings:
+            raise UserError(f"certified {wanted.name}: it trains nothing; name a phase.")
+        trainings = {wanted.digest: trainings[wanted.digest]}
+    found = [each for digest, names in trainings.items() if (each := newest(session.store, digest, names[0]))]
+    if not found:
+        about = session.parsed.names[0] if session.parsed.names else "these phases"
+        print(f"nothing of {about} is certified: a checkpoint is once enough good updates have followed it")
+        return NOTHING_WOULD_RUN
+    width = max(len(each.phase) for each in found)
+    for each in found:
+        print(
+            f"{each.phase:<{width}}  step {each.step:>11,}  {each.consumed_tokens:>22,} tokens  "
+            f"then {each.good_steps} good updates"
+        )
+    if not session.parsed.names:
+        print(f"to go back  {session.line('certified', 'PHASE')}")
+        return NOTHING_WOULD_RUN
+    (each,) = found
+    print(f"lies in     {each.folder}")
+    print(f"publish it  {session.line('--set', f'{each.phase}.until_step={each.step}', '--until', each.phase)}")
+    for step in _followers(graph, trainings):
+        start = f"start={each.phase}@{each.step}"
+        line = session.line("fork", step.name, "--as", f"{step.name}-again", "--set", start, "--reason", "...")
+        print(f"go on from  {line}")
+    return NOTHING_WOULD_RUN
+
+
+def newest(store: Store, digest: str, name: str) -> Certified | None:
+    """Of one training; a handful of requests, however many files a checkpoint is of."""
+    import json
+
+    from runtime.training import checkpoint  # not above: a plan imports this module and nothing heavy
+    from runtime.training.temporary import CERTIFIED, TemporaryCheckpoints
+
+    # Epoch 0 is nobody's: this only looks.
+    every = TemporaryCheckpoints(store.url(f"work/{digest}/temporary"), lease_epoch=0).all()
+    certified = [found for found in every if found.is_certified]
+    if not certified:
+        return None
+    found = certified[-1]
+    mark = json.loads(store.read(f"work/{digest}/temporary/{found.folder.rpartition('/')[2]}/{CERTIFIED}"))
+    metadata = checkpoint.read_metadata(f"{found.folder}/checkpoint")
+    return Certified(name, found.step, mark["good_steps"], metadata["consumed_tokens"], found.folder)
+
+
+def _followers(graph: Graph, trainings: dict[str, list[str]]) -> Iterator[Step[Any]]:
+    """The phases that start from one of these trainings and are another; without any, the phase itself."""
+    names = {name for listed in trainings.values() for name in listed}
+    found = False
+    for step in graph.steps:
+        if isinstance(step.config, TrainPhaseConfig) and step.digest not in trainings:
+            start = step.config.start
+            if start is not None and start.step.name in names:
+                found = True
+                yield step
+    if not found:
+        yield graph.step(next(iter(trainings.values()))[0])
+
+
+COMMAND = Command(
+    "certified",
+    "[PHASE]",
+    "the state of each phase that good updates followed; of one: how to go back to it",
+    _certified,
+    0,
+    1,
+    options=("--dry-run", "--set"),
+)

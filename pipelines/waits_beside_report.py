@@ -1,0 +1,56 @@
+"""Waits beside the report: the page that the report links to, written anew when a run has ended.
+
+Times differ between equal runs, so they are in no output. The page lies in the folder of all attempts at the report:
+a link from any of them finds it, wherever the prefix is moved to, and nothing hashes or verifies what lies there.
+"""
+
+import datetime
+from collections.abc import Iterator
+
+from marin_dag.commands.session import Session
+from marin_dag.plan import Plan
+from marin_dag.records import Records, attempt_path
+from marin_dag.step import Step
+from marin_dag.store import Store
+from pipelines.waits_command import names_of_trainings, read_waits, shared
+from runtime.tracking.waits import PAGE_FILE
+from steps.report import ReportConfig
+
+
+def write_waits(session: Session, plan: Plan) -> Iterator[str]:
+    """For each report of the plan the waits of its phases, whichever run trained them; yields where they are.
+
+    A page that is there stays, unless this run had a phase to train.
+    """
+    trained = {planned.step.digest for planned in plan.will_run}
+    for planned in plan.steps:
+        config = planned.step.config
+        if not isinstance(config, ReportConfig):
+            continue
+        names = {item.step.name for item in config.phases.values()}
+        phases = names_of_trainings(step for step in plan.graph.steps if step.name in names)
+        path = path_beside(session.store, planned.step)
+        is_new = planned.is_selected and not session.store.exists(path)
+        if (is_new or trained & phases.keys()) and _write(session.store, path, config.title, phases):
+            yield f"waits for data: {session.store.url(path)}"
+
+
+def path_beside(store: Store, report: Step) -> str:
+    """Where the page of a report is, relative to the prefix: above its attempts, under the name it was made under."""
+    record = Records(store).find(report.key)
+    attempt = attempt_path(report.name, report.digest, "attempt") if record is None else record.output_path
+    return f"{attempt.rpartition('/')[0]}/{PAGE_FILE}"
+
+
+def _write(store: Store, path: str, title: str, phases: dict[str, list[str]]) -> bool:
+    from runtime.report.waits_page import page  # not above: a plan imports this module and nothing heavy
+
+    found = [waits for digest, names in phases.items() if (waits := read_waits(store, digest, names[0]))]
+    if not found:
+        return False
+    shown = {waits.phase for waits in found}
+    notes = [shared(names) for names in phases.values() if len(names) > 1 and names[0] in shown]
+    now = datetime.datetime.now(datetime.UTC)
+    notes.append(f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of these phases renews it")
+    store.write(path, page(f"{title}: waits for data", found, notes).encode())
+    return True

@@ -1,0 +1,69 @@
+"""`certified`: which state one can go back to, and the lines that do it."""
+
+import shlex
+
+import jax.numpy as jnp
+
+from marin_dag.cli import main
+from marin_dag.graph import Graph
+from pipelines import tootsie
+from pipelines.scales import LAPTOP
+from runtime.training import checkpoint
+from runtime.training.temporary import TemporaryCheckpoints
+
+
+def run(prefix, capsys, *words):
+    code = main(
+        tootsie.build,
+        add_arguments=tootsie.add_arguments,
+        name="tootsie",
+        commands=tootsie.OWN_COMMANDS,
+        argv=[*words, "--prefix", str(prefix)],
+    )
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def save(prefix, digest, step, *, is_certified):
+    temporary = TemporaryCheckpoints(f"{prefix}/work/{digest}/temporary", lease_epoch=3)
+    metadata = {"step": step, "consumed_tokens": step * 1000}
+    checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, metadata).wait()
+    if is_certified:
+        temporary.certify(step, good_steps=50)
+    return temporary.folder_of(step)
+
+
+def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that_go_back_to_it(tmp_path, capsys):
+    prefix = tmp_path / "runs"
+    phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    phoenix, last = phases.step("phoenix"), phases.step("deeper_starling")
+    for step, is_certified in ((1000, True), (1100, True), (1150, False)):
+        folder = save(prefix, phoenix.digest, step, is_certified=is_certified)
+    save(prefix, last.digest, last.until - 60, is_certified=True)
+    code, out, _ = run(prefix, capsys, "certified")
+    assert code == 0
+    listed = [line.split() for line in out.splitlines()]
+    assert " ".join(listed[0]) == "phoenix step 1,100 1,100,000 tokens then 50 good updates"
+    assert listed[1][:3] == ["deeper_starling", "step", f"{last.until - 60:,}"]
+    assert len(listed) == 3 and listed[2][:2] == ["to", "go"]
+    code, out, _ = run(prefix, capsys, "certified", "phoenix")
+    said = {line[:12].strip(): line[12:] for line in out.splitlines()[1:]}
+    assert said["lies in"] == folder.replace("1150", "1100")
+    publish, fork = (shlex.split(said[what])[2:] for what in ("publish it", "go on from"))
+    assert publish[:4] == ["--set", "phoenix.until_step=1100", "--until", "phoenix"]
+    assert phases.override("phoenix", "until_step", "1100").step("phoenix").digest == phoenix.digest
+    assert run(prefix, capsys, *publish[:4], "--dry-run")[0] == 2
+    assert fork[:4] == ["fork", "starling", "--as", "starling-again"]
+    code, out, err = run(prefix, capsys, *fork[:-2])
+    assert code == 0, err
+    assert "go on from  python" in run(prefix, capsys, "certified", "deeper_starling")[1]
+
+
+def test_where_nothing_is_certified_it_says_so_and_a_step_that_trains_nothing_is_refused(tmp_path, capsys):
+    prefix = tmp_path / "runs"
+    code, out, _ = run(prefix, capsys, "certified")
+    assert (code, out.split(":")[0]) == (0, "nothing of these phases is certified")
+    assert "nothing of kestrel is certified" in run(prefix, capsys, "certified", "kestrel")[1]
+    code, _, err = run(prefix, capsys, "certified", "report")
+    assert code == 1 and "certified report: it trains nothing; name a phase" in err
+    assert not list(prefix.rglob("*"))
