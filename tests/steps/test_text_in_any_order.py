@@ -38,8 +38,18 @@ class Workers:
     def __getattr__(self, name):
         return getattr(self.context, name)
 
-    def map(self, function, items, *, in_flight, name="shards", on_finished=lambda index, result: None):
+    def map(
+        self,
+        function,
+        items,
+        *,
+        in_flight,
+        name="shards",
+        on_finished=lambda index, result: None,
+        on_counted=lambda done, total: None,
+    ):
         items = list(items)
+        on_counted(0, len(items))
         self.begun.add(f"{self.context.name}/{name}")
         order = random.Random(self.num_workers).sample(range(len(items)), len(items))
         with concurrent.futures.ThreadPoolExecutor(self.num_workers) as pool:
