@@ -18,8 +18,6 @@ from steps.documents import (
 )
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from runtime.text.clusters import Dropped
     from runtime.text.documents import Document
     from runtime.text.drops import DropLedger
@@ -170,6 +168,7 @@ def _clusters(
 ) -> tuple[list[_Drops], int, tuple[str, ...]]:
     import numpy as np
 
+    from runtime.text.array_files import write_array
     from runtime.text.clusters import Components, dropped
     from runtime.text.signature_files import SignatureFile, read_pairs, starts_of
 
@@ -196,8 +195,8 @@ def _clusters(
         stays[rows] = False
         kept.append(f"{KEPT_FOLDER}/{index:05d}.npy")
         drops.append(f"{context.output_path}/{DROPS_FOLDER}/{index:05d}.npy")
-        _save(f"{context.output_path}/{kept[-1]}", stays)
-        _save(drops[-1], np.stack([rows, reasons[own]], axis=1))
+        write_array(f"{context.output_path}/{kept[-1]}", stays)
+        write_array(drops[-1], np.stack([rows, reasons[own]], axis=1))
     num_clusters, kept_ids = _write_clusters(context, signatures, found, sampled, len(paths))
     work = [_Drops(shard=p, dropped=d, kept=k) for p, d, k in zip(paths, drops, kept_ids, strict=True)]
     return work, num_clusters, tuple(kept)
@@ -237,14 +236,6 @@ def _write_clusters(
     return num_clusters, kept_ids
 
 
-def _save(path: str, values: "np.ndarray") -> None:
-    import fsspec
-    import numpy as np
-
-    with fsspec.open(path, "wb", auto_mkdir=True) as file:
-        np.save(file, values)
-
-
 def _keep_shard(drops: _Drops, path: str) -> DocumentsShard:
     from runtime.text.documents import write_documents
     from runtime.text.drops import DropLedger
@@ -255,13 +246,10 @@ def _keep_shard(drops: _Drops, path: str) -> DocumentsShard:
 
 
 def _kept(drops: _Drops, ledger: "DropLedger") -> "Iterator[Document]":
-    import fsspec
-    import numpy as np
-
+    from runtime.text.array_files import read_array
     from runtime.text.documents import read_documents
 
-    with fsspec.open(drops.dropped, "rb") as file:
-        reasons = dict(np.load(file).tolist())
+    reasons = dict(read_array(drops.dropped).tolist())
     for row, document in enumerate(read_documents([drops.shard])):
         if row not in reasons:
             yield document

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch, ngram_hashes
 
 FIELDS_NAMED = 100
@@ -70,7 +71,7 @@ class ItemIndex:
     def __init__(self, folder: str) -> None:
         """Loads what `build_index` wrote to `folder`."""
         self._fields_path = f"{folder}/fields.parquet"
-        hashes, owners, lengths = (_load_array(f"{folder}/{name}.npy") for name in ("hashes", "owners", "lengths"))
+        hashes, owners, lengths = (read_array(f"{folder}/{name}.npy") for name in ("hashes", "owners", "lengths"))
         self._lookups = []
         for length in np.unique(lengths).tolist():
             chosen = lengths == length
@@ -154,8 +155,7 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
         owners.append(fields_of_keys.astype(np.int32))
         lengths.append(np.full(len(keys), length, np.int8))
     for name, arrays in (("hashes", hashes), ("owners", owners), ("lengths", lengths)):
-        with fsspec.open(f"{folder}/{name}.npy", "wb", auto_mkdir=True) as file:
-            np.save(file, np.concatenate(arrays))
+        write_array(f"{folder}/{name}.npy", np.concatenate(arrays))
     columns = {name: [getattr(field, name) for field in kept] for name in ("task", "item", "field")}
     with fsspec.open(f"{folder}/fields.parquet", "wb", auto_mkdir=True) as file:
         pq.write_table(pa.table(columns, schema=_FIELDS_SCHEMA), file, compression="zstd")
@@ -178,11 +178,6 @@ def _of_first_fields(keys: np.ndarray, fields: np.ndarray, tasks: np.ndarray) ->
     named = np.zeros(len(keys), bool)
     named[order] = ranks < FIELDS_NAMED
     return keys[named], fields[named]
-
-
-def _load_array(path: str) -> np.ndarray:
-    with fsspec.open(path, "rb") as file:
-        return np.load(file)
 
 
 def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:

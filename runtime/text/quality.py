@@ -11,6 +11,7 @@ import json
 import fsspec
 import numpy as np
 
+from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch, ngram_hashes
 from runtime.text.hashing import mix
 
@@ -69,8 +70,7 @@ class QualityModel:
         return sums * SCALE / np.maximum(features.lengths, 1) + self.intercept
 
     def save(self, folder: str) -> None:
-        with fsspec.open(f"{folder}/{WEIGHTS_FILE}", "wb", auto_mkdir=True) as file:
-            np.save(file, self.weights.astype(np.float32), allow_pickle=False)
+        write_array(f"{folder}/{WEIGHTS_FILE}", self.weights.astype(np.float32))
         described = {"intercept": self.intercept, "max_ngram_words": self.max_ngram_words, "scale": SCALE}
         with fsspec.open(f"{folder}/{DESCRIPTION_FILE}", "wb", auto_mkdir=True) as file:
             file.write(json.dumps(described, sort_keys=True).encode())
@@ -78,8 +78,7 @@ class QualityModel:
     @classmethod
     def load(cls, folder: str) -> "QualityModel":
         """What `save` wrote to `folder`."""
-        with fsspec.open(f"{folder}/{WEIGHTS_FILE}", "rb") as file:
-            weights = np.load(file, allow_pickle=False)
+        weights = read_array(f"{folder}/{WEIGHTS_FILE}")
         with fsspec.open(f"{folder}/{DESCRIPTION_FILE}", "rb") as file:
             described = json.loads(file.read())
         if described["scale"] != SCALE:

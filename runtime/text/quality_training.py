@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import fsspec
 import numpy as np
 
+from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch
 from runtime.text.hashing import mix
 from runtime.text.quality import SCALE, QualityModel, features_of
@@ -67,16 +67,15 @@ def sampled_chunk(
 
 def write_chunk(path: str, chunk: Chunk) -> None:
     for name, values in chunk._asdict().items():
-        with fsspec.open(f"{path}/{name}.npy", "wb", auto_mkdir=True) as file:
-            np.save(file, values, allow_pickle=False)
+        write_array(f"{path}/{name}.npy", values)
 
 
 def read_chunk(path: str) -> Chunk:
-    return Chunk(*(_load(f"{path}/{name}.npy") for name in Chunk._fields))
+    return Chunk(*(read_array(f"{path}/{name}.npy") for name in Chunk._fields))
 
 
 def read_keys(path: str) -> np.ndarray:
-    return _load(f"{path}/keys.npy")
+    return read_array(f"{path}/keys.npy")
 
 
 def key_ranges(keys: np.ndarray, num_held_out: int) -> tuple[list[tuple[int, int]], int]:
@@ -162,8 +161,3 @@ def _matrix(chunk: Chunk, table_bits: int) -> Any:
     values = np.repeat((SCALE / np.maximum(chunk.lengths, 1)).astype(np.float32), chunk.lengths)
     starts = np.concatenate([[0], np.cumsum(chunk.lengths)])
     return csr_matrix((values, chunk.indices.astype(np.int64), starts), shape=(len(chunk.keys), 1 << table_bits))
-
-
-def _load(path: str) -> np.ndarray:
-    with fsspec.open(path, "rb") as file:
-        return np.load(file, allow_pickle=False)

@@ -13,6 +13,8 @@ import fsspec.core
 import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
+from runtime.text.array_files import write_array
+
 GAP_BYTES = 1 << 16
 """What lies between two rows is read too where it is no more than this, which takes less time than a request."""
 BYTES_AT_ONCE = 64 << 20
@@ -35,8 +37,7 @@ def read_bytes(path: str, start: int, end: int) -> bytes:
 
 def write_rows(path: str, rows: np.ndarray) -> None:
     """Writes an array of two dimensions as a .npy file."""
-    with fsspec.open(path, "wb", auto_mkdir=True) as file:
-        np.save(file, rows)
+    write_array(path, rows)
 
 
 def num_rows(path: str) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import fsspec
 import numpy as np
 
+from runtime.text.array_files import read_array, write_array
 from runtime.text.buckets import agreeing, members
 from runtime.text.clusters import Components
 from runtime.text.dedup import band_keys, copies, signatures, text_keys
@@ -70,7 +71,7 @@ class SignatureFile:
     def __init__(self, folder: str, kept: str | None) -> None:
         self._folder = folder
         self._kept = kept
-        self._length = num_rows(f"{folder}/minhash.npy") if kept is None else int(np.count_nonzero(_load(kept)))
+        self._length = num_rows(f"{folder}/minhash.npy") if kept is None else int(np.count_nonzero(read_array(kept)))
 
     def __len__(self) -> int:
         return self._length
@@ -80,7 +81,7 @@ class SignatureFile:
         found = read_keys(f"{self._folder}/{name}.bin", buckets)
         places = found["row"].astype(np.int64)
         if self._kept is not None:
-            kept = _load(self._kept)
+            kept = read_array(self._kept)
             stays = kept[places]
             found, places = found[stays], (np.cumsum(kept) - 1)[places[stays]]
         return Keys(found["key"], found["mark"], places)
@@ -96,7 +97,7 @@ class SignatureFile:
         return [ids[row] for row in self._rows_of(places)]
 
     def _rows_of(self, places: np.ndarray) -> np.ndarray:
-        return places if self._kept is None else np.flatnonzero(_load(self._kept))[places]
+        return places if self._kept is None else np.flatnonzero(read_array(self._kept))[places]
 
 
 def keys_of(files: Sequence[SignatureFile], name: str, buckets: Buckets = ALL_BUCKETS) -> Keys:
@@ -151,12 +152,12 @@ def starts_of(files: Sequence[SignatureFile]) -> np.ndarray:
 
 def write_pairs(path: str, pairs: np.ndarray) -> None:
     """Pairs of numbers, as they are."""
-    _save(path, pairs.astype(np.int64))
+    write_array(path, pairs.astype(np.int64))
 
 
 def read_pairs(path: str) -> np.ndarray:
     """What `write_pairs` wrote."""
-    return _load(path)
+    return read_array(path)
 
 
 def _by_file(files: Sequence[SignatureFile], documents: np.ndarray) -> list[tuple[SignatureFile, np.ndarray]]:
@@ -165,13 +166,3 @@ def _by_file(files: Sequence[SignatureFile], documents: np.ndarray) -> list[tupl
     cuts = np.searchsorted(documents, starts)
     spans = zip(files, starts[:-1], cuts[:-1], cuts[1:], strict=True)
     return [(file, documents[begin:end] - start) for file, start, begin, end in spans if begin < end]
-
-
-def _save(path: str, values: np.ndarray) -> None:
-    with fsspec.open(path, "wb", auto_mkdir=True) as file:
-        np.save(file, values)
-
-
-def _load(path: str) -> np.ndarray:
-    with fsspec.open(path, "rb") as file:
-        return np.load(file)

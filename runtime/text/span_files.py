@@ -14,6 +14,7 @@ from typing import NamedTuple
 import fsspec
 import numpy as np
 
+from runtime.text.array_files import read_array, write_array
 from runtime.text.documents import Document, read_batches
 from runtime.text.key_files import Buckets, read_keys, records, write_keys
 from runtime.text.ranged_reads import read_bytes
@@ -65,8 +66,8 @@ def write_spans(shard: str, folder: str, rule: RepeatedSpans) -> SpanCounts:
     first = ordered["row"][_first_of_each(ordered)]
     is_repeat = ordered["row"] - first >= SENTENCES_PER_SPAN
     write_keys(f"{folder}/first.bin", ordered[~is_repeat])
-    _save(f"{folder}/repeats.npy", ordered["row"][is_repeat])
-    _save(f"{folder}/held.npy", np.unique(first[is_repeat]))
+    write_array(f"{folder}/repeats.npy", ordered["row"][is_repeat])
+    write_array(f"{folder}/held.npy", np.unique(first[is_repeat]))
     return SpanCounts(num_sentences, int(np.count_nonzero(~is_repeat)))
 
 
@@ -99,7 +100,7 @@ def read_rows(path: str, shard: int, num_shards: int) -> np.ndarray:
 
 def write_dropped(path: str, rows: Sequence[tuple[int, int]]) -> None:
     """Writes which sentences of a shard went with their whole documents: `rows` of `Edited`, in order."""
-    _save(path, np.array(rows, np.int64).reshape(-1, 2))
+    write_array(path, np.array(rows, np.int64).reshape(-1, 2))
 
 
 def edited_documents(
@@ -129,7 +130,7 @@ def _spans_left(shard: SpanFolder, buckets: Buckets) -> np.ndarray:
     found = read_keys(f"{shard.folder}/first.bin", buckets)
     if shard.dropped is None:
         return found
-    begins, ends = _load(shard.dropped).T
+    begins, ends = read_array(shard.dropped).T
     place = np.searchsorted(begins, found["row"], side="right") - 1  # -1, the 0 behind the others, before all of them
     return found[found["row"] >= np.append(ends, 0)[place]]
 
@@ -143,7 +144,10 @@ def _write_rows(path: str, rows: np.ndarray, shards: np.ndarray, num_shards: int
 
 
 def _rows_of(folder: str, parts: Sequence[str], name: str, number: int, num_shards: int) -> np.ndarray:
-    found = [_load(f"{folder}/{name}.npy"), *(read_rows(f"{part}/{name}.bin", number, num_shards) for part in parts)]
+    found = [
+        read_array(f"{folder}/{name}.npy"),
+        *(read_rows(f"{part}/{name}.bin", number, num_shards) for part in parts),
+    ]
     return np.sort(np.concatenate(found)).astype(np.int64)
 
 
@@ -157,13 +161,3 @@ def _first_of_each(ordered: np.ndarray) -> np.ndarray:
     begins = np.ones(len(ordered), bool)
     begins[1:] = (ordered["key"][1:] != ordered["key"][:-1]) | (ordered["mark"][1:] != ordered["mark"][:-1])
     return np.maximum.accumulate(np.where(begins, np.arange(len(ordered)), 0))
-
-
-def _save(path: str, values: np.ndarray) -> None:
-    with fsspec.open(path, "wb", auto_mkdir=True) as file:
-        np.save(file, values)
-
-
-def _load(path: str) -> np.ndarray:
-    with fsspec.open(path, "rb") as file:
-        return np.load(file)

@@ -160,13 +160,13 @@ def test_a_pickle_in_the_place_of_a_record_is_an_error_and_does_nothing(store: S
 def test_a_pickle_in_the_place_of_an_array_is_an_error_and_does_nothing(tmp_path: Path):
     import numpy as np
 
-    from runtime.text.decontamination import _load_array
+    from runtime.text.array_files import read_array
 
     array = np.empty(1, dtype=object)
     array[0] = Trap(tmp_path / "sprung")
     np.save(tmp_path / "hashes.npy", array, allow_pickle=True)
     with pytest.raises(ValueError, match="allow_pickle=False"):
-        _load_array(str(tmp_path / "hashes.npy"))
+        read_array(str(tmp_path / "hashes.npy"))
     assert not (tmp_path / "sprung").exists()
 
 
