@@ -13,7 +13,7 @@ from runtime.data.cache import TokenCache
 from runtime.data.consumption import Leg, consumption
 from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
-from runtime.data.order import TokenSource
+from runtime.data.token_source import TokenSource
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from steps.phase_checks import refuse_larger_vocabulary

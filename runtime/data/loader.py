@@ -21,12 +21,13 @@ from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.mixer import next_shares
 from runtime.data.mixing.policy import Policy, Sources
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import Slots, SourceOrder, TokenSource, segments
+from runtime.data.order import Slots, SourceOrder, segments
 from runtime.data.packing import EmptySourceError, Packing
 from runtime.data.permutation import permuted
 from runtime.data.prefetch import Prefetch
 from runtime.data.shares import apportioned
 from runtime.data.sources import LoaderError, check_sources, max_epochs_by_identity
+from runtime.data.token_source import TokenSource
 from runtime.data.whole_documents import Bookmark
 
 ROWS_READ_TOGETHER = 64

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
-from runtime.data.order import TokenSource
+from runtime.data.token_source import TokenSource
 
 
 class LoaderError(ValueError):

@@ -11,7 +11,7 @@ import collections
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
@@ -20,9 +20,7 @@ from runtime.data.activity import Activity
 from runtime.data.best_fit import Packed, packed
 from runtime.data.packing import EmptySourceError
 from runtime.data.permutation import key_of, permuted
-
-if TYPE_CHECKING:
-    from runtime.data.order import TokenSource
+from runtime.data.token_source import TokenSource
 
 PIECE_DOCUMENTS = 1 << 13
 """Consecutive ones: few enough that a portion has them from many places, enough that a read is worth its while."""
@@ -73,7 +71,7 @@ def documents_of(portion: int, num_documents: int) -> list[tuple[int, int]]:
 class WholeDocuments:
     """Rows of one source by the order in which they are drawn, up to the order inside a portion; thread-safe."""
 
-    def __init__(self, name: str, source: "TokenSource", identity: str, *, seed: int, row_length: int) -> None:
+    def __init__(self, name: str, source: TokenSource, identity: str, *, seed: int, row_length: int) -> None:
         self.name, self.source, self.identity = name, source, identity
         self._seed, self._row_length = seed, row_length
         self._order = key_of("turns", seed, identity, row_length, PIECE_DOCUMENTS, PIECES_A_PORTION)
