@@ -52,6 +52,15 @@ def test_the_whole_run_makes_each_output_once_and_shows_where_the_results_are(re
         assert f"  {name}: {path}\n" in reference.ended.output
 
 
+def test_the_report_links_to_the_waits_of_the_run_which_are_in_no_output(reference: Reference, graph: Graph):
+    record = record_of(reference.prefix, graph.step("report"))
+    page = (reference.prefix / record.output_path / "report.html").read_text()
+    (link,) = re.findall(r'href="(\.\./[^"]+)"', page)
+    waits = (reference.prefix / record.output_path / link).resolve()
+    assert reference.ended.output.endswith(f"  waits for data: {waits}\n")
+    assert "kestrel" in waits.read_text() and "raccoon_softer" in waits.read_text()
+
+
 def test_what_each_cleaning_step_was_given_to_drop_is_dropped(reference: Reference, graph: Graph):
     for source in ("code", "math", "questions", "web"):
         dropped = {
@@ -176,6 +185,8 @@ def test_a_branch_is_planned_run_and_evaluated_alone_and_dropped(finished: Drive
     assert compared.started == ["report/forks"]
     page = re.search(r"report/forks: (\S+)", compared.output)
     assert page and "z_loss: 1e-4" in Path(page[1]).read_text()
+    waits = Path(page[1]).parents[1] / "waits.html"
+    assert f"waits for data: {waits}" in branch.output and "my-spoonbill" in waits.read_text()
     assert finished("drop", "my-spoonbill").code == 0
     assert "68 steps, all done" in finished().output
     now = committed(finished.prefix)
