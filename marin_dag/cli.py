@@ -240,9 +240,9 @@ def _parser(
     parser.add_argument("--json", action="store_true", help="(--dry-run, plan, show, ls) print JSON")
     parser.add_argument("--every-step", action="store_true", help="in the plan, a line for each step")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="STEP.FIELD=VALUE", help="override a config field"
+        "--set", action="append", default=[], metavar="STEP.FIELD=VALUE", help="override a field (fork: FIELD=VALUE)"
     )
-    parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="only the steps that match")
+    parser.add_argument("--only", action="append", default=[], metavar="GLOB", help="only what matches; * takes / too")
     parser.add_argument("--until", action="append", default=[], metavar="STEP", help="STEP and all that it needs")
     parser.add_argument(
         "--from", action="append", default=[], metavar="STEP", dest="from_", help="STEP and all that needs it"

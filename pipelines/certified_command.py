@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.step import Step
@@ -94,5 +94,6 @@ COMMAND = Command(
     _certified,
     0,
     1,
-    options=("--dry-run", "--set"),
+    options=("--set",),
+    advice=ONLY_LOOKS,
 )
