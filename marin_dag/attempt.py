@@ -23,6 +23,7 @@ from marin_dag.shards import ShardMap
 from marin_dag.store import LIMITS, explain_os_error, open_store
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Progress, Task
 from marin_dag.transient import is_transient
+from marin_dag.work_code import leave_code
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
@@ -71,6 +72,8 @@ class AttemptContext:
     @functools.cached_property
     def work_path(self) -> str:
         """See StepContext. Made when it is first asked for: many steps have nothing to resume from."""
+        if self._task.identity["code"]["policy"] == "versioned" and not self._task.is_forced:
+            leave_code(self._store, self._work, self._task.identity)
         return self._store.make_folder(self._work, is_durable=True)
 
     def map(

@@ -31,6 +31,7 @@ from marin_dag.pins import Pins
 from marin_dag.records import CODES, LABELS, Record, Records, record_path
 from marin_dag.store import Entry, Store
 from marin_dag.verify import VERIFICATIONS
+from marin_dag.work_code import FOLDER as CODE
 
 OUTPUTS, WORK = "outputs", "work"
 EVENTS = "events"
@@ -211,7 +212,7 @@ class Collector:
         by_digest: dict[str, list[Entry]] = {}
         for entry in self._store.list(WORK):
             _, digest, rest = entry.path.split("/", 2)
-            if digest not in busy and (digest not in kept or not rest.startswith(f"{EVENTS}/")):
+            if digest not in busy and (digest not in kept or not rest.startswith((f"{EVENTS}/", f"{CODE}/"))):
                 by_digest.setdefault(digest, []).append(entry)
         for digest, entries in by_digest.items():
             certified = _certified_in(entries)

@@ -36,6 +36,7 @@ from marin_dag.remainder import LeftBehind, with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
+from marin_dag.work_code import codes_left
 
 
 class Verdict(enum.StrEnum):
@@ -240,6 +241,10 @@ class _Planner:
         held = self.running.get(step.digest)
         if held is not None:
             return Verdict.RUNNING, (_running(step, held),)
+        drift, accepted_work = self._drift_of_work(step)
+        if drift is not None:
+            return Verdict.DRIFTED, (drift,)
+        accepted = tuple(dict.fromkeys((*accepted, *accepted_work)))
         if step.key in self.failed_keys:
             return Verdict.FAILED, (self._failure(step),)
         if kept and step.until is not None:
@@ -268,12 +273,30 @@ class _Planner:
             return None, ()
         if self.codes.get(key) == step.identity["code"]["fingerprint"]:
             return None, ()
-        difference = code_difference(self.records.get(key).identity, step.identity)
+        return self._drift_from(step, self.records.get(key).identity)
+
+    def _drift_from(self, step: Step[Any], identity: dict[str, Any]) -> tuple[Drifted | None, tuple[Accepted, ...]]:
+        difference = code_difference(identity, step.identity)
         if difference is None:
             return None, ()
         path = self.acceptances.path(step.digest, difference.old_fingerprint, difference.new_fingerprint)
         accepted = tuple(Accepted(item.author, item.because, item.created, item.definitions) for item in path)
         return (None, accepted) if path else (Drifted(str(step.version), difference), ())
+
+    def _drift_of_work(self, step: Step[Any]) -> tuple[Drifted | None, tuple[Accepted, ...]]:
+        """The same of what attempts saved of a trajectory and the next one would go on from."""
+        if step.policy != "versioned" or step.until is None or step.kind.resumes_at is None:
+            return None, ()
+        kept = self.left_behind.of(step.digest)
+        if not step.kind.resumes_at(kept):
+            return None, ()
+        accepted: list[Accepted] = []
+        for identity in codes_left(self.store, step.digest, kept):
+            drift, by_persons = self._drift_from(step, identity)
+            if drift is not None:
+                return drift, ()
+            accepted.extend(by_persons)
+        return None, tuple(accepted)
 
     def _failure(self, step: Step[Any]) -> Failed:
         failures = self.records.failures(step.key)

@@ -102,12 +102,16 @@ class LeftBehind:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._files: dict[str, list[str]] = {}
 
     def of(self, digest: str) -> list[str]:
         """Files, relative to the work folder."""
         if digest not in self._attempted:
             return []
-        return [entry.path.removeprefix(f"work/{digest}/") for entry in self._store.list("work", f"{digest}/")]
+        if digest not in self._files:
+            listed = self._store.list("work", f"{digest}/")
+            self._files[digest] = [entry.path.removeprefix(f"work/{digest}/") for entry in listed]
+        return self._files[digest]
 
     @cached_property
     def _attempted(self) -> frozenset[str]:

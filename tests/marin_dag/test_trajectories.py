@@ -1,5 +1,6 @@
 """Trajectories: what is trained once is never trained again, and a plan says how much that is."""
 
+import json
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from marin_dag import lease
+from marin_dag.acceptances import Acceptances
 from marin_dag.commands.run import exit_code
 from marin_dag.explain import explain
 from marin_dag.graph import Graph
@@ -20,7 +22,7 @@ from marin_dag.lease import Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, Verdict, make_plan
-from marin_dag.reasons import BlockedBy, Continues, Follows, MilestoneMissing, NeverMade, Resumes, render
+from marin_dag.reasons import BlockedBy, Continues, Drifted, Follows, MilestoneMissing, NeverMade, Resumes, render
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
@@ -124,6 +126,29 @@ def test_a_stop_that_was_saved_on_the_way_is_published_as_it_is_and_the_plan_say
     assert lab.run(lab.phase(until_step=7)) == []
     assert lab.run(fork) == [7, 8]
     assert lab.value(fork) == 24
+
+
+def test_what_another_code_saved_of_a_versioned_phase_is_not_gone_on_with_unnoticed(lab: Lab) -> None:
+    """Between two milestones nothing but the work tells of the code; of a tracked phase it is in the digest."""
+    config = CountConfig(stride=2, until_step=20, publish_every=20, seconds=0.01, marks=str(lab.marks))
+    phase = count("phase", config, policy="versioned", version="1")
+    assert lab.run(phase, interrupt_at=7) == list(range(7))
+    (left,) = lab.store.list("work", f"{phase.digest}/code/")
+    assert lab.plan(phase).steps[0].verdict is Verdict.MISSING, "the same code goes on"
+
+    code = json.loads(lab.store.read(left.path))
+    lab.store.delete(left.path)
+    code["code"] |= {"fingerprint": "0" * 64, "definitions": code["code"]["definitions"] | {"toy.optimizer": "1" * 64}}
+    lab.store.write(f"work/{phase.digest}/code/{'0' * 64}.json", json.dumps(code).encode())
+    (planned,) = lab.plan(phase).steps
+    assert planned.verdict is Verdict.DRIFTED and not planned.will_run
+    (drift,) = planned.reasons
+    assert isinstance(drift, Drifted) and drift.difference.removed == ("toy.optimizer",)
+
+    Acceptances(lab.store).accept(phase.digest, phase.name, drift.difference, "it was never called")
+    (planned,) = lab.plan(phase).steps
+    assert planned.will_run and any(isinstance(reason, Resumes) for reason in planned.reasons)
+    assert lab.run(phase) == list(range(7, 20))
 
 
 def test_a_phase_cut_in_two_is_the_same_phase(lab: Lab) -> None:

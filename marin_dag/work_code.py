@@ -1,0 +1,27 @@
+"""Work code: by which code the work that waits to be gone on with was left.
+
+Of a versioned step the code is not in the identity, so an edit between two attempts changes no digest, and what one
+code had saved another would go on from: one trajectory of two codes, and a record that names the last. Attempts
+therefore leave beside what they save by which code they ran, and a plan compares.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from marin_dag.store import Store
+
+FOLDER = "code"
+
+
+def leave_code(store: Store, work: str, identity: dict[str, Any]) -> None:
+    """Before anything is saved in the folder `work`."""
+    path = f"{work}/{FOLDER}/{identity['code']['fingerprint']}.json"
+    if not store.exists(path):
+        store.write(path, json.dumps({"code": identity["code"]}, sort_keys=True).encode())
+
+
+def codes_left(store: Store, digest: str, paths: Iterable[str]) -> list[dict[str, Any]]:
+    """The part of an identity that is the code, of each that has left something; `paths` are those in the work."""
+    marks = sorted(path for path in paths if path.startswith(f"{FOLDER}/"))
+    return [json.loads(store.read(f"work/{digest}/{path}")) for path in marks]
