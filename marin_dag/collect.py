@@ -38,6 +38,9 @@ EVENTS = "events"
 """Folder below a step's work that tells how its output came about: on what it ran, how, and what went wrong."""
 CERTIFIED = "certified.json"
 """Marks a folder below a step's work as one to go back to; the step writes it (runtime/training/temporary.py)."""
+SEALS = (CERTIFIED, "manifest.json")
+"""What says of the files around it that they are all there, such as the manifest of a checkpoint: deleted first, so
+that a kill leaves nothing behind that looks complete and is not."""
 READ_THREADS = 16
 BATCH = 100
 """Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
@@ -303,9 +306,15 @@ class Collector:
         kept = {f"{r.output_path}/{e.path}" for r in map(self._records.find, keys) if r for e in r.manifest}
         if any(entry.path in kept for entry in garbage.files):
             return "it has been committed since"
-        for entry in garbage.files:
+        for entry in sorted(garbage.files, key=lambda entry: _place(entry.path)):
             self._store.delete(entry.path)
         return ""
+
+
+def _place(path: str) -> int:
+    """Among what is deleted together."""
+    name = path.rpartition("/")[2]
+    return SEALS.index(name) if name in SEALS else len(SEALS)
 
 
 def _lost(lease: Lease | Held | None) -> str:

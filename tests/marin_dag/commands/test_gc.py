@@ -1,5 +1,6 @@
 """gc and pin: what nothing leads to any more goes, and nothing else."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -225,6 +226,44 @@ def test_what_an_interrupted_step_has_certified_stays_while_a_pipeline_is_to_fin
     assert wanted.find() == [] and wanted.staying == ()
     forgotten = Collector(store, Roots(frozenset(), frozenset()), older_than_seconds=0)
     assert [(found.kind, len(found.files)) for found in forgotten.find()] == [("work", 1), ("certified", 2)]
+
+
+class Killed(BaseException):
+    """The machine goes off."""
+
+
+class Mortal(LocalStore):
+    """Dies before a deletion."""
+
+    left = 1_000
+
+    def delete(self, path: str) -> None:
+        if not self.left:
+            raise Killed
+        self.left -= 1
+        super().delete(path)
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_killed_at_any_deletion_it_leaves_no_checkpoint_that_looks_complete_and_is_not(
+    tmp_path: Path, is_marked: bool
+) -> None:
+    """A checkpoint exists if its manifest does; a step that is made after all would go on from it."""
+    whole = {"checkpoint/arrays/a/c.0", "checkpoint/metadata.json", "checkpoint/manifest.json"}
+    marks = {"certified.json"} if is_marked else set[str]()
+    for number in range(4):
+        store, digest = Mortal(str(tmp_path / f"{number}")), "ab" * 32
+        folder = f"work/{digest}/temporary/step-0000000010-epoch-000001"
+        for name in whole | marks:
+            store.write(f"{folder}/{name}", b"x")
+        collector = Collector(store, Roots(frozenset(), frozenset()), older_than_seconds=0)
+        found = collector.find()
+        store.left = number
+        with contextlib.suppress(Killed):
+            collector.delete(found)
+        left = {entry.path.removeprefix(f"{folder}/") for entry in store.list("work")}
+        assert "checkpoint/manifest.json" not in left or whole <= left
+        assert "certified.json" not in left or whole <= left
 
 
 def test_what_a_running_step_needs_is_never_collected(edited: Toy) -> None:
