@@ -107,15 +107,19 @@ def guard_after_death(mark: str) -> Iterator[Guard]:
     if not has_died:
         with fsspec.open(mark, "wb", auto_mkdir=True):
             pass
+    is_read = False
     try:
         if has_died:
             with Guarded() as guard:
                 yield guard
         else:
             yield unguarded
-    finally:  # an error is no death
-        with contextlib.suppress(FileNotFoundError):
-            filesystem.rm(path)
+        is_read = True
+    finally:
+        # An error is no death; but what somebody died over is still there when an error ends the next attempt.
+        if is_read or not has_died:
+            with contextlib.suppress(FileNotFoundError):
+                filesystem.rm(path)
 
 
 class _Child:

@@ -62,6 +62,9 @@ def test_only_who_died_over_documents_leaves_a_mark_and_the_next_is_guarded(tmp_
         raise ValueError("damaged")
     assert not mark.exists()
     mark.write_bytes(b"")
+    with pytest.raises(ReaderKilledError), guard_after_death(str(mark)) as guard:
+        found(guard, "SIGKILL")
+    assert mark.exists()  # else the next would die over the same document again
     with guard_after_death(str(mark)) as guard:
         assert isinstance(guard, Guarded)
     assert not mark.exists()
