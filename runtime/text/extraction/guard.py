@@ -10,6 +10,7 @@ died before.
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -173,8 +174,17 @@ def serve(descriptor: int) -> None:
                 for piece in read(*arguments):
                     found.append(piece)
             except Exception as error:  # raised again by whoever asked
-                failure = error
+                failure = _sendable(error)
             connection.send((found, failure))
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or one with its words where it cannot be made again in another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever its own class makes of being copied
+        return RuntimeError(f"{type(error).__qualname__}: {error}")
+    return error
 
 
 def _told(status: int) -> str:

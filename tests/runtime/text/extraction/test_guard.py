@@ -42,6 +42,13 @@ def test_an_error_of_the_reader_is_that_of_an_unguarded_one_and_what_came_before
                 assert found(guard, "a") == [[Text("", "a")]]
 
 
+@pytest.mark.parametrize(("text", "told"), [("odd", "OddError: oddness in line 7"), ("unsendable", "RuntimeError: ")])
+def test_an_error_that_no_process_can_hand_to_another_is_told_by_its_words(text, told):
+    with Guarded() as guard, pytest.raises(RuntimeError, match=told) as error:
+        found(guard, text)
+    assert not is_transient(error.value)
+
+
 @pytest.mark.parametrize(("text", "told"), [("SIGKILL", "SIGKILL"), ("exit", "exit status 3")])
 def test_a_process_that_was_ended_from_outside_is_no_fault_of_the_document(text, told):
     with (
