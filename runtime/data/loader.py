@@ -8,6 +8,7 @@ sources, on which other sources there are, on how much of a cache is built yet, 
 """
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -33,6 +34,8 @@ from runtime.data.whole_documents import Bookmark
 ROWS_READ_TOGETHER = 64
 """What is drawn and read at once when reading ahead. A large batch is more; of small ones, several are together: what a
 few rows cost is hardly less than what many do."""
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["Batch", "BatchPlan", "DataPosition", "Loader", "LoaderError", "Rows", "segments"]
 
@@ -163,22 +166,24 @@ class Loader:
         activity = Activity()
 
         def produce() -> Iterator[tuple[int, Batch, DataPosition]]:
-            here, ahead, is_failing = position, steps, False
-            together = 1  # nobody waits for the others before the first is there
+            here, ahead = position, steps
+            num_alone = 1  # nobody waits for the others before the first is there
             while ahead:
-                now = ahead[:together]
+                now = ahead[: 1 if num_alone else self._most_steps_together(global_batch_size)]
                 try:
                     made = self.batches(here, now, global_batch_size, rows=rows, feedback=feedback, activity=activity)
-                except Exception:
-                    if together == 1:
+                except Exception as error:
+                    if len(now) == 1:
                         raise
-                    is_failing, together = True, 1  # it is raised when its own step comes
+                    # What goes wrong with one of them is raised when that one's turn comes.
+                    logger.warning("steps %d to %d are read one at a time: %r", now[0], now[-1], error)
+                    num_alone = len(now)
                     continue
                 for step, (batch, after) in zip(now, made, strict=True):
                     yield step, batch, after
                     here = after
-                ahead = ahead[together:]
-                together = 1 if is_failing else self._most_steps_together(global_batch_size)
+                ahead = ahead[len(now) :]
+                num_alone = max(num_alone - 1, 0)
 
         # Who waits for losses that nobody will publish must be let go before the thread is waited for.
         unblock = feedback.close if feedback is not None else lambda: None

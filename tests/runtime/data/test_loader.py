@@ -245,6 +245,36 @@ def test_what_goes_wrong_with_one_batch_is_raised_behind_those_before_it(caches)
     assert given == list(range(10))
 
 
+class Faltering:
+    """A cache of which one read fails, once."""
+
+    def __init__(self, cache, failing_read):
+        self._cache, self._failing_read, self.num_reads = cache, failing_read, 0
+
+    def __getattr__(self, name):
+        return getattr(self._cache, name)
+
+    def read_spans(self, starts, lengths):
+        self.num_reads += 1
+        if self.num_reads == self._failing_read:
+            raise TimeoutError("the store is silent")
+        return self._cache.read_spans(starts, lengths)
+
+
+def test_a_read_that_fails_once_costs_only_the_batches_that_it_was_for_their_company(caches, caplog):
+    faltering = Faltering(caches["a"], failing_read=2)
+    mixture = MixtureSchedule.constant({"a": 1.0})
+    loader, whole = (
+        Loader({"a": cache}, {"a": "identity-a"}, mixture, LENGTH, seed=0) for cache in (faltering, caches["a"])
+    )
+    with loader.prefetched(DataPosition(), range(65), 4, depth=2) as prefetched:
+        batches = [batch for _, batch, _ in prefetched]
+    assert equal(batches, draw(whole, range(65), 4)[0])
+    # The first alone, sixteen at once in vain and then one at a time, and three times sixteen.
+    assert faltering.num_reads == 1 + 1 + 16 + 3
+    assert "steps 1 to 16 are read one at a time: TimeoutError('the store is silent')" in caplog.text
+
+
 def test_slots_of_all_sources_are_spread_over_the_batch(loader):
     plan, _ = loader.plan(DataPosition(), 0, 512)
     halves = Counter(plan.source_index[:256].tolist()), Counter(plan.source_index[256:].tolist())
