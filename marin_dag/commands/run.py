@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import time
+import traceback
 from typing import Any
 
 from marin_dag.commands.detach import detach
@@ -140,8 +141,12 @@ def _after_run(session: Session, plan: Plan) -> None:
     try:
         for line in session.after_run(session, plan):
             print(f"  {line}")
+    except BrokenPipeError:  # of what is printed
+        raise
     except (UserError, ValueError, OSError) as error:
         print(f"{session.pipeline}: what is written after a run was not written: {error}", file=sys.stderr)
+    except Exception:  # not an error of the user's: where it was raised is what helps
+        traceback.print_exc()
 
 
 def _print_results(session: Session, plan: Plan, seconds: float | None = None) -> None:

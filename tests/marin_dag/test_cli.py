@@ -113,11 +113,11 @@ def test_what_a_pipeline_writes_after_a_run_is_written_however_it_ended_and_chan
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--prefix", str(tmp_path), "--backend", "local", "--until", "text/web"]
-    refused: list[str] = []
+    refused: list[Exception] = []
 
     def after(session: Any, plan: Any) -> list[str]:
         if refused:
-            raise UserError("no permission to write there")
+            raise refused[-1]
         return [f"{session.pipeline}: {len(plan.will_run)} ran"]
 
     def run(*more: str) -> tuple[int, str, str]:
@@ -137,9 +137,12 @@ def test_what_a_pipeline_writes_after_a_run_is_written_however_it_ended_and_chan
     code, said, _ = run()
     assert code == 0 and said.endswith("  toy: 1 ran\n")
     assert run()[1].endswith("  toy: 0 ran\n")
-    refused.append("")
+    refused.append(UserError("no permission to write there"))
     code, _, err = run()
     assert (code, err) == (0, "toy: what is written after a run was not written: no permission to write there\n")
+    refused.append(KeyError("a store's own error"))
+    code, _, err = run()
+    assert code == 0 and err.endswith("KeyError: \"a store's own error\"\n")
 
 
 def test_one_changed_field_reruns_its_step_and_what_follows_and_nothing_else(run: Toy) -> None:
