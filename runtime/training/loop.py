@@ -272,7 +272,7 @@ def train(
             events.write("error", message=str(error))
             saver.finish()  # what was begun before the bad update is good
             raise
-        saver.finish()
+        saver.end(run)
         meter.tick(run, now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
     return run

@@ -163,5 +163,11 @@ class Saver:
         if milestone is not None:
             self._on_milestone(run, milestone)
             if jax.process_index() == 0:
-                # The milestone is permanent, and as good to resume from; the certified one, to go back to, stays.
-                self._plan.temporary.prune(run.step, keep=0)
+                # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
+                self._plan.temporary.prune(run.step, keep=0, candidates=tuple(self._uncertified))
+
+    def end(self, run: RunState) -> None:
+        """Behind the last milestone: nothing more is certified, so what waited for that goes."""
+        self.finish()
+        if jax.process_index() == 0:
+            self._plan.temporary.prune(run.step, keep=0)

@@ -142,7 +142,7 @@ def test_what_a_pipeline_writes_after_a_run_is_written_however_it_ended_and_chan
     assert (code, err) == (0, "toy: what is written after a run was not written: no permission to write there\n")
     refused.append(KeyError("a store's own error"))
     code, _, err = run()
-    assert code == 0 and err.endswith("KeyError: \"a store's own error\"\n")
+    assert code == 0 and err.endswith('KeyError: "a store\'s own error"\n')
 
 
 def test_one_changed_field_reruns_its_step_and_what_follows_and_nothing_else(run: Toy) -> None:

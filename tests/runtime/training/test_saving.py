@@ -144,6 +144,14 @@ def test_a_milestone_on_the_way_and_the_end_of_the_phase_leave_the_newest_certif
     assert newer.is_certified and newer.step == 18, "of one trajectory, however often it goes on, one is kept"
 
 
+def test_milestones_that_follow_each_other_quickly_keep_none_from_being_certified(tmp_path, monkeypatch):
+    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 7)
+    small_run.run(tmp_path, 20, lease_epoch=1, checkpoint_every_steps=2, publish_every_steps=3)
+    certified = steps_of(tmp_path, "certified")
+    assert certified[0] == 2 and len(certified) > 1
+    assert [(found.step, found.is_certified) for found in temporary(tmp_path)] == [(certified[-1], True)]
+
+
 @pytest.mark.usefixtures("quickly_certified")
 def test_a_run_that_goes_on_from_the_certified_one_commits_what_one_that_published_there_did(tmp_path):
     small_run.run(tmp_path / "rolled-back", 14, lease_epoch=1, checkpoint_every_steps=2)
