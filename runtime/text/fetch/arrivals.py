@@ -103,11 +103,12 @@ class Arrivals:
         self._failure: Exception | None = None
         self._samples: deque[tuple[float, int]] = deque()
         self._lock = threading.Lock()
+        self._is_readable = True
         self._is_over = threading.Event()
         self._watch = threading.Thread(target=self._watch_notes, name="arrivals", daemon=True)
 
     def __enter__(self) -> "Arrivals":
-        self._look()
+        self._look_if_readable()
         self._watch.start()
         return self
 
@@ -136,21 +137,23 @@ class Arrivals:
             self._tell_if_counted()
 
     def _watch_notes(self) -> None:
-        is_readable = True
         while not self._is_over.wait(LOOK_SECONDS):
-            try:
-                self._look()
-                is_readable = True
-            except Exception as error:  # stores have no family of errors, and the files come all the same
-                if is_readable:
-                    self._log.warning("no progress within files is told: %s cannot be read: %s", self._folder, error)
-                is_readable = False
+            self._look_if_readable()
             try:
                 with self._lock:
                     self._tell_if_counted()
             except Exception as error:  # for the thread that waits for the files
                 self._failure = error
                 return
+
+    def _look_if_readable(self) -> None:
+        try:
+            self._look()
+            self._is_readable = True
+        except Exception as error:  # stores have no family of errors, and the files come all the same
+            if self._is_readable:
+                self._log.warning("no progress within files is told: %s cannot be read: %s", self._folder, error)
+            self._is_readable = False
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

@@ -101,13 +101,11 @@ def test_notes_are_read_while_files_come(tmp_path, monkeypatch):
 
 def test_notes_that_cannot_be_read_are_no_reason_to_stop_and_are_told_once(tmp_path, monkeypatch, caplog):
     told = threading.Semaphore(0)
-    with Arrivals(str(tmp_path), [Wanted("a", 5)], lambda arrived: told.release(), LOG) as waiting:
-        pass  # the first look comes through
     monkeypatch.setattr(arrivals, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(arrivals.fsspec.core, "url_to_fs", None)
     waiting = Arrivals(str(tmp_path), [Wanted("a", 5)], lambda arrived: told.release(), LOG)
     waiting.count(0, 1)
     with waiting:
-        monkeypatch.setattr(arrivals.fsspec.core, "url_to_fs", None)
         for _ in range(4):
             assert told.acquire(timeout=60)
         monkeypatch.undo()
