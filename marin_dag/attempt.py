@@ -62,6 +62,7 @@ class AttemptContext:
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
         kind = task.kind.load()
+        self._resumes_at = kind.resumes_at
         self._code = watch_of(task.name, kind, task.config, task.identity, self.log)
         self.log_path = f"{self._output}.log" if host.index == 0 else f"{self._output}.host{host.index}.log"
         """Relative to the prefix."""
@@ -73,7 +74,7 @@ class AttemptContext:
     def work_path(self) -> str:
         """See StepContext. Made when it is first asked for: many steps have nothing to resume from."""
         if self._task.identity["code"]["policy"] == "versioned" and not self._task.is_forced:
-            leave_code(self._store, self._work, self._task.identity)
+            leave_code(self._store, self._work, self._task.identity, self._resumes_at)
         return self._store.make_folder(self._work, is_durable=True)
 
     def map(

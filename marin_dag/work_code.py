@@ -6,7 +6,7 @@ therefore leave beside what they save by which code they ran, and a plan compare
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from marin_dag.store import Store
@@ -14,9 +14,19 @@ from marin_dag.store import Store
 FOLDER = "code"
 
 
-def leave_code(store: Store, work: str, identity: dict[str, Any]) -> None:
-    """Before anything is saved in the folder `work`."""
+def leave_code(
+    store: Store, work: str, identity: dict[str, Any], resumes_at: Callable[[Sequence[str]], Iterable[int]] | None
+) -> None:
+    """Before anything is saved in the folder `work`; where nothing of it can be gone on with, nobody else has left any.
+
+    An attempt that ended before it saved, often for the very error that its code was then changed for, left its code.
+    """
     path = f"{work}/{FOLDER}/{identity['code']['fingerprint']}.json"
+    files = [entry.path.removeprefix(f"{work}/") for entry in store.list(work)]
+    if resumes_at is not None and not list(resumes_at(files)):
+        for other in files:
+            if other.startswith(f"{FOLDER}/") and f"{work}/{other}" != path:
+                store.delete(f"{work}/{other}")
     if not store.exists(path):
         store.write(path, json.dumps({"code": identity["code"]}, sort_keys=True).encode())
 

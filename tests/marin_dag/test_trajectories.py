@@ -151,6 +151,21 @@ def test_what_another_code_saved_of_a_versioned_phase_is_not_gone_on_with_unnoti
     assert lab.run(phase) == list(range(7, 20))
 
 
+def test_the_code_of_an_attempt_that_saved_nothing_is_not_that_of_what_is_gone_on_with(lab: Lab) -> None:
+    """It failed at once, and for that its code was changed."""
+    config = CountConfig(stride=2, until_step=20, publish_every=20, seconds=0.01, marks=str(lab.marks))
+    phase = count("phase", config, policy="versioned", version="1")
+    code = {"code": phase.identity["code"] | {"fingerprint": "0" * 64}}
+    lab.store.write(f"work/{phase.digest}/code/{'0' * 64}.json", json.dumps(code).encode())
+    lab.store.write(f"work/{phase.digest}/events/1.jsonl", b"")
+    assert lab.run(phase, interrupt_at=7) == list(range(7))
+    assert lab.plan(phase).steps[0].verdict is Verdict.MISSING
+    assert [entry.path.rpartition("/")[2] for entry in lab.store.list("work", f"{phase.digest}/code/")] == [
+        f"{phase.identity['code']['fingerprint']}.json"
+    ]
+    assert lab.run(phase) == list(range(7, 20))
+
+
 def test_a_phase_cut_in_two_is_the_same_phase(lab: Lab) -> None:
     whole = lab.phase(until_step=20)
     half = lab.phase("half", until_step=10)
