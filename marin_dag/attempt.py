@@ -16,12 +16,13 @@ from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 from marin_dag.parts import Parts, parts_of
+from marin_dag.progress import Progress
 from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_known_secrets
 from marin_dag.shards import ShardMap
 from marin_dag.store import LIMITS, explain_os_error, open_store
-from marin_dag.task import Channel, FanOut, Meeting, Outcome, Progress, Task
+from marin_dag.task import Channel, FanOut, Meeting, Outcome, Task
 from marin_dag.transient import is_transient
 from marin_dag.work_code import leave_code
 

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from marin_dag.task import Outcome, Progress, Task
+from marin_dag.progress import Progress
+from marin_dag.task import Outcome, Task
 
 
 class Listener(Protocol):

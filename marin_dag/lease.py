@@ -17,10 +17,10 @@ from typing import NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from marin_dag.epoch import BEAT, CLAIM, LEASES, EpochState, carry_out, epoch_path, is_seal, parts, seal, states
+from marin_dag.progress import Progress
 from marin_dag.provenance import now
 from marin_dag.records import decide
 from marin_dag.store import Store
-from marin_dag.task import Progress
 from marin_dag.transient import is_transient
 
 HEARTBEAT_SECONDS = 10.0

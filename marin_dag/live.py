@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from marin_dag.task import Progress
+from marin_dag.progress import Progress
 
 PROGRESS_LINE_SECONDS = 15.0
 ENDED_ROWS = 12

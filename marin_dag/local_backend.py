@@ -7,8 +7,9 @@ from typing import Any
 from marin_dag.attempt import failure_of, run_attempt
 from marin_dag.backend import Listener
 from marin_dag.errors import UserError
+from marin_dag.progress import Progress
 from marin_dag.resources import is_gang
-from marin_dag.task import Outcome, Progress, Task
+from marin_dag.task import Outcome, Task
 from marin_dag.transient import is_transient
 
 SHARD_ATTEMPTS = 3

@@ -19,6 +19,7 @@ from marin_dag.lease import Held, Lease, Leases
 from marin_dag.live import ENDINGS, Display
 from marin_dag.node import Node, PreemptedError, State
 from marin_dag.obituary import headline, obituary, summary
+from marin_dag.progress import Progress
 from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Failure, Records, first_lines, new_attempt
@@ -26,7 +27,7 @@ from marin_dag.resources import Cpu
 from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
-from marin_dag.task import KindReference, Outcome, Progress, Task
+from marin_dag.task import KindReference, Outcome, Task
 from marin_dag.transient import is_transient, patiently
 
 POLL_SECONDS = 0.2

@@ -6,7 +6,7 @@ Its calls are kept out of the dashboard's list of tasks, where they would bury t
 import time
 from typing import Any, NamedTuple
 
-from marin_dag.task import Progress
+from marin_dag.progress import Progress
 
 NEWS_SECONDS = 0.5
 MEETING_POLL_SECONDS = 0.1

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
+from marin_dag.progress import Progress
 from marin_dag.provenance import Provenance
 from marin_dag.records import Failure, Record
 from marin_dag.resources import Resources
@@ -72,16 +73,6 @@ class Task:
     def key(self) -> str:
         """Key of the record that the attempt is to create."""
         return self.digest if self.milestone is None else f"{self.digest}@{self.milestone}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Progress:
-    """How far a step is."""
-
-    done: int
-    total: int
-    unit: str
-    figures: dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True)

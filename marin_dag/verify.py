@@ -11,12 +11,13 @@ from marin_dag.errors import UserError
 from marin_dag.identity import sha256
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.lease import Lease, Leases
+from marin_dag.progress import Progress
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, new_attempt
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
 from marin_dag.store import Store, open_store
-from marin_dag.task import KindReference, Outcome, Progress, Task
+from marin_dag.task import KindReference, Outcome, Task
 from marin_dag.transient import patiently
 
 VERIFICATIONS = "verifications"

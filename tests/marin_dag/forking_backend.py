@@ -14,7 +14,8 @@ from typing import Any
 from marin_dag.attempt import failure_of, run_attempt
 from marin_dag.backend import Listener
 from marin_dag.local_backend import SequentialFanOut
-from marin_dag.task import Outcome, Progress, Task
+from marin_dag.progress import Progress
+from marin_dag.task import Outcome, Task
 
 
 class WorkerDiedError(Exception):

@@ -11,8 +11,8 @@ import pytest
 from marin_dag import lease as lease_module
 from marin_dag.epoch import BEAT, epoch_path
 from marin_dag.lease import Held, Holder, Lease, Leases, this_process
+from marin_dag.progress import Progress
 from marin_dag.store import LocalStore, Store, StoreError
-from marin_dag.task import Progress
 
 DIGEST = "ab" * 32
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from marin_dag import live
 from marin_dag.live import LineDisplay, Pace, TableDisplay, bar, display_for, duration, figures_of
-from marin_dag.task import Progress
+from marin_dag.progress import Progress
 
 
 class Screen:

@@ -11,12 +11,12 @@ from marin_dag.backend import Backend
 from marin_dag.epoch import seal
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
+from marin_dag.progress import Progress
 from marin_dag.records import Records
 from marin_dag.resources import Cpu
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import open_store
-from marin_dag.task import Progress
 from tests.marin_dag.toy_steps import (
     Count,
     CountConfig,
