@@ -29,7 +29,8 @@ def main() -> None:
         os.environ.update(server.environment())
         from benchmarks.layered_graph import layered_graph, record_of
         from marin_dag.graph import Graph
-        from marin_dag.plan import Verdict, make_plan
+        from marin_dag.plan import make_plan
+        from marin_dag.planned import Verdict
         from marin_dag.records import LABELS, record_path
         from marin_dag.store import open_store
 

@@ -4,15 +4,13 @@ import dataclasses
 import datetime
 import statistics
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marin_dag.cost import Cost
 from marin_dag.former import former_config
+from marin_dag.planned import PlannedStep
 from marin_dag.records import Record, Records
 from marin_dag.step import Step
-
-if TYPE_CHECKING:
-    from marin_dag.plan import PlannedStep
 
 MAX_SAMPLES = 3
 """Records that are read for one kind and resources: a plan must not ask the store once a step."""
@@ -27,7 +25,7 @@ Key = tuple[int, str, str]
 class PastAttempts:
     """Seconds for each unit of work, by kind of step, resources and unit."""
 
-    def __init__(self, records: Records, steps: Iterable["PlannedStep"], committed: frozenset[str]) -> None:
+    def __init__(self, records: Records, steps: Iterable[PlannedStep], committed: frozenset[str]) -> None:
         self._records = records
         self._past: dict[Key, list[tuple[str, Step[Any]]]] = {}
         """Records of each kind, and the step as it is now: the one that was made, or one that changed since."""
@@ -65,12 +63,12 @@ class PastAttempts:
 
 
 def with_seconds(
-    steps: tuple["PlannedStep", ...], records: Records, committed: frozenset[str]
-) -> tuple["PlannedStep", ...]:
+    steps: tuple[PlannedStep, ...], records: Records, committed: frozenset[str]
+) -> tuple[PlannedStep, ...]:
     """The steps that would run, with an estimate of their time; the others as they are."""
     past = PastAttempts(records, steps, committed)
 
-    def estimated(planned: "PlannedStep") -> "PlannedStep":
+    def estimated(planned: PlannedStep) -> PlannedStep:
         rate = past.rate(planned.step)
         if rate is None:
             return planned

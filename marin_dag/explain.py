@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from marin_dag.diff import CodeChanged, shown
 from marin_dag.graph import Graph
 from marin_dag.identity import canonical
-from marin_dag.plan import Plan, PlannedStep, Verdict
+from marin_dag.plan import Plan
+from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, Running, render, short_key
 from marin_dag.records import Records
 from marin_dag.source_archive import SourceDiffs

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from marin_dag.cost import Cost
-from marin_dag.plan import Plan, PlannedStep, Root, Verdict
+from marin_dag.plan import Plan, Root
+from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.reasons import Reason, render, render_changed
 from marin_dag.store import Store
 

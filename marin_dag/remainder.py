@@ -4,10 +4,10 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from marin_dag.estimate import cost_from, whole_cost
 from marin_dag.lease import LEASES
+from marin_dag.planned import PlannedStep
 from marin_dag.reasons import (
     Continues,
     Follows,
@@ -22,13 +22,10 @@ from marin_dag.reasons import (
 from marin_dag.shards import num_kept
 from marin_dag.store import Store
 
-if TYPE_CHECKING:
-    from marin_dag.plan import PlannedStep
-
 
 def with_remainders(
-    steps: Iterable["PlannedStep"], left_behind: "LeftBehind", milestones: Mapping[str, Sequence[int]]
-) -> tuple["PlannedStep", ...]:
+    steps: Iterable[PlannedStep], left_behind: "LeftBehind", milestones: Mapping[str, Sequence[int]]
+) -> tuple[PlannedStep, ...]:
     """The steps that would run, with the cost of what is left and with what an attempt left behind; others as they are.
 
     The stops of one trajectory are made one after the other, so each counts from the one before it.
@@ -49,7 +46,7 @@ def with_remainders(
         found.sort(key=lambda planned: planned.step.until or 0)
         before.update((later.name, earlier) for earlier, later in itertools.pairwise(found))
 
-    def with_remainder(planned: "PlannedStep") -> "PlannedStep":
+    def with_remainder(planned: PlannedStep) -> PlannedStep:
         if not planned.will_run:
             return planned
         if _is_forced(planned):  # it sees nothing of what is there
@@ -68,11 +65,11 @@ def with_remainders(
     return tuple(with_remainder(planned) for planned in steps)
 
 
-def _is_forced(planned: "PlannedStep") -> bool:
+def _is_forced(planned: PlannedStep) -> bool:
     return Forced() in planned.reasons
 
 
-def _reached(planned: "PlannedStep", reached: int, kept: Sequence[str]) -> tuple[int, tuple[Reason, ...]]:
+def _reached(planned: PlannedStep, reached: int, kept: Sequence[str]) -> tuple[int, tuple[Reason, ...]]:
     """How far the trajectory is, with what an attempt saved of it, and the reasons that say so."""
     step, reasons = planned.step, planned.reasons
     saved: int | None = None
@@ -92,7 +89,7 @@ def _reached(planned: "PlannedStep", reached: int, kept: Sequence[str]) -> tuple
     return reached, (*reasons, KeptParts(parts)) if parts else reasons
 
 
-def _start_of(planned: "PlannedStep") -> int:
+def _start_of(planned: PlannedStep) -> int:
     start = planned.step.predecessor
     return 0 if start is None or start.milestone is None else start.milestone
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from marin_dag.cost import Cost
-from marin_dag.plan import Plan, PlannedStep, Root, Verdict
+from marin_dag.plan import Plan, Root
+from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.quantities import in_bytes, in_short
 from marin_dag.reasons import MAX_CHANGES, are_counted, render_all, render_changed, render_many
 

@@ -5,7 +5,8 @@ from typing import Any
 from marin_dag.acceptances import Acceptances, refuse_empty
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.plan import Plan, PlannedStep, Verdict
+from marin_dag.plan import Plan
+from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.reasons import Drifted, render_difference
 
 

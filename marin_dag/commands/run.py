@@ -12,8 +12,9 @@ from marin_dag.commands.detach import detach
 from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Finished, Session
 from marin_dag.errors import UserError
 from marin_dag.explain import explain
-from marin_dag.plan import Plan, Verdict
+from marin_dag.plan import Plan
 from marin_dag.plan_document import plan_document
+from marin_dag.planned import Verdict
 from marin_dag.records import Records
 from marin_dag.table import render_plan
 from marin_dag.wishes import RUN_NAME, Wishes

@@ -9,7 +9,8 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
-from marin_dag.plan import Verdict, make_plan
+from marin_dag.plan import make_plan
+from marin_dag.planned import Verdict
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step

@@ -9,7 +9,8 @@ import pytest
 
 from marin_dag.cost import Cost
 from marin_dag.graph import Graph, Selection
-from marin_dag.plan import Verdict, make_plan
+from marin_dag.plan import make_plan
+from marin_dag.planned import Verdict
 from marin_dag.reasons import KeptParts, NeverMade, NotSelected
 from marin_dag.records import Records
 from marin_dag.store import Entry, LocalStore, open_store

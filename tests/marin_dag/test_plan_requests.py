@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from marin_dag.graph import Graph
-from marin_dag.plan import Verdict, make_plan
+from marin_dag.plan import make_plan
+from marin_dag.planned import Verdict
 from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import LocalStore

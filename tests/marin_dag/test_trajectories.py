@@ -21,7 +21,8 @@ from marin_dag.graph import Graph
 from marin_dag.lease import Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
-from marin_dag.plan import Plan, Verdict, make_plan
+from marin_dag.plan import Plan, make_plan
+from marin_dag.planned import Verdict
 from marin_dag.progress import Progress
 from marin_dag.reasons import BlockedBy, Continues, Drifted, Follows, MilestoneMissing, NeverMade, Resumes, render
 from marin_dag.records import Records
