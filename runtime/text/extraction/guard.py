@@ -131,7 +131,7 @@ class _Child:
         self._ours, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
+                [sys.executable, "-P", "-c", f"from {__name__} import serve; serve({theirs.fileno()})"],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},

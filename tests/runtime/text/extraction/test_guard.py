@@ -31,6 +31,13 @@ def test_what_dies_of_what_was_read_before_it_is_no_deadly_document():
         assert found(guard, "a", "second", "second") == [[Text("", text)] for text in ("a", "second", "second")]
 
 
+def test_a_module_in_the_folder_that_one_works_in_is_not_taken_for_another(tmp_path, monkeypatch):
+    (tmp_path / "fsspec.py").write_text("raise ImportError('not this one')")
+    monkeypatch.chdir(tmp_path)
+    with Guarded() as guard:
+        assert found(guard, "a") == [[Text("", "a")]]
+
+
 def test_an_error_of_the_reader_is_that_of_an_unguarded_one_and_what_came_before_it_stays():
     for guard in (unguarded, Guarded()):
         pieces = guard(deadly_readers.read, "damaged", anchor="", name="", data=b"")
