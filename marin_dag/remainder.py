@@ -57,7 +57,8 @@ def with_remainders(
         earlier = before.get(planned.name)
         begin = 0 if earlier is None else earlier.step.until or 0
         if earlier is not None and begin > max(reached, _start_of(planned)):
-            reasons = (*reasons, Follows(earlier.name, begin))
+            others = (reason for reason in reasons if not isinstance(reason, Continues | Resumes))
+            reasons = (*others, Follows(earlier.name, begin))
         whole = cost_from(step, begin) if begin else whole_cost(step)
         left = cost_from(step, max(begin, reached)) if reached else whole
         return dataclasses.replace(planned, cost=left, saved=whole - left, reasons=reasons)

@@ -251,6 +251,8 @@ def test_what_an_interrupted_attempt_saved_counts_once_for_all_stops_of_its_traj
         ("far", 80, 0),
         ("near", 50, 70),
     ]
+    assert plan["near"].reasons == (Resumes(7, 12),)
+    assert plan["far"].reasons == (Follows("near", 12),), "by then it is further than what was saved"
     assert len(lab.run(far, near)) * TOKENS_A_STEP == plan.cost.tokens
 
 
