@@ -46,7 +46,7 @@ class Holder(BaseModel, frozen=True, extra="forbid"):
     """Keys of the records that the step reads: they stay as long as it runs."""
 
 
-class Beat(BaseModel, frozen=True, extra="forbid"):
+class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
     """What a heartbeat says. No two of one lease are equal."""
 
     number: int

@@ -1,5 +1,6 @@
 """A lease has one holder, is lost loudly, and never needs a person to remove it."""
 
+import math
 import subprocess
 import sys
 import threading
@@ -60,6 +61,9 @@ def test_those_who_look_on_see_how_far_the_step_was_at_the_last_heartbeat(store:
     assert leases.running()[DIGEST].progress == lease.progress
     lease.progress = Progress(done=4, total=9, unit="steps", figures={})
     assert leases.running()[DIGEST].progress != lease.progress, "told at the next one"
+    lease.progress = Progress(done=5, total=9, unit="steps", figures={"loss": math.inf})
+    lease.beat()
+    assert leases.running()[DIGEST].progress == lease.progress, "a figure need not be finite"
     store.write(epoch_path(DIGEST, lease.epoch, BEAT), b"12")
     assert leases.running()[DIGEST].progress is None, "the heartbeat of an earlier version has a number alone"
     leases.close()
