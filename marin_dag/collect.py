@@ -18,7 +18,7 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
@@ -122,8 +122,9 @@ class Collector:
         listed = self._store.list(OUTPUTS)
         files = _by_attempt(listed)
         staying: list[Garbage] = []
-        found = list(self._outputs(records, kept, files, labels, _beside(listed)))
-        found += self._attempts(files, records.values(), busy)
+        beside = _beside(listed)
+        found = list(self._outputs(records, kept, files, labels, beside))
+        found += self._attempts(files, records.values(), busy, beside)
         names = {records[key].digest: records[key].name for key in sorted(kept)}
         for garbage in self._work(busy, names):
             stays = garbage.kind == "certified" and garbage.digest in names.keys() - self._certified_of
@@ -190,9 +191,15 @@ class Collector:
             yield Garbage("output", record.name, record.digest, record.key, tuple(theirs), names, needed_by)
 
     def _attempts(
-        self, files: dict[tuple[str, str], list[Entry]], records: Iterable[Record], busy: frozenset[str]
+        self,
+        files: dict[tuple[str, str], list[Entry]],
+        records: Collection[Record],
+        busy: frozenset[str],
+        beside: Mapping[str, list[Entry]],
     ) -> list[Garbage]:
         made_in = (ATTEMPT.fullmatch(f"{record.output_path}/") for record in records)
+        # What lies beside attempts none of which committed goes with the first of them.
+        left = {folder: beside[folder] for folder in beside.keys() - {_folder(made.output_path) for made in records}}
         committed = {(match["short"], match["attempt"]) for match in made_in if match is not None}
         held = {digest[:8] for digest in busy}
         youngest: dict[str, float] = {}
@@ -207,7 +214,8 @@ class Collector:
                 (digest,) = digests[short]
                 match = ATTEMPT.fullmatch(entries[0].path)
                 assert match is not None
-                found.append(Garbage("attempt", f"{match['name']} ({attempt})", digest, "", tuple(entries)))
+                theirs = (*entries, *left.pop(f"{OUTPUTS}/{match['name']}-{short}", ()))
+                found.append(Garbage("attempt", f"{match['name']} ({attempt})", digest, "", theirs))
         return found
 
     def _work(self, busy: frozenset[str], kept: Mapping[str, str]) -> Iterator[Garbage]:

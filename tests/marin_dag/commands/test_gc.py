@@ -111,6 +111,7 @@ def abandoned(store: LocalStore, digest: str, *, sealed: bool = True) -> str:
 def test_what_killed_attempts_left_goes_when_it_is_old(tmp_path: Path) -> None:
     store, digest = LocalStore(str(tmp_path)), "ab" * 32
     abandoned(store, digest)
+    store.write(f"outputs/a/b-{digest[:8]}/waits.html", b"of a report that never came about")
     for folder in ("outputs", "work"):
         assert store.list(folder)
     roots = Roots(frozenset(), frozenset())
@@ -149,6 +150,13 @@ def test_what_a_pipeline_wrote_beside_the_attempts_at_an_output_goes_with_it(tmp
     names = frozenset({"old/1"})
     kept = Collector(store, Roots(frozenset({made.key}), names), older_than_seconds=0)
     assert kept.find() == []
+    failed = f"{made.output_path.rpartition('/')[0]}/20200101-000000-0123abcd.log"
+    store.write(failed, b"x")
+    store.create(f"leases/{made.digest}/00000001.claim", b'{"name":"a","host":"h","pid":1,"process":"","since":""}')
+    seal(store, made.digest, 1)
+    (garbage,) = kept.find()
+    assert [entry.path for entry in garbage.files] == [failed], "the output is still there"
+    assert kept.delete([garbage]) == [""]
     collector = Collector(store, Roots(frozenset(), names), older_than_seconds=0)
     assert collector.delete(collector.find()) == [""]
     assert [entry.path for entry in store.list("outputs")] == ["outputs/other-00000000/waits.html"]
