@@ -1,4 +1,4 @@
-"""Online mixing: one small model, every mixing policy, three seeds, equal tokens; what each policy is worth.
+"""Online mixing: the laptop's Tootsie, every mixing policy, three seeds, equal tokens; what each policy is worth.
 
     python pipelines/online_mixing.py --corpus DIR --prefix mixing-runs --backend local
 
@@ -16,6 +16,7 @@ from marin_dag.step import Step
 from pipelines import mixtures, waits_command
 from pipelines.mix_command import command
 from pipelines.roles import role_of_file, weights_by_source
+from pipelines.scales import LAPTOP
 from pipelines.source import Source
 from pipelines.sources import corpus_sources
 from runtime.data.mixing.exp3 import Exp3
@@ -25,7 +26,7 @@ from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixing.odm_released import OdmReleased
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE
 from runtime.optim.schedule import Cycles, WsdS
 from steps.download import DownloadConfig, download
 from steps.ema_eval import EmaEvalConfig, ema_eval
@@ -37,17 +38,9 @@ from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 
 STEPS = 500
 SEEDS = (0, 1, 2)
-SEQUENCE_LENGTH = 128
-MODEL = LlamaConfig(
-    vocab_size=1024,
-    hidden_size=64,
-    intermediate_size=192,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=32,
-    max_position_embeddings=SEQUENCE_LENGTH,
-)
+MODEL = LAPTOP.model
+PEAK_LEARNING_RATE = LAPTOP.rate * 1.7e-3
+"""The one that the recipe holds longest."""
 POLICIES: dict[str, MixingPolicy] = {
     "static": Static(),
     "proportional": Proportional(),
@@ -96,7 +89,9 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
         name: {
             seed: ema_eval(
                 f"ema_eval/{name}-{seed}",
-                EmaEvalConfig(phase=phase, caches=_drawn(caches, prior), max_tokens_per_domain=16_384),
+                EmaEvalConfig(
+                    phase=phase, caches=_drawn(caches, prior), max_tokens_per_domain=LAPTOP.evaluation_tokens
+                ),
             )
             for seed, phase in by_seed.items()
         }
@@ -122,9 +117,11 @@ def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], 
         until_step=STEPS,
         model=MODEL,
         rope=LLAMA2_ROPE,
-        sequence_length=SEQUENCE_LENGTH,
-        global_batch_size=16,
-        learning_rate=WsdS(6e-3, 6e-4, warmup_steps=25, cycles=(Cycles(0, STEPS, STEPS // 5),)),
+        sequence_length=LAPTOP.sequence_length,
+        global_batch_size=LAPTOP.batch_sizes[-1],
+        learning_rate=WsdS(
+            PEAK_LEARNING_RATE, PEAK_LEARNING_RATE / 10, warmup_steps=25, cycles=(Cycles(0, STEPS, STEPS // 5),)
+        ),
         weight_decay=0.05,
         b1=0.9,
         b2=0.95,
@@ -136,7 +133,7 @@ def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], 
         mixing=policy,
         caches=_drawn(caches, prior),
         seed=seed,
-        compute_dtype="float32",
+        compute_dtype=LAPTOP.compute_dtype,
         checkpoint_every_steps=STEPS,
     )
     return train_phase(name, config, resources=Cpu(2))

@@ -8,7 +8,7 @@ from typing import get_args
 
 from pydantic import TypeAdapter
 
-from pipelines.online_mixing import MODEL, POLICIES, SEEDS, SEQUENCE_LENGTH, STEPS
+from pipelines.online_mixing import MODEL, POLICIES, SEEDS, STEPS
 from pipelines.scales import LAPTOP
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.policies import MixingPolicy
@@ -29,14 +29,13 @@ def test_the_line_for_the_command_line_is_read_as_the_policy_that_it_says():
     assert TypeAdapter(MixingPolicy).validate_python(json.loads(text)) == LossDrop(max_ratio=2)
 
 
-def test_the_size_of_the_experiment_is_that_of_its_pipeline_and_smaller_than_the_laptop_s():
+def test_the_size_of_the_experiment_is_that_of_its_pipeline_and_the_laptop_s():
     text = " ".join(PAGE.read_text().split())
-    batch = 16
-    assert f"a model of {round(MODEL.num_parameters, -4) // 1000} thousand parameters" in text
-    assert f"{STEPS} updates of {batch} sequences of {SEQUENCE_LENGTH} tokens" in text
-    assert f"{STEPS * batch * SEQUENCE_LENGTH / 1e6:.2f} million tokens a run" in text
-    laptop = f"{LAPTOP.model.num_parameters / 1e6:.1f} million parameters, sequences of {LAPTOP.sequence_length}"
-    assert f"the laptop's Tootsie ({laptop})" in text
+    batch, length = LAPTOP.batch_sizes[-1], LAPTOP.sequence_length
+    assert f"the laptop's Tootsie, a model of {LAPTOP.model.num_parameters / 1e6:.1f} million parameters" in text
+    assert LAPTOP.model == MODEL
+    assert f"{STEPS} updates of {batch} sequences of {length} tokens" in text
+    assert f"{STEPS * batch * length / 1e6:.2f} million tokens a run" in text
     assert f"{len(POLICIES) * len(SEEDS)} runs" in text
 
 
