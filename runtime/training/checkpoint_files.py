@@ -5,6 +5,7 @@ nothing else, so equal states give equal bytes and any zarr reader opens them. M
 the caller's manifest: to zarr they are fill values, that is zeros.
 """
 
+import contextlib
 import functools
 import json
 import shutil
@@ -17,6 +18,7 @@ import numpy as np
 import tensorstore as ts
 
 from runtime.data.key_value_store import key_value_store
+from runtime.training import direct_files
 
 PIECE_IN_BYTES = 2**18
 
@@ -99,9 +101,13 @@ class CheckpointFiles:
 
     def delete_folder(self) -> None:
         """Deletes every file, and on a disk the folders that held them."""
-        self.delete_below("")
-        if self._spec["driver"] == "file":
-            shutil.rmtree(self._spec["path"], ignore_errors=True)
+        if self._spec["driver"] != "file":
+            self.delete_below("")
+            return
+        path = Path(self._spec["path"])  # TensorStore would take ten times as long, and leave the folders
+        while path.exists():
+            with contextlib.suppress(FileNotFoundError):  # somebody else deletes it too
+                shutil.rmtree(path)
 
     def array(self, key: str, shape: tuple[int, ...], chunk_shape: tuple[int, ...], dtype: str) -> "ChunkedArray":
         """The array at `key`; touches no file."""
@@ -132,6 +138,7 @@ class ChunkedArray:
             "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
             "attributes": {},
         }
+        self._folder = files._spec["path"] if files._spec["driver"] == "file" else None
         self._spec = {
             "driver": "zarr3",
             "kvstore": {**files._spec, "path": f"{files._spec['path']}{key}/"},
@@ -159,6 +166,9 @@ class ChunkedArray:
 
     def write_chunk(self, start: tuple[int, ...], data: np.ndarray) -> Any:
         """A future of the durable write; `data` must not change before it is done."""
+        if self._folder is not None:  # the bytes that TensorStore would write, for a fifth of the processor time
+            little = data.astype(data.dtype.newbyteorder("<"), copy=False)
+            return direct_files.start_write(f"{self._folder}{self.chunk_key(start)}", little)
         return self._array[self._chunk(start)].write(data, can_reference_source_data_indefinitely=True)
 
     def read_chunk(self, start: tuple[int, ...]) -> Any:
