@@ -29,7 +29,7 @@ BAR = 1.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--updates", type=int, default=5 * SAVE_EVERY_STEPS, help="in one turn")
     arguments = parser.parse_args()
     if arguments.updates % SAVE_EVERY_STEPS:
