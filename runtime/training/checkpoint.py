@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
+from runtime.training.background import step_back
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
 from runtime.training.checkpoint_leaves import (
     Leaf,
@@ -66,6 +67,7 @@ class Save:
     def _start(self, before: Callable[[], object], write: Callable[[], None], after: Callable[[], object]) -> None:
         def run() -> None:
             started = time.monotonic()
+            step_back()
             try:  # each error is handed to the thread that waits
                 before()
                 try:

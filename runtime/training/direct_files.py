@@ -17,6 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
+from runtime.training.background import step_back
+
 BLOCK_IN_BYTES = 4_096
 BUFFER_IN_BYTES = 2**22
 WRITERS = 4
@@ -24,7 +26,7 @@ UNABLE = (errno.EINVAL, errno.EOPNOTSUPP)
 """What file systems say that have no direct writes, such as those in memory; they are written to like any other."""
 
 _DIRECT = getattr(os, "O_DIRECT", 0)  # only on Linux
-_writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="direct file")
+_writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="direct file", initializer=step_back)
 _of_thread = threading.local()
 
 
