@@ -10,7 +10,6 @@ died before.
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import fsspec
 
@@ -175,16 +174,26 @@ def serve(descriptor: int) -> None:
                     found.append(piece)
             except Exception as error:  # raised again by whoever asked
                 failure = _sendable(error)
-            connection.send((found, failure))
+            try:
+                connection.send((found, failure))
+            except Exception:
+                if failure is None:
+                    raise
+                connection.send((found, _in_words(failure)))  # it holds what cannot be sent, such as an open file
 
 
 def _sendable(error: Exception) -> Exception:
     """The error, or one with its words where it cannot be made again in another process."""
+    made, arguments, *_ = cast(tuple[Any, ...], error.__reduce__())
     try:
-        pickle.loads(pickle.dumps(error))
+        made(*arguments)
     except Exception:  # whatever its own class makes of being copied
-        return RuntimeError(f"{type(error).__qualname__}: {error}")
+        return _in_words(error)
     return error
+
+
+def _in_words(error: Exception) -> Exception:
+    return RuntimeError(f"{type(error).__qualname__}: {error}")
 
 
 def _told(status: int) -> str:
