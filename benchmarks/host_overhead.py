@@ -181,7 +181,7 @@ def compared(claim: str, bar: float, ours: list[Cost], reference: list[Cost]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--updates", type=int, default=100, help="in one turn")
     arguments = parser.parse_args()
     laptop = LaptopStep()
