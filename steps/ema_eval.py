@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from marin_dag.resources import Tpu
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.optim.ema import Ema, average_named
+from steps.joined_mesh import joined_mesh
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseResult
 
@@ -62,36 +62,24 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     from runtime.data.cache import TokenCache
     from runtime.evaluation.bits_per_byte import BitsPerByte, bits_per_byte, held_out_windows, macro_average
     from runtime.evaluation.trained_model import TrainedModel
-    from runtime.kernels.choice import KernelShape, default_kernels, described_blocks
+    from runtime.kernels.choice import default_kernels, described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
-    from runtime.parallel.hosts import join_hosts
-    from runtime.parallel.mesh import num_batch_parts, platform, whole_mesh
+    from runtime.parallel.mesh import num_batch_parts, platform
     from runtime.training.eval_step import build_eval_step
 
-    host = context.host
-    join_hosts(
-        coordinator=host.coordinator,
-        num_hosts=host.num_hosts,
-        index=host.index,
-        num_slices=host.num_slices,
-        slice_index=host.slice_index,
-    )
-    mesh = whole_mesh(num_slices=context.resources.num_slices if isinstance(context.resources, Tpu) else 1)
+    mesh = joined_mesh(context)
     windows_per_batch = window_batch(config.windows_per_batch, num_batch_parts(mesh))
-    rows = None if host.num_hosts == 1 else host_rows(mesh, windows_per_batch)
+    rows = None if context.host.num_hosts == 1 else host_rows(mesh, windows_per_batch)
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     sequence_length = model.description.sequence_length
     kernels = default_kernels(platform(mesh), sequence_length=sequence_length)
-    shape = KernelShape(
-        device_kind=str(mesh.devices.flat[0].device_kind),
-        head_dim=model.description.config.head_dim,
-        stretch=sequence_length,
-        first_row=0,
-        hidden_size=model.description.config.hidden_size,
-        vocab_size=model.description.config.vocab_size,
-        num_tokens=windows_per_batch * sequence_length // mesh.size,
-        item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
+    shape = kernel_shape(
+        mesh,
+        model.description.config,
+        num_rows=windows_per_batch,
+        sequence_length=sequence_length,
+        compute_dtype=config.compute_dtype,
     )
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     context.log.info(

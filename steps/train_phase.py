@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
-from marin_dag.resources import Cpu, Tpu
+from marin_dag.resources import Cpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
@@ -20,6 +20,7 @@ from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
 from runtime.optim.skip_rule import SkipRule
+from steps.joined_mesh import joined_mesh
 from steps.phase_checks import check_config, check_resources, chosen_kernels
 from steps.tokenize import TokenizeResult
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from jax.sharding import Mesh
 
-    from runtime.kernels.choice import KernelShape
     from runtime.tracking.events import EventLog
     from runtime.training.run_state import RunState
     from runtime.training.temporary import TemporaryCheckpoints
@@ -187,10 +187,10 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
 
-    from runtime.kernels.choice import described_blocks
+    from runtime.kernels.choice import described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
-    from runtime.parallel.hosts import agree, join_hosts
-    from runtime.parallel.mesh import platform, whole_mesh
+    from runtime.parallel.hosts import agree
+    from runtime.parallel.mesh import platform
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
@@ -205,20 +205,17 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     if config.until_step in published:
         return published[config.until_step].result
     host = context.host
-    join_hosts(
-        coordinator=host.coordinator,
-        num_hosts=host.num_hosts,
-        index=host.index,
-        num_slices=host.num_slices,
-        slice_index=host.slice_index,
-    )
-    mesh = whole_mesh(
-        num_slices=context.resources.num_slices if isinstance(context.resources, Tpu) else 1,
-        model=config.model_parallel,
-        context=config.context_parallel,
-    )
+    mesh = joined_mesh(context, model_parallel=config.model_parallel, context_parallel=config.context_parallel)
     kernels = chosen_kernels(config, platform(mesh))
-    blocks = described_blocks(kernels.attention, kernels.loss, _kernel_shape(config, mesh))
+    shape = kernel_shape(
+        mesh,
+        config.model,
+        num_rows=config.global_batch_size,
+        sequence_length=config.sequence_length,
+        compute_dtype=config.compute_dtype,
+        num_microbatches=config.num_microbatches,
+    )
+    blocks = described_blocks(kernels.attention, kernels.loss, shape)
     train_step = build_train_step(
         config.model,
         config.rope,
@@ -309,22 +306,6 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
             )
     return _result(config, run)
-
-
-def _kernel_shape(config: TrainPhaseConfig, mesh: "Mesh") -> "KernelShape":
-    from runtime.kernels.choice import KernelShape
-
-    stretch = config.sequence_length // config.context_parallel
-    return KernelShape(
-        device_kind=str(mesh.devices.flat[0].device_kind),
-        head_dim=config.model.head_dim,
-        stretch=stretch,
-        first_row=config.sequence_length - stretch,
-        hidden_size=config.model.hidden_size,
-        vocab_size=config.model.vocab_size,
-        num_tokens=config.global_batch_size * config.sequence_length // mesh.size // config.num_microbatches,
-        item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
-    )
 
 
 def _result(config: TrainPhaseConfig, run: "RunState") -> TrainPhaseResult:

@@ -1,9 +1,14 @@
 """Which kernels a platform runs by default and why; and why a named one cannot run there."""
 
 import logging
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runtime.kernels import attention, block_sizes, cross_entropy, cross_entropy_chunked
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from runtime.model.config import LlamaConfig
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +48,29 @@ class KernelShape(NamedTuple):
     """Of a micro-batch, whose losses a device computes."""
     item_bytes: int
     """Of a number that is computed with."""
+
+
+def kernel_shape(
+    mesh: "Mesh",
+    model: "LlamaConfig",
+    *,
+    num_rows: int,
+    sequence_length: int,
+    compute_dtype: str,
+    num_microbatches: int = 1,
+) -> KernelShape:
+    """Of a step over `num_rows` sequences on all devices of `mesh` together, computed in "bfloat16" or "float32"."""
+    stretch = sequence_length // mesh.shape["context"]
+    return KernelShape(
+        device_kind=str(mesh.devices.flat[0].device_kind),
+        head_dim=model.head_dim,
+        stretch=stretch,
+        first_row=sequence_length - stretch,
+        hidden_size=model.hidden_size,
+        vocab_size=model.vocab_size,
+        num_tokens=num_rows * sequence_length // mesh.size // num_microbatches,
+        item_bytes=2 if compute_dtype == "bfloat16" else 4,
+    )
 
 
 def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:

@@ -21,12 +21,11 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
-from runtime.parallel.mesh import whole_mesh
 from runtime.training import checkpoint, saving
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS
 from steps.tokenize import TokenizeResult
-from steps.train_phase import EXECUTION_FIELDS, TrainPhaseConfig, _kernel_shape, train_phase
+from steps.train_phase import EXECUTION_FIELDS, TrainPhaseConfig, train_phase
 from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")
@@ -224,12 +223,6 @@ def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(
     assert (begin["kernels"]["attention"], begin["kernels"]["loss"]) == ("chunked", "reference")
     assert begin["kernels"]["reason"].startswith("attention_kernel and loss_kernel as asked for")
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
-
-
-def test_block_sizes_are_told_for_a_micro_batch(phase):
-    mesh = whole_mesh()
-    assert _kernel_shape(phase, mesh).num_tokens == 4 * SEQUENCE_LENGTH
-    assert _kernel_shape(phase.model_copy(update={"num_microbatches": 4}), mesh).num_tokens == SEQUENCE_LENGTH
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,13 @@
 """No silent fallback: what runs is what was asked for, and the reason is there to print."""
 
+import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
-from runtime.kernels.choice import KernelShape, check_kernels, default_kernels, described_blocks
+from runtime.kernels.choice import KernelShape, check_kernels, default_kernels, described_blocks, kernel_shape
+from runtime.parallel.mesh import MeshShape, make_mesh
+from tests.runtime.interop.small_llama import CONFIG
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
@@ -59,6 +64,17 @@ def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason() -> None:
     reason = default_kernels("gpu", sequence_length=4096).reason
     assert "pallas_gpu keeps documents apart by segment ids and cudnn by a mask of tokens x tokens" in reason
     assert "neither was ever run on a GPU" in reason
+
+
+def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])
+    whole = kernel_shape(mesh, CONFIG, num_rows=4, sequence_length=64, compute_dtype="float32")
+    assert (whole.num_tokens, whole.item_bytes, whole.stretch, whole.first_row) == (256, 4, 64, 0)
+    part = kernel_shape(mesh, CONFIG, num_rows=4, sequence_length=64, compute_dtype="bfloat16", num_microbatches=4)
+    assert (part.num_tokens, part.item_bytes) == (64, 2)
+    shared = Mesh(np.array(jax.devices()[:1] * 8).reshape(2, 4), ("data_x", "context"))  # eight in name
+    last = kernel_shape(shared, CONFIG, num_rows=4, sequence_length=64, compute_dtype="bfloat16")
+    assert (last.num_tokens, last.stretch, last.first_row) == (32, 16, 48)
 
 
 SHAPE = KernelShape("TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, 2)

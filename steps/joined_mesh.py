@@ -1,0 +1,32 @@
+"""Joined mesh: the devices of all hosts of a step as one mesh, for the steps that compute on accelerators."""
+
+from typing import TYPE_CHECKING
+
+from marin_dag.resources import Tpu
+from marin_dag.step import StepContext
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+
+def joined_mesh(context: StepContext, *, model_parallel: int = 1, context_parallel: int = 1) -> "Mesh":
+    """Waits for the other hosts of this step; a replica a slice, and to data what the other two axes leave.
+
+    Before anything else of JAX: a process that has seen its own devices cannot join others any more.
+
+    Raises:
+        ValueError: the devices of a slice cannot be shared as asked for.
+    """
+    from runtime.parallel.hosts import join_hosts
+    from runtime.parallel.mesh import whole_mesh
+
+    host = context.host
+    join_hosts(
+        coordinator=host.coordinator,
+        num_hosts=host.num_hosts,
+        index=host.index,
+        num_slices=host.num_slices,
+        slice_index=host.slice_index,
+    )
+    num_slices = context.resources.num_slices if isinstance(context.resources, Tpu) else 1
+    return whole_mesh(num_slices=num_slices, model=model_parallel, context=context_parallel)
