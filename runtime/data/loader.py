@@ -17,7 +17,7 @@ from jaxtyping import Int32, Int64
 from runtime.data.activity import Activity
 from runtime.data.allocation import Allocation, allocate, allocate_within, drawn, integer_weights, shuffled_slots
 from runtime.data.batch import Batch, BatchPlan, DataPosition, Rows
-from runtime.data.mixing.feedback import BySource, Feedback
+from runtime.data.mixing.feedback import BySource, Feedback, noted
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.mixer import next_shares
 from runtime.data.mixing.policy import Policy, Sources
@@ -258,7 +258,7 @@ class Loader:
                 position.mixer,
                 step=step,
                 sources=sources,
-                feedback=_noted(feedback or _no_feedback, activity),
+                feedback=noted(feedback or _no_feedback, activity),
             )
             counts, carry = self._allotted(shares, position, step, global_batch_size, sources)
         else:
@@ -387,14 +387,6 @@ class _NumSequences(Mapping[str, int]):
 
     def __len__(self) -> int:
         return len(self._index_of)
-
-
-def _noted(feedback: Callable[[int], BySource], activity: Activity) -> Callable[[int], BySource]:
-    def asked(step: int) -> BySource:
-        with activity.during("losses of earlier updates"):
-            return feedback(step)
-
-    return asked
 
 
 def _no_feedback(step: int) -> BySource:

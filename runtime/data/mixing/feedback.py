@@ -1,8 +1,9 @@
 """Feedback: what finished updates showed of each source, handed from the loop to the thread that reads ahead."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from runtime.data.activity import Activity
 from runtime.data.mixing.policy import Seen
 
 BySource = Mapping[str, Seen]
@@ -44,3 +45,13 @@ class Feedback:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
+
+
+def noted(feedback: Callable[[int], BySource], activity: Activity) -> Callable[[int], BySource]:
+    """`feedback`, of which `activity` is told while it is waited for."""
+
+    def asked(step: int) -> BySource:
+        with activity.during("losses of earlier updates"):
+            return feedback(step)
+
+    return asked
