@@ -3,10 +3,13 @@
 One of its own is for this run alone: it listens on this machine only, asks for a token, and ends with the driver.
 """
 
+import contextlib
 import os
 import secrets
 import socket
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,22 +64,43 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
         os.environ.setdefault(name, value)
     os.environ["PYTHONPATH"] = python_path()
     try:
-        context = ray.init(
-            "local",  # a cluster of one's own, whatever else runs on this machine
-            # A laptop runs a step that asks for more cores than it has; slower, but it runs.
-            num_cpus=max(os.cpu_count() or 1, largest_num_cpus, NUM_CPUS_LEAST),
-            include_dashboard=True,
-            dashboard_host="127.0.0.1",
-            object_store_memory=OBJECT_STORE_IN_BYTES,
-            job_config=_named(job_name),
-            **OPTIONS,
-        )
+        with _in_groups_of_their_own():
+            context = ray.init(
+                "local",  # a cluster of one's own, whatever else runs on this machine
+                # A laptop runs a step that asks for more cores than it has; slower, but it runs.
+                num_cpus=max(os.cpu_count() or 1, largest_num_cpus, NUM_CPUS_LEAST),
+                include_dashboard=True,
+                dashboard_host="127.0.0.1",
+                object_store_memory=OBJECT_STORE_IN_BYTES,
+                job_config=_named(job_name),
+                **OPTIONS,
+            )
     except Exception as error:  # Ray has no class of its own for a start that fails
         raise UserError(
             f"Ray did not start on this machine: {first_line(error)}. Where other programs keep it busy, wait for "
             "them; then run the same command again."
         ) from error
     return dashboard_line(context.dashboard_url)
+
+
+@contextlib.contextmanager
+def _in_groups_of_their_own() -> Iterator[None]:
+    """Processes that are started meanwhile get no signal that is sent to this one's group.
+
+    `timeout`, SLURM and others send SIGTERM to the whole group. Ray blocks SIGINT for its servers and has no option for
+    SIGTERM: they would end, and the steps with them, while the driver asks these to save their work. They still end
+    with the driver, whichever way that ends.
+    """
+    begin = subprocess.Popen.__init__
+
+    def begin_in_a_group(self: subprocess.Popen[Any], *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **{"process_group": 0, **options})
+
+    setattr(subprocess.Popen, "__init__", begin_in_a_group)  # noqa: B010 -- a type checker refuses the assignment
+    try:
+        yield
+    finally:
+        setattr(subprocess.Popen, "__init__", begin)  # noqa: B010
 
 
 def _named(job_name: str) -> Any:

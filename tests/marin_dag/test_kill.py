@@ -162,6 +162,9 @@ def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_
 ):
     process = driver(tmp_path, "ray", 0.3)
     wait_for_executions(tmp_path, 6, process)
+    servers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert servers, "Ray runs elsewhere than below the driver"
+    assert process.pid not in map(os.getpgid, servers)  # or the signal would end them before the steps have saved
     os.killpg(process.pid, number)
     code, output = finish(process)
     assert code == 1, output
@@ -169,6 +172,7 @@ def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_
     assert "(it asks for a token; the one in RAY_AUTH_TOKEN)" in output
     assert "main  stopped:  its work so far is kept" in output
     assert "0123456789abcdef" not in output
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers))  # and yet they end with the driver
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
 
