@@ -15,7 +15,8 @@ from runtime.training.train_step import Hyperparameters
 from tests.runtime.interop.small_llama import CONFIG
 from tests.runtime.training.plain_step import plain_step
 
-TOLD = Hyperparameters(learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=0.5, z_loss=1e-2)
+# eps is large: with 1e-8 an entry whose gradient is all rounding gets an update of any size, another on each machine.
+TOLD = Hyperparameters(learning_rate=1e-2, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-5, max_norm=0.5, z_loss=1e-2)
 LENGTH, NUM_UPDATES = 24, 2
 
 
@@ -43,7 +44,7 @@ def test_two_updates_of_a_packed_batch_are_those_of_transformers_and_torch(tmp_p
         assert grad_norm > TOLD.max_norm  # or clipping would not be compared
     theirs = model.state_dict()
     for name, ours in state_dict(state.params):
-        np.testing.assert_allclose(ours, theirs[name].numpy(), atol=2e-5, err_msg=name)
+        np.testing.assert_allclose(ours, theirs[name].numpy(), atol=1e-5, err_msg=name)
 
 
 def torch_adamw(model: transformers.LlamaForCausalLM) -> torch.optim.AdamW:
