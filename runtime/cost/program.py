@@ -1,8 +1,9 @@
 """The collectives of a compiled TPU program, read off its scheduled text: bytes, axis, and whether work hides them.
 
 A collective is hidden where the schedule has work between its start and its end: the compiler's fusions that carry one
-along with a product (v5e), and pairs of `-start` and `-done` with a product or a kernel between them. All others
-hold the chip up. Loop bodies are counted as often as they run.
+along with a product (v5e), pairs of `-start` and `-done` with a product or a kernel between them (v4), and chains of
+`async-start`, `async-update` and `async-done` that hand one to the chip's sparse cores (v5p, v6e). All others hold the
+chip up. Loop bodies are counted as often as they run.
 """
 
 import dataclasses
@@ -97,6 +98,10 @@ class _Program:
                         raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
                 case "fusion":
                     yield from self._in_fusion(instruction, instructions[index + 1 :], times)
+                case "async-start":
+                    if (handed := self._handed_to_a_sparse_core(instruction)) is not None:
+                        is_hidden = self._has_work_until_done(instruction, instructions[index + 1 :])
+                        yield self._collective(handed, times, is_hidden=is_hidden)
                 case operation if operation in KINDS or operation in BETWEEN_SLICES:
                     yield self._collective(instruction, times, is_hidden=False)
                 case operation if operation.removesuffix("-start") in KINDS:
@@ -127,9 +132,33 @@ class _Program:
                 return self._is_work(fusion)
         return False
 
+    def _handed_to_a_sparse_core(self, start: _Instruction) -> _Instruction | None:
+        """The collective that runs there; None where it is something else, such as looking up rows of a table."""
+        names = [self._named(start, "calls")]
+        while names:
+            for item in self._computations[names.pop()]:
+                if item.operation in KINDS:
+                    return item
+                called = re.search(r"called_computations=\{%([\w.\-]+)\}", item.rest)
+                names += [] if called is None else [called[1]]
+        return None
+
+    def _has_work_until_done(self, start: _Instruction, following: Sequence[_Instruction]) -> bool:
+        """A start without its operand only loads the program; the update that brings the operand lets it run."""
+        runs = start
+        found = False
+        for instruction in following:
+            if not _takes(instruction, runs):
+                found = found or self._is_work(instruction)
+            elif instruction.operation == "async-done":
+                return found
+            elif instruction.operation == "async-update":
+                runs, found = instruction, False
+        raise ValueError(f"{start.name}: no async-done in its computation; whether work hides it cannot be told.")
+
     def _has_work_before_the_end(self, start: _Instruction, following: Sequence[_Instruction]) -> bool:
         for instruction in following:
-            if instruction.operation.endswith("-done") and f"%{start.name})" in instruction.rest.replace(",", ")"):
+            if instruction.operation.endswith("-done") and _takes(instruction, start):
                 return False
             if self._is_work(instruction):
                 return True
@@ -199,6 +228,11 @@ class _Program:
     def _axes(self, members: list[int]) -> tuple[str, ...]:
         places = [_unravel(member, list(self._axis_sizes.values())) for member in members]
         return tuple(axis for index, axis in enumerate(self._axis_sizes) if len({place[index] for place in places}) > 1)
+
+
+def _takes(instruction: _Instruction, other: _Instruction) -> bool:
+    """Whether `other` is one of its operands."""
+    return f"%{other.name})" in instruction.rest.replace(",", ")")
 
 
 def _channel(instruction: _Instruction) -> str | None:

@@ -91,6 +91,47 @@ def test_branches_that_hold_a_kernel_each_are_work_and_a_collective_in_one_is_re
         found("all-reduce(%p), channel_id=2, replica_groups={{{{0,1}}}}, to_apply=%add")
 
 
+ON_A_SPARSE_CORE = """
+%called (p: bf16[2,8]) -> bf16[8,8] {{
+  ROOT %gather.1 = bf16[8,8]{{1,0}} all-gather(%p), channel_id=1, replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}
+}}, execution_thread="sparsecore"
+
+%async (p: bf16[2,8]) -> bf16[8,8] {{
+  ROOT %call.1 = bf16[8,8]{{1,0}} custom-call(%p), custom_call_target="later", called_computations={{%called}}
+}}, execution_thread="sparsecore"
+
+%lookup (p: f32[8]) -> f32[8] {{
+  ROOT %call.2 = f32[8]{{0}} custom-call(%p), custom_call_target="gather_rows"
+}}, execution_thread="sparsecore"
+
+ENTRY %main (p: bf16[2,8]) -> bf16[8,8] {{
+  %rows = ((f32[8]), f32[8]) async-start(%p), calls=%lookup
+  %start = ((), (), (s32[43]{{0}})) async-start(%table), calls=%async
+  {before}
+  %update = ((bf16[2,8]), bf16[8,8]) async-update(%start, %p)
+  {between}
+  ROOT %done = bf16[8,8]{{1,0}} async-done(%{ended})
+}}
+"""
+PRODUCT = "%product = f32[8,8]{1,0} dot(%p, %p), lhs_contracting_dims={1}"
+
+
+@pytest.mark.parametrize(
+    ("before", "between", "is_hidden"),
+    [("", PRODUCT, True), (PRODUCT, "%sum = f32[8]{0} add(%p, %p)", False), ("", "", False)],
+)
+def test_what_a_sparse_core_gathers_is_hidden_by_work_after_it_has_its_operand(before, between, is_hidden):
+    text = ON_A_SPARSE_CORE.format(before=before, between=between, ended="update")
+    (gather,) = collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
+    assert gather == Collective("all-gather", "bf16", (8, 8), 128, ("data_x",), 4, 1, is_hidden)
+
+
+def test_what_is_handed_to_a_sparse_core_and_never_taken_back_cannot_be_told():
+    text = ON_A_SPARSE_CORE.format(before="", between="", ended="other")
+    with pytest.raises(ValueError, match="start: no async-done in its computation"):
+        collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
+
+
 MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
 REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")
 GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
