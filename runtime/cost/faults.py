@@ -12,6 +12,8 @@ from runtime.parallel.tiles import padded_to_tiles
 
 SMALL = 2**20
 """Elements; norms and scalars may be reduced as they like."""
+SUMS = ("reduce-scatter", "all-reduce", "collective-permute")
+"""What sums gradients; permutes do where a reduce-scatter has become a ring of parts of the product before it."""
 HLO_NAMES = {"bfloat16": "bf16", "float32": "f32"}
 
 
@@ -34,7 +36,7 @@ def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
         if item.kind == "all-gather" and item.dtype == "f32" and request.compute_dtype == "bfloat16":
             found.append(f"a parameter gathered before it is cast, {where}: bfloat16 would send half as much")
         # Partial sums of activations go over the model axis, in the compute dtype.
-        is_of_gradients = item.kind in ("reduce-scatter", "all-reduce") and not {"model", "replica"} & set(item.axes)
+        is_of_gradients = item.kind in SUMS and not {"model", "replica"} & set(item.axes)
         if request.step == "train" and is_of_gradients and item.dtype != wanted:
             found.append(f"a gradient summed in another dtype than reduce_dtype={request.reduce_dtype!r}, {where}")
     return sorted(set(found))

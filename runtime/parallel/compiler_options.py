@@ -2,11 +2,14 @@
 
 from jax.sharding import Mesh
 
-_ASYNC_GATHERS = {
+_BESIDE_PRODUCTS = {
     # Without it every gather of a layer holds the chip up. v5e carries gathers inside its products by itself; for every
     # other generation the compiler refuses to ("not supported/recommended on platforms other than TPU v5e ... incorrect
     # results, hang").
     "xla_enable_async_all_gather": "true",
+    # Of most gradients that are summed in bfloat16, the product is cut into parts, which go round the ring while the
+    # next is computed. On v5e the same holds the chip up longer: its permutes are not asynchronous.
+    "xla_tpu_reduce_scatter_collective_matmul_mode": "POST_SPMD",
 }
 _ON_SPARSE_CORES = {
     # Without them every collective holds the chip up. Sparse cores, which a dense model leaves idle, run them beside
@@ -16,7 +19,7 @@ _ON_SPARSE_CORES = {
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": "true",
 }
 _BY_DEVICE_KIND = {
-    "TPU v4": _ASYNC_GATHERS,
+    "TPU v4": _BESIDE_PRODUCTS,
     "TPU v5": _ON_SPARSE_CORES,
     "TPU v5p": _ON_SPARSE_CORES,
     "TPU v6 lite": _ON_SPARSE_CORES,

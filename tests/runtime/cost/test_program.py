@@ -151,10 +151,11 @@ def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
     assert "an all-reduce of a whole gradient, f32 [4096x7168]" in fault
 
 
+@pytest.mark.parametrize("kind", ["reduce-scatter", "collective-permute"])
 @pytest.mark.parametrize(("asked", "got"), [("float32", "bf16"), ("bfloat16", "f32")])
-def test_a_gradient_summed_in_another_dtype_than_was_asked_for_is_a_fault(asked, got):
+def test_a_gradient_summed_in_another_dtype_than_was_asked_for_is_a_fault(asked, got, kind):
     request = dataclasses.replace(REQUEST, reduce_dtype=asked)
-    scatter = dataclasses.replace(GRADIENT, kind="reduce-scatter", dtype=got)
+    scatter = dataclasses.replace(GRADIENT, kind=kind, dtype=got)
     (fault,) = faults(request, (scatter,))
     assert fault == (f"a gradient summed in another dtype than reduce_dtype='{asked}', {got} [4096x129024] over data_x")
     right = dataclasses.replace(scatter, dtype={"bf16": "f32", "f32": "bf16"}[got])
