@@ -1,8 +1,10 @@
-"""Options of the TPU compiler, by generation: each is here because the scheduled program showed its effect."""
+"""Options of the compiler, by device: of TPUs each is here because the scheduled program showed its effect."""
 
 from jax.sharding import Mesh
 
-_BESIDE_PRODUCTS = {
+from runtime.parallel.mesh import platform
+
+_BESIDE_PRODUCTS: dict[str, str | bool] = {
     # Without it every gather of a layer holds the chip up. v5e carries gathers inside its products by itself; for every
     # other generation the compiler refuses to ("not supported/recommended on platforms other than TPU v5e ... incorrect
     # results, hang").
@@ -11,22 +13,29 @@ _BESIDE_PRODUCTS = {
     # next is computed. On v5e the same holds the chip up longer: its permutes are not asynchronous.
     "xla_tpu_reduce_scatter_collective_matmul_mode": "POST_SPMD",
 }
-_ON_SPARSE_CORES = {
+_ON_SPARSE_CORES: dict[str, str | bool] = {
     # Without them every collective holds the chip up. Sparse cores, which a dense model leaves idle, run them beside
     # the products: more than half of the wires' time is hidden then, scatters included (docs/tpu.md). On v4 they take
     # the asynchronous gathers away and hide nothing.
     "xla_tpu_enable_sparse_core_collective_offload_all_gather": "true",
     "xla_tpu_enable_sparse_core_collective_offload_reduce_scatter": "true",
 }
-_BY_DEVICE_KIND = {
+_BY_TPU = {
     "TPU v4": _BESIDE_PRODUCTS,
     "TPU v5": _ON_SPARSE_CORES,
     "TPU v5p": _ON_SPARSE_CORES,
     "TPU v6 lite": _ON_SPARSE_CORES,
     "TPU v6e": _ON_SPARSE_CORES,
 }
+_EXACT_ON_GPU: dict[str, str | bool] = {
+    # Else the gradient of the embedding and cuDNN's attention are summed in whatever order threads arrive, and products
+    # by whichever kernel was fastest when this process tried them: a resumed run would not be the undisturbed one.
+    "xla_gpu_deterministic_ops": True,
+}
 
 
-def compiler_options(mesh: Mesh) -> dict[str, str] | None:
+def compiler_options(mesh: Mesh) -> dict[str, str | bool] | None:
     """What to compile the programs of `mesh` with, beyond the defaults."""
-    return _BY_DEVICE_KIND.get(str(mesh.devices.flat[0].device_kind))
+    if platform(mesh) == "gpu":
+        return _EXACT_ON_GPU
+    return _BY_TPU.get(str(mesh.devices.flat[0].device_kind))
