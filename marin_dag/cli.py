@@ -8,7 +8,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TextIO, cast
 
 from pydantic import ValidationError
@@ -98,6 +98,7 @@ def main(
     summary: Callable[[Finished], Iterable[str]] | None = None,
     commands: Sequence[Command] = (),
     on_dry_run: OnDryRun | None = None,
+    only_dry_run: Collection[str] = (),
     follow: Follow | None = None,
     variant: Callable[[argparse.Namespace], str] = lambda parsed: "",
     with_forks: WithForks | None = None,
@@ -115,6 +116,7 @@ def main(
         summary: the lines that a run ends with, before the results; of what its steps returned.
         commands: the pipeline's own, beside those of every pipeline.
         on_dry_run: called with each plan that --dry-run has printed, to say more about it.
+        only_dry_run: options of the pipeline's own that a run refuses; the lines that a plan ends with leave them out.
         follow: kind of step to the kinds that follow each of its forks, as they follow what it was forked from.
         variant: the name of the recipe that these arguments choose, where they choose among several ("" for the usual
             one); a fork belongs to the variant that it was made of.
@@ -148,6 +150,7 @@ def main(
             flags,
             summary,
             on_dry_run,
+            frozenset(only_dry_run),
             follow,
             takes,
             variant(parsed),

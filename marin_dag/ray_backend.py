@@ -77,6 +77,17 @@ class RayBackend:
         """See Backend."""
         import ray
 
+        try:
+            return self._wait(timeout_seconds)
+        except ray.exceptions.RayActorError as error:  # the switchboard's, which no step can be without
+            raise UserError(
+                "Ray's processes ended while steps ran: something killed them, or asked them to stop. What was "
+                "finished is kept; run the same command again."
+            ) from error
+
+    def _wait(self, timeout_seconds: float) -> list[Outcome]:
+        import ray
+
         if self._is_stop_wanted and not self._is_stop_told:
             self._tell_to_stop()
         if not self._running:

@@ -262,7 +262,8 @@ class Run:
             self._retry_or_fail(node, failure_of(outcome.task, error))
         else:
             self._frontier.move(node, "stopped")
-            self._display.event(node.step.name, "stopped", "its work so far is kept")
+            said = "its work so far is kept" if node.has_started else "before it began"
+            self._display.event(node.step.name, "stopped", said)
 
     @property
     def was_interrupted(self) -> bool:

@@ -4,6 +4,7 @@ Phases whose programs are the same (only what is an argument of the program diff
 """
 
 import argparse
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -120,9 +121,17 @@ def _with_progress(request: Request, place: str) -> Outcome:
         outcome, was_known = outcome_of(request)
     except NoCompilerError as error:
         raise UserError(str(error)) from error
+    except RuntimeError as error:
+        raise UserError(f"compiling the {what} failed: {_what_was_raised(str(error))}") from error
     took = "does not fit" if isinstance(outcome, DoesNotFit) else f"{outcome.compile_seconds:.0f} s"
     print(f"[{place}] {'known already' if was_known else took}", file=sys.stderr, flush=True)
     return outcome
+
+
+def _what_was_raised(text: str) -> str:
+    """The last error that a traceback names, without the lines around it that say where JAX has left out some."""
+    raised = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception): .*$", text, flags=re.MULTILINE)
+    return raised[-1] if raised else text
 
 
 def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[str]:
@@ -226,7 +235,7 @@ def _phases(
         f"{'phase':<16} {'chips':>6} {'tokens':>9} {'memory':>10} {'s/step':>7} {'tokens/s':>12} {'exposed':>8} "
         f"{'days':>7} {'chip-hours':>12}"
     )
-    total_days, total_hours = 0.0, 0.0
+    total_days, total_hours, whose = 0.0, 0.0, "all"
     for name, leg in legs.items():
         request = requests[name][0]
         outcome = outcomes[request]
@@ -234,6 +243,7 @@ def _phases(
         tokens = leg.end_tokens - leg.begin_tokens
         if isinstance(outcome, DoesNotFit):
             yield f"{name:<16} {chips:>6,} {in_short(tokens):>9} {'too large':>10}"
+            whose = "all that fit"
             continue
         roofline = roofline_of(request, outcome)
         seconds = leg.steps * roofline.step_seconds / REACHED_SHARE
@@ -244,7 +254,7 @@ def _phases(
             f"{roofline.step_seconds:>7.3f} {roofline.tokens_per_second:>12,.0f} {roofline.exposed_share:>8.1%} "
             f"{days:>7.1f} {hours:>12,.0f}"
         )
-    yield f"{'all':<16} {'':>6} {'':>9} {'':>10} {'':>7} {'':>12} {'':>8} {total_days:>7.1f} {total_hours:>12,.0f}"
+    yield f"{whose:<16} {'':>6} {'':>9} {'':>10} {'':>7} {'':>12} {'':>8} {total_days:>7.1f} {total_hours:>12,.0f}"
 
 
 def _slices(request: Request) -> str:

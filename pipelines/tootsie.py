@@ -50,6 +50,8 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """The whole graph of one scale; its targets are the report and everything that nothing else needs."""
     if arguments.compile and not arguments.dry_run:
         raise UserError("--compile belongs to --dry-run: it starts and writes nothing of the run.")
+    if arguments.compile and arguments.json:
+        raise UserError("--json says what the plan is, and --compile writes a page for people; leave one of them out.")
     scale = SCALES[arguments.scale]
     if arguments.corpus is not None:
         corpus = corpus_of(arguments.corpus, scale)
@@ -247,6 +249,7 @@ if __name__ == "__main__":
             summary=headline,
             commands=OWN_COMMANDS,
             on_dry_run=compile_report.report,
+            only_dry_run=("--compile",),
             follow=FOLLOW,
             variant=variant,
             with_forks=fork_report,

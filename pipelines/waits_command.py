@@ -22,7 +22,7 @@ def _waits(session: Session) -> int:
         raise UserError(f"waits: the pipeline {session.pipeline!r} trains nothing.")
     found = [waits for digest, names in phases.items() if (waits := read_waits(session.store, digest, names[0]))]
     if not found:
-        print("no phase has trained yet under this prefix, so none has waited")
+        print("no phase has trained under this prefix as the recipe stands now, so there are no waits to show")
         return NOTHING_WOULD_RUN
     shown = {waits.phase for waits in found}
     notes = [shared(names) for names in phases.values() if len(names) > 1 and names[0] in shown]

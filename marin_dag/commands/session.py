@@ -62,6 +62,7 @@ class Session:
         flags: frozenset[str],
         summary: Callable[[Finished], Iterable[str]] | None = None,
         on_dry_run: OnDryRun | None = None,
+        only_dry_run: frozenset[str] = frozenset(),
         follow: Follow | None = None,
         takes: Mapping[str, frozenset[str]] | None = None,
         variant: str = "",
@@ -81,6 +82,7 @@ class Session:
         """What the pipeline has to write about a run that has ended, in no output; its lines are printed."""
         self._build = build
         self._flags = flags
+        self._only_dry_run = only_dry_run
         self._takes = takes or {}
         self.summary = summary
         """Lines to end a run with."""
@@ -124,7 +126,7 @@ class Session:
     def line(self, *words: str, without: Sequence[str] = ()) -> str:
         """A line to paste: the pipeline, then `words`, then the options of this call that the line's command takes, but
         for those named."""
-        dropped = {"--dry-run", "--json", *without}
+        dropped = {"--dry-run", "--json", *self._only_dry_run, *without}
         command = next((word for word in words if word in self._takes), "")
         takes = self._takes.get(command)
         kept = []

@@ -1,5 +1,6 @@
 """A real driver, really killed: the next run completes with the same bytes, and a person deletes nothing."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -175,6 +176,31 @@ def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in servers))  # and yet they end with the driver
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
+
+
+def test_when_ray_ends_under_a_run_it_says_so_in_one_message_and_the_next_one_goes_on(
+    tmp_path: Path, expected: dict[str, object]
+):
+    process = driver(tmp_path, "ray", 0.5)
+    wait_for_executions(tmp_path, 5, process)
+    (switchboard,) = [pid for pid, command in descendants(process.pid).items() if "Switchboard" in command]
+    os.kill(switchboard, signal.SIGKILL)
+    code, output = finish(process)
+    assert code == 1
+    assert "Ray's processes ended while steps ran: something killed them, or asked them to stop." in output
+    assert "Traceback" not in output
+    assert finish(driver(tmp_path, "local", 0))[0] == 0
+    assert committed_bytes(tmp_path / "runs") == expected
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Command lines of the processes below one."""
+    found = {}
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):  # it may end meanwhile
+            found[int(child)] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+            found |= descendants(int(child))
+    return found
 
 
 # The kernel's own limit on the size of a file stands for the disk's.

@@ -99,6 +99,7 @@ def dry_run(capsys, tmp_path, *arguments):
         name="tootsie",
         argv=["--scale", "8b", "--dry-run", "--prefix", str(tmp_path), *arguments],
         on_dry_run=compile_report.report,
+        only_dry_run=("--compile",),
     )
     said = capsys.readouterr()
     assert code == 2, said.err
@@ -116,6 +117,30 @@ def test_the_command_line_compiles_each_program_of_the_main_line_once(tmp_path, 
     assert said.out.count("s a step: products") == 5
     assert not list(tmp_path.iterdir())
     assert "Compiled" not in dry_run(capsys, tmp_path).out
+    (to_run,) = (line for line in said.out.splitlines() if line.startswith("run it "))
+    assert "--scale 8b" in to_run and "--compile" not in to_run  # which a run refuses
+
+
+def test_what_a_compile_fails_with_is_one_message_without_the_traceback(tmp_path, capsys, monkeypatch):
+    def outcome_of(asked):
+        raise RuntimeError(
+            "compiling the train step for 1 x v4-2048 failed:\nTraceback (most recent call last):\n  File ...\n"
+            "ValueError: attention kernel 'splash': 100 tokens of a row are not a whole number of blocks of 128.\n"
+            "--------------------\nFor simplicity, JAX has removed its internal frames."
+        )
+
+    monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
+    argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path)]
+    assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv, on_dry_run=compile_report.report) == 1
+    error = capsys.readouterr().err
+    assert "(v5e:16x16) failed: ValueError: attention kernel 'splash': 100 tokens of a row are not a whole" in error
+    assert "Traceback" not in error and "simplicity" not in error
+
+
+def test_a_compile_is_for_people_and_json_for_programs(tmp_path, capsys):
+    argv = ["--scale", "8b", "--dry-run", "--compile", "--json", "--prefix", str(tmp_path)]
+    assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv) == 1
+    assert "--json says what the plan is, and --compile writes a page for people" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -140,8 +165,9 @@ def test_what_makes_a_step_fit_can_be_typed_and_then_it_fits(tmp_path, capsys, m
     assert "  does not fit    CompileTimeHbmOom: 40G exceeds 30.75G" in said
     assert f"  fits with       {typed}: 8.00 GiB\n" in said
     assert "too large" in said
+    assert "\nall that fit " in said
     cured = dry_run(capsys, tmp_path, "--compile", *typed.split()).out
-    assert "does not fit" not in cured and "too large" not in cured
+    assert "does not fit" not in cured and "too large" not in cured and "\nall  " in cured
     assert "ocelot, jellyfish, phoenix" in cured and "starling, deeper_starling" in cured
 
 
