@@ -9,6 +9,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,18 @@ def _in_groups_of_their_own() -> Iterator[None]:
 
     `timeout`, SLURM and others send SIGTERM to the whole group. Ray blocks SIGINT for its servers and has no option for
     SIGTERM: they would end, and the steps with them, while the driver asks these to save their work. They still end
-    with the driver, whichever way that ends.
+    with a driver that is killed, the last within a minute: the kernel tells them, on Linux alone. Elsewhere Ray needs
+    them in the driver's group to find them.
     """
-    begin = subprocess.Popen.__init__
+    if sys.platform != "linux":
+        yield
+        return
+    begin, here = subprocess.Popen.__init__, threading.get_ident()
 
     def begin_in_a_group(self: subprocess.Popen[Any], *arguments: Any, **options: Any) -> None:
-        begin(self, *arguments, **{"process_group": 0, **options})
+        if threading.get_ident() == here and not options.get("start_new_session"):
+            options.setdefault("process_group", 0)
+        begin(self, *arguments, **options)
 
     setattr(subprocess.Popen, "__init__", begin_in_a_group)  # noqa: B010 -- a type checker refuses the assignment
     try:

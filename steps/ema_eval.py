@@ -80,6 +80,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         num_rows=windows_per_batch,
         sequence_length=sequence_length,
         compute_dtype=config.compute_dtype,
+        num_microbatches=1,
     )
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     context.log.info(

@@ -99,7 +99,7 @@ def compile_(request: Request) -> Compiled:
         program = compiled_program(request, mesh, text_folder=folder if is_written else None)
         seconds = time.monotonic() - begin
         if is_written:
-            (path,) = Path(folder).glob("*.jit_program.*.after_optimizations.txt")
+            (path,) = Path(folder).glob("*.jit_*.after_optimizations.txt")
             text = path.read_text()
         else:
             text = program.as_text()

@@ -35,8 +35,8 @@ def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
             found.append(f"an all-reduce of a whole gradient, {where}: a reduce-scatter would send half as much")
         if item.kind == "all-gather" and item.dtype == "f32" and request.compute_dtype == "bfloat16":
             found.append(f"a parameter gathered before it is cast, {where}: bfloat16 would send half as much")
-        # Partial sums of activations go over the model axis, in the compute dtype.
-        is_of_gradients = item.kind in SUMS and not {"model", "replica"} & set(item.axes)
+        # Over the model and context axes, partial sums of activations and of keys go in the compute dtype.
+        is_of_gradients = item.kind in SUMS and not {"model", "context", "replica"} & set(item.axes)
         if request.step == "train" and is_of_gradients and item.dtype != wanted:
             found.append(f"a gradient summed in another dtype than reduce_dtype={request.reduce_dtype!r}, {where}")
     return sorted(set(found))

@@ -89,7 +89,7 @@ class _Program:
             match instruction.operation:
                 case "while":
                     condition, body = (self._named(instruction, word) for word in ("condition", "body"))
-                    yield from self._walk(body, times * self._trips(condition))
+                    yield from self._walk(body, times * self._trips(condition, body))
                 case "call":
                     yield from self._walk(self._named(instruction, "to_apply"), times)
                 case "conditional":
@@ -134,14 +134,17 @@ class _Program:
 
     def _handed_to_a_sparse_core(self, start: _Instruction) -> _Instruction | None:
         """The collective that runs there; None where it is something else, such as looking up rows of a table."""
-        names = [self._named(start, "calls")]
+        names, found = [self._named(start, "calls")], []
         while names:
             for item in self._computations[names.pop()]:
-                if item.operation in KINDS:
-                    return item
-                called = re.search(r"called_computations=\{%([\w.\-]+)\}", item.rest)
-                names += [] if called is None else [called[1]]
-        return None
+                found += [item] if item.operation in KINDS else []
+                called = re.search(r"called_computations=\{([^}]*)\}", item.rest)
+                names += [] if called is None else [name.strip().removeprefix("%") for name in called[1].split(",")]
+        if len(found) > 1:
+            raise ValueError(
+                f"{start.name}: {len(found)} collectives in one call; which of them work hides is not known."
+            )
+        return found[0] if found else None
 
     def _has_work_until_done(self, start: _Instruction, following: Sequence[_Instruction]) -> bool:
         """A start without its operand only loads the program; the update that brings the operand lets it run."""
@@ -186,19 +189,26 @@ class _Program:
             raise ValueError(f"{instruction.name}: no {word}= in {instruction.rest[:200]!r}")
         return found[1]
 
-    def _trips(self, condition: str) -> int:
-        """`i < n` with i from 0: what a scan compiles to."""
-        constants = {}
-        for instruction in self._computations[condition]:
-            if instruction.operation == "constant" and instruction.rest.split(")")[0].isdigit():
-                constants[instruction.name] = int(instruction.rest.split(")")[0])
-        last = self._computations[condition][-1]
-        bound = re.search(r"%([\w.\-]+)\), direction=LT", last.rest)
-        if last.operation != "compare" or bound is None or bound[1] not in constants:
+    def _trips(self, condition: str, body: str) -> int:
+        """`i < n` with i from 0 and a constant stride: 1 in a scan; a ring that goes both ways takes two at a time."""
+        tested, last = self._by_name(condition), self._computations[condition][-1]
+        compared = re.match(r"%([\w.\-]+), %([\w.\-]+)\), direction=LT", last.rest)
+        bound = None if compared is None else _integer(tested[compared[2]])
+        counter = None if compared is None else _index(tested[compared[1]])
+        if last.operation != "compare" or bound is None or counter is None:
             raise ValueError(
                 f"{condition}: not the condition of a scan ({last.rest[:120]!r}); loops cannot be counted."
             )
-        return constants[bound[1]]
+        made, following = self._by_name(body), _operands(self._computations[body][-1])
+        added = made[following[counter]] if counter < len(following) else None
+        strides = [_integer(made[name]) for name in _operands(added)] if added and added.operation == "add" else []
+        stride = next((size for size in strides if size), None)
+        if stride is None:
+            raise ValueError(f"{body}: what its counter grows by is no constant; loops cannot be counted.")
+        return math.ceil(bound / stride)
+
+    def _by_name(self, computation: str) -> dict[str, _Instruction]:
+        return {instruction.name: instruction for instruction in self._computations[computation]}
 
     def _collective(self, instruction: _Instruction, times: int, *, is_hidden: bool) -> Collective:
         kind = instruction.operation.removesuffix("-start")
@@ -228,6 +238,22 @@ class _Program:
     def _axes(self, members: list[int]) -> tuple[str, ...]:
         places = [_unravel(member, list(self._axis_sizes.values())) for member in members]
         return tuple(axis for index, axis in enumerate(self._axis_sizes) if len({place[index] for place in places}) > 1)
+
+
+def _operands(instruction: _Instruction) -> list[str]:
+    return re.findall(r"%([\w.\-]+)", instruction.rest.partition(")")[0])
+
+
+def _integer(instruction: _Instruction) -> int | None:
+    """Its value, if it is a constant."""
+    value = instruction.rest.partition(")")[0]
+    return int(value) if instruction.operation == "constant" and value.isdigit() else None
+
+
+def _index(instruction: _Instruction) -> int | None:
+    """Which element of the loop's state it is."""
+    found = re.search(r"\bindex=(\d+)", instruction.rest)
+    return int(found[1]) if found is not None and instruction.operation == "get-tuple-element" else None
 
 
 def _takes(instruction: _Instruction, other: _Instruction) -> bool:

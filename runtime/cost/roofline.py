@@ -110,16 +110,23 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
 
 
 def seconds_of(item: Collective, request: Request) -> float:
-    """A collective alone on its wires; one over several axes is counted on the slowest of them."""
+    """A collective alone on its wires; one over several axes is counted on the slowest of them.
+
+    It uses both directions of a ring, but for a permute, which sends one way.
+    """
     one, inner = slice_of(request.slice), request.parallel
+    link = one.generation.link_bytes_per_second
+    axis_speeds = [
+        link if item.kind == "collective-permute" else one.axis_bytes_per_second(axis) for axis in range(len(one.sizes))
+    ]
     cut = max((axis for axis, size in enumerate(one.sizes) if size % inner == 0), default=0)
     speeds = [one.generation.dcn_bytes_per_second] if "replica" in item.axes else []
     for index, axis in enumerate(("data_x", "data_y", "data_z")):
         if axis in item.axes:
-            speeds.append(one.axis_bytes_per_second(index) / (inner if index == cut else 1))
+            speeds.append(axis_speeds[index] / (inner if index == cut else 1))
     if "model" in item.axes or "context" in item.axes:
         whole_axis = inner == one.sizes[cut]
-        speed = one.axis_bytes_per_second(cut) if whole_axis else one.generation.link_bytes_per_second
+        speed = axis_speeds[cut] if whole_axis else link
         speeds.append(speed / (request.context_parallel if "model" in item.axes else 1))
     return item.wire_bytes / min(speeds) if speeds else 0.0
 

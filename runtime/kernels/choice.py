@@ -57,7 +57,7 @@ def kernel_shape(
     num_rows: int,
     sequence_length: int,
     compute_dtype: str,
-    num_microbatches: int = 1,
+    num_microbatches: int,
 ) -> KernelShape:
     """Of a step over `num_rows` sequences on all devices of `mesh` together, computed in "bfloat16" or "float32"."""
     stretch = sequence_length // mesh.shape["context"]

@@ -60,6 +60,14 @@ def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():
         collectives(TEXT.replace("is_scheduled=true", "is_scheduled=false"), SIZES)
     with pytest.raises(ValueError, match="condition: not the condition of a scan"):
         collectives(TEXT.replace("direction=LT", "direction=GT"), SIZES)
+    with pytest.raises(ValueError, match="body: what its counter grows by is no constant"):
+        collectives(TEXT.replace("%next = s32[] add(%turn, %one)", "%next = s32[] multiply(%turn, %one)"), SIZES)
+
+
+@pytest.mark.parametrize(("stride", "times"), [(1, 5), (2, 3), (8, 1)])
+def test_a_loop_turns_as_often_as_its_counter_s_stride_lets_it(stride, times):
+    text = TEXT.replace("%one = s32[] constant(1)", f"%one = s32[] constant({stride})")
+    assert {item.times for item in collectives(text, SIZES) if item.shape == (1, 32, 64)} == {times}
 
 
 BRANCHES = """
@@ -124,6 +132,14 @@ def test_what_a_sparse_core_gathers_is_hidden_by_work_after_it_has_its_operand(b
     text = ON_A_SPARSE_CORE.format(before=before, between=between, ended="update")
     (gather,) = collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
     assert gather == Collective("all-gather", "bf16", (8, 8), 128, ("data_x",), 4, 1, is_hidden)
+
+
+def test_two_collectives_in_one_call_of_a_sparse_core_are_refused():
+    text = ON_A_SPARSE_CORE.format(before="", between="", ended="update")
+    twice = text.replace("called_computations={%called}", "called_computations={%called, %called}")
+    assert twice != text
+    with pytest.raises(ValueError, match="start: 2 collectives in one call"):
+        collectives("HloModule step, is_scheduled=true\n" + twice, {"data_x": 4})
 
 
 def test_what_is_handed_to_a_sparse_core_and_never_taken_back_cannot_be_told():

@@ -52,6 +52,14 @@ def test_between_slices_the_network_is_what_counts():
     assert seconds_of(item, dataclasses.replace(REQUEST, num_slices=2)) == pytest.approx(0.01)
 
 
+def test_a_permute_uses_one_direction_of_a_ring_and_a_gather_both():
+    request = dataclasses.replace(REQUEST, slice="v5litepod-256")
+    gather = Collective("all-gather", "bf16", (4, 4), 90_000_000, ("data_x",), 2, 1, False)
+    permute = Collective("collective-permute", "bf16", (4, 4), 45_000_000, ("data_x",), 2, 1, False)
+    assert gather.wire_bytes == permute.wire_bytes
+    assert seconds_of(permute, request) == pytest.approx(2 * seconds_of(gather, request)) == pytest.approx(45e6 / 45e9)
+
+
 def test_a_model_axis_halves_the_weights_of_a_chip_and_shares_the_wires_of_its_torus_axis():
     one = dataclasses.replace(REQUEST, slice="v5litepod-256")
     two = dataclasses.replace(one, model_parallel=2)

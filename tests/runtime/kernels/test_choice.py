@@ -68,12 +68,12 @@ def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason() -> None:
 
 def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    whole = kernel_shape(mesh, CONFIG, num_rows=4, sequence_length=64, compute_dtype="float32")
+    whole = kernel_shape(mesh, CONFIG, num_rows=4, sequence_length=64, compute_dtype="float32", num_microbatches=1)
     assert (whole.num_tokens, whole.item_bytes, whole.stretch, whole.first_row) == (256, 4, 64, 0)
     part = kernel_shape(mesh, CONFIG, num_rows=4, sequence_length=64, compute_dtype="bfloat16", num_microbatches=4)
     assert (part.num_tokens, part.item_bytes) == (64, 2)
     shared = Mesh(np.array(jax.devices()[:1] * 8).reshape(2, 4), ("data_x", "context"))  # eight in name
-    last = kernel_shape(shared, CONFIG, num_rows=4, sequence_length=64, compute_dtype="bfloat16")
+    last = kernel_shape(shared, CONFIG, num_rows=4, sequence_length=64, compute_dtype="bfloat16", num_microbatches=1)
     assert (last.num_tokens, last.stretch, last.first_row) == (32, 16, 48)
 
 
