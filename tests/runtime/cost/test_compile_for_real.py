@@ -24,6 +24,13 @@ MODEL = LlamaConfig(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def libtpu_and_no_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(sys, "path", [*sys.path, str(BESIDE)])  # where the version of libtpu is read
+
+
 @pytest.mark.parametrize(
     ("slice_name", "reduce_dtype", "model_parallel", "context_parallel", "axes", "hidden"),
     [
@@ -34,11 +41,8 @@ MODEL = LlamaConfig(
     ],
 )
 def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
-    slice_name, reduce_dtype, model_parallel, context_parallel, axes, hidden, tmp_path, monkeypatch
+    slice_name, reduce_dtype, model_parallel, context_parallel, axes, hidden
 ):
-    monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(BESIDE)])  # where the version of libtpu is read
     request = Request(
         "train", slice_name, 1, MODEL, 1024, 8, 0, "bfloat16", "splash", "chunked_wide",
         reduce_dtype=reduce_dtype, model_parallel=model_parallel, context_parallel=context_parallel,
@@ -56,3 +60,10 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     assert {item.kind for item in large} == hidden | {"all-gather", "reduce-scatter"}
     assert {item.kind for item in large if item.is_hidden} == hidden
     assert 0 < roofline_of(request, compiled).exposed_share < 1
+
+
+def test_an_evaluation_compiles_where_the_compiler_writes_down_its_program():
+    request = Request("eval", "v5p-8", 1, MODEL, 1024, 16, 0, "bfloat16", "splash", "chunked_wide")
+    compiled, _ = outcome_of(request)
+    assert isinstance(compiled, Compiled)
+    assert {item.kind for item in compiled.collectives if item.array_bytes > 2**20} == {"all-gather"}
