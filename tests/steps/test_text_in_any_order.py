@@ -209,10 +209,13 @@ def test_twice_the_shards_take_no_more_memory(name, fewer_and_more, tmp_path, co
     gc.collect()
     gc.freeze()
     for given in fewer_and_more:  # the first loads what is loaded once
-        folder = tmp_path / str(given.result.num_documents)
-        folder.mkdir()
-        step = OneByOne(context_of(name, str(folder)))
-        peaks.append(peak_of(lambda given=given, step=step: kind.function(config_of(given, items), step)))
+        turns = []
+        for turn in range(2):  # on a busy machine one may hold what its slowness alone brought about
+            folder = tmp_path / f"{given.result.num_documents}-{turn}"
+            folder.mkdir()
+            step = OneByOne(context_of(name, str(folder)))
+            turns.append(peak_of(lambda given=given, step=step: kind.function(config_of(given, items), step)))
+        peaks.append(min(turns))
     gc.unfreeze()
     _, few, many = peaks
     # What is left is the results of the shards, 2 KB each, and a few numbers for each duplicate.
