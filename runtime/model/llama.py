@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Float32, Int32, Key
 
 from runtime.kernels.attention import attend
+from runtime.kernels.embedding import LookUp, look_up
 from runtime.model.config import LlamaConfig
 from runtime.model.initialization import normal
 from runtime.model.rotary import Frequencies, rotate, rotation
@@ -57,6 +58,7 @@ class Computation(NamedTuple):
     gather: Gather
     regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
     spread: Spread = ALONE
+    look_up: LookUp = "scattered"
 
 
 def whole(
@@ -147,7 +149,7 @@ class Llama(eqx.Module):
         """The same of the tokens that `computation.spread` gives this device, as rows; without one, of all."""
         spread = computation.spread
         embedding = computation.gather("embed_tokens", self.embed_tokens)
-        hidden = jnp.take(embedding, spread.own_tokens(tokens.reshape(-1)), axis=0)
+        hidden = look_up(embedding, spread.own_tokens(tokens.reshape(-1)), gradient=computation.look_up)
         cosine, sine = rotation(frequencies, tokens.shape[1] * spread.context)
         turn = spread.own_positions(cosine), spread.own_positions(sine)
         row_segments = spread.gather_sequence(segment_ids)

@@ -12,10 +12,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.cross_entropy import CrossEntropy, linear_cross_entropy
+from runtime.kernels.embedding import LookUp
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Computation, Llama, Remat, Whole
 from runtime.model.rotary import Frequencies
-from runtime.parallel.mesh import copy_size, data_size, num_batch_parts
+from runtime.parallel.mesh import copy_size, data_size, num_batch_parts, platform
 from runtime.parallel.placement import Sharded
 from runtime.parallel.spread import ALONE, Spread
 
@@ -44,10 +45,11 @@ def computation_on(
 ) -> Computation:
     """How the model runs on the devices of `mesh`."""
     dtype, spread = np.dtype(compute_dtype), Spread(model=mesh.shape["model"], context=mesh.shape["context"])
+    look_up: LookUp = "sorted" if platform(mesh) == "gpu" else "scattered"
     if copy_size(mesh) == 1:
-        return Computation(attention_kernel, dtype, remat, Whole(dtype))
+        return Computation(attention_kernel, dtype, remat, Whole(dtype), look_up=look_up)
     sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype))
-    return Computation(attention_kernel, dtype, remat, sharded, regather=True, spread=spread)
+    return Computation(attention_kernel, dtype, remat, sharded, regather=True, spread=spread, look_up=look_up)
 
 
 def next_tokens(

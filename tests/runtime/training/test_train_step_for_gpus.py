@@ -1,19 +1,25 @@
-"""The whole step with each fused kernel of a GPU, on each kind of mesh: it lowers to CUDA. None was there to run it."""
+"""The whole step as a GPU runs it: it lowers to CUDA on each kind of mesh, and sums as on a CPU. None was there."""
 
 import types
 
 import jax
+import numpy as np
 import pytest
 
 from runtime.cost.compile_program import arguments_of
 from runtime.cost.request import Request
-from runtime.model.config import LlamaConfig
+from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.parallel.mesh import MeshShape, make_mesh
-from runtime.training.train_step import train_program
+from runtime.training.state import initial_state
+from runtime.training.train_step import Hyperparameters, build_train_step, train_program
 
 MODEL = LlamaConfig(
     vocab_size=512, hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8,
     num_key_value_heads=4, head_dim=64, max_position_embeddings=256,
+)  # fmt: skip
+SMALL = LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=1, head_dim=16, max_position_embeddings=64,
 )  # fmt: skip
 CALLS = {
     "pallas_gpu": ("mha_forward", "mha_backward"),
@@ -46,3 +52,26 @@ def test_a_train_step_with_a_fused_kernel_lowers_to_cuda(
     text = program.trace(*arguments_of(request, mesh)).lower(lowering_platforms=("cuda",)).as_text()
     for call in CALLS[kernel]:
         assert call in text
+
+
+def test_an_update_with_the_embedding_s_gradient_summed_as_on_a_gpu_is_the_same_update(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 9, (4, 64), dtype=np.int32)  # each token many times
+    mesh = make_mesh(MeshShape(data=2), jax.devices()[:2])
+
+    def updated() -> np.ndarray:
+        step = build_train_step(
+            SMALL, LLAMA2_ROPE, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="float32",
+            remat="none",
+        )  # fmt: skip
+        told = Hyperparameters(1e-2, 0.0, 0.9, 0.95, 1e-8, 1.0, 0.0)
+        state, _ = step(initial_state(SMALL, 0, mesh), tokens, np.zeros_like(tokens), told)
+        return np.asarray(state.mu.embed_tokens)
+
+    scattered = updated()
+    monkeypatch.setattr("runtime.training.objective.platform", lambda mesh: "gpu")
+    sorted_by_id = updated()
+    assert np.abs(scattered).max() > 0
+    np.testing.assert_allclose(sorted_by_id, scattered, rtol=1e-5, atol=1e-9)
+    assert not np.array_equal(sorted_by_id, scattered)  # summed in another order
