@@ -10,7 +10,7 @@ tootsie: .venv/ready
 	.venv/bin/python pipelines/tootsie.py
 
 # Three workers for two cores: a quarter of the time a worker waits for Ray or for a process that it has killed.
-test: .venv/test-ready .venv-libtpu/ready
+test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@echo "running ruff, mypy and pytest: about 13 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -34,22 +34,28 @@ test: .venv/test-ready .venv-libtpu/ready
 	touch $@
 
 # Each prints its figure and the peer's, and exits with 1 if its claim does not hold; all are run, whatever one says. The
-# peers live in an environment of their own. train_on_gpu.py wants a GPU; compile_8b_phase.py the TPU compiler, and is run by
-# itself, as its first lines say.
+# peers live in an environment of their own. train_on_gpu.py wants a GPU; the two that compile want a compiler, and are run by
+# themselves, as their first lines say.
 benchmarks: .venv/test-ready .venv-peers/ready
-	@failed=; for file in $$(grep -l '^    conclude(' benchmarks/*.py | grep -v -e train_on_gpu -e compile_8b_phase); do \
+	@failed=; for file in $$(grep -l '^    conclude(' benchmarks/*.py | grep -v -e train_on_gpu -e compile_); do \
 		echo "== $$file"; .venv/bin/python $$file || failed="$$failed $$file"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "did not hold, or could not be measured:$$failed"; exit 1; fi
 
-# Compiles every kernel and five sizes of model for TPUs that are not here: ten minutes on two cores; libtpu is 590 MB.
-# It stays beside the environment: where libtpu is installed, every start of JAX looks for a TPU and takes its lock file.
-compile-matrix: .venv/ready .venv-libtpu/ready
-	PYTHONPATH=.venv-libtpu .venv/bin/python -m runtime.cost.matrix
+# Compiles every kernel and five sizes of model for TPUs and GPUs that are not here: ten minutes on two cores.
+# The compilers stay beside the environment: where libtpu is installed, every start of JAX looks for a TPU and takes its
+# lock file.
+compile-matrix: .venv/ready .venv-libtpu/ready .venv-cuda/ready
+	PYTHONPATH=.venv-libtpu:.venv-cuda .venv/bin/python -m runtime.cost.matrix
 
 .venv-libtpu/ready: requirements-libtpu.lock | .venv/ready
 	@echo "installing the TPU compiler (590 MB) into .venv-libtpu: about a minute, and silent until it is done"
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --require-hashes --target .venv-libtpu -r requirements-libtpu.lock
+	touch $@
+
+.venv-cuda/ready: requirements-cuda.lock | .venv/ready
+	@echo "installing the GPU compiler (220 MB) into .venv-cuda: half a minute, and silent until it is done"
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --require-hashes --target .venv-cuda -r requirements-cuda.lock
 	touch $@
 
 .venv-peers/ready: benchmarks/peers.txt
@@ -61,6 +67,7 @@ compile-matrix: .venv/ready .venv-libtpu/ready
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock
 	echo 'libtpu==0.0.51' | uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements-libtpu.lock
+	(sed -n 's/^jax==/jax-cuda12-plugin==/; s/ \\$$//; /^jax-cuda12-plugin/p' requirements.lock; echo nvidia-cuda-nvcc-cu12) | uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements-cuda.lock
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet --extra test --extra wandb --no-emit-package torch -c requirements.lock -o requirements-test.lock
 
 format: .venv/test-ready
@@ -68,4 +75,4 @@ format: .venv/test-ready
 	.venv/bin/ruff check --fix .
 
 clean:
-	rm -rf .venv .venv-peers .venv-libtpu
+	rm -rf .venv .venv-peers .venv-libtpu .venv-cuda

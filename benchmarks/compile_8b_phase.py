@@ -55,7 +55,7 @@ def measured(request: Request, outcome: Outcome, seconds: float) -> dict[str, An
     if isinstance(outcome, DoesNotFit):
         return {"seconds": round(seconds, 1), "does_not_fit": outcome.message, "holds": False}
     limit = slice_of(request.slice).generation.hbm_in_bytes
-    roofline, found = roofline_of(request, outcome), faults(request, outcome.collectives)
+    roofline, found = roofline_of(request, outcome), faults(request, outcome)
     holds = (
         seconds < SECONDS_BAR
         and outcome.host_memory_in_bytes < HOST_BYTES_BAR

@@ -32,7 +32,7 @@ def cures(request: Request) -> Iterable[Cure]:
     for factor in _factors(request):
         number = request.num_microbatches * factor
         yield Cure("num_microbatches", number, dataclasses.replace(request, num_microbatches=number))
-    if request.loss_kernel != "pallas_tpu":
+    if request.loss_kernel != "pallas_tpu" and slice_of(request.slice).generation.platform == "tpu":
         yield Cure("loss_kernel", "pallas_tpu", dataclasses.replace(request, loss_kernel="pallas_tpu"))
     if request.parallel == 1 and request.model.num_key_value_heads % 2 == 0:
         yield Cure("model_parallel", 2, dataclasses.replace(request, model_parallel=2))

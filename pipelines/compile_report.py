@@ -1,4 +1,4 @@
-"""--dry-run --compile: each phase's step compiled for its real slice; what it needs, what it costs, what is exposed.
+"""--dry-run --compile: each phase's step compiled for its real machines; what it needs and costs, what is exposed.
 
 Phases whose programs are the same (only what is an argument of the program differs) share one compile.
 """
@@ -13,7 +13,7 @@ from marin_dag.commands.session import Session
 from marin_dag.errors import UserError
 from marin_dag.plan import Plan
 from marin_dag.quantities import in_short
-from marin_dag.resources import Tpu
+from marin_dag.resources import Cpu, Gpu
 from marin_dag.step import Step
 from pipelines.compile_cures import cures, options, setting
 from pipelines.timeline import legs_in, main_line_of, phases_in
@@ -30,7 +30,7 @@ from steps.phase_checks import chosen_kernels
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
-    "exposed collectives one after the other, each at the bandwidth of its torus axis (both directions of a ring).",
+    "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
     f"Days and chip-hours: at {REACHED_SHARE:.0%} of the roofline, without evaluations, checkpoints and restarts.",
 )
 
@@ -38,7 +38,9 @@ ASSUMPTIONS = (
 def add_argument(parser: argparse.ArgumentParser) -> None:
     """Declares --compile."""
     parser.add_argument(
-        "--compile", action="store_true", help="(--dry-run) compile each phase's step for its TPU slice: memory, time"
+        "--compile",
+        action="store_true",
+        help="(--dry-run) compile each phase's step for its TPUs or GPUs",
     )
 
 
@@ -60,7 +62,7 @@ def report(session: Session, plan: Plan) -> None:
     outcomes: dict[Request, Outcome] = {}
     for index, request in enumerate(wanted):
         outcomes[request] = _with_progress(request, f"{index + 1}/{len(wanted)}")
-    lines = ["", f"Compiled for TPUs that are not here; kept in {cache_folder()}."]
+    lines = ["", f"Compiled for machines that are not here; kept in {cache_folder()}."]
     for request in wanted:
         users = [name for name in main_line if request in requests[name]]
         lines += ["", *_program(request, outcomes[request], users)]
@@ -72,31 +74,42 @@ def report(session: Session, plan: Plan) -> None:
 
 
 def request_of(phase: Step, step: str, *, windows: int = WINDOWS_PER_BATCH) -> Request:
-    """The program of a phase's train or evaluation step on the slices that the phase asks for.
+    """The program of a phase's train or evaluation step on the machines that the phase asks for.
 
     `windows` is the `windows_per_batch` of the evaluation.
 
     Raises:
-        UserError: the phase does not run on a TPU.
+        UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
         ValueError: it asks for a kernel that does not run there.
     """
     from runtime.kernels.choice import default_kernels
 
     config, resources = phase.config, phase.resources
-    if not isinstance(resources, Tpu):
+    if isinstance(resources, Cpu):
         raise UserError(
-            f"--compile: {phase.name} runs on {resources}, and only TPU programs are compiled ahead of time; "
-            "use --scale 8b."
+            f"--compile: {phase.name} runs on {resources}, and only programs for TPUs and GPUs are compiled ahead of "
+            "time; use --scale 8b, or give it other resources."
         )
+    name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
+    try:
+        one = slice_of(name)
+    except ValueError as error:
+        raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
+    platform = one.generation.platform
     if step == "train":
-        kernels = chosen_kernels(config, "tpu")
+        kernels = chosen_kernels(config, platform)
     else:
-        kernels = default_kernels("tpu", sequence_length=config.sequence_length)
-    num_chips = slice_of(resources.slice).num_chips * resources.num_slices
+        kernels = default_kernels(
+            platform,
+            sequence_length=config.sequence_length,
+            head_dim=config.model.head_dim,
+            compute_dtype=config.compute_dtype,
+        )
+    num_chips = one.num_chips * num_slices
     return Request(
         step="train" if step == "train" else "eval",
-        slice=resources.slice,
-        num_slices=resources.num_slices,
+        slice=name,
+        num_slices=num_slices,
         model=config.model,
         sequence_length=config.sequence_length,
         global_batch_size=config.global_batch_size if step == "train" else window_batch(windows, num_chips),
@@ -164,7 +177,7 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
     lines.append(f"  FLOPs a step    {counts}")
     lines += _collectives(outcome)
-    lines += [f"  fault           {fault}" for fault in faults(request, outcome.collectives)]
+    lines += [f"  fault           {fault}" for fault in faults(request, outcome)]
     lines.append(f"  roofline        {_seconds(roofline)}")
     speed = f"{roofline.tokens_per_second:,.0f} tokens/s"
     if request.step == "train":
@@ -258,8 +271,11 @@ def _phases(
 
 
 def _slices(request: Request) -> str:
+    one = slice_of(request.slice)
+    if one.generation.platform == "gpu":
+        return request.slice
     many = "" if request.num_slices == 1 else f"{request.num_slices} x "
-    return f"{many}{request.slice} ({slice_of(request.slice).topology})"
+    return f"{many}{request.slice} ({one.topology})"
 
 
 def _mib(size: float) -> str:

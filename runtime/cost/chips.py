@@ -1,11 +1,14 @@
-"""TPU generations and slices: what a chip can do, and the torus that a public slice name stands for.
+"""Accelerators and how many of them share wires: TPU slices by their public names, GPUs as "2 x 8 x H200".
 
-Peaks and bandwidths are the published ones (cloud.google.com/tpu/docs, one direction of one link for the wires).
-`hbm_in_bytes` is what the compiler allows a program: it was read from its own message for a program far too large.
+Peaks and bandwidths are the published ones (cloud.google.com/tpu/docs; NVIDIA's data sheets, dense bfloat16; one
+direction of one link for the wires). `hbm_in_bytes` is what a program gets: of a TPU what the compiler's own message
+says for a program far too large, of a GPU the three quarters of its memory that JAX takes when it starts.
 """
 
 import dataclasses
 import math
+import re
+from typing import Literal
 
 GIB = 2**30
 
@@ -23,12 +26,14 @@ class Generation:
     link_bytes_per_second: float
     """One direction of one wire between neighbours; an axis of a torus has two wires a chip."""
     dcn_bytes_per_second: float
-    """A chip's share of its host's network, between slices."""
+    """A chip's share of its host's network, between slices or hosts of GPUs."""
     cores_in_the_name: int
     """What the number in a slice's name counts, a chip: 2 cores (v4, v5p) or 1."""
     dimensions: int
+    """Of the torus; GPUs of a host share a switch instead, and count as one."""
     chip_config_name: str | None = None
     """For the topology: v4 is used as megacore, one device a chip."""
+    platform: Literal["tpu", "gpu"] = "tpu"
 
 
 GENERATIONS = {
@@ -40,6 +45,15 @@ GENERATIONS = {
         Generation("v6e", 918e12, int(31.24 * GIB), 1.64e12, 90e9, 12.5e9, 1, 2),
     )
 }
+GPUS = {
+    generation.name: generation
+    for generation in (
+        Generation("A100-80G", 312e12, 60 * GIB, 2.039e12, 300e9, 25e9, 1, 1, platform="gpu"),
+        Generation("H100", 989e12, 81_559 * GIB // 1024 * 3 // 4, 3.35e12, 450e9, 50e9, 1, 1, platform="gpu"),
+        Generation("H200", 989e12, 143_771 * GIB // 1024 * 3 // 4, 4.8e12, 450e9, 50e9, 1, 1, platform="gpu"),
+    )
+}
+"""By Ray's names; the boards with NVLink (SXM)."""
 _PREFIXES = {"v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": "v6e"}
 _SIZES_3D = {
     4: (2, 2, 1), 8: (2, 2, 2), 16: (2, 2, 4), 32: (2, 4, 4), 64: (4, 4, 4), 128: (4, 4, 8), 256: (4, 8, 8),
@@ -50,10 +64,12 @@ _SIZES_2D = {1: (1, 1), 4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8)
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Chips that share one torus."""
+    """Chips that share one torus; or the GPUs of a gang of hosts, in a row."""
 
     generation: Generation
     sizes: tuple[int, ...]
+    num_hosts: int = 1
+    """Of GPUs."""
 
     @property
     def num_chips(self) -> int:
@@ -62,6 +78,8 @@ class Slice:
     @property
     def topology(self) -> str:
         """The compiler's name for it."""
+        if self.generation.platform == "gpu":
+            return f"1x{self.num_hosts}x{self.num_chips // self.num_hosts}"
         return f"{self.generation.name}:{'x'.join(map(str, self.sizes))}"
 
     def axis_bytes_per_second(self, axis: int) -> float:
@@ -72,11 +90,16 @@ class Slice:
 
 
 def slice_of(name: str) -> Slice:
-    """The slice that a public name such as "v4-2048" or "v5litepod-256" stands for.
+    """What a public name such as "v4-2048" or "v5litepod-256" stands for, or "8 x H200", "4 x 8 x H200" of four hosts.
 
     Raises:
         ValueError: an unknown generation, or a size that is not sold as one torus.
     """
+    if (gpus := re.fullmatch(r"(?:(\d+) x )?(\d+) x (.+)", name)) is not None:
+        if gpus[3] not in GPUS:
+            raise ValueError(f"GPU {gpus[3]!r} is none of {', '.join(GPUS)}; add what it can do to {__name__}.")
+        num_hosts = int(gpus[1] or 1)
+        return Slice(GPUS[gpus[3]], (num_hosts * int(gpus[2]),), num_hosts)
     prefix, _, number = name.rpartition("-")
     if prefix not in _PREFIXES or not number.isdigit():
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Run by `compiler` in a process of its own: compiles one step for a slice that is not there, and prints what came out.
+"""Run by `compiler` in a process of its own: compiles one step for machines that are not there, prints what came out.
 
 `python -m runtime.cost.compile_program REQUEST` prints one line of JSON. libtpu reads its environment when it is
 loaded, so `compiler.ENVIRONMENT` must be set before.
@@ -18,23 +18,30 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.cost.chips import slice_of
+from runtime.cost.compiler import packages_of
+from runtime.cost.gpu_program import slow_operations
+from runtime.cost.gpu_target import target_config
 from runtime.cost.program import collectives
 from runtime.cost.request import Compiled, Request
-from runtime.parallel.mesh import TOKEN_AXES, MeshShape, make_mesh
+from runtime.parallel.mesh import TOKEN_AXES, MeshShape, make_mesh, platform
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
 from runtime.training.train_step import NUMBERS, train_program
 
-PACKAGES = ("jax", "jaxlib", "libtpu")
 WRITTEN_BY_THE_COMPILER = ("v5p", "v6e")
 """Generations whose scheduled program jaxlib 0.10.2 cannot read back ("async-update instruction should have 1 operands
 but sees 3"): there the compiler writes its text to a folder."""
 
 
 def mesh_of(request: Request) -> Mesh:
-    """The mesh of the real slices, with the compiler's devices in their places."""
+    """The mesh of the real machines, with the compiler's devices in their places."""
     one = slice_of(request.slice)
     options: dict[str, Any] = {}
+    if one.generation.platform == "gpu":
+        description = topologies.get_topology_desc(
+            platform="cuda", target_config=target_config(one.generation.name), topology=one.topology
+        )
+        return make_mesh(mesh_shape_of(request), description.devices)
     if one.generation.chip_config_name is not None:
         options["chip_config_name"] = one.generation.chip_config_name
     if request.num_slices > 1:
@@ -49,7 +56,7 @@ def mesh_shape_of(request: Request) -> MeshShape:
     if num_chips % request.parallel:
         raise ValueError(
             f"model_parallel x context_parallel is {request.parallel}, which does not divide the {num_chips} chips of "
-            f"a {request.slice}; choose sizes that do."
+            f"{request.slice}; choose sizes that do."
         )
     data = num_chips // request.parallel
     return MeshShape(request.num_slices, data, request.model_parallel, request.context_parallel)
@@ -110,7 +117,8 @@ def compile_(request: Request) -> Compiled:
         collectives=tuple(collectives(text, dict(mesh.shape))),
         compile_seconds=round(seconds, 1),
         host_memory_in_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        versions={name: importlib.metadata.version(name) for name in PACKAGES},
+        slow_operations=slow_operations(text) if platform(mesh) == "gpu" else (),
+        versions={name: importlib.metadata.version(name) for name in packages_of(request)},
     )
 
 

@@ -1,7 +1,8 @@
-"""Compiling for TPUs that are not there: each program once, in a process of its own, the outcome kept on this machine.
+"""Compiling for accelerators that are not there: each program once, in a process of its own, the outcome kept here.
 
-What is kept is found again by everything that determines the program: the request, the versions of jax and libtpu, and
-the source of the modules that make the step. It lies in `$MARIN_DAG_CACHE`, or `~/.cache/marin-dag`, never in a prefix.
+What is kept is found again by everything that determines the program: the request, the versions of jax and of the
+compiler, and the source of the modules that make the step. It lies in `$MARIN_DAG_CACHE`, or `~/.cache/marin-dag`,
+never in a prefix.
 """
 
 import dataclasses
@@ -15,10 +16,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from runtime.cost.chips import GIB, slice_of
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 
 ENVIRONMENT = {
-    "JAX_PLATFORMS": "cpu",  # the TPU is described, not there
+    "JAX_PLATFORMS": "cpu",  # the accelerators are described, not there
     "TPU_SKIP_MDS_QUERY": "1",  # no metadata server to ask
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -28,23 +30,28 @@ ENVIRONMENT = {
 NOT_PASSED_ON = ("JAX_", "XLA_", "LIBTPU_")
 """Beginnings of names in the environment that change what is compiled, or find it in another cache. The key of an
 outcome knows nothing of them, so that a compile must not either."""
-PACKAGES = ("jax", "jaxlib", "libtpu")
+COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
+"""Packages that hold one, by platform; the first that is installed is used."""
 SOURCES = (
     *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/eval_step.py"),
     *("training/objective.py", "training/state.py"),
-    *("cost/compile_program.py", "cost/program.py", "cost/chips.py"),
+    *("cost/compile_program.py", "cost/program.py", "cost/gpu_program.py", "cost/chips.py", "cost/gpu_target.py"),
 )
 ROOT = Path(__file__).resolve().parents[2]
 _TOO_LARGE = re.compile(r"E100[01]: (CompileTime(?:Hbm|ScopedVmem)Oom: [^\n]*)")
 
 
 class NoCompilerError(RuntimeError):
-    """libtpu is not installed."""
+    """The platform's compiler is not installed."""
 
-    def __init__(self) -> None:
+    def __init__(self, platform: str) -> None:
+        what, folder = {
+            "tpu": ("TPUs needs the package libtpu (590 MB, works without a TPU)", ".venv-libtpu"),
+            "gpu": ("GPUs needs JAX's CUDA plugin and CUDA's assembler (220 MB, work without a GPU)", ".venv-cuda"),
+        }[platform]
         super().__init__(
-            "compiling for TPUs needs the package libtpu (590 MB, works without a TPU): run `make .venv-libtpu/ready`, "
-            "then the same command with PYTHONPATH=.venv-libtpu before it; or leave --compile out."
+            f"compiling for {what}: run `make {folder}/ready`, then the same command with PYTHONPATH={folder} before "
+            "it; or leave --compile out."
         )
 
 
@@ -52,7 +59,7 @@ def outcome_of(request: Request) -> tuple[Outcome, bool]:
     """What compiling gives, and whether it was known already.
 
     Raises:
-        NoCompilerError: libtpu is not installed.
+        NoCompilerError: the compiler for its machines is not installed.
         RuntimeError: the compiler failed for another reason than memory; its last lines are in the message.
     """
     kept = cache_folder() / f"{key_of(request)}.json"
@@ -73,14 +80,27 @@ def cache_folder() -> Path:
     return Path(os.environ.get("MARIN_DAG_CACHE") or Path.home() / ".cache" / "marin-dag") / "compiled"
 
 
+def packages_of(request: Request) -> tuple[str, ...]:
+    """What makes the program of it, by the names of their distributions.
+
+    Raises:
+        NoCompilerError: the compiler for its machines is not installed.
+    """
+    platform = slice_of(request.slice).generation.platform
+    for name in COMPILERS[platform]:
+        try:
+            importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return "jax", "jaxlib", name
+    raise NoCompilerError(platform)
+
+
 def key_of(request: Request) -> str:
     """Name of the outcome: a hash over all that determines the program."""
     digest = hashlib.sha256(request.to_json().encode())
-    for name in PACKAGES:
-        try:
-            digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
-        except importlib.metadata.PackageNotFoundError:
-            raise NoCompilerError from None
+    for name in packages_of(request):
+        digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
     for path in _source_files():
         digest.update(path.read_bytes())
     return digest.hexdigest()[:32]
@@ -96,7 +116,7 @@ def _source_files() -> Iterator[Path]:
 def environment() -> dict[str, str]:
     """Of a process that compiles."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
-    # libtpu may lie beside the environment, in a folder of PYTHONPATH.
+    # A compiler may lie beside the environment, in a folder of PYTHONPATH.
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return kept | ENVIRONMENT | {"PYTHONPATH": path}
 
@@ -110,7 +130,13 @@ def _compile(request: Request) -> Outcome:
         env=environment(),
     )
     if finished.returncode == 0:
-        return Compiled.from_json(finished.stdout.splitlines()[-1])
+        found = Compiled.from_json(finished.stdout.splitlines()[-1])
+        gets = slice_of(request.slice).generation.hbm_in_bytes
+        if found.peak_memory_in_bytes > gets:  # XLA makes programs for GPUs of any size, and fails when they run
+            return DoesNotFit(
+                f"{found.peak_memory_in_bytes / GIB:.2f} GiB at its peak, of {gets / GIB:.2f} that a program gets"
+            )
+        return found
     if (refused := _TOO_LARGE.search(finished.stderr)) is not None:
         return DoesNotFit(refused[1])
     last = "\n".join(finished.stderr.strip().splitlines()[-15:])

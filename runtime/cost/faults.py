@@ -1,13 +1,12 @@
-"""What a compiled step must not contain: collectives that move more than they need to.
+"""What a compiled step must not contain: collectives that move more than they need to, and a GPU's slow operations.
 
-The TPU compiler is free to replace a reduce-scatter by an all-reduce and a slice, to gather a parameter before it is
+A compiler is free to replace a reduce-scatter by an all-reduce and a slice, to gather a parameter before it is
 cast, and to cast a gradient after it is summed; each is seen only in the compiled program.
 """
 
 import math
 
-from runtime.cost.program import Collective
-from runtime.cost.request import Request
+from runtime.cost.request import Compiled, Request
 from runtime.parallel.tiles import padded_to_tiles
 
 SMALL = 2**20
@@ -17,7 +16,7 @@ SUMS = ("reduce-scatter", "all-reduce", "collective-permute")
 HLO_NAMES = {"bfloat16": "bf16", "float32": "f32"}
 
 
-def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
+def faults(request: Request, compiled: Compiled) -> list[str]:
     """A sentence for each fault; none is what a good program has."""
     model = request.model
     heads = (model.num_attention_heads, model.num_key_value_heads)
@@ -25,8 +24,8 @@ def faults(request: Request, collectives: tuple[Collective, ...]) -> list[str]:
     widths = (*(size // request.model_parallel for size in of_layers), model.vocab_size)
     whole = {model.hidden_size * size for width in widths for size in (width, padded_to_tiles(width))}
     wanted = HLO_NAMES[request.reduce_dtype]
-    found = []
-    for item in collectives:
+    found = list(compiled.slow_operations)
+    for item in compiled.collectives:
         size, shape = math.prod(item.shape), "x".join(map(str, item.shape))
         if size < SMALL:
             continue

@@ -1,8 +1,9 @@
-"""Does every kernel and every size of model compile for every generation of TPU, and does it fit?
+"""Does every kernel and every size of model compile for every generation of TPU and for GPUs, and does it fit?
 
-`python -m runtime.cost.matrix [--kernels | --models]` compiles, on this machine and without a TPU, each kernel
-for v4, v5e, v5p and v6e at the shapes of the 8B model, and the train step of five sizes for suitable slices. It prints
-the tables of docs/tpu.md; what was compiled before is taken from the cache. Exit code 1 if anything failed.
+`python -m runtime.cost.matrix [--kernels | --models]` compiles, on this machine and without an accelerator, each kernel
+for v4, v5e, v5p, v6e and the H200 at the shapes of the 8B model, and the train step of five sizes for suitable slices
+and hosts. It prints the tables of docs/tpu.md and docs/gpu.md; what was compiled before is taken from the cache. Exit
+code 1 if anything failed.
 """
 
 import argparse
@@ -11,14 +12,17 @@ import json
 import subprocess
 import sys
 
-from runtime.cost.chips import GENERATIONS, GIB
+from runtime.cost.chips import GENERATIONS, GIB, GPUS, slice_of
 from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import DoesNotFit, Request
 from runtime.cost.roofline import flops_of, roofline_of
 from runtime.model.config import LlamaConfig
+from runtime.model.llama import Remat
 
-KERNELS = ("splash", "chunked_wide", "pallas_tpu")
+CHIPS = (*GENERATIONS, "H200")
+KERNELS = {"splash": GENERATIONS, "pallas_gpu": GPUS, "chunked_wide": CHIPS, "pallas_tpu": GENERATIONS}
+"""And the chips that they are for."""
 VOCAB_SIZE, SEQUENCE_LENGTH = 128_256, 4096
 
 
@@ -26,19 +30,32 @@ def _llama(hidden: int, intermediate: int, layers: int, heads: int, kv_heads: in
     return LlamaConfig(VOCAB_SIZE, hidden, intermediate, layers, heads, kv_heads, head_dim, SEQUENCE_LENGTH)
 
 
-MODELS = {  # model, slice, sequences
-    "125M": (_llama(768, 3072, 12, 12, 12, 64), "v5litepod-4", 64),
-    "400M": (_llama(1024, 4096, 24, 16, 8, 64), "v5litepod-16", 256),
-    "1.5B": (_llama(2048, 8192, 20, 16, 8, 128), "v6e-16", 256),
-    "8B": (_llama(4096, 14_336, 32, 32, 8, 128), "v5p-256", 512),
-    "70B": (_llama(8192, 28_672, 80, 64, 8, 128), "v5p-1024", 2048),
+MODELS = {
+    "125M": _llama(768, 3072, 12, 12, 12, 64),
+    "400M": _llama(1024, 4096, 24, 16, 8, 64),
+    "1.5B": _llama(2048, 8192, 20, 16, 8, 128),
+    "8B": _llama(4096, 14_336, 32, 32, 8, 128),
+    "70B": _llama(8192, 28_672, 80, 64, 8, 128),
 }
+Trial = tuple[str, str, int, Remat]
+TRIALS: tuple[Trial, ...] = (  # model, machines, sequences, remat
+    ("125M", "v5litepod-4", 64, "full"),
+    ("400M", "v5litepod-16", 256, "full"),
+    ("1.5B", "v6e-16", 256, "full"),
+    ("8B", "v5p-256", 512, "full"),
+    ("70B", "v5p-1024", 2048, "full"),
+    ("125M", "1 x H200", 8, "none"),
+    ("400M", "1 x H200", 8, "none"),
+    ("1.5B", "1 x H200", 4, "none"),
+    ("8B", "8 x H200", 64, "full"),
+    ("70B", "16 x 8 x H200", 512, "full"),
+)
 
 
-def _kernel_row(generation: str, kernel: str) -> str:
+def _kernel_cell(chip: str, kernel: str) -> str:
     """Peak memory of a kernel with its gradients on one chip, or why it does not compile."""
     finished = subprocess.run(
-        [sys.executable, "-m", "runtime.cost.compile_kernel", generation, kernel],
+        [sys.executable, "-m", "runtime.cost.compile_kernel", chip, kernel],
         capture_output=True,
         text=True,
         env=environment(),
@@ -46,17 +63,20 @@ def _kernel_row(generation: str, kernel: str) -> str:
     )
     if finished.returncode:
         return f"fails: {finished.stderr.strip().splitlines()[-1][:120]}"
-    return f"{int(finished.stdout.splitlines()[-1]) / GIB:.2f} GiB"
+    told = json.loads(finished.stdout.splitlines()[-1])
+    spilled = sum(row["spilled_bytes"] for row in told.get("registers", {}).values())
+    size = f"{told['peak_memory_in_bytes'] / GIB:.2f} GiB"
+    return f"fails: {spilled} bytes of registers spilled, {size}" if spilled else size
 
 
 def _print_kernels() -> bool:
-    print(f"| kernel, with gradients | {' | '.join(GENERATIONS)} |\n|---|{'---|' * len(GENERATIONS)}")
+    print(f"| kernel, with gradients | {' | '.join(CHIPS)} |\n|---|{'---|' * len(CHIPS)}")
     all_good = True
-    for kernel in KERNELS:
+    for kernel, chips in KERNELS.items():
         cells = []
-        for generation in GENERATIONS:
-            cells.append(_kernel_row(generation, kernel))
-            print(f"{kernel} {generation}: {cells[-1]}", file=sys.stderr, flush=True)
+        for chip in CHIPS:
+            cells.append(_kernel_cell(chip, kernel) if chip in chips else "")
+            print(f"{kernel} {chip}: {cells[-1] or 'not for it'}", file=sys.stderr, flush=True)
         all_good &= not any(cell.startswith("fails") for cell in cells)
         print(f"| `{kernel}` | {' | '.join(cells)} |", flush=True)
     return all_good
@@ -64,13 +84,14 @@ def _print_kernels() -> bool:
 
 def _print_models() -> tuple[bool, int]:
     """Whether all compile and fit, and how many faults their programs have."""
-    print("| model | slice | sequences | memory a chip | exposed | at most MFU (causal) | compile | faults |")
+    print("| model | on | sequences | memory a chip | exposed | at most MFU (causal) | compile | faults |")
     print("|---|---|---|---|---|---|---|---|")
     all_good, num_faults = True, 0
-    for name, (model, slice_name, batch) in MODELS.items():
+    for name, slice_name, batch, remat in TRIALS:
+        attention = "splash" if slice_of(slice_name).generation.platform == "tpu" else "pallas_gpu"
         request = Request(
-            "train", slice_name, 1, model, SEQUENCE_LENGTH, batch, 0, "bfloat16", "splash", "chunked_wide",
-            reduce_dtype="bfloat16",
+            "train", slice_name, 1, MODELS[name], SEQUENCE_LENGTH, batch, 0, "bfloat16", attention, "chunked_wide",
+            remat=remat, reduce_dtype="bfloat16",
         )  # fmt: skip
         print(f"{name} on {slice_name} ...", file=sys.stderr, flush=True)
         try:
@@ -86,7 +107,7 @@ def _print_models() -> tuple[bool, int]:
             print(f"| {name} | {slice_name} | {batch} | {outcome.message[:80]} | | | | |", flush=True)
             continue
         roofline = roofline_of(request, outcome)
-        found = faults(request, outcome.collectives)
+        found = faults(request, outcome)
         num_faults += len(found)
         peak = flops_of(request).causal / flops_of(request).executed * roofline.products_seconds / roofline.step_seconds
         memory, seconds = f"{outcome.peak_memory_in_bytes / GIB:.2f} GiB", f"{outcome.compile_seconds:.0f} s"

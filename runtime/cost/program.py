@@ -1,9 +1,9 @@
-"""The collectives of a compiled TPU program, read off its scheduled text: bytes, axis, and whether work hides them.
+"""The collectives of a compiled program, read off its scheduled text: bytes, axis, and whether work hides them.
 
 A collective is hidden where the schedule has work between its start and its end: the compiler's fusions that carry one
-along with a product (v5e), pairs of `-start` and `-done` with a product or a kernel between them (v4), and chains of
-`async-start`, `async-update` and `async-done` that hand one to the chip's sparse cores (v5p, v6e). All others hold the
-chip up. Loop bodies are counted as often as they run.
+along with a product (v5e), pairs of `-start` and `-done` with a product or a kernel between them (v4, GPUs), and chains
+of `async-start`, `async-update` and `async-done` that hand one to the chip's sparse cores (v5p, v6e). All others hold
+the chip up. Loop bodies are counted as often as they run.
 """
 
 import dataclasses
@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4}
+CALLED_FOR_PRODUCTS = ("tpu_custom_call", "__cublas$", "__cudnn$", "__gpu$xla.gpu.triton")
+"""Targets of custom calls that hold the chip's arithmetic units: Mosaic kernels of a TPU; libraries and Triton's."""
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 BETWEEN_SLICES = ("send",)  # an all-reduce over slices becomes pairs of send and recv, of which one is counted
 
@@ -66,7 +68,7 @@ class _Program:
         self._computations: dict[str, list[_Instruction]] = {}
         self._entry = ""
         if "is_scheduled=true" not in text.partition("\n")[0]:
-            raise ValueError("the program is not scheduled; pass the text of a compiled TPU program.")
+            raise ValueError("the program is not scheduled; pass the text of a compiled program.")
         self._read(text)
 
     def _read(self, text: str) -> None:
@@ -89,7 +91,7 @@ class _Program:
             match instruction.operation:
                 case "while":
                     condition, body = (self._named(instruction, word) for word in ("condition", "body"))
-                    yield from self._walk(body, times * self._trips(condition, body))
+                    yield from self._walk(body, times * self._trips(instruction, condition, body))
                 case "call":
                     yield from self._walk(self._named(instruction, "to_apply"), times)
                 case "conditional":
@@ -171,7 +173,7 @@ class _Program:
         if instruction.operation in ("convolution", "dot", "while"):
             return True
         if instruction.operation == "custom-call":
-            return "tpu_custom_call" in instruction.rest
+            return any(target in instruction.rest for target in CALLED_FOR_PRODUCTS)
         if instruction.operation == "conditional":
             return all(any(map(self._is_work, self._computations[name])) for name in self._branches(instruction))
         called = _CALLED.search(instruction.rest) if instruction.operation == "fusion" else None
@@ -189,8 +191,13 @@ class _Program:
             raise ValueError(f"{instruction.name}: no {word}= in {instruction.rest[:200]!r}")
         return found[1]
 
-    def _trips(self, condition: str, body: str) -> int:
-        """`i < n` with i from 0 and a constant stride: 1 in a scan; a ring that goes both ways takes two at a time."""
+    def _trips(self, loop: _Instruction, condition: str, body: str) -> int:
+        """`i < n` with i from 0 and a constant stride: 1 in a scan; a ring that goes both ways takes two at a time.
+
+        For a GPU the compiler says how often a loop turns, and fuses what it tests.
+        """
+        if (known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)) is not None:
+            return int(known[1])
         tested, last = self._by_name(condition), self._computations[condition][-1]
         compared = re.match(r"%([\w.\-]+), %([\w.\-]+)\), direction=LT", last.rest)
         bound = None if compared is None else _integer(tested[compared[2]])
@@ -213,13 +220,17 @@ class _Program:
     def _collective(self, instruction: _Instruction, times: int, *, is_hidden: bool) -> Collective:
         kind = instruction.operation.removesuffix("-start")
         arrays = list(_arrays(instruction.type_))
-        if instruction.operation.endswith("-start") and kind != "all-reduce":
-            arrays = [max(arrays, key=lambda array: array[2])]  # operand and result side by side
+        is_started = instruction.operation.endswith("-start") and kind != "all-reduce"
+        if is_started:  # operands and as many results side by side, and of a permute what it waits with
+            arrays = [array for array in arrays if array[1]] or arrays
+            sides = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
+            arrays = max(sides, key=lambda side: sum(size for _, _, size in side))
         dtype, shape, _ = max(arrays, key=lambda array: array[2])
         members = self._members(instruction)
         if kind in BETWEEN_SLICES:
             return Collective(kind, dtype, shape, max(size for _, _, size in arrays), ("replica",), 2, times, is_hidden)
-        size = sum(size for _, _, size in arrays) * (len(members) if kind == "reduce-scatter" else 1)
+        is_of_parts = kind == "reduce-scatter" and not is_started
+        size = sum(size for _, _, size in arrays) * (len(members) if is_of_parts else 1)
         return Collective(kind, dtype, shape, size, self._axes(members), len(members), times, is_hidden)
 
     def _members(self, instruction: _Instruction) -> list[int]:

@@ -55,6 +55,8 @@ class Compiled:
     compile_seconds: float
     host_memory_in_bytes: int
     versions: dict[str, str]
+    slow_operations: tuple[str, ...] = ()
+    """Of a GPU's program: what it should not contain, in words."""
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
@@ -66,7 +68,8 @@ class Compiled:
             Collective(**{**item, "shape": tuple(item["shape"]), "axes": tuple(item["axes"])})
             for item in fields["collectives"]
         )
-        return cls(**{**fields, "collectives": tuple(found)})
+        slow = tuple(fields["slow_operations"])
+        return cls(**{**fields, "collectives": tuple(found), "slow_operations": slow})
 
 
 @dataclasses.dataclass(frozen=True)

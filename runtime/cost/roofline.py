@@ -5,14 +5,15 @@
 Products count what the program does: with full rematerialisation each layer's forward pass twice. Attention counts the
 blocks below the diagonal. Hidden collectives cost nothing; exposed ones run one after the other, each at the bandwidth
 of the torus axis it goes along. Model and context axes are neighbours on one axis of the torus; the data axis that they
-were cut from reaches over them, so its rings share wires. Activations through memory are left out, and so are launch
-and host times.
+were cut from reaches over them, so its rings share wires. GPUs of a host have a switch; what leaves a host goes over
+the network cards of those of its GPUs that share in it. Activations through memory are left out, and so are launch and
+host times.
 """
 
 import dataclasses
 from collections.abc import Iterable
 
-from runtime.cost.chips import slice_of
+from runtime.cost.chips import Slice, slice_of
 from runtime.cost.program import Collective
 from runtime.cost.request import Compiled, Request
 from runtime.model.config import LlamaConfig
@@ -115,6 +116,8 @@ def seconds_of(item: Collective, request: Request) -> float:
     It uses both directions of a ring, but for a permute, which sends one way.
     """
     one, inner = slice_of(request.slice), request.parallel
+    if one.generation.platform == "gpu":
+        return item.wire_bytes / _switched_bytes_per_second(item, one, inner) if item.axes else 0.0
     link = one.generation.link_bytes_per_second
     axis_speeds = [
         link if item.kind == "collective-permute" else one.axis_bytes_per_second(axis) for axis in range(len(one.sizes))
@@ -129,6 +132,16 @@ def seconds_of(item: Collective, request: Request) -> float:
         speed = axis_speeds[cut] if whole_axis else link
         speeds.append(speed / (request.context_parallel if "model" in item.axes else 1))
     return item.wire_bytes / min(speeds) if speeds else 0.0
+
+
+def _switched_bytes_per_second(item: Collective, one: Slice, inner: int) -> float:
+    """Of one GPU; model and context axes, of `inner` GPUs, are neighbours."""
+    chip, in_a_host = one.generation, one.num_chips // one.num_hosts
+    is_within = one.num_hosts == 1 or ("data_x" not in item.axes and in_a_host % inner == 0)
+    if is_within:
+        return chip.link_bytes_per_second
+    cards = in_a_host // inner if "data_x" in item.axes else in_a_host
+    return min(chip.link_bytes_per_second, max(1, cards) * chip.dcn_bytes_per_second)
 
 
 def wire_bytes(items: Iterable[Collective]) -> int:

@@ -6,8 +6,9 @@ import pytest
 
 from marin_dag.cli import main
 from marin_dag.errors import UserError
-from marin_dag.resources import Cpu
+from marin_dag.resources import Cpu, Gpu
 from pipelines import compile_report
+from pipelines.compile_cures import cures
 from pipelines.compile_report import request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
@@ -49,13 +50,30 @@ def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
     assert evaluation == request_of(kestrel, "eval")  # evaluations split their batch over all chips
     assert mesh_shape_of(train) == (2, 32, 4, 2)
     assert compile_report._program(train, COMPILED, ["kestrel"])[0].endswith("(v5e:16x16), model 4, context 2: kestrel")
-    with pytest.raises(ValueError, match=r"is 24, which does not divide the 256 chips of a v5litepod-256"):
+    with pytest.raises(ValueError, match=r"is 24, which does not divide the 256 chips of v5litepod-256"):
         mesh_shape_of(dataclasses.replace(train, model_parallel=12))
 
 
-def test_a_phase_without_a_tpu_is_refused(main_line):
-    with pytest.raises(UserError, match=r"kestrel runs on 2 cpu, and only TPU programs are compiled .* --scale 8b"):
+def test_a_phase_on_cpus_or_on_an_unknown_gpu_is_refused(main_line):
+    with pytest.raises(UserError, match=r"kestrel runs on 2 cpu, and only programs for TPUs and GPUs .* --scale 8b"):
         request_of(main_line["kestrel"].on(Cpu(2)), "train")
+    with pytest.raises(UserError, match=r"kestrel runs on 8 x V100: GPU 'V100' is none of A100-80G, H100, H200"):
+        request_of(main_line["kestrel"].on(Gpu("V100", 8)), "train")
+
+
+def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line):
+    kestrel = main_line["kestrel"].on(Gpu("H200", 8, num_hosts=4))
+    train, evaluation = request_of(kestrel, "train"), request_of(kestrel, "eval")
+    assert (train.slice, train.num_slices, train.attention_kernel) == ("4 x 8 x H200", 1, "pallas_gpu")
+    assert mesh_shape_of(train) == (1, 32, 1, 1)
+    assert (evaluation.slice, evaluation.global_batch_size) == ("4 x 8 x H200", 32)
+    slow = dataclasses.replace(COMPILED, collectives=(), slow_operations=("a sort of 9 numbers",))
+    lines = compile_report._program(train, slow, ["kestrel"])
+    assert lines[0] == "train step, 1,024 x 4,096 tokens, 4 x 8 x H200: kestrel"
+    assert "  fault           a sort of 9 numbers" in lines
+    assert "8.00 GiB at its peak, of 105.30" in lines[2]
+    tried = [cure.field for cure in cures(train)]
+    assert "num_microbatches" in tried and "loss_kernel" not in tried  # pallas_tpu is no kernel of a GPU
 
 
 def test_a_program_is_told_with_memory_flops_collectives_faults_and_the_roofline(main_line):

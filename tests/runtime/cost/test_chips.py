@@ -2,7 +2,9 @@
 
 import pytest
 
-from runtime.cost.chips import slice_of
+from marin_dag.resources import Gpu
+from runtime.cost.chips import GPUS, slice_of
+from runtime.cost.gpu_target import BOARDS, target_config
 
 
 @pytest.mark.parametrize(
@@ -13,6 +15,9 @@ from runtime.cost.chips import slice_of
         ("v5litepod-256", "v5e:16x16", 256),
         ("v5p-8", "v5p:2x2x1", 4),
         ("v6e-64", "v6e:8x8", 64),
+        ("1 x H200", "1x1x1", 1),
+        ("8 x A100-80G", "1x1x8", 8),
+        ("4 x 8 x H100", "1x4x8", 32),
     ],
 )
 def test_a_public_name_is_a_torus_and_v4_and_v5p_count_two_cores_a_chip(name, topology, num_chips):
@@ -27,6 +32,7 @@ def test_a_public_name_is_a_torus_and_v4_and_v5p_count_two_cores_a_chip(name, to
         ("v4", "the generation is none of"),
         ("v5litepod-48", "is no torus that this project knows; it knows v5litepod-1, v5litepod-4"),
         ("v4-9", "is no torus that this project knows; it knows v4-8"),
+        ("8 x RTX", "GPU 'RTX' is none of A100-80G, H100, H200; add what it can do to runtime.cost.chips"),
     ],
 )
 def test_an_unknown_slice_is_refused_with_those_that_are_known(name, message):
@@ -39,3 +45,17 @@ def test_an_axis_that_closes_to_a_ring_carries_twice_as_much():
     assert slice_of("v4-16").axis_bytes_per_second(0) == 45e9
     assert slice_of("v5litepod-256").axis_bytes_per_second(0) == 90e9
     assert slice_of("v5litepod-64").axis_bytes_per_second(0) == 45e9
+
+
+def test_gpus_are_called_as_a_phase_asks_for_them():
+    assert str(Gpu("H200", 8, num_hosts=4)) == "4 x 8 x H200"
+    assert slice_of(str(Gpu("H200", 8, num_hosts=4))).num_hosts == 4
+    assert slice_of(str(Gpu("H200", 8))).num_chips == 8
+
+
+def test_what_a_program_gets_of_a_gpu_is_less_than_the_compiler_is_told_it_has():
+    assert GPUS.keys() == BOARDS.keys()
+    for name, gpu in GPUS.items():
+        assert gpu.hbm_in_bytes == pytest.approx(0.75 * BOARDS[name].memory_in_bytes, rel=0.01)
+        assert gpu.hbm_bytes_per_second == pytest.approx(BOARDS[name].memory_bytes_per_second, rel=0.01)
+        assert f'device_description_str: "{BOARDS[name].name}"' in target_config(name)

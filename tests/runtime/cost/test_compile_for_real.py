@@ -1,22 +1,27 @@
-"""The real TPU compiler, a tiny step for slices that are not here: each way of hiding collectives, and all axes.
+"""The real compilers, a tiny step for machines that are not here: each way of hiding collectives, and all axes.
 
-libtpu lies in `.venv-libtpu`, beside the environment: where it is installed, every start of JAX looks for a TPU.
+libtpu lies in `.venv-libtpu`, beside the environment: where it is installed, every start of JAX looks for a TPU. The
+compiler for GPUs lies in `.venv-cuda`.
 """
 
+import importlib.metadata
+import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from runtime.cost.chips import slice_of
-from runtime.cost.compiler import outcome_of
+from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import Compiled, Request
 from runtime.cost.roofline import roofline_of
+from runtime.kernels.block_sizes import triton_blocks
 from runtime.model.config import LlamaConfig
 
-BESIDE = Path(__file__).resolve().parents[3] / ".venv-libtpu"
+BESIDE = [str(Path(__file__).resolve().parents[3] / name) for name in (".venv-libtpu", ".venv-cuda")]
 # Matrices of 2**22 numbers, so that a whole gradient is not too small to be a fault.
 MODEL = LlamaConfig(
     vocab_size=2048, hidden_size=1024, intermediate_size=4096, num_hidden_layers=2, num_attention_heads=8,
@@ -25,10 +30,10 @@ MODEL = LlamaConfig(
 
 
 @pytest.fixture(autouse=True)
-def libtpu_and_no_cache(tmp_path, monkeypatch):
+def compilers_and_no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BESIDE), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(sys, "path", [*sys.path, str(BESIDE)])  # where the version of libtpu is read
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*BESIDE, os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(sys, "path", [*sys.path, *BESIDE])  # where their versions are read
 
 
 @pytest.mark.parametrize(
@@ -50,7 +55,7 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     compiled, was_known = outcome_of(request)
     assert isinstance(compiled, Compiled)
     assert not was_known
-    assert faults(request, compiled.collectives) == []
+    assert faults(request, compiled) == []
     state = 3 * 4 * MODEL.num_parameters / slice_of(slice_name).num_chips
     assert state < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < 2**30
     assert {axis for item in compiled.collectives for axis in item.axes} == axes
@@ -67,3 +72,38 @@ def test_an_evaluation_compiles_where_the_compiler_writes_down_its_program():
     compiled, _ = outcome_of(request)
     assert isinstance(compiled, Compiled)
     assert {item.kind for item in compiled.collectives if item.array_bytes > 2**20} == {"all-gather"}
+
+
+@pytest.mark.parametrize(
+    ("machines", "model_parallel", "context_parallel", "axes"),
+    [("1 x H200", 1, 1, set()), ("2 x 4 x H200", 2, 2, {"data_x", "model", "context"})],
+)
+def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
+    machines, model_parallel, context_parallel, axes
+):
+    request = Request(
+        "train", machines, 1, MODEL, 1024, 8, 1, "bfloat16", "pallas_gpu", "chunked_wide",
+        reduce_dtype="bfloat16", model_parallel=model_parallel, context_parallel=context_parallel,
+    )  # fmt: skip
+    compiled, _ = outcome_of(request)
+    assert isinstance(compiled, Compiled)
+    assert faults(request, compiled) == []
+    state = 4 * 4 * MODEL.num_parameters / slice_of(machines).num_chips
+    assert state < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < 2**31
+    assert {axis for item in compiled.collectives for axis in item.axes} == axes
+    assert {item.kind for item in compiled.collectives if item.is_hidden} <= {"all-gather", "reduce-scatter"}
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_the_rows_of_the_gpu_attention_kernel_keep_everything_in_registers(head_dim):
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime.cost.compile_kernel", "H200", "pallas_gpu", str(head_dim)],
+        capture_output=True, text=True, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    registers = json.loads(finished.stdout.splitlines()[-1])["registers"]
+    reason = triton_blocks(head_dim=head_dim, num_rows=4096).reason
+    told = f"fwd {registers['mha_forward']['used']}, bwd {registers['mha_backward']['used']} registers, none spilled"
+    assert {row["spilled_bytes"] for row in registers.values()} == {0}
+    if importlib.metadata.version("jax") == "0.10.2":  # which the figures of the table are of
+        assert told in reason

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from runtime.cost import compiler
-from runtime.cost.compiler import NoCompilerError, key_of, outcome_of
+from runtime.cost.compiler import NoCompilerError, key_of, outcome_of, packages_of
 from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.model.config import LlamaConfig
 
@@ -106,6 +106,15 @@ def test_too_much_memory_is_an_outcome_and_is_known_afterwards(calls):
     assert outcome_of(REQUEST) == (outcome, True)
 
 
+def test_a_gpu_program_that_needs_more_than_jax_takes_of_the_gpu_does_not_fit(calls):
+    of_gpu = dataclasses.replace(REQUEST, slice="8 x H200")
+    assert isinstance(outcome_of(of_gpu)[0], Compiled)
+    large = dataclasses.replace(COMPILED, peak_memory_in_bytes=106 * 2**30)
+    calls.answer = subprocess.CompletedProcess([], 0, stdout=f"{large.to_json()}\n", stderr="")
+    outcome, _ = outcome_of(dataclasses.replace(of_gpu, num_averages=1))
+    assert outcome == DoesNotFit("106.00 GiB at its peak, of 105.30 that a program gets")
+
+
 def test_another_failure_is_an_error_with_its_last_lines_and_nothing_is_kept(calls, tmp_path):
     calls.answer = subprocess.CompletedProcess([], 1, stdout="", stderr="ValueError: something else")
     with pytest.raises(RuntimeError, match=r"the train step for 1 x v5litepod-4 failed:\nValueError: something else"):
@@ -113,10 +122,26 @@ def test_another_failure_is_an_error_with_its_last_lines_and_nothing_is_kept(cal
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_without_libtpu_the_error_says_what_to_install(monkeypatch):
+@pytest.mark.parametrize(("machines", "folder"), [("v4-8", "libtpu"), ("8 x H200", "cuda")])
+def test_without_a_compiler_the_error_says_what_to_install(machines, folder, monkeypatch):
     def version(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    with pytest.raises(NoCompilerError, match=r"make \.venv-libtpu/ready"):
-        outcome_of(REQUEST)
+    said = rf"make \.venv-{folder}/ready`, then the same command with PYTHONPATH=\.venv-{folder} before"
+    with pytest.raises(NoCompilerError, match=said):
+        outcome_of(dataclasses.replace(REQUEST, slice=machines))
+
+
+def test_the_compiler_of_another_release_of_cuda_is_another_program(monkeypatch):
+    of_gpu = dataclasses.replace(REQUEST, slice="8 x H200")
+    of_cuda_12 = key_of(of_gpu)
+
+    def version(name):
+        if "cuda12" in name:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return f"{name}-1"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert packages_of(of_gpu) == ("jax", "jaxlib", "jax-cuda13-pjrt")
+    assert key_of(of_gpu) != of_cuda_12

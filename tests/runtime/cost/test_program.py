@@ -5,9 +5,9 @@ import pathlib
 
 import pytest
 
-from runtime.cost.faults import faults
+from runtime.cost import faults
 from runtime.cost.program import Collective, collectives
-from runtime.cost.request import Request
+from runtime.cost.request import Compiled, Request
 from runtime.model.config import LlamaConfig
 
 TEXT = pathlib.Path(__file__).with_name("scheduled.hlo").read_text()
@@ -68,6 +68,44 @@ def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():
 def test_a_loop_turns_as_often_as_its_counter_s_stride_lets_it(stride, times):
     text = TEXT.replace("%one = s32[] constant(1)", f"%one = s32[] constant({stride})")
     assert {item.times for item in collectives(text, SIZES) if item.shape == (1, 32, 64)} == {times}
+
+
+ON_A_GPU = """
+%condition (s: (s32[], f32[8,16])) -> pred[] {{
+  ROOT %compare.1 = pred[] fusion(%s), kind=kLoop, calls=%fused_compare
+}}
+
+%body (s: (s32[], f32[8,16])) -> (s32[], f32[8,16]) {{
+  %gather = ((bf16[2], bf16[2,16]), (bf16[8], bf16[8,16])) all-gather-start(%p), replica_groups={{{{0,1,2,3}}}}
+  %product = (bf16[8,16]{{1,0}}, s8[4194304]{{0}}) custom-call(%p, %q), custom_call_target="{target}"
+  %gathered = (bf16[8], bf16[8,16]) all-gather-done(%gather)
+  %scatter = ((f32[8,16]), (f32[2,16])) reduce-scatter-start(%product), replica_groups={{{{0,1,2,3}}}}
+  %scattered = (f32[2,16]) reduce-scatter-done(%scatter)
+  ROOT %next = (s32[], f32[8,16]) tuple(%turn, %sum)
+}}
+
+ENTRY %main (p: f32[8,16]) -> f32[8,16] {{
+  ROOT %loop = (s32[], f32[8]) while(%p), condition=%condition, body=%body, x={{"known_trip_count":{{"n":"6"}},"y":1}}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "is_work"),
+    [("__cublas$lt$matmul", True), ("__gpu$xla.gpu.triton", True), ("__cub$DeviceRadixSort", False)],
+)
+def test_on_a_gpu_several_arrays_go_together_and_the_compiler_says_how_often_a_loop_turns(target, is_work):
+    text = "HloModule step, is_scheduled=true\n" + ON_A_GPU.format(target=target)
+    gather, scatter = collectives(text, {"data_x": 4})
+    assert gather == Collective("all-gather", "bf16", (8, 16), 2 * (8 + 8 * 16), ("data_x",), 4, 6, is_work)
+    assert scatter == Collective("reduce-scatter", "f32", (8, 16), 4 * 8 * 16, ("data_x",), 4, 6, False)
+
+
+def test_a_started_permute_is_counted_once_without_what_it_waits_with():
+    permute = "(f32[8,16]{1,0}, f32[8,16]{1,0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}"
+    text = f"HloModule step, is_scheduled=true\nENTRY %main (p: f32[8,16]) -> f32[8,16] {{\n  ROOT %s = {permute}\n}}\n"
+    (found,) = collectives(text, {"data_x": 2})
+    assert (found.shape, found.array_bytes, found.wire_bytes) == ((8, 16), 512, 512)
 
 
 BRANCHES = """
@@ -153,17 +191,21 @@ REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "spla
 GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
 
 
+def faults_in(request: Request, items: tuple[Collective, ...]) -> list[str]:
+    return faults.faults(request, Compiled(0, 0, items, 0.0, 0, {}))
+
+
 def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_faults():
     gather = Collective("all-gather", "f32", (1, 4096, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, True)
-    reduced, gathered = faults(REQUEST, (GRADIENT, gather))
+    reduced, gathered = faults_in(REQUEST, (GRADIENT, gather))
     assert "a parameter gathered before it is cast, f32 [1x4096x14336] over data_x" in reduced + gathered
     assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered
 
 
 def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
     own = dataclasses.replace(GRADIENT, shape=(4096, 7168))
-    assert faults(REQUEST, (own,)) == []
-    (fault,) = faults(dataclasses.replace(REQUEST, model_parallel=2), (own,))
+    assert faults_in(REQUEST, (own,)) == []
+    (fault,) = faults_in(dataclasses.replace(REQUEST, model_parallel=2), (own,))
     assert "an all-reduce of a whole gradient, f32 [4096x7168]" in fault
 
 
@@ -172,12 +214,12 @@ def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
 def test_a_gradient_summed_in_another_dtype_than_was_asked_for_is_a_fault(asked, got, kind):
     request = dataclasses.replace(REQUEST, reduce_dtype=asked)
     scatter = dataclasses.replace(GRADIENT, kind=kind, dtype=got)
-    (fault,) = faults(request, (scatter,))
+    (fault,) = faults_in(request, (scatter,))
     assert fault == (f"a gradient summed in another dtype than reduce_dtype='{asked}', {got} [4096x129024] over data_x")
     right = dataclasses.replace(scatter, dtype={"bf16": "f32", "f32": "bf16"}[got])
     of_activations = dataclasses.replace(scatter, axes=("model",))
-    assert faults(request, (right, of_activations)) == []
-    assert faults(dataclasses.replace(request, step="eval"), (scatter,)) == []
+    assert faults_in(request, (right, of_activations)) == []
+    assert faults_in(dataclasses.replace(request, step="eval"), (scatter,)) == []
 
 
 def test_scatters_small_sums_and_sums_between_slices_are_no_faults():
@@ -187,4 +229,4 @@ def test_scatters_small_sums_and_sums_between_slices_are_no_faults():
         dataclasses.replace(GRADIENT, shape=(64, 14_336)),
         dataclasses.replace(GRADIENT, kind="all-gather", dtype="bf16"),
     )
-    assert faults(REQUEST, good) == []
+    assert faults_in(REQUEST, good) == []

@@ -52,6 +52,19 @@ def test_between_slices_the_network_is_what_counts():
     assert seconds_of(item, dataclasses.replace(REQUEST, num_slices=2)) == pytest.approx(0.01)
 
 
+def test_gpus_of_a_host_have_a_switch_and_those_of_several_share_the_network_cards_of_a_host():
+    def seconds(machines: str, axis: str, model_parallel: int = 1) -> float:
+        request = dataclasses.replace(REQUEST, slice=machines, model_parallel=model_parallel)
+        return seconds_of(Collective("all-gather", "bf16", (4, 4), 90_000_000, (axis,), 2, 1, False), request)
+
+    within = 45e6 / 450e9
+    assert seconds("8 x H200", "data_x") == seconds("8 x H200", "data_x", 2) == pytest.approx(within)
+    assert seconds("4 x 8 x H200", "data_x") == pytest.approx(45e6 / (8 * 50e9))
+    assert seconds("4 x 8 x H200", "data_x", 2) == pytest.approx(45e6 / (4 * 50e9))  # as two such rings go on at once
+    assert seconds("4 x 8 x H200", "model", 2) == pytest.approx(within)  # neighbours, in one host
+    assert seconds("4 x 8 x H200", "model", 16) == pytest.approx(45e6 / (8 * 50e9))
+
+
 def test_a_permute_uses_one_direction_of_a_ring_and_a_gather_both():
     request = dataclasses.replace(REQUEST, slice="v5litepod-256")
     gather = Collective("all-gather", "bf16", (4, 4), 90_000_000, ("data_x",), 2, 1, False)

@@ -1,0 +1,65 @@
+"""What CUDA's assembler says of kernels: registers, what did not fit in them, and whether products wait for each other.
+
+The compiler writes the assembly of each kernel to a folder (`xla_dump_to`); `ptxas`, of the package nvidia-cuda-nvcc,
+turns it into machine code and tells. More than what a thread may have (255) goes to memory and back in the inner loop.
+"""
+
+import importlib.util
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+_TARGET = re.compile(r"^\.target (\S+)", re.MULTILINE)
+_ENTRY = re.compile(r"\.entry ([\w$]+)")
+_USED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers", re.DOTALL)
+_SERIALIZED = ("C7510", "C7515")
+"""Warnings of ptxas: asynchronous products of Hopper's (wgmma) that are run one after the other."""
+
+
+class Registers(NamedTuple):
+    """Of one thread of a kernel."""
+
+    used: int
+    spilled_bytes: int
+    """Written to memory for want of registers."""
+    is_serialized: bool
+
+
+def registers_of(folder: Path, names: tuple[str, ...]) -> dict[str, Registers]:
+    """Of the kernels called so whose assembly the compiler has written to `folder`.
+
+    Raises:
+        LookupError: one of them is not there.
+    """
+    found = {}
+    for path in sorted(folder.glob("*.ptx")):
+        text = path.read_text()
+        for entry in _ENTRY.findall(text):
+            if entry in names:
+                found[entry] = _assembled(path, text)
+    if missing := [name for name in names if name not in found]:
+        raise LookupError(f"no assembly of {', '.join(missing)} in {folder}")
+    return found
+
+
+def _assembled(path: Path, text: str) -> Registers:
+    target = _TARGET.search(text)
+    if target is None:
+        raise LookupError(f"{path}: no .target, which says for which GPU it is")
+    finished = subprocess.run(
+        [_ptxas(), "-v", f"-arch={target[1].rstrip(',')}", str(path), "-o", "/dev/null"], capture_output=True, text=True
+    )
+    used = _USED.search(finished.stderr)
+    if finished.returncode or used is None:
+        raise RuntimeError(f"ptxas refused {path}:\n{finished.stderr[-2000:]}")
+    is_serialized = any(warning in finished.stderr for warning in _SERIALIZED)
+    return Registers(int(used[3]), int(used[1]), is_serialized)
+
+
+def _ptxas() -> str:
+    spec = importlib.util.find_spec("nvidia.cuda_nvcc")
+    for place in (spec.submodule_search_locations if spec is not None else None) or ():
+        if (found := Path(place, "bin", "ptxas")).exists():
+            return str(found)
+    raise RuntimeError("no ptxas: install nvidia-cuda-nvcc-cu12, or run with PYTHONPATH=.venv-cuda.")
