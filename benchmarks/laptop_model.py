@@ -12,7 +12,7 @@ from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.kernels.choice import default_kernels
 from runtime.model.config import LLAMA2_ROPE
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import MeshShape, make_mesh, platform
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import TrainStep, build_train_step
 
@@ -25,7 +25,12 @@ class LaptopStep:
 
     def __init__(self) -> None:
         self._mesh = make_mesh(MeshShape(), jax.devices()[:1])
-        kernels = default_kernels(jax.devices()[0].platform, sequence_length=LAPTOP.sequence_length)
+        kernels = default_kernels(
+            platform(self._mesh),
+            sequence_length=LAPTOP.sequence_length,
+            head_dim=LAPTOP.model.head_dim,
+            compute_dtype=LAPTOP.compute_dtype,
+        )
         self.step: TrainStep = build_train_step(
             LAPTOP.model,
             LLAMA2_ROPE,

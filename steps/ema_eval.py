@@ -73,7 +73,12 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     sequence_length = model.description.sequence_length
-    kernels = default_kernels(platform(mesh), sequence_length=sequence_length)
+    kernels = default_kernels(
+        platform(mesh),
+        sequence_length=sequence_length,
+        head_dim=model.description.config.head_dim,
+        compute_dtype=config.compute_dtype,
+    )
     shape = kernel_shape(
         mesh,
         model.description.config,

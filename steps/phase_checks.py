@@ -126,7 +126,12 @@ def chosen_kernels(config: "TrainPhaseConfig", platform: str) -> "KernelChoice":
     """
     from runtime.kernels.choice import check_kernels, default_kernels
 
-    default = default_kernels(platform, sequence_length=config.sequence_length)
+    default = default_kernels(
+        platform,
+        sequence_length=config.sequence_length,
+        head_dim=config.model.head_dim,
+        compute_dtype=config.compute_dtype,
+    )
     asked = {"attention": config.attention_kernel, "loss": config.loss_kernel}
     taken = {name: kernel for name, kernel in asked.items() if kernel is not None}
     if not taken:

@@ -50,11 +50,15 @@ class FusedBlocks(NamedTuple):
 
 
 class TritonBlocks(NamedTuple):
-    """Of the GPU attention kernel; its backward pass takes square blocks."""
+    """Of the GPU attention kernel, in rows of queries and of keys; and how many warps share a block."""
 
     query: int
     key: int
+    query_backward: int
+    """That a block of keys takes at a time; their gradients are kept."""
     backward: int
+    """Keys of such a block, and both sides of what the gradient of the queries is computed from."""
+    num_warps: int
 
 
 class SplashRow(NamedTuple):
@@ -110,11 +114,14 @@ FUSED = {
 """By generation and hidden size; bfloat16. Bundles as above, in the order of `FusedBlocks`."""
 
 TRITON: dict[int, TritonRow] = {
-    64: TritonRow(TritonBlocks(128, 64, 64), "48 KiB of shared memory forward and 48 KiB backward, of 227 on an H100"),
-    128: TritonRow(TritonBlocks(128, 64, 64), "96 KiB of shared memory forward and backward, of 227 on an H100"),
+    64: TritonRow(TritonBlocks(128, 64, 64, 64, 4), "compiled for an H200: fwd 210, bwd 230 registers, none spilled"),
+    128: TritonRow(
+        TritonBlocks(128, 64, 128, 64, 8),
+        "compiled for an H200: fwd 166, bwd 246 registers, none spilled (bwd 64 x 64 by 4 warps: some)",
+    ),
 }
-"""By head size; bfloat16. By arithmetic: a block of queries, and two stages of keys and values (backward: a block of
-keys and values, and two stages of queries and their gradients). Never compiled to machine code, never timed."""
+"""By head size; bfloat16, jax 0.10.2, ptxas 12.9. Of 78 sizes each, the largest that CUDA's assembler keeps in
+registers and computes by Hopper's asynchronous products (wgmma) alone. Never timed."""
 
 
 def generation_of(device_kind: str) -> str | None:
@@ -197,8 +204,11 @@ def triton_blocks(*, head_dim: int, num_rows: int) -> TritonRow:
             f"attention kernel 'pallas_gpu': {num_rows} tokens of a row are not a whole number of blocks of "
             f"{row.blocks.backward}; change the sequence length, or context_parallel."
         )
-    query, key, backward = row.blocks
-    blocks = TritonBlocks(_part_of(num_rows, query, backward), key, backward)
+    unit = row.blocks.backward
+    blocks = row.blocks._replace(
+        query=_part_of(num_rows, row.blocks.query, unit),
+        query_backward=_part_of(num_rows, row.blocks.query_backward, unit),
+    )
     return TritonRow(blocks, _reason_of(blocks, row, f"{num_rows} tokens"))
 
 

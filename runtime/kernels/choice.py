@@ -73,8 +73,25 @@ def kernel_shape(
     )
 
 
-def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:
-    """The fastest kernels known to be right on `platform` ("cpu", "gpu" or "tpu") at this sequence length."""
+_LOSS_AT_ONCE = "loss: gradients formed while the logits are there"
+
+
+def _not_by_triton(sequence_length: int, head_dim: int, compute_dtype: str) -> str | None:
+    """Why `pallas_gpu` cannot compute rows of this shape."""
+    if compute_dtype != "bfloat16":
+        return f"blocks of pallas_gpu in {compute_dtype} may need more shared memory than a GPU has"
+    try:
+        block_sizes.triton_blocks(head_dim=head_dim, num_rows=sequence_length)
+    except ValueError as error:
+        return str(error).partition(": ")[2].partition(";")[0]
+    return None
+
+
+def default_kernels(platform: str, *, sequence_length: int, head_dim: int, compute_dtype: str) -> KernelChoice:
+    """The fastest kernels known to be right on `platform` ("cpu", "gpu" or "tpu") at this shape.
+
+    Of a GPU no kernel was ever timed: see docs/gpu.md for why its default is the one that it is.
+    """
     match platform:
         case "tpu":
             return KernelChoice(
@@ -83,19 +100,26 @@ def default_kernels(platform: str, *, sequence_length: int) -> KernelChoice:
                 reason="attention: scores stay in vector memory, documents are kept apart by segment ids; loss: three "
                 "products with the head where pallas_tpu, which needs less memory, takes five",
             )
-        case "cpu" | "gpu":
-            is_short = sequence_length <= SHORT_SEQUENCE
-            why_attention = "short sequences fit whole" if is_short else "one block of scores at a time"
-            no_fused = (
-                "; of the fused kernels pallas_gpu keeps documents apart by segment ids and cudnn by a mask of tokens "
-                "x tokens, but neither was ever run on a GPU"
-                if platform == "gpu"
-                else ""
+        case "gpu":
+            missing = _not_by_triton(sequence_length, head_dim, compute_dtype)
+            why_attention = (
+                "scores stay in registers, documents are kept apart by segment ids (cudnn reads a mask of tokens x "
+                "tokens)"
+                if missing is None
+                else f"one block of scores at a time, because {missing}"
             )
             return KernelChoice(
+                attention="pallas_gpu" if missing is None else "chunked",
+                loss="chunked_wide",
+                reason=f"attention: {why_attention}; {_LOSS_AT_ONCE}",
+            )
+        case "cpu":
+            is_short = sequence_length <= SHORT_SEQUENCE
+            why_attention = "short sequences fit whole" if is_short else "one block of scores at a time"
+            return KernelChoice(
                 attention="reference" if is_short else "chunked",
-                loss="chunked_wide" if platform == "gpu" else "chunked",
-                reason=f"attention: {why_attention}{no_fused}; loss: gradients formed while the logits are there",
+                loss="chunked",
+                reason=f"attention: {why_attention}; {_LOSS_AT_ONCE}",
             )
     raise ValueError(f"platform is {platform!r}; kernels are known for cpu, gpu and tpu.")
 
@@ -167,5 +191,5 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
         if name in _ONLY_ON and platform != _ONLY_ON[name][0]:
             raise ValueError(
                 f"{argument} is {name!r}, {_ONLY_ON[name][1]}, and the mesh is of platform {platform!r}; "
-                f"pass a kernel of default_kernels({platform!r}, sequence_length=...)."
+                f"pass a kernel of default_kernels({platform!r}, ...)."
             )

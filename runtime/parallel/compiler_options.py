@@ -1,4 +1,4 @@
-"""Options of the compiler, by device: of TPUs each is here because the scheduled program showed its effect."""
+"""Options of the compiler, by device: each is here because the compiled program showed its effect."""
 
 from jax.sharding import Mesh
 
@@ -28,9 +28,12 @@ _BY_TPU = {
     "TPU v6e": _ON_SPARSE_CORES,
 }
 _EXACT_ON_GPU: dict[str, str | bool] = {
-    # Else the gradient of the embedding and cuDNN's attention are summed in whatever order threads arrive, and products
-    # by whichever kernel was fastest when this process tried them: a resumed run would not be the undisturbed one.
+    # Else cuDNN's attention is summed in whatever order threads arrive, and products by whichever kernel was fastest
+    # when this process tried them: a resumed run would not be the undisturbed one.
     "xla_gpu_deterministic_ops": True,
+    # XLA then tries no tiles for the products that it gives to Triton, and takes 16 x 8 for most. cuBLAS's own choice
+    # depends on shapes and device only.
+    "xla_gpu_enable_triton_gemm": False,
 }
 
 

@@ -10,17 +10,36 @@ from runtime.parallel.mesh import MeshShape, make_mesh
 from tests.runtime.interop.small_llama import CONFIG
 
 
+def default(platform: str, sequence_length: int = 4096, head_dim: int = 128, compute_dtype: str = "bfloat16"):
+    return default_kernels(platform, sequence_length=sequence_length, head_dim=head_dim, compute_dtype=compute_dtype)
+
+
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("sequence_length", [128, 4096])
 def test_the_default_kernels_run_on_their_platform_and_say_why(platform: str, sequence_length: int) -> None:
-    choice = default_kernels(platform, sequence_length=sequence_length)
+    choice = default(platform, sequence_length)
     check_kernels(platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
     assert "attention" in choice.reason or "scores" in choice.reason
 
 
 def test_long_sequences_do_not_hold_all_scores() -> None:
-    assert default_kernels("cpu", sequence_length=256).attention == "reference"
-    assert default_kernels("cpu", sequence_length=4096).attention == "chunked"
+    assert default("cpu", 256).attention == "reference"
+    assert default("cpu", 4096).attention == "chunked"
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ({"head_dim": 80}, "because head_dim 80 is none of 64, 128"),
+        ({"sequence_length": 4000}, "because 4000 tokens of a row are not a whole number of blocks of 64"),
+        ({"compute_dtype": "float32"}, "because blocks of pallas_gpu in float32 may need more shared memory"),
+    ],
+)
+def test_a_gpu_computes_what_its_fused_kernel_cannot_in_blocks_and_says_why(shape: dict, why: str) -> None:
+    assert default("gpu").attention == "pallas_gpu"
+    choice = default("gpu", **shape)
+    assert choice.attention == "chunked"
+    assert why in choice.reason
 
 
 @pytest.mark.parametrize(
@@ -48,7 +67,7 @@ def test_a_kernel_that_cannot_run_here_is_an_error_with_the_reason(
 
 
 def test_an_accelerator_never_gets_the_blocks_of_a_cpu_for_its_loss() -> None:
-    assert [default_kernels(name, sequence_length=4096).loss for name in ("cpu", "gpu", "tpu")] == [
+    assert [default(name).loss for name in ("cpu", "gpu", "tpu")] == [
         "chunked",
         "chunked_wide",
         "chunked_wide",
@@ -61,9 +80,7 @@ def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason() -> None:
             with pytest.raises(ValueError, match=f"'{kernel}', {what}, .* platform '{platform}'"):
                 check_kernels(platform, attention_kernel=kernel, loss_kernel="chunked")
             check_kernels("gpu", attention_kernel=kernel, loss_kernel="chunked")
-    reason = default_kernels("gpu", sequence_length=4096).reason
-    assert "pallas_gpu keeps documents apart by segment ids and cudnn by a mask of tokens x tokens" in reason
-    assert "neither was ever run on a GPU" in reason
+    assert "kept apart by segment ids (cudnn reads a mask of tokens x tokens)" in default("gpu").reason
 
 
 def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
@@ -118,4 +135,4 @@ def test_what_takes_no_blocks_of_a_tpu_warns_of_none(caplog: pytest.LogCaptureFi
 
 def test_an_unknown_platform_is_an_error() -> None:
     with pytest.raises(ValueError, match="platform is 'npu'; kernels are known for cpu, gpu and tpu"):
-        default_kernels("npu", sequence_length=128)
+        default("npu")
