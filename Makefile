@@ -46,7 +46,7 @@ benchmarks: .venv/test-ready .venv-peers/ready
 # The compilers stay beside the environment: where libtpu is installed, every start of JAX looks for a TPU and takes its
 # lock file.
 compile-matrix: .venv/ready .venv-libtpu/ready .venv-cuda/ready
-	PYTHONPATH=.venv-libtpu:.venv-cuda .venv/bin/python -m runtime.cost.matrix
+	.venv/bin/python -m runtime.cost.matrix
 
 .venv-libtpu/ready: requirements-libtpu.lock | .venv/ready
 	@echo "installing the TPU compiler (590 MB) into .venv-libtpu: about a minute, and silent until it is done"

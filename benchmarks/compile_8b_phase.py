@@ -8,8 +8,8 @@ than 10 % of its roofline's time on collectives that nothing hides. Seconds depe
 printed. The last line is JSON; exit code 1 where a bar does not hold.
 
     make .venv-libtpu/ready
-    PYTHONPATH=.venv-libtpu python benchmarks/compile_8b_phase.py      two minutes on two idle cores
-    ... --phase phoenix --step eval                                    one program: less than a minute
+    python benchmarks/compile_8b_phase.py      two minutes on two idle cores
+    ... --phase phoenix --step eval            one program: less than a minute
 """
 
 import argparse

@@ -10,7 +10,7 @@ reach to be faster, the products below the diagonal counted. Bars: 5 GiB for the
 and three quarters of the GPU's memory, which JAX takes. Nothing is timed, and nothing runs on a GPU.
 
     make .venv-cuda/ready
-    PYTHONPATH=.venv-cuda python benchmarks/compile_for_a_gpu.py       one minute on two idle cores
+    python benchmarks/compile_for_a_gpu.py       one minute on two idle cores
 """
 
 import argparse
@@ -143,7 +143,7 @@ def compiled(what: str) -> dict[str, Any]:
 
 def in_its_own_process(what: str) -> dict[str, Any]:
     finished = subprocess.run(
-        [sys.executable, __file__, "--compile", what], capture_output=True, text=True, env=environment()
+        [sys.executable, __file__, "--compile", what], capture_output=True, text=True, env=environment("gpu")
     )
     if finished.returncode:
         raise SystemExit(f"compiling {what} failed:\n{finished.stderr[-3000:]}")

@@ -31,7 +31,8 @@ DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
-    f"Days and chip-hours: at {REACHED_SHARE:.0%} of the roofline, without evaluations, checkpoints and restarts.",
+    f"Days and chip-hours: at {REACHED_SHARE['tpu']:.0%} of the roofline (GPUs {REACHED_SHARE['gpu']:.0%}), without "
+    "evaluations, checkpoints and restarts.",
 )
 
 
@@ -259,7 +260,7 @@ def _phases(
             whose = "all that fit"
             continue
         roofline = roofline_of(request, outcome)
-        seconds = leg.steps * roofline.step_seconds / REACHED_SHARE
+        seconds = leg.steps * roofline.step_seconds / REACHED_SHARE[slice_of(request.slice).generation.platform]
         days, hours = seconds / DAY_SECONDS, seconds / HOUR_SECONDS * chips
         total_days, total_hours = total_days + days, total_hours + hours
         yield (

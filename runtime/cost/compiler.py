@@ -38,6 +38,9 @@ SOURCES = (
     *("cost/compile_program.py", "cost/program.py", "cost/gpu_program.py", "cost/chips.py", "cost/gpu_target.py"),
 )
 ROOT = Path(__file__).resolve().parents[2]
+BESIDE = {"tpu": ROOT / ".venv-libtpu", "gpu": ROOT / ".venv-cuda"}
+"""Where `make` puts the compilers: beside the environment, for the processes that compile only. One that is installed
+in the environment is preferred."""
 _TOO_LARGE = re.compile(r"E100[01]: (CompileTime(?:Hbm|ScopedVmem)Oom: [^\n]*)")
 
 
@@ -50,8 +53,7 @@ class NoCompilerError(RuntimeError):
             "gpu": ("GPUs needs JAX's CUDA plugin and CUDA's assembler (220 MB, work without a GPU)", ".venv-cuda"),
         }[platform]
         super().__init__(
-            f"compiling for {what}: run `make {folder}/ready`, then the same command with PYTHONPATH={folder} before "
-            "it; or leave --compile out."
+            f"compiling for {what}: run `make {folder}/ready`, then the same command again; or leave --compile out."
         )
 
 
@@ -88,19 +90,26 @@ def packages_of(request: Request) -> tuple[str, ...]:
     """
     platform = slice_of(request.slice).generation.platform
     for name in COMPILERS[platform]:
-        try:
-            importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return "jax", "jaxlib", name
+        if _version(name, platform) is not None:
+            return "jax", "jaxlib", name
     raise NoCompilerError(platform)
+
+
+def _version(name: str, platform: str) -> str | None:
+    """Of a package in the environment, or else beside it."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        found = importlib.metadata.distributions(name=name, path=[str(BESIDE[platform])])
+        return next((distribution.version for distribution in found), None)
 
 
 def key_of(request: Request) -> str:
     """Name of the outcome: a hash over all that determines the program."""
     digest = hashlib.sha256(request.to_json().encode())
+    platform = slice_of(request.slice).generation.platform
     for name in packages_of(request):
-        digest.update(f"{name} {importlib.metadata.version(name)}\n".encode())
+        digest.update(f"{name} {_version(name, platform)}\n".encode())
     for path in _source_files():
         digest.update(path.read_bytes())
     return digest.hexdigest()[:32]
@@ -113,11 +122,10 @@ def _source_files() -> Iterator[Path]:
         yield from [place] if place.is_file() else sorted(place.glob("*.py"))
 
 
-def environment() -> dict[str, str]:
-    """Of a process that compiles."""
+def environment(platform: str) -> dict[str, str]:
+    """Of a process that compiles for "tpu" or "gpu"."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
-    # A compiler may lie beside the environment, in a folder of PYTHONPATH.
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", ""), str(BESIDE[platform])])
     return kept | ENVIRONMENT | {"PYTHONPATH": path}
 
 
@@ -127,7 +135,7 @@ def _compile(request: Request) -> Outcome:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env=environment(),
+        env=environment(slice_of(request.slice).generation.platform),
     )
     if finished.returncode == 0:
         found = Compiled.from_json(finished.stdout.splitlines()[-1])

@@ -58,7 +58,7 @@ def _kernel_cell(chip: str, kernel: str) -> str:
         [sys.executable, "-m", "runtime.cost.compile_kernel", chip, kernel],
         capture_output=True,
         text=True,
-        env=environment(),
+        env=environment("gpu" if chip in GPUS else "tpu"),
         cwd=ROOT,
     )
     if finished.returncode:

@@ -62,4 +62,4 @@ def _ptxas() -> str:
     for place in (spec.submodule_search_locations if spec is not None else None) or ():
         if (found := Path(place, "bin", "ptxas")).exists():
             return str(found)
-    raise RuntimeError("no ptxas: install nvidia-cuda-nvcc-cu12, or run with PYTHONPATH=.venv-cuda.")
+    raise RuntimeError("no ptxas: run `make .venv-cuda/ready`, or install nvidia-cuda-nvcc-cu12.")

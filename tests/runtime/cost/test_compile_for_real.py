@@ -6,10 +6,8 @@ compiler for GPUs lies in `.venv-cuda`.
 
 import importlib.metadata
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +19,6 @@ from runtime.cost.roofline import roofline_of
 from runtime.kernels.block_sizes import triton_blocks
 from runtime.model.config import LlamaConfig
 
-BESIDE = [str(Path(__file__).resolve().parents[3] / name) for name in (".venv-libtpu", ".venv-cuda")]
 # Matrices of 2**22 numbers, so that a whole gradient is not too small to be a fault.
 MODEL = LlamaConfig(
     vocab_size=2048, hidden_size=1024, intermediate_size=4096, num_hidden_layers=2, num_attention_heads=8,
@@ -30,10 +27,8 @@ MODEL = LlamaConfig(
 
 
 @pytest.fixture(autouse=True)
-def compilers_and_no_cache(tmp_path, monkeypatch):
+def no_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*BESIDE, os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(sys, "path", [*sys.path, *BESIDE])  # where their versions are read
 
 
 @pytest.mark.parametrize(
@@ -98,7 +93,7 @@ def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
 def test_the_rows_of_the_gpu_attention_kernel_keep_everything_in_registers(head_dim):
     finished = subprocess.run(
         [sys.executable, "-m", "runtime.cost.compile_kernel", "H200", "pallas_gpu", str(head_dim)],
-        capture_output=True, text=True, cwd=ROOT, env=environment(),
+        capture_output=True, text=True, cwd=ROOT, env=environment("gpu"),
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
     registers = json.loads(finished.stdout.splitlines()[-1])["registers"]

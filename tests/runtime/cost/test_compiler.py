@@ -23,7 +23,8 @@ OUT_OF_MEMORY = (
 
 @pytest.fixture(autouse=True)
 def known_versions_and_an_empty_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path))
+    monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiler, "BESIDE", dict.fromkeys(("tpu", "gpu"), tmp_path / "beside"))
     monkeypatch.setattr(importlib.metadata, "version", lambda name: f"{name}-1")
 
 
@@ -128,9 +129,28 @@ def test_without_a_compiler_the_error_says_what_to_install(machines, folder, mon
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    said = rf"make \.venv-{folder}/ready`, then the same command with PYTHONPATH=\.venv-{folder} before"
+    said = rf"make \.venv-{folder}/ready`, then the same command again"
     with pytest.raises(NoCompilerError, match=said):
         outcome_of(dataclasses.replace(REQUEST, slice=machines))
+
+
+def test_a_compiler_beside_the_environment_is_found_there_by_the_version_and_by_the_process(
+    calls, monkeypatch, tmp_path
+):
+    def version(name):
+        if name == "libtpu":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    told = tmp_path / "beside" / "libtpu-7.dist-info" / "METADATA"
+    told.parent.mkdir(parents=True)
+    told.write_text("Name: libtpu\nVersion: 7\n")
+    of_seven = key_of(REQUEST)
+    assert outcome_of(REQUEST) == (COMPILED, False)
+    assert calls[0][1]["env"]["PYTHONPATH"].split(os.pathsep)[-1] == str(tmp_path / "beside")
+    told.write_text("Name: libtpu\nVersion: 8\n")
+    assert key_of(REQUEST) != of_seven
 
 
 def test_the_compiler_of_another_release_of_cuda_is_another_program(monkeypatch):
