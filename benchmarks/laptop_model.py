@@ -12,7 +12,7 @@ from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.kernels.choice import default_kernels
 from runtime.model.config import LLAMA2_ROPE
-from runtime.parallel.mesh import MeshShape, make_mesh, platform
+from runtime.parallel.mesh import MeshShape, device_kind, make_mesh, platform
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import TrainStep, build_train_step
 
@@ -27,6 +27,7 @@ class LaptopStep:
         self._mesh = make_mesh(MeshShape(), jax.devices()[:1])
         kernels = default_kernels(
             platform(self._mesh),
+            device_kind=device_kind(self._mesh),
             sequence_length=LAPTOP.sequence_length,
             head_dim=LAPTOP.model.head_dim,
             compute_dtype=LAPTOP.compute_dtype,

@@ -48,7 +48,9 @@ def fresh_state() -> TrainState:
 
 def ours(tokens: np.ndarray) -> Step:
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    kernels = default_kernels("cpu", sequence_length=BATCH[1], head_dim=LAPTOP.model.head_dim, compute_dtype="float32")
+    kernels = default_kernels(
+        "cpu", device_kind="cpu", sequence_length=BATCH[1], head_dim=LAPTOP.model.head_dim, compute_dtype="float32"
+    )
     step = build_train_step(
         LAPTOP.model,
         LLAMA2_ROPE,

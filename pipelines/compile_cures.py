@@ -45,10 +45,17 @@ def _factors(request: Request) -> list[int]:
     return [part for part in range(2, sequences + 1) if sequences % part == 0][:2]
 
 
-def options(cure: Cure, users: Collection[str], kept: Collection[str], phases: Mapping[str, Step[Any]]) -> str:
+def options(
+    cure: Cure,
+    users: Collection[str],
+    kept: Collection[str],
+    phases: Mapping[str, Step[Any]],
+    others: Collection[str] = (),
+) -> str:
     """The `--set` options that give the field to the phases in `users` and to what inherits it from them.
 
-    A phase in `kept`, which was compiled as it is, or one that could not run with it, is given back its own value.
+    A phase in `kept`, which fits as it is, or one that could not run with it, is given back its own value. Of those in
+    `others`, which do not fit either, nothing is said: they have a cure of their own.
     """
     wanted: dict[str, object] = {}
     said: list[str] = []
@@ -67,7 +74,7 @@ def options(cure: Cure, users: Collection[str], kept: Collection[str], phases: M
             value = own
         else:
             value = inherited
-        if value != inherited:
+        if value != inherited and name not in others:
             said.append(setting(name, cure.field, value))
         wanted[name] = value
         return value

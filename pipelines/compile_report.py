@@ -7,7 +7,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from marin_dag.commands.session import Session
 from marin_dag.errors import UserError
@@ -68,8 +68,10 @@ def report(session: Session, plan: Plan) -> None:
         users = [name for name in main_line if request in requests[name]]
         lines += ["", *_program(request, outcomes[request], users)]
         if isinstance(outcomes[request], DoesNotFit):
-            kept = [name for name in main_line if name not in users]
-            lines.append(_cure(request, users, kept, phases, evaluations))
+            of_step = {name: pair[0 if request.step == "train" else 1] for name, pair in requests.items()}
+            kept = [name for name in main_line if isinstance(outcomes[of_step[name]], Compiled)]
+            others = set(main_line) - set(kept) - set(users)
+            lines.append(_cure(request, users, kept, others, phases, evaluations))
     lines += ["", *_phases({name: legs[name] for name in main_line}, requests, outcomes), "", *ASSUMPTIONS]
     print("\n".join(lines))
 
@@ -98,10 +100,11 @@ def request_of(phase: Step, step: str, *, windows: int = WINDOWS_PER_BATCH) -> R
         raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
     platform = one.generation.platform
     if step == "train":
-        kernels = chosen_kernels(config, platform)
+        kernels = chosen_kernels(config, platform, one.generation.name)
     else:
         kernels = default_kernels(
             platform,
+            device_kind=one.generation.name,
             sequence_length=config.sequence_length,
             head_dim=config.model.head_dim,
             compute_dtype=config.compute_dtype,
@@ -130,13 +133,15 @@ def request_of(phase: Step, step: str, *, windows: int = WINDOWS_PER_BATCH) -> R
 
 def _with_progress(request: Request, place: str) -> Outcome:
     what = f"{request.step} step, {request.global_batch_size:,} sequences, {_slices(request)}"
-    print(f"[{place}] compiling the {what} (minutes) ...", file=sys.stderr, flush=True)
+    usually = " (minutes)" if slice_of(request.slice).generation.platform == "tpu" else ""
+    print(f"[{place}] compiling the {what}{usually} ...", file=sys.stderr, flush=True)
     try:
         outcome, was_known = outcome_of(request)
     except NoCompilerError as error:
         raise UserError(str(error)) from error
     except RuntimeError as error:
-        raise UserError(f"compiling the {what} failed: {_what_was_raised(str(error))}") from error
+        cure = "; take attention_kernel=chunked" if "Shared memory size limit exceeded" in str(error) else ""
+        raise UserError(f"compiling the {what} failed: {_what_was_raised(str(error))}{cure}") from error
     took = "does not fit" if isinstance(outcome, DoesNotFit) else f"{outcome.compile_seconds:.0f} s"
     print(f"[{place}] {'known already' if was_known else took}", file=sys.stderr, flush=True)
     return outcome
@@ -226,6 +231,7 @@ def _cure(
     request: Request,
     users: Sequence[str],
     kept: Sequence[str],
+    others: Collection[str],
     phases: Mapping[str, Step],
     evaluations: Mapping[str, Step],
 ) -> str:
@@ -235,7 +241,7 @@ def _cure(
         outcome = _with_progress(cure.request, f"with {cure.field}={cure.value}")
         if isinstance(outcome, Compiled):
             if request.step == "train":
-                typed = options(cure, users, kept, phases)
+                typed = options(cure, users, kept, phases, others)
             else:
                 typed = " ".join(setting(evaluations[name].name, cure.field, cure.value) for name in users)
             return f"  fits with       {typed}: {outcome.peak_memory_in_bytes / GIB:.2f} GiB"

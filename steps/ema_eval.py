@@ -64,7 +64,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.kernels.choice import default_kernels, described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
-    from runtime.parallel.mesh import num_batch_parts, platform
+    from runtime.parallel.mesh import device_kind, num_batch_parts, platform
     from runtime.training.eval_step import build_eval_step
 
     mesh = joined_mesh(context)
@@ -75,6 +75,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     sequence_length = model.description.sequence_length
     kernels = default_kernels(
         platform(mesh),
+        device_kind=device_kind(mesh),
         sequence_length=sequence_length,
         head_dim=model.description.config.head_dim,
         compute_dtype=config.compute_dtype,

@@ -81,7 +81,7 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
     if config.attention_kernel is not None or config.loss_kernel is not None:
         platform = "tpu" if isinstance(resources, Tpu) else "gpu" if isinstance(resources, Gpu) else "cpu"
         try:
-            chosen_kernels(config, platform)
+            chosen_kernels(config, platform, resources.kind if isinstance(resources, Gpu) else platform)
         except ValueError as error:
             raise ValueError(f"on {resources}: {error} Or leave it out: None takes the default.") from None
     shares = _num_shares(config, resources)
@@ -118,8 +118,8 @@ def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
     return num_devices // parallel * num_slices
 
 
-def chosen_kernels(config: "TrainPhaseConfig", platform: str) -> "KernelChoice":
-    """The kernels that a phase runs on `platform`: those it asks for, and the platform's own where it asks for none.
+def chosen_kernels(config: "TrainPhaseConfig", platform: str, device_kind: str) -> "KernelChoice":
+    """The kernels that a phase runs on such devices: those it asks for, and the devices' own where it asks for none.
 
     Raises:
         ValueError: one that it asks for cannot run there.
@@ -128,9 +128,11 @@ def chosen_kernels(config: "TrainPhaseConfig", platform: str) -> "KernelChoice":
 
     default = default_kernels(
         platform,
+        device_kind=device_kind,
         sequence_length=config.sequence_length,
         head_dim=config.model.head_dim,
         compute_dtype=config.compute_dtype,
+        context_parallel=config.context_parallel,
     )
     asked = {"attention": config.attention_kernel, "loss": config.loss_kernel}
     taken = {name: kernel for name, kernel in asked.items() if kernel is not None}

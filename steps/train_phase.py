@@ -190,7 +190,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.kernels.choice import described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import agree
-    from runtime.parallel.mesh import platform
+    from runtime.parallel.mesh import device_kind, platform
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
@@ -206,7 +206,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         return published[config.until_step].result
     host = context.host
     mesh = joined_mesh(context, model_parallel=config.model_parallel, context_parallel=config.context_parallel)
-    kernels = chosen_kernels(config, platform(mesh))
+    kernels = chosen_kernels(config, platform(mesh), device_kind(mesh))
     shape = kernel_shape(
         mesh,
         config.model,

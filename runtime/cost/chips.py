@@ -48,12 +48,12 @@ GENERATIONS = {
 GPUS = {
     generation.name: generation
     for generation in (
-        Generation("A100-80G", 312e12, 60 * GIB, 2.039e12, 300e9, 25e9, 1, 1, platform="gpu"),
-        Generation("H100", 989e12, 81_559 * GIB // 1024 * 3 // 4, 3.35e12, 450e9, 50e9, 1, 1, platform="gpu"),
-        Generation("H200", 989e12, 143_771 * GIB // 1024 * 3 // 4, 4.8e12, 450e9, 50e9, 1, 1, platform="gpu"),
+        Generation("A100-80G", 312e12, int(79.1 * GIB) * 3 // 4, 2.039e12, 300e9, 25e9, 1, 1, platform="gpu"),
+        Generation("H100", 989e12, int(79.1 * GIB) * 3 // 4, 3.35e12, 450e9, 50e9, 1, 1, platform="gpu"),
+        Generation("H200", 989e12, int(139.8 * GIB) * 3 // 4, 4.8e12, 450e9, 50e9, 1, 1, platform="gpu"),
     )
 }
-"""By Ray's names; the boards with NVLink (SXM)."""
+"""By Ray's names; the boards with NVLink (SXM). Their memory is what CUDA reports, less than what the driver does."""
 _PREFIXES = {"v4": "v4", "v5litepod": "v5e", "v5e": "v5e", "v5p": "v5p", "v6e": "v6e"}
 _SIZES_3D = {
     4: (2, 2, 1), 8: (2, 2, 2), 16: (2, 2, 4), 32: (2, 4, 4), 64: (4, 4, 4), 128: (4, 4, 8), 256: (4, 8, 8),

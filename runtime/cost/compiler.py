@@ -39,8 +39,8 @@ SOURCES = (
 )
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = {"tpu": ROOT / ".venv-libtpu", "gpu": ROOT / ".venv-cuda"}
-"""Where `make` puts the compilers: beside the environment, for the processes that compile only. One that is installed
-in the environment is preferred."""
+"""Where `make` puts the compilers: beside the environment, for the processes that compile only. One that is there goes
+before one in the environment: `make` pins it."""
 _TOO_LARGE = re.compile(r"E100[01]: (CompileTime(?:Hbm|ScopedVmem)Oom: [^\n]*)")
 
 
@@ -96,12 +96,13 @@ def packages_of(request: Request) -> tuple[str, ...]:
 
 
 def _version(name: str, platform: str) -> str | None:
-    """Of a package in the environment, or else beside it."""
+    """Of a package beside the environment, or else in it."""
+    for distribution in importlib.metadata.distributions(name=name, path=[str(BESIDE[platform])]):
+        return distribution.version
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        found = importlib.metadata.distributions(name=name, path=[str(BESIDE[platform])])
-        return next((distribution.version for distribution in found), None)
+        return None
 
 
 def key_of(request: Request) -> str:
@@ -125,7 +126,7 @@ def _source_files() -> Iterator[Path]:
 def environment(platform: str) -> dict[str, str]:
     """Of a process that compiles for "tpu" or "gpu"."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", ""), str(BESIDE[platform])])
+    path = os.pathsep.join([str(ROOT), str(BESIDE[platform]), os.environ.get("PYTHONPATH", "")])
     return kept | ENVIRONMENT | {"PYTHONPATH": path}
 
 
@@ -142,7 +143,8 @@ def _compile(request: Request) -> Outcome:
         gets = slice_of(request.slice).generation.hbm_in_bytes
         if found.peak_memory_in_bytes > gets:  # XLA makes programs for GPUs of any size, and fails when they run
             return DoesNotFit(
-                f"{found.peak_memory_in_bytes / GIB:.2f} GiB at its peak, of {gets / GIB:.2f} that a program gets"
+                f"{found.peak_memory_in_bytes / GIB:.2f} GiB at its peak, of {gets / GIB:.2f} that JAX takes "
+                "(XLA_PYTHON_CLIENT_MEM_FRACTION 0.75)"
             )
         return found
     if (refused := _TOO_LARGE.search(finished.stderr)) is not None:

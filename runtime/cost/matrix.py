@@ -44,9 +44,9 @@ TRIALS: tuple[Trial, ...] = (  # model, machines, sequences, remat
     ("1.5B", "v6e-16", 256, "full"),
     ("8B", "v5p-256", 512, "full"),
     ("70B", "v5p-1024", 2048, "full"),
-    ("125M", "1 x H200", 8, "none"),
-    ("400M", "1 x H200", 8, "none"),
-    ("1.5B", "1 x H200", 4, "none"),
+    ("125M", "1 x H200", 8, "dots"),
+    ("400M", "1 x H200", 8, "dots"),
+    ("1.5B", "1 x H200", 4, "dots"),
     ("8B", "8 x H200", 64, "full"),
     ("70B", "16 x 8 x H200", 512, "full"),
 )

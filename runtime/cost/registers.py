@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 _TARGET = re.compile(r"^\.target (\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"\.entry ([\w$]+)")
-_USED = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads\n.*?Used (\d+) registers", re.DOTALL)
+_TOLD = re.compile(
+    r"Compiling entry function '([^']+)'.*?(\d+) bytes spill stores, \d+ bytes spill loads.*?Used (\d+) registers",
+    re.DOTALL,
+)
 _SERIALIZED = ("C7510", "C7515")
 """Warnings of ptxas: asynchronous products of Hopper's (wgmma) that are run one after the other."""
 
@@ -35,26 +38,26 @@ def registers_of(folder: Path, names: tuple[str, ...]) -> dict[str, Registers]:
     found = {}
     for path in sorted(folder.glob("*.ptx")):
         text = path.read_text()
-        for entry in _ENTRY.findall(text):
-            if entry in names:
-                found[entry] = _assembled(path, text)
+        if set(_ENTRY.findall(text)) & set(names):
+            found.update(_assembled(path, text))
     if missing := [name for name in names if name not in found]:
         raise LookupError(f"no assembly of {', '.join(missing)} in {folder}")
-    return found
+    return {name: found[name] for name in names}
 
 
-def _assembled(path: Path, text: str) -> Registers:
+def _assembled(path: Path, text: str) -> dict[str, Registers]:
+    """Of every kernel of a file; a warning names none of them, and is taken to be of all."""
     target = _TARGET.search(text)
     if target is None:
         raise LookupError(f"{path}: no .target, which says for which GPU it is")
     finished = subprocess.run(
         [_ptxas(), "-v", f"-arch={target[1].rstrip(',')}", str(path), "-o", "/dev/null"], capture_output=True, text=True
     )
-    used = _USED.search(finished.stderr)
-    if finished.returncode or used is None:
+    told = _TOLD.findall(finished.stderr)
+    if finished.returncode or not told:
         raise RuntimeError(f"ptxas refused {path}:\n{finished.stderr[-2000:]}")
     is_serialized = any(warning in finished.stderr for warning in _SERIALIZED)
-    return Registers(int(used[3]), int(used[1]), is_serialized)
+    return {name: Registers(int(used), int(spilled), is_serialized) for name, spilled, used in told}
 
 
 def _ptxas() -> str:

@@ -3,11 +3,11 @@
     step = max(products / peak, weights through memory / bandwidth) + optimiser's state through memory + exposed wires
 
 Products count what the program does: with full rematerialisation each layer's forward pass twice. Attention counts the
-blocks below the diagonal. Hidden collectives cost nothing; exposed ones run one after the other, each at the bandwidth
-of the torus axis it goes along. Model and context axes are neighbours on one axis of the torus; the data axis that they
-were cut from reaches over them, so its rings share wires. GPUs of a host have a switch; what leaves a host goes over
-the network cards of those of its GPUs that share in it. Activations through memory are left out, and so are launch and
-host times.
+blocks below the diagonal; of a context axis those of its last stretch. Hidden collectives cost nothing; exposed ones
+run one after the other, each at the bandwidth of the torus axis it goes along. Model and context axes are neighbours on
+one axis of the torus; the data axis that they were cut from reaches over them, so its rings share wires. GPUs of a host
+have a switch; what leaves a host goes over the network cards of those of its GPUs that share in it. Activations through
+memory are left out, and so are launch and host times.
 """
 
 import dataclasses
@@ -23,6 +23,8 @@ REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
 all of attention counted; 0.7 of these rooflines lies below that range. Llama 3 405B reports 38 to 43 % on 8,192 and
 more H100 (arXiv:2407.21783, table 4): 0.55 of these rooflines, which allow 75 %, lies within."""
 
+ATTENTION_PRODUCTS = {"pallas_gpu": (2, 7)}
+"""Forward and backward, where they are not two and five: it computes the scores twice in its backward pass."""
 LOSS_PRODUCTS = {"chunked": 3, "chunked_wide": 3, "reference": 3, "pallas_tpu": 5}
 
 
@@ -36,6 +38,8 @@ class Flops:
     """The same with the whole square of attention, as most public tables count."""
     executed: int
     """What the program computes, recomputation included."""
+    attention: int
+    """Of it, between queries and keys: what a context axis does not split evenly."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +76,13 @@ def flops_of(request: Request) -> Flops:
     layers = 2 * (model.num_parameters - _embeddings(model))
     if request.step == "eval":
         forward = tokens * (layers + head + attention)
-        return Flops(causal=forward, full=forward + tokens * attention, executed=forward)
+        return Flops(forward, full=forward + tokens * attention, executed=forward, attention=tokens * attention)
     causal = tokens * model.flops_per_token(sequence)
     again = 1 if request.remat == "full" else 0
-    executed = tokens * (
-        layers * (3 + again)
-        # The kernel's backward pass takes five products where its forward pass takes two.
-        + attention * (1 + again + 2.5)
-        + head * LOSS_PRODUCTS[request.loss_kernel]
-    )
-    return Flops(causal=causal, full=causal + 3 * tokens * attention, executed=int(executed))
+    forward_products, backward_products = ATTENTION_PRODUCTS.get(request.attention_kernel, (2, 5))
+    attended = tokens * attention * (forward_products * (1 + again) + backward_products) // 2
+    executed = tokens * (layers * (3 + again) + head * LOSS_PRODUCTS[request.loss_kernel]) + attended
+    return Flops(causal=causal, full=causal + 3 * tokens * attention, executed=executed, attention=attended)
 
 
 def roofline_of(request: Request, compiled: Compiled) -> Roofline:
@@ -101,14 +102,24 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
         sum(seconds_of(item, request) for item in compiled.collectives if item.is_hidden is is_hidden)
         for is_hidden in (False, True)
     )
+    flops = flops_of(request)
+    busiest = flops.executed + flops.attention * (_share_of_the_last_stretch(request) - 1)
     return Roofline(
-        products_seconds=flops_of(request).executed / (num_chips * chip.peak_flops),
+        products_seconds=busiest / (num_chips * chip.peak_flops),
         weights_seconds=passes * multiplied * request.num_microbatches / chip.hbm_bytes_per_second,
         optimizer_seconds=state / chip.hbm_bytes_per_second,
         exposed_seconds=exposed,
         hidden_seconds=hidden,
         tokens=request.global_batch_size * request.sequence_length,
     )
+
+
+def _share_of_the_last_stretch(request: Request) -> float:
+    """Its attention by the mean over a context axis: it sees the most keys, and the others wait for it."""
+    stretches = request.context_parallel
+    if request.attention_kernel == "pallas_gpu":  # computes the rows before its stretch as well
+        return stretches
+    return (2 * stretches - 1) / stretches
 
 
 def seconds_of(item: Collective, request: Request) -> float:

@@ -18,7 +18,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from runtime.kernels.block_sizes import triton_blocks
+from runtime.kernels.block_sizes import family_here, triton_blocks
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 
@@ -37,7 +37,7 @@ def pallas_gpu(
 
     _, num_rows, num_heads, head_dim = query.shape
     end, groups = first_row + num_rows, num_heads // key.shape[2]
-    blocks = triton_blocks(head_dim=head_dim, num_rows=end).blocks
+    blocks = triton_blocks(family_here(), head_dim=head_dim, num_rows=end).blocks
     key, value = (jnp.repeat(part[:, :end], groups, axis=2) for part in (key, value))
     mixed = attention.mha(
         jnp.pad(query, ((0, 0), (first_row, 0), (0, 0), (0, 0))),

@@ -1,4 +1,4 @@
-"""Block sizes of the Pallas kernels: one table by kernel, TPU generation and head or hidden size, each row with a why.
+"""Block sizes of the Pallas kernels: a table by kernel, generation, and head or hidden size, each row with a why.
 
 A block has to be so large that its products take longer than reading it (a chip's FLOPs a byte of memory bandwidth: 224
 on v4, 240 on v5e, 166 on v5p, 560 on v6e), and so small that all that a grid step holds fits in vector memory, with a
@@ -6,7 +6,7 @@ second copy of what is fetched for the next step. The rows are what the TPU comp
 
 A shape without a row gets the largest blocks that the arithmetic of `splash_bytes` or `fused_bytes` holds to fit, and
 says so; where none fits, an error. Outside `shard_map` the generation is unknown, and is taken to be v4, the smallest;
-so is a TPU of a kind that is not listed, and `taken_as` says so.
+so is a TPU of a kind that is not listed, and `taken_as` says so. A GPU of such a kind is taken to be an A100.
 """
 
 from typing import NamedTuple
@@ -26,6 +26,9 @@ _GENERATIONS = {
     "TPU v6 lite": "v6e",
     "TPU v6e": "v6e",
 }
+UNKNOWN_GPU = "ampere"
+_GPUS = {"A100": "ampere", "H100": "hopper", "H200": "hopper"}
+"""By a part of the kind's name, Ray's or the driver's."""
 
 
 class SplashBlocks(NamedTuple):
@@ -113,20 +116,24 @@ FUSED = {
 }
 """By generation and hidden size; bfloat16. Bundles as above, in the order of `FusedBlocks`."""
 
-TRITON: dict[int, TritonRow] = {
-    64: TritonRow(TritonBlocks(128, 64, 64, 64, 4), "compiled for an H200: fwd 210, bwd 230 registers, none spilled"),
-    128: TritonRow(
-        TritonBlocks(128, 64, 128, 64, 8),
-        "compiled for an H200: fwd 166, bwd 246 registers, none spilled (bwd 64 x 64 by 4 warps: some)",
-    ),
+TRITON: dict[tuple[str, int], TritonRow] = {
+    ("hopper", 64): TritonRow(TritonBlocks(128, 64, 64, 64, 4), "compiled for an H200: fwd 210, bwd 230 registers"),
+    ("hopper", 128): TritonRow(TritonBlocks(128, 64, 128, 64, 8), "compiled for an H200: fwd 166, bwd 246 registers"),
+    ("ampere", 64): TritonRow(TritonBlocks(128, 64, 64, 32, 8), "compiled for an A100: fwd 161, bwd 180 registers"),
+    ("ampere", 128): TritonRow(TritonBlocks(64, 64, 32, 64, 8), "compiled for an A100: fwd 165, bwd 236 registers"),
 }
-"""By head size; bfloat16, jax 0.10.2, ptxas 12.9. Of 78 sizes each, the largest that CUDA's assembler keeps in
-registers and computes by Hopper's asynchronous products (wgmma) alone. Never timed."""
+"""By GPU and head size; bfloat16, jax 0.10.2, ptxas 12.9. Of those that were tried, the largest blocks of which CUDA's
+assembler keeps everything in a thread's 255 registers (docs/gpu.md). Never timed."""
 
 
 def generation_of(device_kind: str) -> str | None:
     """ "v5e" for "TPU v5 lite"; None for what is no TPU with rows here."""
     return _GENERATIONS.get(device_kind)
+
+
+def family_of(device_kind: str) -> str | None:
+    """ "hopper" for "NVIDIA H100 80GB HBM3" or "H100"; None for what is no GPU with rows here."""
+    return next((family for part, family in _GPUS.items() if part in device_kind), None)
 
 
 def taken_as(device_kind: str) -> str:
@@ -138,8 +145,17 @@ def taken_as(device_kind: str) -> str:
 
 def generation_here() -> str | None:
     """Of the mesh whose `shard_map` is being traced; None outside one."""
+    return generation_of(_device_kind_here())
+
+
+def family_here() -> str | None:
+    """The same of a mesh of GPUs."""
+    return family_of(_device_kind_here())
+
+
+def _device_kind_here() -> str:
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return None if device is None else generation_of(device.device_kind)
+    return "" if device is None else str(device.device_kind)
 
 
 def splash_blocks(generation: str | None, *, head_dim: int, num_rows: int, item_bytes: int = 2) -> SplashRow:
@@ -191,23 +207,23 @@ def fused_blocks(
     return FusedRow(blocks, _reason_of(blocks, row, f"{num_tokens} tokens and {vocab_size} columns"))
 
 
-def triton_blocks(*, head_dim: int, num_rows: int) -> TritonRow:
+def triton_blocks(family: str | None, *, head_dim: int, num_rows: int) -> TritonRow:
     """For rows of `num_rows` tokens on a GPU; blocks are cut to parts of the row."""
-    row = TRITON.get(head_dim)
+    row = TRITON.get((family or UNKNOWN_GPU, head_dim))
     if row is None:
+        known = ", ".join(str(size) for name, size in TRITON if name == UNKNOWN_GPU)
         raise ValueError(
-            f"attention kernel 'pallas_gpu': head_dim {head_dim} is none of {', '.join(map(str, TRITON))}; use "
-            "attention kernel 'chunked'."
+            f"attention kernel 'pallas_gpu': head_dim {head_dim} is none of {known}; use attention kernel 'chunked'."
         )
-    if num_rows % row.blocks.backward:
+    unit = max(row.blocks.key, row.blocks.backward)
+    if num_rows % unit:
         raise ValueError(
-            f"attention kernel 'pallas_gpu': {num_rows} tokens of a row are not a whole number of blocks of "
-            f"{row.blocks.backward}; change the sequence length, or context_parallel."
+            f"attention kernel 'pallas_gpu': {num_rows} tokens of a row are not a whole number of blocks of {unit}; "
+            "change the sequence length, or context_parallel."
         )
-    unit = row.blocks.backward
     blocks = row.blocks._replace(
-        query=_part_of(num_rows, row.blocks.query, unit),
-        query_backward=_part_of(num_rows, row.blocks.query_backward, unit),
+        query=_part_of(num_rows, row.blocks.query, row.blocks.key),
+        query_backward=_part_of(num_rows, row.blocks.query_backward, row.blocks.query_backward // 2),
     )
     return TritonRow(blocks, _reason_of(blocks, row, f"{num_rows} tokens"))
 

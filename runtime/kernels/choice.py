@@ -4,6 +4,7 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from runtime.kernels import attention, block_sizes, cross_entropy, cross_entropy_chunked
+from runtime.parallel.mesh import device_kind as kind_of
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -62,7 +63,7 @@ def kernel_shape(
     """Of a step over `num_rows` sequences on all devices of `mesh` together, computed in "bfloat16" or "float32"."""
     stretch = sequence_length // mesh.shape["context"]
     return KernelShape(
-        device_kind=str(mesh.devices.flat[0].device_kind),
+        device_kind=kind_of(mesh),
         head_dim=model.head_dim,
         stretch=stretch,
         first_row=sequence_length - stretch,
@@ -76,21 +77,32 @@ def kernel_shape(
 _LOSS_AT_ONCE = "loss: gradients formed while the logits are there"
 
 
-def _not_by_triton(sequence_length: int, head_dim: int, compute_dtype: str) -> str | None:
-    """Why `pallas_gpu` cannot compute rows of this shape."""
+def _not_by_triton(device_kind: str, stretch: int, head_dim: int, compute_dtype: str) -> str | None:
+    """Why `pallas_gpu` is not the default for rows of this shape on this GPU."""
+    if (family := block_sizes.family_of(device_kind)) is None:
+        return f"pallas_gpu was never compiled for {device_kind}"
     if compute_dtype != "bfloat16":
         return f"blocks of pallas_gpu in {compute_dtype} may need more shared memory than a GPU has"
     try:
-        block_sizes.triton_blocks(head_dim=head_dim, num_rows=sequence_length)
+        block_sizes.triton_blocks(family, head_dim=head_dim, num_rows=stretch)
     except ValueError as error:
         return str(error).partition(": ")[2].partition(";")[0]
     return None
 
 
-def default_kernels(platform: str, *, sequence_length: int, head_dim: int, compute_dtype: str) -> KernelChoice:
+def default_kernels(
+    platform: str,
+    *,
+    device_kind: str,
+    sequence_length: int,
+    head_dim: int,
+    compute_dtype: str,
+    context_parallel: int = 1,
+) -> KernelChoice:
     """The fastest kernels known to be right on `platform` ("cpu", "gpu" or "tpu") at this shape.
 
-    Of a GPU no kernel was ever timed: see docs/gpu.md for why its default is the one that it is.
+    Of GPUs no kernel was ever timed: docs/gpu.md says why their default is the one that it is. `device_kind` is
+    Ray's name of one, or the driver's.
     """
     match platform:
         case "tpu":
@@ -101,7 +113,8 @@ def default_kernels(platform: str, *, sequence_length: int, head_dim: int, compu
                 "products with the head where pallas_tpu, which needs less memory, takes five",
             )
         case "gpu":
-            missing = _not_by_triton(sequence_length, head_dim, compute_dtype)
+            stretch = sequence_length // context_parallel
+            missing = _not_by_triton(device_kind, stretch, head_dim, compute_dtype)
             why_attention = (
                 "scores stay in registers, documents are kept apart by segment ids (cudnn reads a mask of tokens x "
                 "tokens)"
@@ -144,9 +157,11 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
             of_attention = f"{sizes} ({taken_as}{reason})"
         case "pallas_gpu":
             whole_row = shape.first_row + shape.stretch
-            sizes_and_reason = block_sizes.triton_blocks(head_dim=shape.head_dim, num_rows=whole_row)
-            sizes = ", ".join(f"{name} {size}" for name, size in sizes_and_reason.blocks._asdict().items())
-            of_attention = f"{sizes} ({sizes_and_reason.reason})"
+            family = block_sizes.family_of(shape.device_kind)
+            unknown = "" if family else f"unknown GPU {shape.device_kind!r}, taken as an A100: "
+            triton = block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=whole_row)
+            sizes = ", ".join(f"{name} {size}" for name, size in triton.blocks._asdict().items())
+            of_attention = f"{sizes} ({unknown}{triton.reason})"
         case "cudnn":
             pairs = shape.stretch * (shape.first_row + shape.stretch)
             of_attention = f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"

@@ -1,4 +1,4 @@
-"""Looking up rows of the embedding, with a gradient that is summed in float32 and in one order on every platform.
+"""Looking up rows of the embedding, with a gradient that is summed in float32 and, on each platform, in a fixed order.
 
 Left to autodiff, the gradient of a row is summed in the dtype of the table: in bfloat16 the 257th equal gradient of a
 frequent token is lost. And on a GPU rows are added in the order in which threads arrive, unless XLA is told to be
@@ -23,7 +23,7 @@ Rows = Float[Array, "tokens hidden_size"]
 
 
 def look_up(table: Table, ids: Ids, *, gradient: LookUp) -> Rows:
-    """The row of each id. The table's gradient is rounded to the table's dtype once, after it is summed."""
+    """The row of each id, 0 <= id < vocab_size. The table's gradient is rounded to its dtype once, after the sum."""
     return _look_up(table, ids, table.shape[0], gradient)
 
 

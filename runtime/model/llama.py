@@ -6,7 +6,7 @@ softmax and loss are float32 whatever it is. Matrices are stored [in, out], the 
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
 from jaxtyping import Array, Float, Float32, Int32, Key
 
 from runtime.kernels.attention import attend
@@ -223,7 +224,7 @@ def _layer(
 
 
 def _rematerialised(layer: Callable, computation: Computation) -> Callable:
-    """What the backward pass finds saved: everything, products with weights, or only the layer's input."""
+    """What the backward pass finds saved: all, products with weights and fused attention, or the layer's input."""
     policies = jax.checkpoint_policies
     match computation.remat:
         case "none" if not computation.regather:
@@ -231,7 +232,23 @@ def _rematerialised(layer: Callable, computation: Computation) -> Callable:
         case "none":
             return jax.checkpoint(layer, policy=policies.save_anything_except_these_names(GATHERED), prevent_cse=False)
         case "dots":
-            return jax.checkpoint(layer, policy=policies.dots_with_no_batch_dims_saveable, prevent_cse=False)
+            return jax.checkpoint(layer, policy=_products_and_kernels, prevent_cse=False)
         case "full":
             return jax.checkpoint(layer, prevent_cse=False)
     raise ValueError(f"remat is {computation.remat!r}; it must be one of {', '.join(REMATS)}.")
+
+
+def _products_and_kernels(primitive: Primitive, *arguments: Any, **parameters: Any) -> bool:
+    """Whether to keep what an operation gives; a fused attention kernel's output takes no more than a product's."""
+    if primitive.name == "custom_vjp_call":
+        return _holds_a_kernel(parameters["call_jaxpr"].jaxpr)
+    is_product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return primitive.name == "pallas_call" or bool(is_product(primitive, *arguments, **parameters))
+
+
+def _holds_a_kernel(program: Jaxpr) -> bool:
+    return any(
+        equation.primitive.name == "pallas_call"
+        or any(_holds_a_kernel(part.jaxpr) for part in equation.params.values() if isinstance(part, ClosedJaxpr))
+        for equation in program.eqns
+    )

@@ -2,7 +2,7 @@
 
 from jax.sharding import Mesh
 
-from runtime.parallel.mesh import platform
+from runtime.parallel.mesh import device_kind, platform
 
 _BESIDE_PRODUCTS: dict[str, str | bool] = {
     # Without it every gather of a layer holds the chip up. v5e carries gathers inside its products by itself; for every
@@ -41,4 +41,4 @@ def compiler_options(mesh: Mesh) -> dict[str, str | bool] | None:
     """What to compile the programs of `mesh` with, beyond the defaults."""
     if platform(mesh) == "gpu":
         return _EXACT_ON_GPU
-    return _BY_TPU.get(str(mesh.devices.flat[0].device_kind))
+    return _BY_TPU.get(device_kind(mesh))

@@ -92,6 +92,11 @@ def platform(mesh: Mesh) -> str:
     return "gpu" if name in ("cuda", "rocm") else name
 
 
+def device_kind(mesh: Mesh) -> str:
+    """What JAX calls the mesh's devices, such as "TPU v4" or "NVIDIA H200"."""
+    return str(mesh.devices.flat[0].device_kind)
+
+
 def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray, Torus]:
     """Devices in the order of (slice, x, y, z, model, context), and the sizes of the data axes.
 

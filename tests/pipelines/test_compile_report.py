@@ -16,6 +16,7 @@ from pipelines.tootsie import add_arguments, build, phases
 from runtime.cost.compile_program import mesh_shape_of
 from runtime.cost.program import Collective
 from runtime.cost.request import Compiled, DoesNotFit
+from runtime.cost.roofline import roofline_of
 from runtime.evaluation.window_batch import window_batch
 from steps.ema_eval import EmaEvalConfig
 
@@ -71,7 +72,11 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line):
     lines = compile_report._program(train, slow, ["kestrel"])
     assert lines[0] == "train step, 1,024 x 4,096 tokens, 4 x 8 x H200: kestrel"
     assert "  fault           a sort of 9 numbers" in lines
-    assert "8.00 GiB at its peak, of 105.30" in lines[2]
+    assert "8.00 GiB at its peak, of 104.85" in lines[2]
+    legs = compile_report.legs_in({"kestrel": kestrel})
+    (_, row, _) = compile_report._phases(legs, {"kestrel": (train, evaluation)}, {train: slow})
+    seconds = legs["kestrel"].steps * roofline_of(train, slow).step_seconds
+    assert float(row.split()[-2]) == pytest.approx(seconds / 0.55 / 86_400, abs=0.1)
     tried = [cure.field for cure in cures(train)]
     assert "num_microbatches" in tried and "loss_kernel" not in tried  # pallas_tpu is no kernel of a GPU
 
@@ -223,3 +228,19 @@ def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):
         config = EmaEvalConfig.model_fields["windows_per_batch"]
         assert evaluation.global_batch_size == window_batch(config.default, devices) == devices
         assert mesh_shape_of(evaluation) == (phase.resources.num_slices, devices // phase.resources.num_slices, 1, 1)
+
+
+def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(tmp_path, capsys, monkeypatch):
+    def outcome_of(request):
+        sequences = request.global_batch_size // request.num_microbatches
+        return (COMPILED if request.step == "eval" or sequences <= 1024 else DoesNotFit("too large"), True)
+
+    monkeypatch.setattr(compile_report, "outcome_of", outcome_of)
+    said = dry_run(capsys, tmp_path, "--compile").out
+    typed = [
+        line.partition("fits with")[2].partition(":")[0].split() for line in said.splitlines() if "fits with" in line
+    ]
+    told = [option for line in typed for option in line if option != "--set"]
+    assert {"ocelot.num_microbatches=3", "starling.num_microbatches=4"} <= set(told)
+    assert len({option.partition("=")[0] for option in told}) == len(told)
+    assert "does not fit" not in dry_run(capsys, tmp_path, "--compile", *(word for line in typed for word in line)).out

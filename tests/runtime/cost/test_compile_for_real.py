@@ -16,7 +16,7 @@ from runtime.cost.compiler import ROOT, environment, outcome_of
 from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import Compiled, Request
 from runtime.cost.roofline import roofline_of
-from runtime.kernels.block_sizes import triton_blocks
+from runtime.kernels.block_sizes import family_of, triton_blocks
 from runtime.model.config import LlamaConfig
 
 # Matrices of 2**22 numbers, so that a whole gradient is not too small to be a fault.
@@ -86,19 +86,54 @@ def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
     state = 4 * 4 * MODEL.num_parameters / slice_of(machines).num_chips
     assert state < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < 2**31
     assert {axis for item in compiled.collectives for axis in item.axes} == axes
-    assert {item.kind for item in compiled.collectives if item.is_hidden} <= {"all-gather", "reduce-scatter"}
+    if axes:
+        assert {item.kind for item in compiled.collectives if item.is_hidden} == {"all-gather", "reduce-scatter"}
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
-def test_the_rows_of_the_gpu_attention_kernel_keep_everything_in_registers(head_dim):
+SLOW_PROGRAM = """
+import jax, jax.numpy as jnp
+from jax.experimental import topologies
+from runtime.cost.gpu_program import slow_operations
+from runtime.cost.gpu_target import target_config
+(gpu,) = topologies.get_topology_desc(platform="cuda", target_config=target_config("H200"), topology="1x1x1").devices
+place = jax.sharding.SingleDeviceSharding(gpu)
+shapes = [((4096, 512), "bfloat16"), ((4096,), "int32"), ((512, 512), "bfloat16")]
+arguments = [jax.ShapeDtypeStruct(shape, dtype, sharding=place) for shape, dtype in shapes]
+def loss(table, ids, matrix):
+    return jnp.sum(jnp.take(table, ids, axis=0) @ matrix)
+def told(**options):
+    exact = {"xla_gpu_deterministic_ops": True} | options
+    return slow_operations(jax.jit(jax.grad(loss), compiler_options=exact).lower(*arguments).compile().as_text())
+print(*told(xla_gpu_enable_triton_gemm=False), sep="; ")
+if jax.__version__.startswith("0.10."):  # 0.12 does not compile this without its GPU
+    print(*told(), sep="; ")
+"""
+
+
+def test_what_autodiff_and_xla_make_of_a_look_up_and_a_product_is_told_as_slow():
+    """The names that faults are told by are those that this compiler writes."""
     finished = subprocess.run(
-        [sys.executable, "-m", "runtime.cost.compile_kernel", "H200", "pallas_gpu", str(head_dim)],
+        [sys.executable, "-c", SLOW_PROGRAM], capture_output=True, text=True, cwd=ROOT, env=environment("gpu")
+    )
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    assert "a sort of 2,097,152 numbers: of a scatter whose places may coincide" in finished.stdout
+    if importlib.metadata.version("jax").startswith("0.10."):
+        assert "a product by Triton in tiles that nobody tuned" in finished.stdout
+
+
+@pytest.mark.parametrize(("gpu", "head_dim"), [("H200", 64), ("H200", 128), ("A100-80G", 64), ("A100-80G", 128)])
+def test_the_rows_of_the_gpu_attention_kernel_keep_everything_in_registers(gpu, head_dim):
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime.cost.compile_kernel", gpu, "pallas_gpu", str(head_dim)],
         capture_output=True, text=True, cwd=ROOT, env=environment("gpu"),
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr[-2000:]
     registers = json.loads(finished.stdout.splitlines()[-1])["registers"]
-    reason = triton_blocks(head_dim=head_dim, num_rows=4096).reason
-    told = f"fwd {registers['mha_forward']['used']}, bwd {registers['mha_backward']['used']} registers, none spilled"
+    reason = triton_blocks(family_of(gpu), head_dim=head_dim, num_rows=4096).reason
+    told = f"fwd {registers['mha_forward']['used']}, bwd {registers['mha_backward']['used']} registers"
     assert {row["spilled_bytes"] for row in registers.values()} == {0}
+    # Of the backward pass for heads of 64 every size that was tried is.
+    serialized = {name for name, row in registers.items() if row["is_serialized"]}
+    assert serialized == ({"mha_backward"} if (gpu, head_dim) == ("H200", 64) else set())
     if importlib.metadata.version("jax") == "0.10.2":  # which the figures of the table are of
         assert told in reason

@@ -28,8 +28,8 @@ def assembler_beside(monkeypatch):
 
 
 def test_a_kernel_of_more_values_than_registers_spills_and_a_small_one_does_not(tmp_path):
-    (tmp_path / "one.ptx").write_text(kernel("small", 8))
-    (tmp_path / "two.ptx").write_text(kernel("large", 400))
+    large, small = kernel("large", 400), kernel("small", 8)
+    (tmp_path / "both.ptx").write_text(large + small.partition(".address_size 64\n")[2])
     found = registers_of(tmp_path, ("small", "large"))
     assert found["small"].used < 40 and found["small"].spilled_bytes == 0
     assert found["large"].used == 255 and found["large"].spilled_bytes >= 4 * (400 - 255)

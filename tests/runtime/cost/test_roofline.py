@@ -30,6 +30,23 @@ def test_flops_are_counted_causally_in_full_and_as_executed():
     assert flops_of(dataclasses.replace(REQUEST, step="eval")).executed == TOKENS * (LAYERS + HEAD + ATTENTION)
 
 
+def test_the_attention_kernel_of_gpus_computes_more_and_the_last_stretch_of_a_row_the_most():
+    by_kernel = {
+        kernel: flops_of(dataclasses.replace(REQUEST, attention_kernel=kernel)) for kernel in ("chunked", "pallas_gpu")
+    }
+    assert by_kernel["chunked"].attention == TOKENS * 4.5 * ATTENTION
+    assert by_kernel["pallas_gpu"].attention == TOKENS * 5.5 * ATTENTION
+    assert by_kernel["pallas_gpu"].executed - by_kernel["chunked"].executed == TOKENS * ATTENTION
+
+    def products(kernel: str) -> float:
+        request = dataclasses.replace(REQUEST, attention_kernel=kernel, context_parallel=4)
+        return roofline_of(request, compiled()).products_seconds * 4 * 197e12
+
+    rest = by_kernel["chunked"].executed - by_kernel["chunked"].attention
+    assert products("chunked") == pytest.approx(rest + by_kernel["chunked"].attention * 7 / 4)  # 7 of 16 parts
+    assert products("pallas_gpu") == pytest.approx(rest + by_kernel["pallas_gpu"].attention * 4)  # whole rows
+
+
 def compiled(*items: Collective) -> Compiled:
     return Compiled(0, 0, items, 0.0, 0, {})
 

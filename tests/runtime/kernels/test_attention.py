@@ -117,6 +117,25 @@ def test_bfloat16_in_gives_bfloat16_out_near_the_definition(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
+def test_gradients_in_bfloat16_are_near_those_in_float32(name: str) -> None:
+    *parts, segment_ids = inputs(sequence=128, head_dim=64)
+    narrow = [jnp.asarray(part, jnp.bfloat16) for part in parts]
+
+    def gradients(kernel: Callable, *parts: jax.Array) -> tuple[jax.Array, ...]:
+        def total(*parts: jax.Array) -> jax.Array:
+            return jnp.sum(jnp.sin(kernel(*parts, segment_ids).astype(jnp.float32)))
+
+        with jax.numpy_dtype_promotion("standard"):  # JAX's own implementation promotes dtypes inside
+            return jax.grad(total, argnums=(0, 1, 2))(*parts)
+
+    wide = gradients(attention.reference, *(part.astype(jnp.float32) for part in narrow))
+    for ours, expected in zip(gradients(KERNELS[name], *narrow), wide, strict=True):
+        assert ours.dtype == jnp.bfloat16
+        difference = np.asarray(ours, np.float32) - np.asarray(expected)
+        assert np.linalg.norm(difference) < 0.01 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_packed_documents_are_each_as_if_alone(name: str) -> None:
     query, key, value, _ = inputs(sequence=256, head_dim=64)
     segment_ids = jnp.repeat(jnp.asarray([[0, 1], [7, 3]], jnp.int32), 128, axis=1)

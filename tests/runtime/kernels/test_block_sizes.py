@@ -67,8 +67,8 @@ def test_blocks_that_were_cut_say_from_what_and_quote_no_figure_of_others() -> N
     )
     without_row = splash_blocks("v4", head_dim=256, num_rows=640).reason
     assert without_row.startswith("no row for v4, head size 256") and "; cut from query 512" in without_row
-    assert triton_blocks(head_dim=64, num_rows=192).reason == "cut from query 128 to parts of 192 tokens"
-    cut = triton_blocks(head_dim=128, num_rows=192)
+    assert triton_blocks("hopper", head_dim=64, num_rows=192).reason == "cut from query 128 to parts of 192 tokens"
+    cut = triton_blocks("hopper", head_dim=128, num_rows=192)
     assert cut.reason == "cut from query 128, query_backward 128 to parts of 192 tokens"
     assert cut.blocks == (64, 64, 64, 64, 8)
 
@@ -79,9 +79,9 @@ def test_a_shape_that_nothing_fits_is_refused_with_what_to_use_instead() -> None
     with pytest.raises(ValueError, match=r"head size 8192 fits in the 16 MiB .* use attention kernel 'chunked'"):
         splash_blocks("v4", head_dim=8192, num_rows=4096)
     with pytest.raises(ValueError, match="head_dim 80 is none of 64, 128"):
-        triton_blocks(head_dim=80, num_rows=4096)
+        triton_blocks("hopper", head_dim=80, num_rows=4096)
     with pytest.raises(ValueError, match="100 tokens of a row are not a whole number of blocks of 64"):
-        triton_blocks(head_dim=64, num_rows=100)
+        triton_blocks("hopper", head_dim=64, num_rows=100)
 
 
 @pytest.mark.parametrize(("kind", "generation"), [("TPU v5 lite", "v5e"), ("TPU v4", "v4"), ("cpu", None)])

@@ -1,17 +1,27 @@
 """No silent fallback: what runs is what was asked for, and the reason is there to print."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from runtime.kernels.choice import KernelShape, check_kernels, default_kernels, described_blocks, kernel_shape
+from runtime.kernels.choice import (
+    KernelChoice,
+    KernelShape,
+    check_kernels,
+    default_kernels,
+    described_blocks,
+    kernel_shape,
+)
 from runtime.parallel.mesh import MeshShape, make_mesh
 from tests.runtime.interop.small_llama import CONFIG
 
 
-def default(platform: str, sequence_length: int = 4096, head_dim: int = 128, compute_dtype: str = "bfloat16"):
-    return default_kernels(platform, sequence_length=sequence_length, head_dim=head_dim, compute_dtype=compute_dtype)
+def default(platform: str, sequence_length: int = 4096, **changes: Any) -> KernelChoice:
+    shape = {"device_kind": "NVIDIA H200", "head_dim": 128, "compute_dtype": "bfloat16"} | changes
+    return default_kernels(platform, sequence_length=sequence_length, **shape)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
@@ -32,6 +42,11 @@ def test_long_sequences_do_not_hold_all_scores() -> None:
     [
         ({"head_dim": 80}, "because head_dim 80 is none of 64, 128"),
         ({"sequence_length": 4000}, "because 4000 tokens of a row are not a whole number of blocks of 64"),
+        (
+            {"sequence_length": 192, "context_parallel": 2},
+            "because 96 tokens of a row are not a whole number of blocks",
+        ),
+        ({"device_kind": "NVIDIA L40S"}, "because pallas_gpu was never compiled for NVIDIA L40S"),
         ({"compute_dtype": "float32"}, "because blocks of pallas_gpu in float32 may need more shared memory"),
     ],
 )
@@ -104,6 +119,14 @@ SHAPE = KernelShape("TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, 2)
         ("splash", "pallas_tpu", SHAPE._replace(device_kind="TPU v5 lite"), "query 1024", "forward 512 x 768, "),
         ("splash", "chunked_wide", SHAPE._replace(head_dim=80), "(no row for v4, head size 80", "2048 tokens ("),
         ("pallas_gpu", "chunked", SHAPE._replace(device_kind="NVIDIA H200"), "query 128, key 64", "24 tokens ("),
+        ("pallas_gpu", "chunked", SHAPE._replace(device_kind="A100-80G"), "query 64, key 64", "24 tokens ("),
+        (
+            "pallas_gpu",
+            "chunked",
+            SHAPE._replace(device_kind="L4"),
+            "(unknown GPU 'L4', taken as an A100: ",
+            "24 tokens (",
+        ),
         ("cudnn", "chunked", SHAPE._replace(device_kind="NVIDIA H200"), "a mask of 32 MiB a sequence", "24 tokens ("),
         ("chunked", "reference", SHAPE._replace(device_kind="cpu"), "query 512", "all tokens"),
     ],

@@ -49,6 +49,14 @@ def test_a_frequent_token_loses_nothing_in_bfloat16(gradient: LookUp) -> None:
     assert found[0].tolist() == [2_000.0, 2_000.0]
 
 
+@pytest.mark.parametrize("gradient", LOOK_UPS)
+def test_what_is_no_number_stays_in_its_own_row_and_an_id_past_the_end_in_none(gradient: LookUp) -> None:
+    ids = np.array([2, 9, 0, 2, 1], np.int32)
+    rows = np.array([[1.0], [5.0], [np.nan], [3.0], [7.0]])
+    found = gradient_of(ids, rows, 4, gradient, "float32")[:, 0]
+    assert np.isnan(found[0]) and found[1:].tolist() == [7.0, 4.0, 0.0]
+
+
 def test_sorted_sums_hold_no_scatter_whose_places_may_coincide() -> None:
     """On a GPU such a scatter is added in any order, or made a sort of every number."""
     ids, rows = jnp.zeros(64, jnp.int32), jnp.ones((64, 8), jnp.bfloat16)

@@ -11,7 +11,7 @@ from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
-from runtime.model.llama import Llama, whole
+from runtime.model.llama import Llama, Remat, whole
 from runtime.model.rotary import inverse_frequencies
 
 CONFIG = LlamaConfig(
@@ -133,3 +133,24 @@ def test_rematerialisation_changes_no_gradient_beyond_rounding(remat: str) -> No
 
     for got, expected in zip(jax.tree.leaves(gradient(remat)), jax.tree.leaves(gradient("none")), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", ["pallas_gpu", "splash"])
+def test_what_keeps_the_products_keeps_what_a_fused_attention_kernel_gave(kernel: str) -> None:
+    config = dataclasses.replace(CONFIG, hidden_size=128, head_dim=64, max_position_embeddings=128)
+    shapes = jax.eval_shape(lambda: Llama.init(config, key=jax.random.key(0)))
+    tokens = jax.ShapeDtypeStruct((1, 128), jnp.int32)
+    frequencies = inverse_frequencies(LLAMA2_ROPE, 64)
+
+    def num_kernels(remat: Remat) -> int:
+        computation = whole("bfloat16", kernel, remat)
+
+        def total(params: Llama, tokens: jax.Array) -> jax.Array:
+            states = params.hidden_states(
+                tokens, jnp.zeros_like(tokens), frequencies, config=config, computation=computation
+            )
+            return jnp.sum(states)
+
+        return str(jax.make_jaxpr(jax.grad(total))(shapes, tokens)).count("= pallas_call[")
+
+    assert num_kernels("dots") == num_kernels("none") == num_kernels("full") - 1 > 1
