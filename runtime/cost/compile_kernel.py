@@ -62,7 +62,7 @@ def compiled_kernel(chip: str, kernel: str, *, head_dim: int = HEAD_DIM) -> dict
     if kernel != "pallas_gpu":
         return {"peak_memory_in_bytes": _peak(lowered.compile())}
     with tempfile.TemporaryDirectory() as folder:
-        peak = _peak(lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_emitter_re": ".*"}))
+        peak = _peak(lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_emitter_re": "ptx"}))
         registers = registers_of(Path(folder), ASSEMBLED)
     return {"peak_memory_in_bytes": peak, "registers": {name: row._asdict() for name, row in registers.items()}}
 

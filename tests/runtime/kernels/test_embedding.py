@@ -14,9 +14,13 @@ LOOK_UPS: tuple[LookUp, ...] = ("scattered", "sorted")
 
 def gradient_of(ids: np.ndarray, rows: np.ndarray, num_rows: int, gradient: LookUp, dtype: str) -> np.ndarray:
     """Of a table, where `rows` is what comes back for each token."""
+
+    @jax.jit
+    def pulled(table: jax.Array, ids: jax.Array, rows: jax.Array) -> jax.Array:
+        return jax.vjp(lambda table: look_up(table, ids, gradient=gradient), table)[1](rows)[0]
+
     table = jnp.zeros((num_rows, rows.shape[1]), dtype)
-    _, pull = jax.vjp(lambda table: look_up(table, jnp.asarray(ids), gradient=gradient), table)
-    (found,) = pull(jnp.asarray(rows, dtype))
+    found = pulled(table, jnp.asarray(ids), jnp.asarray(rows, dtype))
     assert found.dtype == dtype and found.shape == table.shape
     return np.asarray(found, np.float64)
 
@@ -29,8 +33,11 @@ def test_a_look_up_is_the_rows(gradient: LookUp) -> None:
 
 
 @pytest.mark.parametrize("gradient", LOOK_UPS)
-@given(ids=st.lists(st.integers(0, 8), min_size=1, max_size=70), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
+@given(
+    ids=st.sampled_from((1, 2, 45)).flatmap(lambda size: st.lists(st.integers(0, 8), min_size=size, max_size=size)),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=20, deadline=None)
 def test_a_row_s_gradient_is_the_sum_over_its_tokens(gradient: LookUp, ids: list[int], seed: int) -> None:
     rows = np.random.default_rng(seed).normal(size=(len(ids), 3))
     rows = rows.astype(np.float32).astype(np.float64)
