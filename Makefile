@@ -6,12 +6,12 @@ TORCH = torch==2.13.0
 .PHONY: tootsie test benchmarks compile-matrix lock format clean
 
 tootsie: .venv/ready
-	@echo "running the flagship at laptop scale: about 6 minutes on two cores the first time, seconds when all is done"
+	@echo "running the flagship at laptop scale: 6 to 8 minutes on two cores the first time, seconds when all is done"
 	.venv/bin/python pipelines/tootsie.py
 
 # Three workers for two cores: a quarter of the time a worker waits for Ray or for a process that it has killed.
 test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
-	@echo "running ruff, mypy and pytest: about 13 minutes on two cores"
+	@echo "running ruff, mypy and pytest: 15 to 17 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy

@@ -205,6 +205,10 @@ def main() -> None:
         "fifth of the peak is enough for pallas_gpu to be faster than chunked can be",
         "steps": of_steps,
         "loss_gib": round(loss["temporary_bytes"] / GIB, 2),
+        "attention_gib": {
+            "chunked": round(blocks["temporary_bytes"] / GIB, 2),
+            "pallas_gpu": round(fused["temporary_bytes"] / GIB, 2),
+        },
         "attention_moved_gb": {
             "chunked": round(blocks["moved_bytes"] / 1e9, 1),
             "pallas_gpu": round(fused["moved_bytes"] / 1e9, 1),
