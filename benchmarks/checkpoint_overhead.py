@@ -18,7 +18,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.host_overhead import NEVER, SETTINGS, TOKENS_A_SOURCE, Cost, compared, cost_of_loop, in_turns
+from benchmarks.host_overhead import (
+    GLOBAL_BATCH_SIZE,
+    NEVER,
+    SETTINGS,
+    TOKENS_A_SOURCE,
+    Cost,
+    compared,
+    cost_of_loop,
+    in_turns,
+)
 from benchmarks.laptop_model import LaptopStep, loader_in
 from benchmarks.verdict import conclude
 from runtime.tracking.events import read_events
@@ -34,7 +43,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.updates % SAVE_EVERY_STEPS:
         parser.error(f"--updates is {arguments.updates}: a turn must hold whole distances of {SAVE_EVERY_STEPS}")
-    laptop = LaptopStep()
+    laptop = LaptopStep(GLOBAL_BATCH_SIZE)
     step, fresh = laptop.step, functools.partial(laptop.state, averages=("averaged",))
     settings = dataclasses.replace(SETTINGS, average_decays={"averaged": 0.9})
 

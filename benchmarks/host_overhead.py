@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--updates", type=int, default=100, help="in one turn")
     arguments = parser.parse_args()
-    laptop = LaptopStep()
+    laptop = LaptopStep(GLOBAL_BATCH_SIZE)
     step, fresh = laptop.step, laptop.state
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

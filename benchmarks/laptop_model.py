@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-import jax
 import numpy as np
+from jax.sharding import Mesh
 
+from marin_dag.resources import Cpu
 from pipelines.scales import LAPTOP
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
@@ -12,7 +13,8 @@ from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.kernels.choice import default_kernels
 from runtime.model.config import LLAMA2_ROPE
-from runtime.parallel.mesh import MeshShape, device_kind, make_mesh, platform
+from runtime.parallel.hosts import open_cores
+from runtime.parallel.mesh import device_kind, mesh_of_cores, platform
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import TrainStep, build_train_step
 
@@ -20,11 +22,19 @@ NUM_SOURCES = 6
 DOCUMENT_TOKENS = 700
 
 
-class LaptopStep:
-    """The step on one device, as a phase builds it, and states to give it."""
+def laptop_mesh() -> Mesh:
+    """That of a phase of the laptop's recipe. Before JAX is asked for anything else."""
+    resources = LAPTOP.main_resources
+    assert isinstance(resources, Cpu)
+    open_cores(resources.num_devices)
+    return mesh_of_cores(resources.num_devices)
 
-    def __init__(self) -> None:
-        self._mesh = make_mesh(MeshShape(), jax.devices()[:1])
+
+class LaptopStep:
+    """The step as the phases with so many sequences an update build it, and states to give it."""
+
+    def __init__(self, global_batch_size: int) -> None:
+        self._mesh = laptop_mesh()
         kernels = default_kernels(
             platform(self._mesh),
             device_kind=device_kind(self._mesh),
@@ -39,7 +49,8 @@ class LaptopStep:
             attention_kernel=kernels.attention,
             loss_kernel=kernels.loss,
             compute_dtype=LAPTOP.compute_dtype,
-            remat="full",
+            remat=LAPTOP.remat,
+            num_microbatches=LAPTOP.num_microbatches[LAPTOP.batch_sizes.index(global_batch_size)],
         )
 
     def state(self, *, averages: tuple[str, ...] = ()) -> TrainState:

@@ -74,7 +74,7 @@ def _seconds_of_loading(loader: Loader, global_batch_size: int) -> float:
 
 def _seconds_of_training(batch: Batch) -> float:
     """Seconds a step, compiled and warm."""
-    laptop = LaptopStep()
+    laptop = LaptopStep(LAPTOP.batch_sizes[-1])
     state = laptop.state(averages=("averaged",))
     told = Hyperparameters(1e-3, 0.05, 0.9, 0.95, 1e-8, 1.0, 1e-4, average_decays=(0.99,))
     seconds = []

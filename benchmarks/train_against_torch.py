@@ -24,16 +24,16 @@ import numpy as np
 import torch
 import transformers
 
+from benchmarks.laptop_model import LaptopStep
 from benchmarks.plain_jax_step import plain_step
 from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
 from runtime.interop.huggingface import state_dict
-from runtime.kernels.choice import default_kernels
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.training.state import TrainState, initial_state
-from runtime.training.train_step import Hyperparameters, build_train_step
+from runtime.training.train_step import Hyperparameters
 
 BAR_TORCH, BAR_PLAIN = 1.3, 0.97
 LEARNING_RATE = 1e-4
@@ -47,25 +47,13 @@ def fresh_state() -> TrainState:
 
 
 def ours(tokens: np.ndarray) -> Step:
-    mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    kernels = default_kernels(
-        "cpu", device_kind="cpu", sequence_length=BATCH[1], head_dim=LAPTOP.model.head_dim, compute_dtype="float32"
-    )
-    step = build_train_step(
-        LAPTOP.model,
-        LLAMA2_ROPE,
-        mesh,
-        attention_kernel=kernels.attention,
-        loss_kernel=kernels.loss,
-        compute_dtype="float32",
-        remat="full",
-    )
+    laptop = LaptopStep(BATCH[0])
     told = Hyperparameters(LEARNING_RATE, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
-    state, segment_ids = fresh_state(), np.zeros_like(tokens)
+    state, segment_ids = laptop.state(), np.zeros_like(tokens)
 
     def update() -> float:
         nonlocal state
-        state, metrics = step(state, tokens, segment_ids, told)
+        state, metrics = laptop.step(state, tokens, segment_ids, told)
         return float(metrics.loss)
 
     return update

@@ -20,6 +20,11 @@ class Cpu:
     def __str__(self) -> str:
         return f"{_times(self.num_hosts)}{self.num_cpus} cpu"
 
+    @property
+    def num_devices(self) -> int:
+        """Of each machine, for a step that computes on a mesh: a core is a device."""
+        return max(1, self.num_cpus)
+
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:

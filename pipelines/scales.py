@@ -45,6 +45,9 @@ class Scale:
     sequence_length: int
     batch_sizes: tuple[int, int, int]
     """Sequences an update: kestrel's, from ocelot on, from starling on."""
+    num_microbatches: tuple[int, int, int]
+    """Parts of each device's share of those, one after the other."""
+    remat: Literal["dots", "full"]
     boundaries: Boundaries
     warmup_steps: int
     kestrel_cycles: tuple[Cycles, ...]
@@ -90,6 +93,8 @@ EIGHT_B = Scale(
     ),
     sequence_length=4096,
     batch_sizes=(1024, 3072, 4096),
+    num_microbatches=(1, 1, 1),
+    remat="full",
     boundaries=Boundaries(
         kestrel=660_001,
         # The public run left this phase at step 738,376 and went on, under another name, with the same rate and
@@ -150,6 +155,10 @@ LAPTOP = Scale(
     ),
     sequence_length=256,
     batch_sizes=(4, 12, 16),
+    # Two sequences at a time on each of two cores: what they leave for the backward pass stays in the caches, and in
+    # memory that the process keeps from update to update.
+    num_microbatches=(1, 3, 4),
+    remat="dots",
     boundaries=Boundaries(
         # As at full size, kestrel stops one update into a cycle: at the peak rate.
         kestrel=721,

@@ -76,6 +76,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
     """The main line: kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling."""
     ends, rate = scale.boundaries, scale.rate
     small, large, largest = scale.batch_sizes
+    few, more, most = scale.num_microbatches
 
     kestrel = train_phase(
         "kestrel",
@@ -87,6 +88,8 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             rope=LLAMA2_ROPE,
             sequence_length=scale.sequence_length,
             global_batch_size=small,
+            num_microbatches=few,
+            remat=scale.remat,
             # A peak of 2e-3 had diverged.
             learning_rate=WsdS(rate * 1e-3, rate * 1e-4, scale.warmup_steps, scale.kestrel_cycles),
             weight_decay=0.05,
@@ -112,6 +115,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         until_step=ends.ocelot,
         rope=LLAMA3_ROPE,
         global_batch_size=large,
+        num_microbatches=more,
         learning_rate=Constant(rate * 1.7e-3),
         # The public recipe never says so: from here on the optimiser's new default applied.
         weight_decay=0.1,
@@ -134,6 +138,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         "starling",
         until_step=ends.starling,
         global_batch_size=largest,
+        num_microbatches=most,
         learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, ends.phoenix, ends.starling - ends.phoenix),
         z_loss=1e-4,
         **corpus.mixture(mixtures.STARLING),

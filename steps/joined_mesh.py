@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from marin_dag.resources import Tpu
+from marin_dag.resources import Cpu, Tpu
 from marin_dag.step import StepContext
 
 if TYPE_CHECKING:
@@ -10,17 +10,19 @@ if TYPE_CHECKING:
 
 
 def joined_mesh(context: StepContext, *, model_parallel: int = 1, context_parallel: int = 1) -> "Mesh":
-    """Waits for the other hosts of this step; a replica a slice, and to data what the other two axes leave.
+    """Waits for the other hosts of this step; a replica a slice or a core, and to data what the other two axes leave.
 
     Before anything else of JAX: a process that has seen its own devices cannot join others any more.
 
     Raises:
         ValueError: the devices of a slice cannot be shared as asked for.
     """
-    from runtime.parallel.hosts import join_hosts
-    from runtime.parallel.mesh import whole_mesh
+    from runtime.parallel.hosts import join_hosts, open_cores
+    from runtime.parallel.mesh import mesh_of_cores, whole_mesh
 
-    host = context.host
+    host, resources = context.host, context.resources
+    if isinstance(resources, Cpu):
+        open_cores(resources.num_devices, is_gang=host.num_hosts > 1)
     join_hosts(
         coordinator=host.coordinator,
         num_hosts=host.num_hosts,
@@ -28,5 +30,7 @@ def joined_mesh(context: StepContext, *, model_parallel: int = 1, context_parall
         num_slices=host.num_slices,
         slice_index=host.slice_index,
     )
-    num_slices = context.resources.num_slices if isinstance(context.resources, Tpu) else 1
+    if isinstance(resources, Cpu):
+        return mesh_of_cores(resources.num_devices, model=model_parallel, context=context_parallel)
+    num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
     return whole_mesh(num_slices=num_slices, model=model_parallel, context=context_parallel)

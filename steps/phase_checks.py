@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING
 
 from marin_dag.errors import RefusedConfigError
-from marin_dag.resources import Gpu, Resources, Tpu
+from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
 from runtime.data.consumption import NoCache
 from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged_changes
@@ -86,10 +86,11 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             raise ValueError(f"on {resources}: {error} Or leave it out: None takes the default.") from None
     shares = _num_shares(config, resources)
     if config.global_batch_size % shares:
+        or_less = ", or fewer cores" if isinstance(resources, Cpu) else ""
         raise ValueError(
             f"global_batch_size is {config.global_batch_size:,}, which does not divide over the {shares:,} parts of "
             f"the mesh that take sequences ({resources}, model_parallel {config.model_parallel}, context_parallel "
-            f"{config.context_parallel}); take a multiple of {shares:,}."
+            f"{config.context_parallel}); take a multiple of {shares:,}{or_less}."
         )
     sequences = config.global_batch_size // shares
     if sequences % config.num_microbatches:
@@ -101,14 +102,14 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
 
 
 def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
-    """Parts that the batch is split into; 1 where how many devices there are shows only when the phase runs."""
+    """Parts that the batch is split into."""
     match resources:
         case Tpu():
             num_devices, num_slices = slice_shape(resources.slice).num_chips, resources.num_slices
         case Gpu():
             num_devices, num_slices = resources.count * resources.num_hosts, 1
-        case _:
-            return 1
+        case Cpu():
+            num_devices, num_slices = resources.num_devices * resources.num_hosts, 1
     parallel = config.model_parallel * config.context_parallel
     if num_devices % parallel:
         raise ValueError(

@@ -11,10 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from runtime.kernels import attention_gpu, attention_tpu
+from runtime.kernels import attention_chunked, attention_gpu, attention_tpu
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
-
-QUERY_BLOCK = 512  # rows of the score matrix that "chunked" holds at a time
 
 
 def reference(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, first_row: int = 0) -> Query:
@@ -23,23 +21,9 @@ def reference(query: Query, key: KeyValue, value: KeyValue, segment_ids: Segment
     return _attend_rows(query, key[:, :end], value[:, :end], segment_ids[:, :end], first_row=first_row)
 
 
-def chunked(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, first_row: int = 0) -> Query:
-    """Blocks of queries, each against the keys up to its end; scores are computed again in the backward pass.
-
-    The last block may be short. Key blocks after a query block are never touched: half the products of `reference`.
-    """
-    rows = jax.checkpoint(_attend_rows, static_argnums=4)
-    blocks = []
-    for begin in range(0, query.shape[1], QUERY_BLOCK):
-        block = query[:, begin : begin + QUERY_BLOCK]
-        end = first_row + begin + block.shape[1]
-        blocks.append(rows(block, key[:, :end], value[:, :end], segment_ids[:, :end], first_row + begin))
-    return jnp.concatenate(blocks, axis=1)
-
-
 KERNELS: dict[str, Callable[..., Query]] = {
     "reference": reference,
-    "chunked": chunked,
+    "chunked": attention_chunked.chunked,
     "splash": attention_tpu.splash,
     "pallas_gpu": attention_gpu.pallas_gpu,
     "cudnn": attention_gpu.cudnn,

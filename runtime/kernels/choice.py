@@ -3,7 +3,7 @@
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from runtime.kernels import attention, block_sizes, cross_entropy, cross_entropy_chunked
+from runtime.kernels import attention, attention_chunked, block_sizes, cross_entropy, cross_entropy_chunked
 from runtime.parallel.mesh import device_kind as kind_of
 
 if TYPE_CHECKING:
@@ -12,10 +12,6 @@ if TYPE_CHECKING:
     from runtime.model.config import LlamaConfig
 
 logger = logging.getLogger(__name__)
-
-SHORT_SEQUENCE = (
-    1024  # up to here all scores of one head are at most 4 MiB, and recomputing them costs more than it saves
-)
 
 
 class KernelChoice(NamedTuple):
@@ -127,12 +123,10 @@ def default_kernels(
                 reason=f"attention: {why_attention}; {_LOSS_AT_ONCE}",
             )
         case "cpu":
-            is_short = sequence_length <= SHORT_SEQUENCE
-            why_attention = "short sequences fit whole" if is_short else "one block of scores at a time"
             return KernelChoice(
-                attention="reference" if is_short else "chunked",
+                attention="chunked",
                 loss="chunked",
-                reason=f"attention: {why_attention}; {_LOSS_AT_ONCE}",
+                reason=f"attention: one block of scores at a time; {_LOSS_AT_ONCE}",
             )
     raise ValueError(f"platform is {platform!r}; kernels are known for cpu, gpu and tpu.")
 
@@ -166,7 +160,7 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
             pairs = shape.stretch * (shape.first_row + shape.stretch)
             of_attention = f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
         case "chunked":
-            of_attention = f"query {min(attention.QUERY_BLOCK, shape.stretch)}"
+            of_attention = f"query {attention_chunked.query_block(shape.stretch)}"
         case _:
             of_attention = "whole rows"
     match loss_kernel:

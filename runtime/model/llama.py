@@ -17,6 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
 from jaxtyping import Array, Float, Float32, Int32, Key
 
+from runtime.kernels import attention_chunked
 from runtime.kernels.attention import attend
 from runtime.kernels.embedding import LookUp, look_up
 from runtime.model.config import LlamaConfig
@@ -239,7 +240,9 @@ def _rematerialised(layer: Callable, computation: Computation) -> Callable:
 
 
 def _products_and_kernels(primitive: Primitive, *arguments: Any, **parameters: Any) -> bool:
-    """Whether to keep what an operation gives; a fused attention kernel's output takes no more than a product's."""
+    """Whether to keep what an operation gives; what attention names or a kernel gives takes no more than a product."""
+    if primitive.name == "name":
+        return bool(parameters["name"] == attention_chunked.KEPT)
     if primitive.name == "custom_vjp_call":
         return _holds_a_kernel(parameters["call_jaxpr"].jaxpr)
     is_product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable

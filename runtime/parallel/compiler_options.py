@@ -4,7 +4,7 @@ from jax.sharding import Mesh
 
 from runtime.parallel.mesh import device_kind, platform
 
-_BESIDE_PRODUCTS: dict[str, str | bool] = {
+_BESIDE_PRODUCTS: dict[str, str | bool | int] = {
     # Without it every gather of a layer holds the chip up. v5e carries gathers inside its products by itself; for every
     # other generation the compiler refuses to ("not supported/recommended on platforms other than TPU v5e ... incorrect
     # results, hang").
@@ -13,7 +13,7 @@ _BESIDE_PRODUCTS: dict[str, str | bool] = {
     # next is computed. On v5e the same holds the chip up longer: its permutes are not asynchronous.
     "xla_tpu_reduce_scatter_collective_matmul_mode": "POST_SPMD",
 }
-_ON_SPARSE_CORES: dict[str, str | bool] = {
+_ON_SPARSE_CORES: dict[str, str | bool | int] = {
     # Without them every collective holds the chip up. Sparse cores, which a dense model leaves idle, run them beside
     # the products: more than half of the wires' time is hidden then, scatters included (docs/tpu.md). On v4 they take
     # the asynchronous gathers away and hide nothing.
@@ -27,7 +27,7 @@ _BY_TPU = {
     "TPU v6 lite": _ON_SPARSE_CORES,
     "TPU v6e": _ON_SPARSE_CORES,
 }
-_EXACT_ON_GPU: dict[str, str | bool] = {
+_EXACT_ON_GPU: dict[str, str | bool | int] = {
     # Else cuDNN's attention is summed in whatever order threads arrive, and products by whichever kernel was fastest
     # when this process tried them: a resumed run would not be the undisturbed one.
     "xla_gpu_deterministic_ops": True,
@@ -36,9 +36,18 @@ _EXACT_ON_GPU: dict[str, str | bool] = {
     "xla_gpu_enable_triton_gemm": False,
 }
 
+_WIDE_ON_CPU: dict[str, str | bool | int] = {
+    # Else what XLA writes itself, which is half of a laptop's step, uses half of a register where it has 512 bits. On a
+    # processor without such registers the option changes nothing.
+    "xla_cpu_prefer_vector_width": 512,
+}
 
-def compiler_options(mesh: Mesh) -> dict[str, str | bool] | None:
+
+def compiler_options(mesh: Mesh) -> dict[str, str | bool | int] | None:
     """What to compile the programs of `mesh` with, beyond the defaults."""
-    if platform(mesh) == "gpu":
-        return _EXACT_ON_GPU
+    match platform(mesh):
+        case "gpu":
+            return _EXACT_ON_GPU
+        case "cpu":
+            return _WIDE_ON_CPU
     return _BY_TPU.get(device_kind(mesh))

@@ -8,6 +8,7 @@ import os
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.extend.backend import clear_backends
 
 MEGASCALE_PORT = "8081"
 INITIALIZATION_TIMEOUT_SECONDS = 300
@@ -40,6 +41,26 @@ def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int 
         initialization_timeout=INITIALIZATION_TIMEOUT_SECONDS,
         cluster_detection_method="deactivate",
     )
+
+
+def open_cores(number: int, *, is_gang: bool = False) -> None:
+    """Makes so many CPU devices: `mesh.mesh_of_cores` takes them. Before any array is made that is still needed.
+
+    A process may run one step after the other, so that it gets a device for each further core too; if an earlier step
+    made fewer, it starts anew with its devices, for which programs are compiled anew. A process of a gang gets none
+    beside its own: they would have to take part in what hosts tell one another.
+    """
+    if is_gang:
+        jax.config.update("jax_num_cpu_devices", number)
+        return
+    told: int = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 -- its attributes are made at run time
+    count = max(number, os.cpu_count() or 1, told)
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:  # the devices are made already
+        if len(jax.local_devices(backend="cpu")) < number:
+            clear_backends()
+            jax.config.update("jax_num_cpu_devices", count)
 
 
 def agree(word: int) -> int:

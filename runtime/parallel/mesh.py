@@ -71,6 +71,27 @@ def whole_mesh(*, num_slices: int = 1, model: int = 1, context: int = 1) -> Mesh
     return make_mesh(MeshShape(num_slices, num_devices // shared, model, context))
 
 
+def mesh_of_cores(num_cores: int, *, model: int = 1, context: int = 1) -> Mesh:
+    """A mesh over the first `num_cores` CPU devices of each process; `hosts.open_cores` makes a core a device.
+
+    Cores of one process have one memory, so that each computes with whole parameters (the replica axis): gathering them
+    from one another would cost more than it saves. Over processes they are split (data).
+    """
+    by_process: dict[int, list[jax.Device]] = {}
+    for device in jax.devices():
+        by_process.setdefault(device.process_index, []).append(device)
+    if any(len(devices) < num_cores for devices in by_process.values()):
+        raise ValueError(f"{num_cores} cores are asked for, and a process has {min(map(len, by_process.values()))}.")
+    cores = np.array([devices[:num_cores] for _, devices in sorted(by_process.items())])
+    if cores.size % (model * context):
+        raise ValueError(
+            f"model x context is {model * context}, which does not divide the {cores.size} cores; choose sizes that do."
+        )
+    placed = _in_copies(cores, model * context)
+    shape = MeshShape(len(placed), placed[0].size // (model * context), model, context)
+    return make_mesh(shape, list(placed.flat))
+
+
 def data_size(mesh: Mesh) -> int:
     """Devices of the three data axes."""
     return math.prod(mesh.shape[axis] for axis in DATA_AXES)
@@ -95,6 +116,13 @@ def platform(mesh: Mesh) -> str:
 def device_kind(mesh: Mesh) -> str:
     """What JAX calls the mesh's devices, such as "TPU v4" or "NVIDIA H200"."""
     return str(mesh.devices.flat[0].device_kind)
+
+
+def _in_copies(cores: np.ndarray, num_parts: int) -> np.ndarray:
+    """[process, core] as [copy, process, part]: a process has as many copies as it has `num_parts` cores for."""
+    num_processes, num_cores = cores.shape
+    num_copies = num_cores // num_parts if num_cores % num_parts == 0 else 1
+    return cores.reshape(num_processes, num_copies, -1).swapaxes(0, 1)
 
 
 def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray, Torus]:

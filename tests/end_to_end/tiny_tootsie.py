@@ -53,6 +53,8 @@ TINY = dataclasses.replace(
     ),
     sequence_length=64,
     batch_sizes=(2, 3, 4),
+    num_microbatches=(1, 1, 2),
+    remat="dots",
     boundaries=Boundaries(
         kestrel=6,
         ocelot=10,

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from pydantic import BaseModel
@@ -79,7 +78,6 @@ def build_recorded(build: Callable, log: Path, orders: Path, host: int, *argumen
 @step(resources=Cpu(1, num_hosts=NUM_HOSTS), continues="start")
 def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """The train phase itself, watched."""
-    jax.config.update("jax_num_cpu_devices", 1)  # a test's own process simulates eight
     seen = Path(context.work_path) / "seen"
     seen.mkdir(exist_ok=True)
     host, log = context.host.index, seen / f"{context.attempt}.host{context.host.index}"
@@ -108,7 +106,6 @@ def evaluation_on(phase: Any, cache: Any) -> EmaEvalConfig:
 @step(resources=Cpu(1, num_hosts=NUM_HOSTS))
 def counted_evaluation(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """The evaluation itself; how many tokens each host reads is written down."""
-    jax.config.update("jax_num_cpu_devices", 1)
     read_all, counts = TokenCache.read_spans, []
 
     def counted(cache: TokenCache, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -79,7 +79,7 @@ class Attempt:
         self.output_path = f"{trajectory.folder}/outputs/{self.attempt}"
         self.work_path = f"{trajectory.folder}/work"
         self.log = logging.getLogger(__name__)
-        self.resources = Cpu(2)
+        self.resources = Cpu(jax.device_count())
         self.host = ALONE
         self._asked = 0
 

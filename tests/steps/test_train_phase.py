@@ -62,9 +62,9 @@ def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path
     assert result.final_loss == metrics.mean_loss_of_last(20)
     begin = trajectory.events()[0]
     kernels = begin["kernels"]
-    assert (kernels["attention"], kernels["loss"]) == ("reference", "chunked")
-    assert "short sequences fit whole" in kernels["reason"]
-    assert kernels["blocks"]["attention"] == "whole rows"
+    assert (kernels["attention"], kernels["loss"]) == ("chunked", "chunked")
+    assert "one block of scores at a time" in kernels["reason"]
+    assert kernels["blocks"]["attention"] == "query 16"
     assert re.fullmatch(r"\d+ tokens \(2,097,152 logits at most\)", kernels["blocks"]["loss"])
 
 
@@ -231,9 +231,14 @@ def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(
         (Cpu(2), {"attention_kernel": "splash"}, r"on 2 cpu: attention_kernel is 'splash', a Mosaic TPU kernel, and"),
         (Gpu("H200", 2), {"loss_kernel": "pallas_tpu"}, r"on 2 x H200: loss_kernel is 'pallas_tpu', a Mosaic TPU"),
         (Cpu(2), {"loss_kernel": "fused"}, r"loss_kernel is 'fused'; it must be one of .*None takes the default"),
-        (Cpu(2), {"num_microbatches": 3}, r"num_microbatches is 3, .* takes 4 sequences .*; take one of 1, 2, 4\."),
+        (Cpu(2), {"num_microbatches": 3}, r"num_microbatches is 3, .* takes 2 sequences .*; take one of 1, 2\."),
         (Tpu("v4-8"), {"num_microbatches": 2}, r"takes 1 sequences of a batch of 4 \(v4-8\); take one of 1\."),
         (Tpu("v4-8", 2), {}, r"global_batch_size is 4, which does not divide over the 8 parts .* a multiple of 8\."),
+        (
+            Cpu(3),
+            {},
+            r"global_batch_size is 4, which does not divide over the 3 parts .* a multiple of 3, or fewer cores\.",
+        ),
         (Gpu("H200", 2), {"model_parallel": 4}, r"model_parallel x context_parallel is 4, .* devices of 2 x H200"),
     ],
 )

@@ -14,6 +14,7 @@ import pytest
 from marin_dag.inputs import Input
 from marin_dag.records import Records
 from marin_dag.store import open_store
+from runtime.parallel import mesh
 from runtime.tracking.events import read_events
 from runtime.training.replay import main as replay
 from steps.ema_eval import EmaEvalResult, ema_eval
@@ -143,9 +144,16 @@ def text_of(folder: Path) -> Input[TokenizeResult]:
     )
 
 
-def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(undisturbed: Path, tmp_path, use_devices):
-    cache = text_of(undisturbed)
+@pytest.fixture
+def split_over_two(use_devices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has the mesh of the gang: two devices that share the parameters, which cores of one host do not."""
     use_devices(NUM_HOSTS)
+    monkeypatch.setattr(mesh, "mesh_of_cores", lambda _, **parallel: mesh.whole_mesh(**parallel))
+
+
+@pytest.mark.usefixtures("split_over_two")
+def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(undisturbed: Path, tmp_path):
+    cache = text_of(undisturbed)
     alone = Trajectory(tmp_path, "e" * 64)
     alone.run(config_on(cache))
     result, files = phase_of(committed_bytes(undisturbed / "runs"))
@@ -170,8 +178,9 @@ def test_a_host_reads_its_own_rows_alone_and_writes_what_it_alone_holds(undistur
     assert [event["event"] for event in read_events(str(log))][-1] == "end"
 
 
+@pytest.mark.usefixtures("split_over_two")
 def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_alone(
-    cluster: RayNodes, undisturbed: Path, tmp_path: Path, use_devices
+    cluster: RayNodes, undisturbed: Path, tmp_path: Path
 ):
     shutil.copytree(undisturbed / "runs", tmp_path / "runs")
     drive(cluster, tmp_path, "evaluation")
@@ -191,7 +200,6 @@ def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_a
         path=str(checkpoint.parents[1]),
         result=TrainPhaseResult.model_validate(result_of_phase),
     )
-    use_devices(NUM_HOSTS)
     context = FolderContext("evaluation", str(tmp_path), str(tmp_path))
     alone = ema_eval.function(evaluation_on(phase, text_of(tmp_path)), context)
     assert alone == result

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.kernels import attention, attention_gpu, attention_tpu
+from runtime.kernels import attention, attention_chunked, attention_gpu, attention_tpu
 
 
 def cudnn_without_cudnn(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
@@ -21,7 +21,7 @@ def cudnn_without_cudnn(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
 
 KERNELS: dict[str, Callable] = {
     "reference": attention.reference,
-    "chunked": attention.chunked,
+    "chunked": attention_chunked.chunked,
     "splash": functools.partial(attention_tpu.splash, interpret=True),
     "pallas_gpu": functools.partial(attention_gpu.pallas_gpu, interpret=True),
     "cudnn": cudnn_without_cudnn,
@@ -52,7 +52,7 @@ def definition(*arrays: jax.Array | np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_values_and_gradients_are_those_of_the_definition(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "QUERY_BLOCK", 48)  # several blocks, the last one short
+    monkeypatch.setattr(attention_chunked, "MOST_QUERY_BLOCK", 48)  # several blocks, the last one short
     query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
     got = KERNELS[name](query, key, value, segment_ids)
     np.testing.assert_allclose(got, definition(query, key, value, segment_ids), atol=2e-5)
@@ -68,7 +68,7 @@ def test_values_and_gradients_are_those_of_the_definition(name: str, monkeypatch
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_stretch_of_a_row_gives_those_rows_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "QUERY_BLOCK", 48)
+    monkeypatch.setattr(attention_chunked, "MOST_QUERY_BLOCK", 48)
     query, key, value, segment_ids = inputs(sequence=384, head_dim=64)
     kernel = functools.partial(KERNELS[name], first_row=128)
 

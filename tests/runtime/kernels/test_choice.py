@@ -32,9 +32,9 @@ def test_the_default_kernels_run_on_their_platform_and_say_why(platform: str, se
     assert "attention" in choice.reason or "scores" in choice.reason
 
 
-def test_long_sequences_do_not_hold_all_scores() -> None:
-    assert default("cpu", 256).attention == "reference"
-    assert default("cpu", 4096).attention == "chunked"
+@pytest.mark.parametrize("sequence_length", [16, 256, 4096])
+def test_no_sequence_holds_all_scores_on_a_cpu(sequence_length: int) -> None:
+    assert default("cpu", sequence_length).attention == "chunked"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ SHAPE = KernelShape("TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, 2)
             "24 tokens (",
         ),
         ("cudnn", "chunked", SHAPE._replace(device_kind="NVIDIA H200"), "a mask of 32 MiB a sequence", "24 tokens ("),
-        ("chunked", "reference", SHAPE._replace(device_kind="cpu"), "query 512", "all tokens"),
+        ("chunked", "reference", SHAPE._replace(device_kind="cpu"), "query 256", "all tokens"),
     ],
 )
 def test_block_sizes_and_their_reasons_are_told(

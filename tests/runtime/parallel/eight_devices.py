@@ -12,10 +12,11 @@ import numpy as np
 from jax.sharding import Mesh
 
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
+from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.training.eval_step import build_eval_step
 from runtime.training.state import TrainState, initial_state
-from runtime.training.train_step import Hyperparameters
+from runtime.training.train_step import Hyperparameters, train_program
 from tests.runtime.training.plain_step import plain_step
 
 CONFIG = LlamaConfig(
@@ -98,9 +99,12 @@ def lowered(shape: MeshShape, torus: tuple[int, int, int], reduce_dtype: str) ->
     """The bfloat16 step on eight devices."""
     mesh = make_mesh(shape, torus=torus)
     state = initial_state(CONFIG, 0, mesh)
-    step = plain_step(CONFIG, mesh, compute_dtype="bfloat16", reduce_dtype=reduce_dtype)
+    program = train_program(
+        CONFIG, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="bfloat16", remat="full",
+        num_microbatches=1, reduce_dtype=reduce_dtype, donate=True,
+    )  # fmt: skip
     told = HYPERPARAMETERS._replace(average_decays=())
-    return jax.jit(lambda state, *batch: step(state, *batch, told)).lower(state, *batch())
+    return program.lower(state, *batch(), told.packed(), inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim))
 
 
 def collectives(text: str) -> list[str]:

@@ -45,6 +45,12 @@ def test_each_generation_hides_collectives_in_its_own_way(device_kind: str, name
     assert name in (compiler_options(mesh_of("tpu", device_kind)) or {})
 
 
-@pytest.mark.parametrize(("platform", "device_kind"), [("tpu", "TPU v5 lite"), ("tpu", "TPU7x"), ("cpu", "cpu")])
+@pytest.mark.parametrize(("platform", "device_kind"), [("tpu", "TPU v5 lite"), ("tpu", "TPU7x")])
 def test_others_are_compiled_as_the_compiler_likes(platform: str, device_kind: str) -> None:
     assert compiler_options(mesh_of(platform, device_kind)) is None
+
+
+def test_a_cpu_uses_whole_registers_and_the_compiler_knows_the_option() -> None:
+    options = compiler_options(mesh_of("cpu", "cpu"))
+    assert options == {"xla_cpu_prefer_vector_width": 512}
+    assert jax.jit(lambda values: values + 1, compiler_options=options)(jnp.zeros(2)).tolist() == [1, 1]

@@ -1,6 +1,8 @@
 """Pins down: what a process says before it joins the others; of several slices each says which it is, for libtpu."""
 
 import os
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -50,3 +52,31 @@ def test_hosts_of_several_slices_say_which_is_theirs_before_they_join(joined):
     ((options, slices),) = joined
     assert (options["num_processes"], options["process_id"]) == (128, 65)
     assert slices == dict(zip(NAMES, ("[fd00::7]", hosts.MEGASCALE_PORT, "2", "1"), strict=True))
+
+
+COUNTS = """
+import os, jax
+from runtime.parallel.hosts import open_cores
+from runtime.parallel.mesh import mesh_of_cores
+{before}
+open_cores({number})
+print(len(jax.local_devices(backend="cpu")) - max(os.cpu_count(), {number}), mesh_of_cores({number}).size)
+print(float(jax.jit(lambda values: values.sum())(jax.numpy.ones(3))))
+"""
+
+
+@pytest.mark.parametrize("before", ["", "jax.devices()", "open_cores(1); jax.numpy.ones(2)"])
+@pytest.mark.parametrize("number", [1, 64])
+def test_a_process_gets_a_device_a_core_whatever_it_did_before(before: str, number: int):
+    code = COUNTS.format(before=before, number=number)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    missing, size, total = done.stdout.split()
+    assert (size, total) == (str(number), "3.0")
+    # A process that has enough devices keeps them.
+    assert missing == "0" or (number == 1 and before == "jax.devices()")
+
+
+def test_devices_that_a_process_was_told_to_simulate_stay():
+    code = COUNTS.format(before="jax.config.update('jax_num_cpu_devices', 64)", number=1)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[0]) == 64 - max(os.cpu_count() or 1, 1)

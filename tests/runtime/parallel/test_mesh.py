@@ -10,12 +10,15 @@ import pytest
 from jax.sharding import Mesh
 
 from runtime.model.config import LlamaConfig
+from runtime.parallel.hosts import open_cores
 from runtime.parallel.mesh import (
     AXES,
     MeshShape,
+    _in_copies,
     _on_the_torus,
     data_size,
     make_mesh,
+    mesh_of_cores,
     num_batch_parts,
     platform,
     whole_mesh,
@@ -128,3 +131,36 @@ def test_the_data_axes_can_be_chosen_where_the_machine_has_none_of_its_own() -> 
     assert (data_size(mesh), num_batch_parts(mesh)) == (4, 8)
     with pytest.raises(ValueError, match=r"torus \(2, 1, 1\) holds 2 devices and MeshShape.data is 4"):
         make_mesh(MeshShape(replica=2, data=4), jax.devices()[:8], torus=(2, 1, 1))
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "parallel", "shape"),
+    [
+        (1, {}, (1, 1, 1, 1)),
+        (2, {}, (2, 1, 1, 1)),
+        (4, {"model": 2}, (2, 1, 2, 1)),
+        (4, {"context": 4}, (1, 1, 1, 4)),
+        (3, {"model": 3}, (1, 1, 3, 1)),
+    ],
+)
+def test_each_core_holds_a_whole_copy_as_far_as_model_and_context_leave_cores(
+    num_cores: int, parallel: dict, shape: tuple
+) -> None:
+    open_cores(4)
+    mesh = mesh_of_cores(num_cores, **parallel)
+    assert (mesh.shape["replica"], data_size(mesh), mesh.shape["model"], mesh.shape["context"]) == shape
+    assert list(mesh.devices.flat) == jax.devices()[:num_cores]
+
+
+def test_processes_share_each_copy_of_which_every_process_holds_a_part() -> None:
+    cores = np.array([[10 * process + core for core in range(4)] for process in range(2)])
+    assert _in_copies(cores, 1).tolist() == [[[0], [10]], [[1], [11]], [[2], [12]], [[3], [13]]]
+    assert _in_copies(cores, 2).tolist() == [[[0, 1], [10, 11]], [[2, 3], [12, 13]]]
+    assert _in_copies(cores, 8).tolist() == [[[0, 1, 2, 3], [10, 11, 12, 13]]]
+
+
+def test_more_cores_than_there_are_are_refused_and_so_is_a_model_axis_that_does_not_divide_them() -> None:
+    with pytest.raises(ValueError, match="99 cores are asked for, and a process has"):
+        mesh_of_cores(99)
+    with pytest.raises(ValueError, match="model x context is 2, which does not divide the 1 cores"):
+        mesh_of_cores(1, model=2)

@@ -1,0 +1,168 @@
+"""Attention by blocks of queries, for any platform; the backward pass computes the scores of each block again.
+
+The forward pass keeps its output and, of each row of scores, the log of the softmax's denominator: with these the
+shares of a block are one exponential of its scores (arXiv:2205.14135). Keys that lie after a block are never touched.
+
+Scores are held transposed, keys before queries. All seven products then read their left side along the axis they sum
+over, which is how XLA's libraries for CPUs want it: summing over the first axis of both sides takes them twice the time
+at a laptop's sizes.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Bool, Float, Float32
+
+from runtime.kernels.shapes import KeyValue, Query, SegmentIds
+
+LEAST_QUERY_BLOCK, MOST_QUERY_BLOCK = 128, 512
+BLOCKS_OF_A_ROW = 16  # of a row whose blocks can be of a size between those two; each is compiled by itself
+KEPT = "attention"
+"""Name of what the backward pass needs, for rematerialisation policies: it takes no more memory than a product."""
+
+ByPair = Float[Array, "pairs length head_dim"]
+
+
+class _Block(NamedTuple):
+    begin: int
+    end: int  # of the queries
+    num_keys: int  # that the last of them sees
+
+
+def query_block(num_rows: int) -> int:
+    """Queries of a block. Small ones touch fewer keys in vain, and stay in a CPU's cache."""
+    wanted = -(-num_rows // (BLOCKS_OF_A_ROW * LEAST_QUERY_BLOCK)) * LEAST_QUERY_BLOCK
+    return min(num_rows, MOST_QUERY_BLOCK, wanted)
+
+
+def chunked(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, first_row: int = 0) -> Query:
+    """See `attention`. The last block may be short."""
+    return _chunked(first_row, query, key, value, segment_ids)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _chunked(first_row: int, query: Array, key: Array, value: Array, segment_ids: Array) -> Array:
+    return _mixed(first_row, query, key, value, segment_ids)[0]
+
+
+def _forward(
+    first_row: int, query: Array, key: Array, value: Array, segment_ids: Array
+) -> tuple[Array, tuple[Array, ...]]:
+    mixed, normalizer = (checkpoint_name(part, KEPT) for part in _mixed(first_row, query, key, value, segment_ids))
+    return mixed, (query, key, value, segment_ids, mixed, normalizer)
+
+
+def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: Array) -> tuple[Array, Array]:
+    """The output, and the log of each row's denominator as float32[pairs, 1, group rows of all blocks]."""
+    num_kv_heads = key.shape[2]
+    keys, values, scaled = _by_pair(key), _by_pair(value), query * query.shape[-1] ** -0.5
+    mixed, normalizers = [], []
+    for block in _blocks(query.shape[1], first_row):
+        rows, seen = _grouped(scaled[:, block.begin : block.end], num_kv_heads), keys[:, : block.num_keys]
+        scores = _scores(rows, seen, _is_visible(segment_ids, block, first_row))
+        largest = jnp.max(scores, axis=1, keepdims=True)
+        numerators = jnp.exp(scores - largest)
+        denominator = jnp.sum(numerators, axis=1, keepdims=True)
+        of_block = jnp.einsum(
+            "pkr,pkd->pdr",
+            numerators.astype(value.dtype),
+            values[:, : block.num_keys],
+            preferred_element_type=jnp.float32,
+        )
+        of_block = (of_block / denominator).astype(query.dtype)
+        mixed.append(_ungrouped(of_block.swapaxes(1, 2), query[:, block.begin : block.end]))
+        normalizers.append(largest + jnp.log(denominator))
+    return jnp.concatenate(mixed, axis=1), jnp.concatenate(normalizers, axis=2)
+
+
+def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tuple[Array | None, ...]:
+    query, key, value, segment_ids, mixed, normalizer = kept
+    num_kv_heads, scale = key.shape[2], query.shape[-1] ** -0.5
+    keys, values, scaled = _by_pair(key), _by_pair(value), query * scale
+    # Of each row, the sum of its shares times their gradients is that of its output times its cotangent.
+    expected = jnp.sum(mixed.astype(jnp.float32) * cotangent.astype(jnp.float32), axis=-1, keepdims=True)
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    of_query = []
+    of_keys, of_values = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
+    done = 0
+    for block in _blocks(query.shape[1], first_row):
+        of_rows = slice(block.begin, block.end)
+        seen = keys[:, : block.num_keys]
+        rows, rows_cotangent = _grouped(scaled[:, of_rows], num_kv_heads), _grouped(cotangent[:, of_rows], num_kv_heads)
+        scores = _scores(rows, seen, _is_visible(segment_ids, block, first_row))
+        shares = jnp.exp(scores - normalizer[:, :, done : done + rows.shape[1]])
+        done += rows.shape[1]
+        of_shares = product("pkd,prd->pkr", values[:, : block.num_keys], rows_cotangent)
+        of_rows_expected = _grouped(expected[:, of_rows], num_kv_heads).swapaxes(1, 2)
+        of_scores = (shares * (of_shares - of_rows_expected)).astype(query.dtype)
+        shares = shares.astype(value.dtype)
+        of_values = of_values.at[:, : block.num_keys].add(product("pkr,prd->pkd", shares, rows_cotangent))
+        of_keys = of_keys.at[:, : block.num_keys].add(product("pkr,prd->pkd", of_scores, rows))
+        of_block = product("pkr,pkd->pdr", of_scores, seen) * scale
+        of_query.append(_ungrouped(of_block.swapaxes(1, 2), query[:, of_rows]).astype(query.dtype))
+    return (
+        jnp.concatenate(of_query, axis=1),
+        _from_pairs(of_keys, key).astype(key.dtype),
+        _from_pairs(of_values, value).astype(value.dtype),
+        None,
+    )
+
+
+_chunked.defvjp(_forward, _backward)
+
+
+def _blocks(num_rows: int, first_row: int) -> Iterator[_Block]:
+    size = query_block(num_rows)
+    for begin in range(0, num_rows, size):
+        end = min(begin + size, num_rows)
+        yield _Block(begin, end, first_row + end)
+
+
+def _is_visible(segment_ids: Array, block: _Block, first_row: int) -> Bool[Array, "batch 1 keys 1 rows"]:
+    """Earlier, and of the same document."""
+    begin, end, num_keys = block
+    is_earlier = jnp.arange(num_keys)[:, None] <= first_row + jnp.arange(begin, end)[None, :]
+    row_segments = segment_ids[:, first_row + begin : first_row + end]
+    is_visible = is_earlier[None] & (segment_ids[:, :num_keys, None] == row_segments[:, None, :])
+    return is_visible[:, None, :, None, :]
+
+
+def _scores(
+    rows: Float[Array, "pairs group_rows head_dim"],
+    keys: Float[Array, "pairs keys head_dim"],
+    is_visible: Bool[Array, "batch 1 keys 1 rows"],
+) -> Float32[Array, "pairs keys group_rows"]:
+    batch, _, num_keys, _, num_rows = is_visible.shape
+    scores = jnp.einsum("pkd,prd->pkr", keys, rows, preferred_element_type=jnp.float32)
+    by_head = scores.reshape(batch, -1, num_keys, rows.shape[1] // num_rows, num_rows)
+    return jnp.where(is_visible, by_head, jnp.finfo(jnp.float32).min).reshape(scores.shape)
+
+
+def _by_pair(heads: KeyValue) -> ByPair:
+    """One entry a (sequence, key-value head)."""
+    batch, length, num_heads, head_dim = heads.shape
+    return heads.swapaxes(1, 2).reshape(batch * num_heads, length, head_dim)
+
+
+def _from_pairs(pairs: ByPair, like: KeyValue) -> KeyValue:
+    batch, length, num_heads, head_dim = like.shape
+    return pairs.reshape(batch, num_heads, length, head_dim).swapaxes(1, 2)
+
+
+def _grouped(heads: Query, num_kv_heads: int) -> ByPair:
+    """The rows of the query heads that share a key-value head, below each other."""
+    batch, length, num_heads, head_dim = heads.shape
+    groups = num_heads // num_kv_heads
+    by_head = heads.reshape(batch, length, num_kv_heads, groups, head_dim).transpose(0, 2, 3, 1, 4)
+    return by_head.reshape(batch * num_kv_heads, groups * length, head_dim)
+
+
+def _ungrouped(rows: ByPair, like: Query) -> Query:
+    batch, length, num_heads, head_dim = like.shape
+    groups = batch * num_heads // rows.shape[0]
+    by_head = rows.reshape(batch, num_heads // groups, groups, length, head_dim)
+    return by_head.transpose(0, 3, 1, 2, 4).reshape(like.shape)
