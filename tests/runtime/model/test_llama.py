@@ -135,14 +135,17 @@ def test_rematerialisation_changes_no_gradient_beyond_rounding(remat: str) -> No
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kernel", ["pallas_gpu", "splash"])
-def test_what_keeps_the_products_keeps_what_a_fused_attention_kernel_gave(kernel: str) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "of_the_forward_pass"),
+    [("pallas_gpu", "pallas_call"), ("splash", "pallas_call"), ("chunked", "reduce_max")],
+)
+def test_what_keeps_the_products_keeps_what_attention_gave(kernel: str, of_the_forward_pass: str) -> None:
     config = dataclasses.replace(CONFIG, hidden_size=128, head_dim=64, max_position_embeddings=128)
     shapes = jax.eval_shape(lambda: Llama.init(config, key=jax.random.key(0)))
     tokens = jax.ShapeDtypeStruct((1, 128), jnp.int32)
     frequencies = inverse_frequencies(LLAMA2_ROPE, 64)
 
-    def num_kernels(remat: Remat) -> int:
+    def count(remat: Remat) -> int:
         computation = whole("bfloat16", kernel, remat)
 
         def total(params: Llama, tokens: jax.Array) -> jax.Array:
@@ -151,6 +154,6 @@ def test_what_keeps_the_products_keeps_what_a_fused_attention_kernel_gave(kernel
             )
             return jnp.sum(states)
 
-        return str(jax.make_jaxpr(jax.grad(total))(shapes, tokens)).count("= pallas_call[")
+        return str(jax.make_jaxpr(jax.grad(total))(shapes, tokens)).count(f"= {of_the_forward_pass}[")
 
-    assert num_kernels("dots") == num_kernels("none") == num_kernels("full") - 1 > 1
+    assert count("dots") == count("none") == count("full") - 1 >= 1
