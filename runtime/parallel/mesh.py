@@ -80,8 +80,12 @@ def mesh_of_cores(num_cores: int, *, model: int = 1, context: int = 1) -> Mesh:
     by_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
         by_process.setdefault(device.process_index, []).append(device)
-    if any(len(devices) < num_cores for devices in by_process.values()):
-        raise ValueError(f"{num_cores} cores are asked for, and a process has {min(map(len, by_process.values()))}.")
+    fewest = min(by_process.values(), key=len)
+    if len(fewest) < num_cores:
+        raise ValueError(
+            f"{num_cores} cores are asked for, and this process computes on {len(fewest)} x {fewest[0].device_kind}; "
+            "ask for what is there, or keep JAX to the cores (JAX_PLATFORMS=cpu)."
+        )
     cores = np.array([devices[:num_cores] for _, devices in sorted(by_process.items())])
     if cores.size % (model * context):
         raise ValueError(

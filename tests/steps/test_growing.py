@@ -22,6 +22,7 @@ from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.parts import Parts, parts_of
 from marin_dag.records import Record, Records
+from marin_dag.resources import Cpu
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import open_store
@@ -224,7 +225,7 @@ def test_under_two_drivers_a_phase_trains_while_another_driver_still_tokenizes(
     until_step = 2 * steps_of_an_epoch(cache_input(finished, None))
 
     def phase_of(cache: Any) -> Step[Any]:
-        return train_phase("phase", phase_on(cache, until_step))
+        return train_phase("phase", phase_on(cache, until_step), resources=Cpu(1))
 
     def made(at: str, phase: Step[Any]) -> Record:
         display = LineDisplay(Console(stderr=True), Console(stderr=True))
