@@ -17,6 +17,8 @@ def joined_mesh(context: StepContext, *, model_parallel: int = 1, context_parall
     Raises:
         ValueError: the devices of a slice cannot be shared as asked for.
     """
+    import jax
+
     from runtime.parallel.hosts import join_hosts, open_cores
     from runtime.parallel.mesh import mesh_of_cores, whole_mesh
 
@@ -30,7 +32,8 @@ def joined_mesh(context: StepContext, *, model_parallel: int = 1, context_parall
         num_slices=host.num_slices,
         slice_index=host.slice_index,
     )
-    if isinstance(resources, Cpu):
+    # In the driver's process (`--backend local`) a step computes on what accelerators there are.
+    if isinstance(resources, Cpu) and jax.default_backend() == "cpu":
         return mesh_of_cores(resources.num_devices, model=model_parallel, context=context_parallel)
     num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
     return whole_mesh(num_slices=num_slices, model=model_parallel, context=context_parallel)

@@ -1,5 +1,6 @@
 """Phase checks: what of a training phase can be refused while it is planned, before a chip is reserved."""
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,8 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             raise ValueError(f"on {resources}: {error} Or leave it out: None takes the default.") from None
     shares = _num_shares(config, resources)
     if config.global_batch_size % shares:
-        or_less = ", or fewer cores" if isinstance(resources, Cpu) else ""
+        fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
+        or_less = "" if fewer is None else f", or resources={fewer!r}"
         raise ValueError(
             f"global_batch_size is {config.global_batch_size:,}, which does not divide over the {shares:,} parts of "
             f"the mesh that take sequences ({resources}, model_parallel {config.model_parallel}, context_parallel "
@@ -117,6 +119,15 @@ def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
             f"{resources}; choose sizes that do."
         )
     return num_devices // parallel * num_slices
+
+
+def _cores_that_divide(config: "TrainPhaseConfig", resources: Cpu) -> Cpu | None:
+    parallel = config.model_parallel * config.context_parallel
+    for num_cpus in range(resources.num_cpus, 0, -1):
+        shares, rest = divmod(num_cpus * resources.num_hosts, parallel)
+        if rest == 0 and config.global_batch_size % shares == 0:
+            return dataclasses.replace(resources, num_cpus=num_cpus)
+    return None
 
 
 def chosen_kernels(config: "TrainPhaseConfig", platform: str, device_kind: str) -> "KernelChoice":

@@ -134,7 +134,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """None takes the fastest that is known to be right where the phase runs; a name is taken or refused."""
     loss_kernel: Runtime[str | None] = None
     """As `attention_kernel`."""
-    # Recomputing a layer costs less than the fresh pages that its activations would take, on a CPU too.
+    # On a CPU too recomputing a layer costs less than the fresh pages that its activations would take, unless
+    # micro-batches make them few.
     remat: Runtime[Literal["none", "dots", "full"]] = "full"
     """What the backward pass finds saved: "none" is everything, "full" the input of each layer only."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)

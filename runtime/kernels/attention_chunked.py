@@ -1,4 +1,4 @@
-"""Attention by blocks of queries, for any platform; the backward pass computes the scores of each block again.
+"""Attention by blocks of queries, for any platform; the backward pass asks for the scores of each block again.
 
 The forward pass keeps its output and, of each row of scores, the log of the softmax's denominator: with these the
 shares of a block are one exponential of its scores (arXiv:2205.14135). Keys that lie after a block are never touched.

@@ -126,7 +126,7 @@ def default_kernels(
             return KernelChoice(
                 attention="chunked",
                 loss="chunked",
-                reason=f"attention: one block of scores at a time; {_LOSS_AT_ONCE}",
+                reason=f"attention: by blocks of queries, no keys after a block; {_LOSS_AT_ONCE}",
             )
     raise ValueError(f"platform is {platform!r}; kernels are known for cpu, gpu and tpu.")
 

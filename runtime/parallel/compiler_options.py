@@ -36,7 +36,7 @@ _EXACT_ON_GPU: dict[str, str | bool | int] = {
     "xla_gpu_enable_triton_gemm": False,
 }
 
-_WIDE_ON_CPU: dict[str, str | bool | int] = {
+_ON_CPU: dict[str, str | bool | int] = {
     # Else what XLA writes itself, which is half of a laptop's step, uses half of a register where it has 512 bits. On a
     # processor without such registers the option changes nothing.
     "xla_cpu_prefer_vector_width": 512,
@@ -49,5 +49,5 @@ def compiler_options(mesh: Mesh) -> dict[str, str | bool | int] | None:
         case "gpu":
             return _EXACT_ON_GPU
         case "cpu":
-            return _WIDE_ON_CPU
+            return _ON_CPU
     return _BY_TPU.get(device_kind(mesh))

@@ -12,6 +12,7 @@ from jax.extend.backend import clear_backends
 
 MEGASCALE_PORT = "8081"
 INITIALIZATION_TIMEOUT_SECONDS = 300
+PATIENCE = "xla_cpu_collective_call_terminate_timeout_seconds"
 
 
 def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int = 1, slice_index: int = 0) -> None:
@@ -46,21 +47,24 @@ def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int 
 def open_cores(number: int, *, is_gang: bool = False) -> None:
     """Makes so many CPU devices: `mesh.mesh_of_cores` takes them. Before any array is made that is still needed.
 
-    A process may run one step after the other, so that it gets a device for each further core too; if an earlier step
-    made fewer, it starts anew with its devices, for which programs are compiled anew. A process of a gang gets none
-    beside its own: they would have to take part in what hosts tell one another.
+    A process may run one step after the other. Where an earlier one made fewer, it starts anew with its devices, for
+    which programs are compiled anew; where it made more, they stay. A process of a gang is new.
     """
+    # Read when the first program is compiled. Else a process is ended where one core comes to a collective a minute
+    # after another, as it may on a busy machine: they come once an update, after all micro-batches.
+    flags = os.environ.get("XLA_FLAGS", "")
+    if PATIENCE not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --{PATIENCE}={24 * 3600}".strip()
     if is_gang:
         jax.config.update("jax_num_cpu_devices", number)
         return
     told: int = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 -- its attributes are made at run time
-    count = max(number, os.cpu_count() or 1, told)
     try:
-        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_num_cpu_devices", max(number, told))
     except RuntimeError:  # the devices are made already
-        if len(jax.local_devices(backend="cpu")) < number:
+        if jax.default_backend() == "cpu" and jax.local_device_count() < number:
             clear_backends()
-            jax.config.update("jax_num_cpu_devices", count)
+            jax.config.update("jax_num_cpu_devices", number)
 
 
 def agree(word: int) -> int:

@@ -63,7 +63,7 @@ def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path
     begin = trajectory.events()[0]
     kernels = begin["kernels"]
     assert (kernels["attention"], kernels["loss"]) == ("chunked", "chunked")
-    assert "one block of scores at a time" in kernels["reason"]
+    assert "by blocks of queries" in kernels["reason"]
     assert kernels["blocks"]["attention"] == "query 16"
     assert re.fullmatch(r"\d+ tokens \(2,097,152 logits at most\)", kernels["blocks"]["loss"])
 
@@ -237,7 +237,7 @@ def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(
         (
             Cpu(3),
             {},
-            r"global_batch_size is 4, which does not divide over the 3 parts .* a multiple of 3, or fewer cores\.",
+            r"global_batch_size is 4, which does not divide over the 3 parts .*, or resources=Cpu\(num_cpus=2, ",
         ),
         (Gpu("H200", 2), {"model_parallel": 4}, r"model_parallel x context_parallel is 4, .* devices of 2 x H200"),
     ],

@@ -58,7 +58,7 @@ def leaves(state: TrainState) -> list[np.ndarray]:
 def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.ndarray], list, np.ndarray]:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",))
     begin = leaves(state)
-    step = plain_step(CONFIG, mesh, remat=remat, num_microbatches=num_microbatches)
+    step = plain_step(CONFIG, mesh, remat=remat, num_microbatches=num_microbatches, attention_kernel="chunked")
     metrics = []
     for _ in range(3):
         state, figures = step(state, *batch(), HYPERPARAMETERS)

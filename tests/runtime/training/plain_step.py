@@ -15,13 +15,14 @@ def plain_step(
     rope: Rope = LLAMA3_ROPE,
     compute_dtype: str = "float32",
     remat: str = "full",
+    attention_kernel: str = "reference",
     **options: Any,
 ) -> TrainStep:
     return build_train_step(
         config,
         rope,
         mesh,
-        attention_kernel="reference",
+        attention_kernel=attention_kernel,
         loss_kernel="chunked",
         compute_dtype=compute_dtype,
         remat=remat,
