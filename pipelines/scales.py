@@ -155,9 +155,9 @@ LAPTOP = Scale(
     ),
     sequence_length=256,
     batch_sizes=(4, 12, 16),
-    # Two sequences at a time on each of two cores: what they leave for the backward pass stays in the caches, and in
+    # One sequence at a time on each of two cores: what it leaves for the backward pass stays in the caches, and in
     # memory that the process keeps from update to update.
-    num_microbatches=(1, 3, 4),
+    num_microbatches=(2, 6, 8),
     remat="dots",
     boundaries=Boundaries(
         # As at full size, kestrel stops one update into a cycle: at the peak rate.

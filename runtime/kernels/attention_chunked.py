@@ -25,6 +25,9 @@ KEPT = "attention"
 """Name of what the backward pass needs, for rematerialisation policies: it takes no more memory than a product."""
 
 ByPair = Float[Array, "pairs length head_dim"]
+GroupRows = Float[Array, "pairs group_rows head_dim"]
+ByHead = Float32[Array, "batch kv_heads keys group rows"]  # or one key, for what is of a row
+Visible = Bool[Array, "batch 1 keys 1 rows"]
 
 
 class _Block(NamedTuple):
@@ -64,18 +67,18 @@ def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: 
     for block in _blocks(query.shape[1], first_row):
         rows, seen = _grouped(scaled[:, block.begin : block.end], num_kv_heads), keys[:, : block.num_keys]
         scores = _scores(rows, seen, _is_visible(segment_ids, block, first_row))
-        largest = jnp.max(scores, axis=1, keepdims=True)
+        largest = jnp.max(scores, axis=2, keepdims=True)
         numerators = jnp.exp(scores - largest)
-        denominator = jnp.sum(numerators, axis=1, keepdims=True)
+        denominator = jnp.sum(numerators, axis=2, keepdims=True)
         of_block = jnp.einsum(
             "pkr,pkd->pdr",
-            numerators.astype(value.dtype),
+            _all_heads(numerators, keys).astype(value.dtype),
             values[:, : block.num_keys],
             preferred_element_type=jnp.float32,
         )
-        of_block = (of_block / denominator).astype(query.dtype)
+        of_block = (of_block / _all_heads(denominator, keys)).astype(query.dtype)
         mixed.append(_ungrouped(of_block.swapaxes(1, 2), query[:, block.begin : block.end]))
-        normalizers.append(largest + jnp.log(denominator))
+        normalizers.append(_all_heads(largest + jnp.log(denominator), keys))
     return jnp.concatenate(mixed, axis=1), jnp.concatenate(normalizers, axis=2)
 
 
@@ -83,8 +86,10 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
     query, key, value, segment_ids, mixed, normalizer = kept
     num_kv_heads, scale = key.shape[2], query.shape[-1] ** -0.5
     keys, values, scaled = _by_pair(key), _by_pair(value), query * scale
-    # Of each row, the sum of its shares times their gradients is that of its output times its cotangent.
-    expected = jnp.sum(mixed.astype(jnp.float32) * cotangent.astype(jnp.float32), axis=-1, keepdims=True)
+    # Of each row, the sum of its shares times their gradients is that of its output times its cotangent. In two
+    # dimensions: over the last of four, XLA's library for CPUs takes twenty times as long.
+    expected = mixed.astype(jnp.float32) * cotangent.astype(jnp.float32)
+    expected = jnp.sum(expected.reshape(-1, expected.shape[-1]), axis=-1).reshape(*query.shape[:3], 1)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     of_query = []
     of_keys, of_values = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
@@ -93,13 +98,14 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
         of_rows = slice(block.begin, block.end)
         seen = keys[:, : block.num_keys]
         rows, rows_cotangent = _grouped(scaled[:, of_rows], num_kv_heads), _grouped(cotangent[:, of_rows], num_kv_heads)
-        scores = _scores(rows, seen, _is_visible(segment_ids, block, first_row))
-        shares = jnp.exp(scores - normalizer[:, :, done : done + rows.shape[1]])
+        is_visible = _is_visible(segment_ids, block, first_row)
+        by_head = partial(_by_head, is_visible=is_visible)
+        shares = jnp.exp(_scores(rows, seen, is_visible) - by_head(normalizer[:, :, done : done + rows.shape[1]]))
         done += rows.shape[1]
-        of_shares = product("pkd,prd->pkr", values[:, : block.num_keys], rows_cotangent)
-        of_rows_expected = _grouped(expected[:, of_rows], num_kv_heads).swapaxes(1, 2)
-        of_scores = (shares * (of_shares - of_rows_expected)).astype(query.dtype)
-        shares = shares.astype(value.dtype)
+        of_shares = by_head(product("pkd,prd->pkr", values[:, : block.num_keys], rows_cotangent))
+        of_rows_expected = by_head(_grouped(expected[:, of_rows], num_kv_heads).swapaxes(1, 2))
+        of_scores = _all_heads(shares * (of_shares - of_rows_expected), keys).astype(query.dtype)
+        shares = _all_heads(shares, keys).astype(value.dtype)
         of_values = of_values.at[:, : block.num_keys].add(product("pkr,prd->pkd", shares, rows_cotangent))
         of_keys = of_keys.at[:, : block.num_keys].add(product("pkr,prd->pkd", of_scores, rows))
         of_block = product("pkr,pkd->pdr", of_scores, seen) * scale
@@ -122,7 +128,7 @@ def _blocks(num_rows: int, first_row: int) -> Iterator[_Block]:
         yield _Block(begin, end, first_row + end)
 
 
-def _is_visible(segment_ids: Array, block: _Block, first_row: int) -> Bool[Array, "batch 1 keys 1 rows"]:
+def _is_visible(segment_ids: Array, block: _Block, first_row: int) -> Visible:
     """Earlier, and of the same document."""
     begin, end, num_keys = block
     is_earlier = jnp.arange(num_keys)[:, None] <= first_row + jnp.arange(begin, end)[None, :]
@@ -131,15 +137,21 @@ def _is_visible(segment_ids: Array, block: _Block, first_row: int) -> Bool[Array
     return is_visible[:, None, :, None, :]
 
 
-def _scores(
-    rows: Float[Array, "pairs group_rows head_dim"],
-    keys: Float[Array, "pairs keys head_dim"],
-    is_visible: Bool[Array, "batch 1 keys 1 rows"],
-) -> Float32[Array, "pairs keys group_rows"]:
-    batch, _, num_keys, _, num_rows = is_visible.shape
+def _scores(rows: GroupRows, keys: ByPair, is_visible: Visible) -> ByHead:
     scores = jnp.einsum("pkd,prd->pkr", keys, rows, preferred_element_type=jnp.float32)
-    by_head = scores.reshape(batch, -1, num_keys, rows.shape[1] // num_rows, num_rows)
-    return jnp.where(is_visible, by_head, jnp.finfo(jnp.float32).min).reshape(scores.shape)
+    return jnp.where(is_visible, _by_head(scores, is_visible), jnp.finfo(jnp.float32).min)
+
+
+def _by_head(pairs: Float32[Array, "pairs keys_or_one group_rows"], is_visible: Visible) -> Float32[Array, "..."]:
+    """For what is done score by score: one loop over axes that line up with those of the mask. With heads and rows as
+    one axis, the row is a remainder of the index, and what XLA writes for a CPU takes one score at a time."""
+    batch, _, _, _, num_rows = is_visible.shape
+    return pairs.reshape(batch, -1, pairs.shape[1], pairs.shape[2] // num_rows, num_rows)
+
+
+def _all_heads(heads: ByHead, pairs: ByPair) -> Float32[Array, "pairs keys group_rows"]:
+    """For products: one matrix a pair."""
+    return heads.reshape(pairs.shape[0], heads.shape[2], -1)
 
 
 def _by_pair(heads: KeyValue) -> ByPair:

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
+from runtime.kernels.linear import WeightGradient, weight_gradient
 from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 
-LOGITS_PER_BLOCK = 1 << 21  # of a block, 8 MiB; smaller blocks leave the second core of a CPU idle
+LOGITS_PER_BLOCK = 1 << 21  # of a block, 8 MiB; more blocks pack the head, and add to its gradient, more often
 # On an accelerator each block reads the whole head three times and its gradient twice: 7 GB at a vocabulary of 128,256,
 # which 2,048 tokens (1 GiB of logits) pay for and 16 do not.
 LOGITS_PER_WIDE_BLOCK = 1 << 28
@@ -27,16 +28,24 @@ def block_tokens(num_tokens: int, vocab_size: int, logits_per_block: int) -> int
 
 def chunked(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
     """Objective, loss and log-normaliser; `cross_entropy.reference` is the definition."""
-    return _chunked(LOGITS_PER_BLOCK, hidden, head, labels, weights, z_loss)
+    return _chunked(LOGITS_PER_BLOCK, "transposed", hidden, head, labels, weights, z_loss)
 
 
 def chunked_wide(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss: Scalar) -> Losses:
     """The same in blocks for an accelerator's memory."""
-    return _chunked(LOGITS_PER_WIDE_BLOCK, hidden, head, labels, weights, z_loss)
+    return _chunked(LOGITS_PER_WIDE_BLOCK, "plain", hidden, head, labels, weights, z_loss)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunked(logits_per_block: int, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Losses:
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _chunked(
+    logits_per_block: int,
+    way: WeightGradient,
+    hidden: Array,
+    head: Array,
+    labels: Array,
+    weights: Array,
+    z_loss: Array,
+) -> Losses:
     blocks, num_tokens = _in_blocks(logits_per_block, head.shape[1], hidden, labels, weights)
 
     def block(carry: None, part: tuple[Array, ...]) -> tuple[None, tuple[Array, Array]]:
@@ -48,10 +57,15 @@ def _chunked(logits_per_block: int, hidden: Array, head: Array, labels: Array, w
 
 
 def _forward(
-    logits_per_block: int, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array
+    logits_per_block: int,
+    way: WeightGradient,
+    hidden: Array,
+    head: Array,
+    labels: Array,
+    weights: Array,
+    z_loss: Array,
 ) -> tuple[Losses, tuple]:
     blocks, num_tokens = _in_blocks(logits_per_block, head.shape[1], hidden, labels, weights)
-    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
     def block(head_gradient: Array, part: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array, Array]]:
         rows, row_labels, row_weights = part
@@ -60,8 +74,9 @@ def _forward(
         shares = jnp.exp(logits - log_normalizer[:, None]) * of_normalizer[:, None]
         is_label = row_labels[:, None] == jnp.arange(head.shape[1], dtype=row_labels.dtype)[None, :]
         logits_gradient = (shares - jnp.where(is_label, row_weights[:, None], 0.0)).astype(rows.dtype)
-        row_gradient = product("tv,hv->th", logits_gradient, head).astype(rows.dtype)
-        return head_gradient + product("th,tv->hv", rows, logits_gradient), (loss, log_normalizer, row_gradient)
+        row_gradient = jnp.einsum("tv,hv->th", logits_gradient, head, preferred_element_type=jnp.float32)
+        of_block = weight_gradient(rows, logits_gradient, way=way, preferred_element_type=jnp.float32)
+        return head_gradient + of_block, (loss, log_normalizer, row_gradient.astype(rows.dtype))
 
     head_gradient, per_token = lax.scan(block, jnp.zeros(head.shape, jnp.float32), blocks)
     loss, log_normalizer = (part.reshape(-1)[:num_tokens] for part in per_token[:2])
@@ -70,7 +85,9 @@ def _forward(
     return result, (hidden_gradient, head_gradient.astype(head.dtype))
 
 
-def _backward(logits_per_block: int, gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
+def _backward(
+    logits_per_block: int, way: WeightGradient, gradients: tuple, cotangents: tuple[Array, Array, Array]
+) -> tuple:
     scale = cotangents[0]  # the per-token outputs are without gradient: linear_cross_entropy says so and enforces it
     scaled = ((scale * gradient.astype(jnp.float32)).astype(gradient.dtype) for gradient in gradients)
     return *scaled, None, None, None

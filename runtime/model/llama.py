@@ -6,6 +6,7 @@ softmax and loss are float32 whatever it is. Matrices are stored [in, out], the 
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import equinox as eqx
@@ -20,6 +21,7 @@ from jaxtyping import Array, Float, Float32, Int32, Key
 from runtime.kernels import attention_chunked
 from runtime.kernels.attention import attend
 from runtime.kernels.embedding import LookUp, look_up
+from runtime.kernels.linear import WeightGradient, linear
 from runtime.model.config import LlamaConfig
 from runtime.model.initialization import normal
 from runtime.model.rotary import Frequencies, rotate, rotation
@@ -61,6 +63,7 @@ class Computation(NamedTuple):
     regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
     spread: Spread = ALONE
     look_up: LookUp = "scattered"
+    weight_gradient: WeightGradient = "plain"
 
 
 def whole(
@@ -202,11 +205,11 @@ def _layer(
     computation: Computation,
 ) -> Hidden:
     """`hidden` is of this device's tokens; `shape` is that of its batch, whose stretches are part of longer rows."""
-    spread = computation.spread
+    spread, product = computation.spread, partial(linear, gradient=computation.weight_gradient)
     normed = spread.gather_tokens(rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps))
-    query = (normed @ weights.q_proj).reshape(*shape, -1, config.head_dim)
-    key = (normed @ weights.k_proj).reshape(*shape, -1, config.head_dim)
-    value = (normed @ weights.v_proj).reshape(*shape, -1, config.head_dim)
+    query = product(normed, weights.q_proj).reshape(*shape, -1, config.head_dim)
+    key = product(normed, weights.k_proj).reshape(*shape, -1, config.head_dim)
+    value = product(normed, weights.v_proj).reshape(*shape, -1, config.head_dim)
     if weights.q_norm is not None and weights.k_norm is not None:
         query = rms_norm(query, weights.q_norm, config.rms_norm_eps)
         key = rms_norm(key, weights.k_norm, config.rms_norm_eps)
@@ -218,9 +221,10 @@ def _layer(
         return attend(query, key, value, row_segments, first_row=first_row, kernel=kernel)
 
     mixed = spread.by_stretch(shape[1], mixed_from)
-    hidden = hidden + spread.scatter_tokens(mixed.reshape(normed.shape[0], -1) @ weights.o_proj)
+    hidden = hidden + spread.scatter_tokens(product(mixed.reshape(normed.shape[0], -1), weights.o_proj))
     normed = spread.gather_tokens(rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps))
-    gated = jax.nn.silu(normed @ weights.gate_proj) * (normed @ weights.up_proj)
+    gated = jax.nn.silu(product(normed, weights.gate_proj)) * product(normed, weights.up_proj)
+    # Plain: these rows are the widest and of one product only; their copy takes longer than it spares.
     return hidden + spread.scatter_tokens(gated @ weights.down_proj)
 
 

@@ -3,6 +3,7 @@
 Each device computes the losses of its own tokens (`parallel.spread`); nothing is counted twice on any mesh.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,6 +14,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.cross_entropy import CrossEntropy, linear_cross_entropy
 from runtime.kernels.embedding import LookUp
+from runtime.kernels.linear import WeightGradient
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Computation, Llama, Remat, Whole
 from runtime.model.rotary import Frequencies
@@ -46,10 +48,13 @@ def computation_on(
     """How the model runs on the devices of `mesh`."""
     dtype, spread = np.dtype(compute_dtype), Spread(model=mesh.shape["model"], context=mesh.shape["context"])
     look_up: LookUp = "sorted" if platform(mesh) == "gpu" else "scattered"
+    weight_gradient: WeightGradient = "transposed" if platform(mesh) == "cpu" else "plain"
+    form = partial(
+        Computation, attention_kernel, dtype, remat, spread=spread, look_up=look_up, weight_gradient=weight_gradient
+    )
     if copy_size(mesh) == 1:
-        return Computation(attention_kernel, dtype, remat, Whole(dtype), look_up=look_up)
-    sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype))
-    return Computation(attention_kernel, dtype, remat, sharded, regather=True, spread=spread, look_up=look_up)
+        return form(Whole(dtype))
+    return form(Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype)), regather=True)
 
 
 def next_tokens(

@@ -1,0 +1,58 @@
+"""Rows times a weight, and the two ways to form the weight's gradient.
+
+XLA has a fast library for products on CPUs, and takes it where the left side is summed over its last axis. A weight's
+gradient, `rows^T x cotangent`, is summed over the first: it goes another way, which packs its left side for each core
+and runs at two thirds of the speed. A transposed copy of the rows, which products of the same rows share, costs less.
+"""
+
+from functools import partial
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+WeightGradient = Literal["plain", "transposed"]
+"""How it is formed: as XLA will; or, for CPUs, from a transposed copy of the rows."""
+
+Rows = Float[Array, "tokens fan_in"]
+Weight = Float[Array, "fan_in fan_out"]
+Cotangent = Float[Array, "tokens fan_out"]
+
+
+def linear(rows: Rows, weight: Weight, *, gradient: WeightGradient) -> Cotangent:
+    """`rows @ weight`; the way changes nothing but rounding."""
+    return rows @ weight if gradient == "plain" else _linear(rows, weight)
+
+
+def weight_gradient(
+    rows: Rows,
+    cotangent: Cotangent,
+    *,
+    way: WeightGradient,
+    preferred_element_type: jax.typing.DTypeLike | None = None,
+) -> Weight:
+    """`rows^T x cotangent`, of a dtype that the sum is kept in where it is not to be that of the arguments."""
+    product = partial(jnp.einsum, preferred_element_type=preferred_element_type)
+    if way == "plain":
+        return product("ti,to->io", rows, cotangent)
+    # Without the barrier, XLA takes the copy for what it is and sums over the first axis after all.
+    return product("it,to->io", lax.optimization_barrier(rows.T), cotangent)
+
+
+@jax.custom_vjp
+def _linear(rows: Rows, weight: Weight) -> Cotangent:
+    return rows @ weight
+
+
+def _forward(rows: Rows, weight: Weight) -> tuple[Cotangent, tuple[Rows, Weight]]:
+    return rows @ weight, (rows, weight)
+
+
+def _backward(kept: tuple[Rows, Weight], cotangent: Cotangent) -> tuple[Rows, Weight]:
+    rows, weight = kept
+    return cotangent @ weight.T, weight_gradient(rows, cotangent, way="transposed")
+
+
+_linear.defvjp(_forward, _backward)
