@@ -25,6 +25,7 @@ from runtime.kernels.linear import WeightGradient, linear
 from runtime.model.config import LlamaConfig
 from runtime.model.initialization import normal
 from runtime.model.rotary import Frequencies, rotate, rotation
+from runtime.parallel.collective_order import CollectiveOrder
 from runtime.parallel.spread import ALONE, Spread
 
 Remat = Literal["none", "dots", "full"]
@@ -62,6 +63,7 @@ class Computation(NamedTuple):
     gather: Gather
     regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
     spread: Spread = ALONE
+    order: CollectiveOrder = CollectiveOrder()
     look_up: LookUp = "scattered"
     weight_gradient: WeightGradient = "plain"
 
@@ -139,7 +141,7 @@ class Llama(eqx.Module):
         computation: Computation,
     ) -> Float[Array, "batch sequence hidden_size"]:
         """Final hidden states after the last norm. Tokens attend to earlier ones of equal segment id only."""
-        hidden = self.own_hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
+        hidden, _ = self.own_hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
         return hidden.reshape(*tokens.shape, -1)
 
     def own_hidden_states(
@@ -150,8 +152,11 @@ class Llama(eqx.Module):
         *,
         config: LlamaConfig,
         computation: Computation,
-    ) -> Hidden:
-        """The same of the tokens that `computation.spread` gives this device, as rows; without one, of all."""
+    ) -> tuple[Hidden, Float[Array, "hidden_size vocab_size"]]:
+        """The same of the tokens that `computation.spread` gives this device, as rows; without one, of all.
+
+        With the `head`, which is gathered when the layers are done.
+        """
         spread = computation.spread
         embedding = computation.gather("embed_tokens", self.embed_tokens)
         hidden = look_up(embedding, spread.own_tokens(tokens.reshape(-1)), gradient=computation.look_up)
@@ -164,13 +169,22 @@ class Llama(eqx.Module):
             return _layer(weights, hidden, tokens.shape, row_segments, turn, config, computation), None
 
         hidden, _ = lax.scan(_rematerialised(layer, computation), hidden, self.layers)
-        return rms_norm(hidden, computation.gather("norm", self.norm), config.rms_norm_eps)
+        hidden, (norm, output) = computation.order.later(hidden, (self.norm, self._output), tokens)
+        normed = rms_norm(hidden, computation.gather("norm", norm), config.rms_norm_eps)
+        return normed, self._head(output, computation)
 
     def head(self, computation: Computation) -> Float[Array, "hidden_size vocab_size"]:
         """The output matrix in its computing form; the transposed embedding where tied."""
+        return self._head(self._output, computation)
+
+    @property
+    def _output(self) -> Float[Array, "..."]:
+        return self.embed_tokens if self.lm_head is None else self.lm_head
+
+    def _head(self, output: Float[Array, "..."], computation: Computation) -> Float[Array, "hidden_size vocab_size"]:
         if self.lm_head is None:
-            return computation.gather("embed_tokens", self.embed_tokens).T
-        return computation.gather("lm_head", self.lm_head)
+            return computation.gather("embed_tokens", output).T
+        return computation.gather("lm_head", output)
 
     def logits(
         self,
@@ -182,8 +196,9 @@ class Llama(eqx.Module):
         computation: Computation,
     ) -> Float32[Array, "batch sequence vocab_size"]:
         """Float32 logits, all at once: for evaluation and tests. Training uses `kernels.cross_entropy`."""
-        hidden = self.hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
-        return jnp.einsum("bsh,hv->bsv", hidden, self.head(computation), preferred_element_type=jnp.float32)
+        hidden, head = self.own_hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
+        logits = jnp.einsum("th,hv->tv", hidden, head, preferred_element_type=jnp.float32)
+        return logits.reshape(*tokens.shape, -1)
 
 
 def rms_norm(

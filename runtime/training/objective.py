@@ -18,6 +18,7 @@ from runtime.kernels.linear import WeightGradient
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Computation, Llama, Remat, Whole
 from runtime.model.rotary import Frequencies
+from runtime.parallel.collective_order import CollectiveOrder
 from runtime.parallel.mesh import copy_size, data_size, num_batch_parts, platform
 from runtime.parallel.placement import Sharded
 from runtime.parallel.spread import ALONE, Spread
@@ -54,7 +55,8 @@ def computation_on(
     )
     if copy_size(mesh) == 1:
         return form(Whole(dtype))
-    return form(Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype)), regather=True)
+    sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype))
+    return form(sharded, regather=True, order=CollectiveOrder(is_of_program=platform(mesh) != "cpu"))
 
 
 def next_tokens(
@@ -80,12 +82,12 @@ def token_losses(
 ) -> CrossEntropy:
     """Objective, losses and log-normalisers of this device's own tokens."""
     own_tokens = computation.spread.own_tokens
-    hidden = params.own_hidden_states(
+    hidden, head = params.own_hidden_states(
         batch.tokens, batch.segment_ids, frequencies, config=config, computation=computation
     )
     return linear_cross_entropy(
         hidden,
-        params.head(computation),
+        head,
         own_tokens(batch.labels.reshape(-1)),
         weights=own_tokens(batch.weights.reshape(-1)),
         z_loss=z_loss,

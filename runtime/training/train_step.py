@@ -181,7 +181,7 @@ def train_program(
 def _train_program(
     config: LlamaConfig, mesh: Mesh, computation: Computation, loss_kernel: str, num_microbatches: int, donate: bool
 ) -> Callable:
-    spread = computation.spread
+    spread, order = computation.spread, computation.order
     losses = functools.partial(token_losses, config=config, computation=computation, loss_kernel=loss_kernel)
     row_axes, token_axes, all_axes = (
         tuple(axis for axis in axes if mesh.shape[axis] > 1)
@@ -203,16 +203,17 @@ def _train_program(
             result = losses(params, batch, frequencies, z_loss=told["z_loss"])
             own, normalizer = spread.own_tokens(batch.weights.reshape(-1)), result.log_normalizer
             figures = [own * result.loss, own * jnp.square(normalizer), own * normalizer]
-            # Select, do not multiply: what lies at a position without target may be anything.
-            loss = spread.gather_tokens(result.loss).reshape(batch.weights.shape)
-            row_loss = jnp.sum(jnp.where(batch.weights > 0, loss, 0.0), axis=1)
-            return result.objective, (jnp.stack([jnp.sum(figure) for figure in figures]), row_loss)
+            return result.objective, (jnp.stack([jnp.sum(figure) for figure in figures]), result.loss)
 
-        batch = Batch(tokens, segment_ids, labels, weights)
-        gradients, figures, row_loss = _gradients(objective, state.params, batch, num_microbatches)
+        batch = order.after(Batch(tokens, segment_ids, labels, weights), (labels, weights), tokens)
+        computed = _gradients(objective, state.params, batch, num_microbatches)
+        gradients, figures, own_loss, row_targets = order.after((*computed, row_targets), computed, tokens)
         if mesh.shape["replica"] > 1:
             gradients = jax.tree.map(lambda leaf: lax.psum(leaf, "replica"), gradients)
         loss, mean_square, mean_log_normalizer = _sum_over(all_axes, figures)
+        # Select, do not multiply: what lies at a position without target may be anything.
+        token_loss = jax.vmap(spread.gather_tokens)(own_loss).reshape(tokens.shape)
+        row_loss = jnp.sum(jnp.where(has_target, token_loss, 0.0), axis=1)
 
         norm = functools.partial(_global_norm, config=config, mesh=mesh)
         grad_norm = norm(gradients)
@@ -269,22 +270,22 @@ def _train_program(
 
 
 def _gradients(objective: Callable, params: Llama, batch: Batch, num_microbatches: int) -> tuple[Llama, Array, Array]:
-    """Of this device's share of the batch: gradients and figures, summed over micro-batches in float32, and the loss
-    of each row."""
+    """Of this device's share of the batch: gradients and figures, summed over micro-batches in float32, and the losses
+    of its own tokens, [micro-batch, token]."""
     differentiate = jax.grad(objective, has_aux=True)
     if num_microbatches == 1:
-        gradients, (figures, row_loss) = differentiate(params, batch)
-        return gradients, figures, row_loss
+        gradients, (figures, loss) = differentiate(params, batch)
+        return gradients, figures, loss[None]
     parts = jax.tree.map(lambda leaf: leaf.reshape(num_microbatches, -1, *leaf.shape[1:]), batch)
 
     def add(total: Any, part: Batch) -> tuple[Any, Array]:
-        gradients, (figures, row_loss) = differentiate(params, part)
-        return jax.tree.map(jnp.add, total, (gradients, figures)), row_loss
+        gradients, (figures, loss) = differentiate(params, part)
+        return jax.tree.map(jnp.add, total, (gradients, figures)), loss
 
     gradients, (figures, _) = jax.eval_shape(differentiate, params, jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (gradients, figures))
-    (gradients, figures), row_loss = lax.scan(add, zeros, parts)
-    return gradients, figures, row_loss.reshape(-1)
+    (gradients, figures), losses = lax.scan(add, zeros, parts)
+    return gradients, figures, losses
 
 
 def _all_rows(axes: tuple[str, ...], rows: Array) -> Array:
