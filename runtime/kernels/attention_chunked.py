@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Float32
 
+from runtime.kernels.linear import as_it_is
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 LEAST_QUERY_BLOCK, MOST_QUERY_BLOCK = 128, 512
@@ -90,7 +90,7 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
     # Of each row, the sum of its shares times their gradients is that of its output times its cotangent. Over the last
     # axis of four, XLA's library for CPUs would sum row by row.
     expected = mixed.astype(jnp.float32) * cotangent.astype(jnp.float32)
-    expected = jnp.sum(_as_it_is(expected.reshape(-1, expected.shape[-1])), axis=-1).reshape(*query.shape[:3], 1)
+    expected = jnp.sum(as_it_is(expected.reshape(-1, expected.shape[-1])), axis=-1).reshape(*query.shape[:3], 1)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     of_query = []
     of_keys, of_values = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
@@ -157,12 +157,7 @@ def _all_heads(heads: ByHead, pairs: ByPair) -> Float32[Array, "pairs keys group
 
 def _transposed(pairs: ByPair) -> Float[Array, "pairs head_dim length"]:
     """A copy: the library multiplies where the left side is summed over its last axis, and this side is the smaller."""
-    return _as_it_is(pairs.swapaxes(1, 2))
-
-
-def _as_it_is(values: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Else XLA makes the change of axes a part of what takes the values, which is then slow on a CPU."""
-    return lax.optimization_barrier(values)
+    return as_it_is(pairs.swapaxes(1, 2))
 
 
 def _by_pair(heads: KeyValue) -> ByPair:

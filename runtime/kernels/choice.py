@@ -177,13 +177,9 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
             of_loss = ", ".join(f"{name} {rows} x {columns}" for name, (rows, columns) in named)
             of_loss += f" ({taken_as}{row.reason})"
         case "chunked" | "chunked_wide":
-            limit = (
-                cross_entropy_chunked.LOGITS_PER_BLOCK
-                if loss_kernel == "chunked"
-                else cross_entropy_chunked.LOGITS_PER_WIDE_BLOCK
-            )
-            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, limit)
-            of_loss = f"{size} tokens ({limit:,} logits at most)"
+            cut = cross_entropy_chunked.FOR_CPUS if loss_kernel == "chunked" else cross_entropy_chunked.WIDE
+            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut.num_logits)
+            of_loss = f"{size} tokens ({cut.num_logits:,} logits at most)"
         case _:
             of_loss = "all tokens"
     return {"attention": of_attention, "loss": of_loss}

@@ -21,9 +21,9 @@ Weight = Float[Array, "fan_in fan_out"]
 Cotangent = Float[Array, "tokens fan_out"]
 
 
-def linear(rows: Rows, weight: Weight, *, gradient: WeightGradient) -> Cotangent:
-    """`rows @ weight`; the way changes nothing but rounding."""
-    return rows @ weight if gradient == "plain" else _linear(rows, weight)
+def linear(rows: Rows, weight: Weight, *, way: WeightGradient) -> Cotangent:
+    """`rows @ weight`; the way to the gradient changes nothing but rounding."""
+    return rows @ weight if way == "plain" else _linear(rows, weight)
 
 
 def weight_gradient(
@@ -37,12 +37,17 @@ def weight_gradient(
     product = partial(jnp.einsum, preferred_element_type=preferred_element_type)
     if way == "plain":
         return product("ti,to->io", rows, cotangent)
-    # Without the barrier, XLA takes the copy for what it is and sums over the first axis after all.
-    return product("it,to->io", lax.optimization_barrier(rows.T), cotangent)
+    return product("it,to->io", as_it_is(rows.T), cotangent)
+
+
+def as_it_is(values: Float[Array, "..."]) -> Float[Array, "..."]:
+    """A copy. Else XLA makes the change of axes a part of what takes the values, which is then slow on a CPU."""
+    return lax.optimization_barrier(values)
 
 
 @jax.custom_vjp
 def _linear(rows: Rows, weight: Weight) -> Cotangent:
+    """With the gradient from transposed rows."""
     return rows @ weight
 
 

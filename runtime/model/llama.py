@@ -220,7 +220,7 @@ def _layer(
     computation: Computation,
 ) -> Hidden:
     """`hidden` is of this device's tokens; `shape` is that of its batch, whose stretches are part of longer rows."""
-    spread, product = computation.spread, partial(linear, gradient=computation.weight_gradient)
+    spread, product = computation.spread, partial(linear, way=computation.weight_gradient)
     normed = spread.gather_tokens(rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps))
     query = product(normed, weights.q_proj).reshape(*shape, -1, config.head_dim)
     key = product(normed, weights.k_proj).reshape(*shape, -1, config.head_dim)

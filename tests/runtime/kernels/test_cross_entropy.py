@@ -50,8 +50,9 @@ def exact(*arrays: jax.Array | np.ndarray) -> Exact:
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = functools.partial(cross_entropy_tpu.fused, interpret=True)
     monkeypatch.setitem(cross_entropy.KERNELS, "pallas_tpu", fused)
-    for name in ("LOGITS_PER_BLOCK", "LOGITS_PER_WIDE_BLOCK"):  # several blocks, the last one padded
-        monkeypatch.setattr(cross_entropy_chunked, name, 1 << 14)
+    for name in ("FOR_CPUS", "WIDE"):  # several blocks, the last one padded
+        cut = getattr(cross_entropy_chunked, name)
+        monkeypatch.setattr(cross_entropy_chunked, name, cut._replace(num_logits=1 << 14))
 
 
 def run(kernel: str) -> Callable:

@@ -19,7 +19,7 @@ ROWS, WEIGHT, COTANGENT = (
 def test_product_and_gradients_are_those_of_float64(way: WeightGradient, dtype: str, rtol: float) -> None:
     @jax.jit
     def both(rows: jax.Array, weight: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, ...]:
-        result, pull = jax.vjp(lambda rows, weight: linear(rows, weight, gradient=way), rows, weight)
+        result, pull = jax.vjp(lambda rows, weight: linear(rows, weight, way=way), rows, weight)
         return result, *pull(cotangent)
 
     given = [jnp.asarray(part, dtype) for part in (ROWS, WEIGHT, COTANGENT)]
