@@ -16,17 +16,17 @@ from runtime.kernels.linear import WeightGradient, weight_gradient
 from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 
 
-class Blocks(NamedTuple):
+class Cut(NamedTuple):
     """How the tokens are cut, and how each part of the head's gradient is formed."""
 
-    num_logits: int  # of a block, at most; at least 8 tokens
+    num_logits: int  # of a block, at most, but never fewer than those of 8 tokens
     way: WeightGradient
 
 
-FOR_CPUS = Blocks(1 << 21, "transposed")  # 8 MiB; more blocks pack the head, and add to its gradient, more often
+FOR_CPUS = Cut(1 << 21, "transposed")  # 8 MiB; more blocks pack the head, and add to its gradient, more often
 # On an accelerator each block reads the whole head three times and its gradient twice: 7 GB at a vocabulary of 128,256,
 # which 2,048 tokens (1 GiB of logits) pay for and 16 do not.
-WIDE = Blocks(1 << 28, "plain")
+WIDE = Cut(1 << 28, "plain")
 
 
 def block_tokens(num_tokens: int, vocab_size: int, num_logits: int) -> int:
@@ -46,7 +46,7 @@ def chunked_wide(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, 
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _chunked(cut: Blocks, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Losses:
+def _chunked(cut: Cut, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array) -> Losses:
     blocks, num_tokens = _in_blocks(cut.num_logits, head.shape[1], hidden, labels, weights)
 
     def block(carry: None, part: tuple[Array, ...]) -> tuple[None, tuple[Array, Array]]:
@@ -58,7 +58,7 @@ def _chunked(cut: Blocks, hidden: Array, head: Array, labels: Array, weights: Ar
 
 
 def _forward(
-    cut: Blocks, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array
+    cut: Cut, hidden: Array, head: Array, labels: Array, weights: Array, z_loss: Array
 ) -> tuple[Losses, tuple]:
     blocks, num_tokens = _in_blocks(cut.num_logits, head.shape[1], hidden, labels, weights)
 
@@ -80,7 +80,7 @@ def _forward(
     return result, (hidden_gradient, head_gradient.astype(head.dtype))
 
 
-def _backward(_: Blocks, gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
+def _backward(_: Cut, gradients: tuple, cotangents: tuple[Array, Array, Array]) -> tuple:
     scale = cotangents[0]  # the per-token outputs are without gradient: linear_cross_entropy says so and enforces it
     scaled = ((scale * gradient.astype(jnp.float32)).astype(gradient.dtype) for gradient in gradients)
     return *scaled, None, None, None

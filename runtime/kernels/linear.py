@@ -41,7 +41,7 @@ def weight_gradient(
 
 
 def as_it_is(values: Float[Array, "..."]) -> Float[Array, "..."]:
-    """A copy. Else XLA makes the change of axes a part of what takes the values, which is then slow on a CPU."""
+    """A barrier for the compiler, which else makes a change of axes a part of what takes the values: slow on a CPU."""
     return lax.optimization_barrier(values)
 
 

@@ -61,9 +61,9 @@ class Computation(NamedTuple):
     compute_dtype: np.dtype
     remat: Remat
     gather: Gather
+    order: CollectiveOrder
     regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
     spread: Spread = ALONE
-    order: CollectiveOrder = CollectiveOrder()
     look_up: LookUp = "scattered"
     weight_gradient: WeightGradient = "plain"
 
@@ -73,7 +73,7 @@ def whole(
 ) -> Computation:
     """The computation on one device that holds all parameters."""
     dtype = np.dtype(compute_dtype)
-    return Computation(attention_kernel=attention_kernel, compute_dtype=dtype, remat=remat, gather=Whole(dtype))
+    return Computation(attention_kernel, dtype, remat, Whole(dtype), CollectiveOrder(by_data=False))
 
 
 class LlamaLayers(eqx.Module):
@@ -141,10 +141,12 @@ class Llama(eqx.Module):
         computation: Computation,
     ) -> Float[Array, "batch sequence hidden_size"]:
         """Final hidden states after the last norm. Tokens attend to earlier ones of equal segment id only."""
-        hidden, _ = self.own_hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
+        hidden, _ = self.own_hidden_states_and_head(
+            tokens, segment_ids, frequencies, config=config, computation=computation
+        )
         return hidden.reshape(*tokens.shape, -1)
 
-    def own_hidden_states(
+    def own_hidden_states_and_head(
         self,
         tokens: Int32[Array, "batch sequence"],
         segment_ids: Int32[Array, "batch sequence"],
@@ -155,7 +157,7 @@ class Llama(eqx.Module):
     ) -> tuple[Hidden, Float[Array, "hidden_size vocab_size"]]:
         """The same of the tokens that `computation.spread` gives this device, as rows; without one, of all.
 
-        With the `head`, which is gathered when the layers are done.
+        With the `head`: gathered beside the layers, its collective could meet one of theirs (`CollectiveOrder`).
         """
         spread = computation.spread
         embedding = computation.gather("embed_tokens", self.embed_tokens)
@@ -169,12 +171,16 @@ class Llama(eqx.Module):
             return _layer(weights, hidden, tokens.shape, row_segments, turn, config, computation), None
 
         hidden, _ = lax.scan(_rematerialised(layer, computation), hidden, self.layers)
-        hidden, (norm, output) = computation.order.later(hidden, (self.norm, self._output), tokens)
+        late = self.norm, self._output
+        hidden, (norm, output) = computation.order.before_and_after(hidden, late, tokens)
         normed = rms_norm(hidden, computation.gather("norm", norm), config.rms_norm_eps)
         return normed, self._head(output, computation)
 
     def head(self, computation: Computation) -> Float[Array, "hidden_size vocab_size"]:
-        """The output matrix in its computing form; the transposed embedding where tied."""
+        """The output matrix in its computing form; the transposed embedding where tied.
+
+        For a program without layers in it; others take it from `own_hidden_states_and_head`.
+        """
         return self._head(self._output, computation)
 
     @property
@@ -196,7 +202,9 @@ class Llama(eqx.Module):
         computation: Computation,
     ) -> Float32[Array, "batch sequence vocab_size"]:
         """Float32 logits, all at once: for evaluation and tests. Training uses `kernels.cross_entropy`."""
-        hidden, head = self.own_hidden_states(tokens, segment_ids, frequencies, config=config, computation=computation)
+        hidden, head = self.own_hidden_states_and_head(
+            tokens, segment_ids, frequencies, config=config, computation=computation
+        )
         logits = jnp.einsum("th,hv->tv", hidden, head, preferred_element_type=jnp.float32)
         return logits.reshape(*tokens.shape, -1)
 

@@ -2,9 +2,9 @@
 
 XLA's runtime for CPUs begins an operation when its arguments are there, and takes a loop for done when it has begun.
 JAX gives all collectives one channel. So a collective that stands behind a loop, and takes nothing from it, meets one
-inside the loop on another device: each is handed the other's array, or the process hangs. Here it is made to take
-something: elements of what has to come first, by a choice that always falls on the other side. (Seen with jaxlib
-0.10.2: one step in two hundred was wrong. TPUs and GPUs run collectives in the order of the program.)
+inside the loop on another device: each is handed the other's array, the process ends, or it hangs. Here such a
+collective is made to take something: an element of what has to come first, by a `where` whose condition never holds,
+which the compiler cannot know. (jaxlib 0.10.2. TPUs and GPUs run collectives in the order of the program.)
 """
 
 import dataclasses
@@ -12,45 +12,52 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int32
+from jax import lax
+from jaxtyping import Array, Bool, Integer
 
 ValueT = TypeVar("ValueT")
 LaterT = TypeVar("LaterT")
-Tokens = Int32[Array, "batch sequence"]
+Ids = Integer[Array, "batch sequence"]
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveOrder:
-    """The order of collectives, of the program or made of data; for `is_of_program`, every method does nothing.
+    """Puts a value behind others; where the order is that of the program and not `by_data`, every method does nothing.
 
-    `tokens` are ids, of which none is negative; the compiler cannot know that.
+    `tokens` are ids, of which none is negative; the compiler cannot know that of int32, and a TypeError refuses others.
     """
 
-    is_of_program: bool = True
+    by_data: bool
 
-    def after(self, value: ValueT, earlier: Any, tokens: Tokens) -> ValueT:
+    def after(self, value: ValueT, earlier: Any, tokens: Ids) -> ValueT:
         """`value`, each leaf of which is to be had only when every leaf of `earlier` is."""
-        return value if self.is_of_program else _after(value, earlier, tokens.reshape(-1)[0] < 0)
+        return _after(value, earlier, _never(tokens)) if self.by_data else value
 
-    def later(self, value: ValueT, later: LaterT, tokens: Tokens) -> tuple[ValueT, LaterT]:
+    def before_and_after(self, value: ValueT, later: LaterT, tokens: Ids) -> tuple[ValueT, LaterT]:
         """Both, `later` after `value`; in the backward pass, the gradient of `value` after that of `later`."""
-        return (value, later) if self.is_of_program else _later(value, later, tokens.reshape(-1)[0] < 0)
+        return _before_and_after(value, later, _never(tokens)) if self.by_data else (value, later)
+
+
+def _never(tokens: Ids) -> Bool[Array, ""]:
+    if tokens.dtype != jnp.int32:  # of an unsigned type the compiler knows that none is negative
+        raise TypeError(f"tokens are {tokens.dtype}; pass them as int32.")
+    return tokens.reshape(-1)[0] < 0
 
 
 def _after(value: ValueT, earlier: Any, never: Bool[Array, ""]) -> ValueT:
-    # Both ends: what came from the next device is the last column of an array, and the compiler goes by elements.
-    ends = [leaf.reshape(-1)[end].astype(jnp.bool_) for leaf in jax.tree.leaves(earlier) for end in (0, -1)]
-    taken = jnp.sum(jnp.stack(ends), dtype=jnp.int32)
+    # Of an array as it is: else the compiler goes by elements, and the first of a concatenation is of one part only.
+    firsts = [lax.optimization_barrier(leaf).reshape(-1)[0].astype(jnp.bool_) for leaf in jax.tree.leaves(earlier)]
+    taken = jnp.sum(jnp.stack(firsts), dtype=jnp.int32)
     return jax.tree.map(lambda leaf: jnp.where(never, taken.astype(leaf.dtype), leaf), value)
 
 
 @jax.custom_vjp
-def _later(value: ValueT, later: LaterT, never: Bool[Array, ""]) -> tuple[ValueT, LaterT]:
+def _before_and_after(value: ValueT, later: LaterT, never: Bool[Array, ""]) -> tuple[ValueT, LaterT]:
     return value, _after(later, value, never)
 
 
 def _forward(value: ValueT, later: LaterT, never: Bool[Array, ""]) -> tuple[tuple[ValueT, LaterT], Bool[Array, ""]]:
-    return _later(value, later, never), never
+    return _before_and_after(value, later, never), never
 
 
 def _backward(never: Bool[Array, ""], gradients: tuple[ValueT, LaterT]) -> tuple[ValueT, LaterT, None]:
@@ -58,4 +65,4 @@ def _backward(never: Bool[Array, ""], gradients: tuple[ValueT, LaterT]) -> tuple
     return _after(of_value, of_later, never), of_later, None
 
 
-_later.defvjp(_forward, _backward)
+_before_and_after.defvjp(_forward, _backward)

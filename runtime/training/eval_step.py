@@ -80,7 +80,8 @@ def _eval_program(config: LlamaConfig, mesh: Mesh, computation: Computation, los
     def losses(params: Llama, tokens: Array, segment_ids: Array, frequencies: Array) -> TokenLosses:
         labels, has_target = next_tokens(tokens, segment_ids, spread)
         batch = Batch(tokens, segment_ids, labels, has_target.astype(jnp.float32))
-        batch = computation.order.after(batch, batch, tokens)
+        # Labels come from the next device of the context axis: before the layers, not beside them.
+        batch = computation.order.after(batch, (labels, has_target), tokens)
         result = token_losses(
             params,
             batch,

@@ -53,10 +53,10 @@ def computation_on(
     form = partial(
         Computation, attention_kernel, dtype, remat, spread=spread, look_up=look_up, weight_gradient=weight_gradient
     )
-    if copy_size(mesh) == 1:
-        return form(Whole(dtype))
+    if copy_size(mesh) == 1:  # no loop holds a collective
+        return form(Whole(dtype), CollectiveOrder(by_data=False))
     sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype))
-    return form(sharded, regather=True, order=CollectiveOrder(is_of_program=platform(mesh) != "cpu"))
+    return form(sharded, CollectiveOrder(by_data=platform(mesh) == "cpu"), regather=True)
 
 
 def next_tokens(
@@ -82,7 +82,7 @@ def token_losses(
 ) -> CrossEntropy:
     """Objective, losses and log-normalisers of this device's own tokens."""
     own_tokens = computation.spread.own_tokens
-    hidden, head = params.own_hidden_states(
+    hidden, head = params.own_hidden_states_and_head(
         batch.tokens, batch.segment_ids, frequencies, config=config, computation=computation
     )
     return linear_cross_entropy(

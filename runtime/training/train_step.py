@@ -205,9 +205,12 @@ def _train_program(
             figures = [own * result.loss, own * jnp.square(normalizer), own * normalizer]
             return result.objective, (jnp.stack([jnp.sum(figure) for figure in figures]), result.loss)
 
-        batch = order.after(Batch(tokens, segment_ids, labels, weights), (labels, weights), tokens)
+        batch = Batch(tokens, segment_ids, labels, weights)
+        # What came from other devices (labels, the number of targets) before the layers, and what goes to them after.
+        batch = order.after(batch, (labels, weights), tokens)
         computed = _gradients(objective, state.params, batch, num_microbatches)
-        gradients, figures, own_loss, row_targets = order.after((*computed, row_targets), computed, tokens)
+        gradients, figures, own_loss = order.after(computed, computed, tokens)
+        row_targets = order.after(row_targets, computed, tokens)
         if mesh.shape["replica"] > 1:
             gradients = jax.tree.map(lambda leaf: lax.psum(leaf, "replica"), gradients)
         loss, mean_square, mean_log_normalizer = _sum_over(all_axes, figures)

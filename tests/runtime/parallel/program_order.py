@@ -19,6 +19,11 @@ class _Instruction(NamedTuple):
     attributes: str
     is_root: bool
 
+    @property
+    def index(self) -> int:
+        """Which element of a tuple it takes."""
+        return int(re.findall(r"\bindex=(\d+)", self.attributes)[0])
+
 
 def unordered(text: str) -> list[tuple[str, str]]:
     """Pairs of a loop (or call) with collectives in it and a collective beside it, of the program `text`."""
@@ -81,20 +86,20 @@ class _Program:
             return instruction.operands
         loop = instructions[instruction.operands[0]]
         given = instructions[loop.operands[0]] if loop.operation == "while" else None
-        index = int(re.findall(r"\bindex=(\d+)", instruction.attributes)[0])
-        if given is None or given.operation != "tuple" or index not in self._unchanged(loop):
+        if given is None or given.operation != "tuple" or not self._hands_through(loop, instruction.index):
             return instruction.operands
-        return [given.operands[index]]
+        return [given.operands[instruction.index]]
 
-    def _unchanged(self, loop: _Instruction) -> set[int]:
+    def _hands_through(self, loop: _Instruction, index: int) -> bool:
+        """Whether element `index` of the loop's state is, at the end of its body, what it was at the beginning."""
         body = self._computations[re.findall(r"\bbody=%([\w.\-]+)", loop.attributes)[0]]
         (root,) = (item for item in body.values() if item.is_root)
-        found = set()
-        for index, name in enumerate(root.operands):
-            item = body[name]
-            if item.operation == "get-tuple-element" and body[item.operands[0]].operation == "parameter":
-                found |= {index} & {int(re.findall(r"\bindex=(\d+)", item.attributes)[0])}
-        return found
+        name = root.operands[index]
+        while (origin := self._made_by(body, name)) != body[name].operands:  # through a loop inside
+            (name,) = origin
+        item = body[name]
+        is_of_state = item.operation == "get-tuple-element" and body[item.operands[0]].operation == "parameter"
+        return is_of_state and item.index == index
 
 
 def _split(rest: str) -> tuple[str, str]:

@@ -1,19 +1,20 @@
-"""Collectives of a CPU's devices keep one order: by the compiled program, and by updates that are all the same."""
+"""Collectives of a CPU's devices keep one order: no compiled program leaves one free to run beside a loop of others."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
+from jax.sharding import PartitionSpec
 
 from runtime.cost.compile_program import compiled_program
 from runtime.cost.request import Request
-from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.config import LlamaConfig
 from runtime.parallel.collective_order import CollectiveOrder
 from runtime.parallel.mesh import MeshShape, make_mesh
-from runtime.training.state import initial_state
-from runtime.training.train_step import Hyperparameters, build_train_step
 from tests.runtime.parallel.program_order import unordered
 
 MODEL = LlamaConfig(
@@ -22,7 +23,7 @@ MODEL = LlamaConfig(
 )  # fmt: skip
 TIED = dataclasses.replace(MODEL, tie_word_embeddings=True)
 REQUEST = Request("train", "none", 1, MODEL, 32, 16, 0, "float32", "chunked", "chunked", remat="none")
-BY_DATA = CollectiveOrder(is_of_program=False)
+BY_DATA, OF_PROGRAM = CollectiveOrder(by_data=True), CollectiveOrder(by_data=False)
 TOKENS = jnp.zeros((2, 4), jnp.int32)
 
 
@@ -50,31 +51,40 @@ def test_no_collective_may_run_beside_a_loop_that_holds_others(shape: MeshShape,
 
 @pytest.mark.parametrize(("shape", "at_least"), [(MeshShape(data=2), 5), (MeshShape(data=2, model=2, context=2), 10)])
 def test_left_to_the_program_they_may(shape: MeshShape, at_least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.training.objective.CollectiveOrder", lambda is_of_program: CollectiveOrder())
+    monkeypatch.setattr("runtime.training.objective.CollectiveOrder", lambda by_data: OF_PROGRAM)
     assert len(pairs(shape, REQUEST)) >= at_least
 
 
-def test_copies_that_share_nothing_but_gradients_need_no_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> CollectiveOrder:
-        raise AssertionError("asked for")
-
-    monkeypatch.setattr("runtime.training.objective.CollectiveOrder", refused)
-    assert pairs(MeshShape(replica=2), REQUEST) == []
+def test_copies_that_share_nothing_but_gradients_need_no_order() -> None:
+    text = compiled_program(REQUEST, make_mesh(MeshShape(replica=2), jax.devices()[:2])).as_text()
+    assert "all-reduce" in text and unordered(text) == []
 
 
-def test_three_hundred_updates_from_one_state_are_one_update() -> None:
-    mesh = make_mesh(MeshShape(data=2), jax.devices()[:2])
-    step = build_train_step(
-        MODEL, LLAMA2_ROPE, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="float32",
-        remat="none", donate=False,
-    )  # fmt: skip
-    tokens = np.random.default_rng(0).integers(0, 64, (4, 32), dtype=np.int32)
-    state, told = initial_state(MODEL, 0, mesh), Hyperparameters(1e-2, 0.0, 0.9, 0.95, 1e-8, 1.0, 0.0)
-    results = set()
-    for _ in range(300):
-        updated, metrics = step(state, tokens, np.zeros_like(tokens), told)
-        results.add(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((updated.mu, metrics))))
-    assert len(results) == 1
+def test_an_array_of_parts_is_waited_for_as_a_whole() -> None:
+    """Its first and last elements are there before the collective is asked for."""
+    mesh = make_mesh(MeshShape(context=2), jax.devices()[:2])
+
+    def program(order: CollectiveOrder, values: jax.Array, tokens: jax.Array) -> jax.Array:
+        from_next = lax.ppermute(values[1:2], "context", [(0, 1), (1, 0)])
+        parts = jnp.concatenate([values[:1], from_next, values[2:]])
+        begin = order.after(values, parts, tokens)
+        summed, _ = lax.scan(lambda total, _: (jnp.sin(lax.psum(total, "context")), None), begin, None, length=3)
+        return summed + parts
+
+    def found(order: CollectiveOrder) -> list[tuple[str, str]]:
+        mapped = jax.shard_map(partial(program, order), mesh=mesh, in_specs=PartitionSpec(), out_specs=PartitionSpec(),
+                               check_vma=False)  # fmt: skip
+        return unordered(jax.jit(mapped).lower(jnp.ones(4), TOKENS).compile().as_text())
+
+    assert len(found(OF_PROGRAM)) == 1
+    assert found(BY_DATA) == []
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint16, jnp.uint32, jnp.int16])
+def test_ids_of_another_type_are_refused(dtype: jnp.dtype) -> None:
+    """Of an unsigned one the compiler knows that it is never negative, and takes the dependence out."""
+    with pytest.raises(TypeError, match="pass them as int32"):
+        BY_DATA.after(jnp.ones(2), jnp.ones(2), TOKENS.astype(dtype))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, 2.5])
@@ -89,10 +99,10 @@ def test_waiting_changes_no_value(value: float) -> None:
 
 def test_gradients_pass_unchanged_through_what_comes_later() -> None:
     def objective(order: CollectiveOrder, value: jax.Array, later: jax.Array) -> jax.Array:
-        value, later = order.later(jnp.sin(value), jnp.cos(later), TOKENS)
+        value, later = order.before_and_after(jnp.sin(value), jnp.cos(later), TOKENS)
         return jnp.sum(value @ later)
 
     arguments = jnp.arange(6.0).reshape(2, 3), jnp.arange(12.0).reshape(3, 4)
-    gradients = [jax.grad(objective, argnums=(1, 2))(order, *arguments) for order in (BY_DATA, CollectiveOrder())]
+    gradients = [jax.grad(objective, argnums=(1, 2))(order, *arguments) for order in (BY_DATA, OF_PROGRAM)]
     for by_data, of_program in zip(*gradients, strict=True):
         np.testing.assert_array_equal(by_data, of_program)
