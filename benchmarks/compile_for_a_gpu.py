@@ -34,7 +34,7 @@ from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, environment, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import DoesNotFit, Request
-from runtime.model.llama import Remat
+from runtime.model.computation import Remat
 
 GPU = "1 x H200"
 REMATS: tuple[Remat, ...] = ("dots", "none")

@@ -34,7 +34,7 @@ from benchmarks.verdict import conclude
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 
 if TYPE_CHECKING:
-    from runtime.model.llama import Remat
+    from runtime.model.computation import Remat
 
 PEAK_FLOPS = {"NVIDIA H200": 989e12, "NVIDIA H100 80GB HBM3": 989e12}
 """bfloat16 without sparsity, as published."""

@@ -15,8 +15,9 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
+from runtime.model.computation import whole
 from runtime.model.config import LlamaConfig, Rope
-from runtime.model.llama import Llama, whole
+from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 
 TOKENS_PER_BATCH = 4_096

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Bool, Float, Float32
+from jaxtyping import Array, Bool, Float, Float32, Int32
 
 from runtime.kernels.linear import as_it_is
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
@@ -64,10 +65,11 @@ def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: 
     """The output, and the log of each row's denominator as float32[pairs, 1, group rows of all blocks]."""
     num_kv_heads = key.shape[2]
     keys, values, scaled = _by_pair(key), _by_pair(value), query * query.shape[-1] ** -0.5
+    begins = _document_begins(segment_ids)
     mixed, normalizers = [], []
     for block in _blocks(query.shape[1], first_row):
         rows, seen = _grouped(scaled[:, block.begin : block.end], num_kv_heads), keys[:, : block.num_keys]
-        scores = _scores(rows, seen, _is_visible(segment_ids, block, first_row))
+        scores = _scores(rows, seen, _is_visible(begins, block, first_row))
         largest = jnp.max(scores, axis=2, keepdims=True)
         numerators = jnp.exp(scores - largest)
         denominator = jnp.sum(numerators, axis=2, keepdims=True)
@@ -92,14 +94,14 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
     expected = mixed.astype(jnp.float32) * cotangent.astype(jnp.float32)
     expected = jnp.sum(as_it_is(expected.reshape(-1, expected.shape[-1])), axis=-1).reshape(*query.shape[:3], 1)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
-    of_query = []
+    begins, of_query = _document_begins(segment_ids), []
     of_keys, of_values = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
     done = 0
     for block in _blocks(query.shape[1], first_row):
         of_rows = slice(block.begin, block.end)
         seen = keys[:, : block.num_keys]
         rows, rows_cotangent = _grouped(scaled[:, of_rows], num_kv_heads), _grouped(cotangent[:, of_rows], num_kv_heads)
-        is_visible = _is_visible(segment_ids, block, first_row)
+        is_visible = _is_visible(begins, block, first_row)
         by_head = partial(_by_head, is_visible=is_visible)
         shares = jnp.exp(_scores(rows, seen, is_visible) - by_head(normalizer[:, :, done : done + rows.shape[1]]))
         done += rows.shape[1]
@@ -129,12 +131,23 @@ def _blocks(num_rows: int, first_row: int) -> Iterator[_Block]:
         yield _Block(begin, end, first_row + end)
 
 
-def _is_visible(segment_ids: Array, block: _Block, first_row: int) -> Visible:
-    """Earlier, and of the same document."""
+def _document_begins(segment_ids: SegmentIds) -> Int32[Array, "batch sequence"]:
+    """Of each position, where its document begins.
+
+    A running maximum is an array for itself in the program. Of comparisons of ids XLA makes a part of every loop that
+    asks for the mask, and a loop over exponentials with them takes one score at a time.
+    """
+    positions = jnp.arange(segment_ids.shape[1], dtype=jnp.int32)
+    is_first = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
+    return lax.cummax(jnp.where(is_first, positions, 0), axis=1)
+
+
+def _is_visible(begins: Int32[Array, "batch sequence"], block: _Block, first_row: int) -> Visible:
+    """From where the document of the row begins up to the row."""
     begin, end, num_keys = block
-    is_earlier = jnp.arange(num_keys)[:, None] <= first_row + jnp.arange(begin, end)[None, :]
-    row_segments = segment_ids[:, first_row + begin : first_row + end]
-    is_visible = is_earlier[None] & (segment_ids[:, :num_keys, None] == row_segments[:, None, :])
+    keys = jnp.arange(num_keys, dtype=jnp.int32)[None, :, None]
+    rows = jnp.arange(first_row + begin, first_row + end, dtype=jnp.int32)[None, None]
+    is_visible = (keys >= begins[:, None, first_row + begin : first_row + end]) & (keys <= rows)
     return is_visible[:, None, :, None, :]
 
 

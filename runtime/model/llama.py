@@ -1,18 +1,18 @@
 """Llama (arXiv:2302.13971, 2407.21783): stacked layers run by one `lax.scan`, so compile time does not grow with depth.
 
+How it is run on a device of a mesh is the `computation` that its methods take.
+
 Parameters are float32; `compute_dtype` is the dtype of activations and matrix products. Norms, rotary angles,
 softmax and loss are float32 whatever it is. Matrices are stored [in, out], the transpose of Hugging Face's.
 """
 
-import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
@@ -20,60 +20,16 @@ from jaxtyping import Array, Float, Float32, Int32, Key
 
 from runtime.kernels import attention_chunked
 from runtime.kernels.attention import attend
-from runtime.kernels.embedding import LookUp, look_up
-from runtime.kernels.linear import WeightGradient, linear
+from runtime.kernels.embedding import look_up
+from runtime.kernels.linear import linear
+from runtime.model.computation import REMATS, Computation
 from runtime.model.config import LlamaConfig
 from runtime.model.initialization import normal
 from runtime.model.rotary import Frequencies, rotate, rotation
-from runtime.parallel.collective_order import CollectiveOrder
-from runtime.parallel.spread import ALONE, Spread
 
-Remat = Literal["none", "dots", "full"]
-REMATS: tuple[str, ...] = get_args(Remat)
 GATHERED = "gathered_parameters"  # name of gathered parameters for rematerialisation policies
 
 Hidden = Float[Array, "tokens hidden_size"]  # batch and sequence as one axis: matrix products in two dimensions
-PartT = TypeVar("PartT")
-
-
-class Gather(Protocol):
-    """Turns the stored form of a part of the model into the form that computes: whole, and in the compute dtype."""
-
-    def __call__(self, name: str, part: PartT) -> PartT:
-        """`name` is the field of `Llama` that `part` comes from; of `layers`, one layer is passed at a time."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Whole:
-    """The parameters are whole on this device already: only the dtype changes."""
-
-    compute_dtype: np.dtype
-
-    def __call__(self, name: str, part: PartT) -> PartT:
-        return jax.tree.map(lambda leaf: leaf.astype(self.compute_dtype), part)
-
-
-class Computation(NamedTuple):
-    """How to run the model: none of it changes what is computed, beyond rounding."""
-
-    attention_kernel: str
-    compute_dtype: np.dtype
-    remat: Remat
-    gather: Gather
-    order: CollectiveOrder
-    regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
-    spread: Spread = ALONE
-    look_up: LookUp = "scattered"
-    weight_gradient: WeightGradient = "plain"
-
-
-def whole(
-    compute_dtype: jax.typing.DTypeLike, attention_kernel: str = "reference", remat: Remat = "none"
-) -> Computation:
-    """The computation on one device that holds all parameters."""
-    dtype = np.dtype(compute_dtype)
-    return Computation(attention_kernel, dtype, remat, Whole(dtype), CollectiveOrder(by_data=False))
 
 
 class LlamaLayers(eqx.Module):
@@ -161,7 +117,7 @@ class Llama(eqx.Module):
         """
         spread = computation.spread
         embedding = computation.gather("embed_tokens", self.embed_tokens)
-        hidden = look_up(embedding, spread.own_tokens(tokens.reshape(-1)), gradient=computation.look_up)
+        hidden = look_up(embedding, spread.own_tokens(tokens.reshape(-1)), gradient=computation.forms.look_up)
         cosine, sine = rotation(frequencies, tokens.shape[1] * spread.context)
         turn = spread.own_positions(cosine), spread.own_positions(sine)
         row_segments = spread.gather_sequence(segment_ids)
@@ -170,7 +126,9 @@ class Llama(eqx.Module):
             weights = checkpoint_name(computation.gather("layers", stored), GATHERED)
             return _layer(weights, hidden, tokens.shape, row_segments, turn, config, computation), None
 
-        hidden, _ = lax.scan(_rematerialised(layer, computation), hidden, self.layers)
+        depth = config.num_hidden_layers
+        unroll = depth if depth <= computation.forms.most_unrolled_layers else 1
+        hidden, _ = lax.scan(_rematerialised(layer, computation), hidden, self.layers, unroll=unroll)
         late = self.norm, self._output
         hidden, (norm, output) = computation.order.before_and_after(hidden, late, tokens)
         normed = rms_norm(hidden, computation.gather("norm", norm), config.rms_norm_eps)
@@ -228,7 +186,7 @@ def _layer(
     computation: Computation,
 ) -> Hidden:
     """`hidden` is of this device's tokens; `shape` is that of its batch, whose stretches are part of longer rows."""
-    spread, product = computation.spread, partial(linear, way=computation.weight_gradient)
+    spread, product = computation.spread, partial(linear, way=computation.forms.weight_gradient)
     normed = spread.gather_tokens(rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps))
     query = product(normed, weights.q_proj).reshape(*shape, -1, config.head_dim)
     key = product(normed, weights.k_proj).reshape(*shape, -1, config.head_dim)

@@ -10,8 +10,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32
 
 from runtime.kernels.choice import check_kernels
+from runtime.model.computation import Computation
 from runtime.model.config import LlamaConfig, Rope
-from runtime.model.llama import Computation, Llama
+from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import TOKEN_AXES, platform

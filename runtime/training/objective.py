@@ -13,10 +13,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.cross_entropy import CrossEntropy, linear_cross_entropy
-from runtime.kernels.embedding import LookUp
-from runtime.kernels.linear import WeightGradient
+from runtime.model.computation import FORMS, Computation, Remat, Whole
 from runtime.model.config import LlamaConfig
-from runtime.model.llama import Computation, Llama, Remat, Whole
+from runtime.model.llama import Llama
 from runtime.model.rotary import Frequencies
 from runtime.parallel.collective_order import CollectiveOrder
 from runtime.parallel.mesh import copy_size, data_size, num_batch_parts, platform
@@ -48,15 +47,14 @@ def computation_on(
 ) -> Computation:
     """How the model runs on the devices of `mesh`."""
     dtype, spread = np.dtype(compute_dtype), Spread(model=mesh.shape["model"], context=mesh.shape["context"])
-    look_up: LookUp = "sorted" if platform(mesh) == "gpu" else "scattered"
-    weight_gradient: WeightGradient = "transposed" if platform(mesh) == "cpu" else "plain"
-    form = partial(
-        Computation, attention_kernel, dtype, remat, spread=spread, look_up=look_up, weight_gradient=weight_gradient
-    )
-    if copy_size(mesh) == 1:  # no loop holds a collective
-        return form(Whole(dtype), CollectiveOrder(by_data=False))
+    forms = FORMS[platform(mesh)]
+    on_mesh = partial(Computation, attention_kernel, dtype, remat, spread=spread)
+    if copy_size(mesh) == 1:  # no layer holds a collective
+        return on_mesh(Whole(dtype), CollectiveOrder(by_data=False), forms=forms)
     sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype))
-    return form(sharded, CollectiveOrder(by_data=platform(mesh) == "cpu"), regather=True)
+    order = CollectiveOrder(by_data=platform(mesh) == "cpu")
+    # In a loop, whose order is that of its rounds: what `order` is proven for.
+    return on_mesh(sharded, order, regather=True, forms=forms._replace(most_unrolled_layers=1))
 
 
 def next_tokens(

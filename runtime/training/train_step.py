@@ -18,8 +18,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.choice import check_kernels
+from runtime.model.computation import REMATS, Computation, Remat
 from runtime.model.config import LlamaConfig, Rope
-from runtime.model.llama import REMATS, Computation, Llama, Remat
+from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import all_averaged

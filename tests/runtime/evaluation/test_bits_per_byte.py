@@ -19,8 +19,9 @@ from runtime.evaluation.bits_per_byte import (
     held_out_windows,
     macro_average,
 )
+from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
-from runtime.model.llama import Llama, whole
+from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.training.eval_step import TokenLosses, build_eval_step

@@ -14,8 +14,9 @@ from lm_eval.models.huggingface import HFLM
 from runtime.evaluation.harness import GenerationError, GenerationRequest, LlamaHarness, generation_request
 from runtime.evaluation.scoring import Score, Scored, Scorer, pack
 from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
+from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
-from runtime.model.llama import Llama, whole
+from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 from pipelines.scales import EIGHT_B, LAPTOP
 from runtime.interop.huggingface import SpecialTokens, read_model, write_model, write_tokenizer
 from runtime.interop.huggingface_config import InteropError, from_config_json, to_config_json
+from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope, RopeScaling
-from runtime.model.llama import Llama, whole
+from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 

@@ -10,8 +10,9 @@ import torch
 from transformers import LlamaConfig as TheirConfig
 from transformers import LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from runtime.model.computation import Remat, whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
-from runtime.model.llama import Llama, Remat, whole
+from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 
 CONFIG = LlamaConfig(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
-from runtime.model.llama import whole
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.training.eval_step import build_eval_step

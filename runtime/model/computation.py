@@ -1,0 +1,80 @@
+"""How to run the model: what each device gathers, keeps and orders, and which forms suit its compiler.
+
+None of it changes what is computed, beyond rounding.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
+
+import jax
+import numpy as np
+
+from runtime.kernels.embedding import LookUp
+from runtime.kernels.linear import WeightGradient
+from runtime.parallel.collective_order import CollectiveOrder
+from runtime.parallel.spread import ALONE, Spread
+
+Remat = Literal["none", "dots", "full"]
+"""What the backward pass finds saved: all, products with weights and fused attention, or the input of each layer."""
+REMATS: tuple[str, ...] = get_args(Remat)
+
+PartT = TypeVar("PartT")
+
+
+class Gather(Protocol):
+    """Turns the stored form of a part of the model into the form that computes: whole, and in the compute dtype."""
+
+    def __call__(self, name: str, part: PartT) -> PartT:
+        """`name` is the field of `Llama` that `part` comes from; of `layers`, one layer is passed at a time."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """The parameters are whole on this device already: only the dtype changes."""
+
+    compute_dtype: np.dtype
+
+    def __call__(self, name: str, part: PartT) -> PartT:
+        return jax.tree.map(lambda leaf: leaf.astype(self.compute_dtype), part)
+
+
+class Forms(NamedTuple):
+    """Of operations that can be written in more than one way, the ways that suit a compiler."""
+
+    look_up: LookUp = "scattered"
+    weight_gradient: WeightGradient = "plain"
+    most_unrolled_layers: int = 1
+    """A model of no more layers is written out layer by layer, without a loop over them."""
+
+
+PLAIN = Forms()
+FORMS = {
+    "tpu": PLAIN,
+    "gpu": Forms(look_up="sorted"),
+    # What a loop keeps for the backward pass is copied into stacks and out of them: 4 % of a laptop's step. The time
+    # to compile grows with the layers, so it is for a few.
+    "cpu": Forms(weight_gradient="transposed", most_unrolled_layers=4),
+}
+"""By platform."""
+
+
+class Computation(NamedTuple):
+    """How to run the model on one device of a mesh."""
+
+    attention_kernel: str
+    compute_dtype: np.dtype
+    remat: Remat
+    gather: Gather
+    order: CollectiveOrder
+    regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
+    spread: Spread = ALONE
+    forms: Forms = PLAIN
+
+
+def whole(
+    compute_dtype: jax.typing.DTypeLike, attention_kernel: str = "reference", remat: Remat = "none"
+) -> Computation:
+    """The computation on one device that holds all parameters, in the plain forms."""
+    dtype = np.dtype(compute_dtype)
+    return Computation(attention_kernel, dtype, remat, Whole(dtype), CollectiveOrder(by_data=False))
