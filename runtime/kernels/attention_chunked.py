@@ -89,26 +89,22 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
     query, key, value, segment_ids, mixed, normalizer = kept
     num_kv_heads, scale = key.shape[2], query.shape[-1] ** -0.5
     keys, values, scaled = _by_pair(key), _by_pair(value), query * scale
-    # Of each row, the sum of its shares times their gradients is that of its output times its cotangent. Over the last
-    # axis of four, XLA's library for CPUs would sum row by row.
-    expected = mixed.astype(jnp.float32) * cotangent.astype(jnp.float32)
-    expected = jnp.sum(as_it_is(expected.reshape(-1, expected.shape[-1])), axis=-1).reshape(*query.shape[:3], 1)
+    expected = _expected(mixed, cotangent, num_kv_heads)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     begins, of_query = _document_begins(segment_ids), []
     of_keys, of_values = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
-    done = 0
+    groups = query.shape[2] // num_kv_heads
     for block in _blocks(query.shape[1], first_row):
         of_rows = slice(block.begin, block.end)
         seen = keys[:, : block.num_keys]
         rows, rows_cotangent = _grouped(scaled[:, of_rows], num_kv_heads), _grouped(cotangent[:, of_rows], num_kv_heads)
         is_visible = _is_visible(begins, block, first_row)
-        by_head = partial(_by_head, is_visible=is_visible)
-        shares = jnp.exp(_scores(rows, seen, is_visible) - by_head(normalizer[:, :, done : done + rows.shape[1]]))
-        done += rows.shape[1]
-        of_shares = by_head(product("pkd,prd->pkr", values[:, : block.num_keys], rows_cotangent))
-        of_rows_expected = by_head(_grouped(expected[:, of_rows], num_kv_heads).swapaxes(1, 2))
-        of_scores = _all_heads(shares * (of_shares - of_rows_expected), keys).astype(query.dtype)
-        shares = _all_heads(shares, keys).astype(value.dtype)
+        of_group = slice(groups * block.begin, groups * block.end)
+        shares = jnp.exp(_scores(rows, seen, is_visible) - _by_head(normalizer[:, :, of_group], is_visible))
+        shares = _all_heads(shares, keys)
+        of_shares = product("pkd,prd->pkr", values[:, : block.num_keys], rows_cotangent)
+        of_scores = (shares * (of_shares - expected[:, :, of_group])).astype(query.dtype)
+        shares = shares.astype(value.dtype)
         of_values = of_values.at[:, : block.num_keys].add(product("pkr,prd->pkd", shares, rows_cotangent))
         of_keys = of_keys.at[:, : block.num_keys].add(product("pkr,prd->pkd", of_scores, rows))
         of_block = product("pdk,pkr->pdr", _transposed(seen), of_scores) * scale
@@ -122,6 +118,19 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
 
 
 _chunked.defvjp(_forward, _backward)
+
+
+def _expected(mixed: Query, cotangent: Query, num_kv_heads: int) -> Float32[Array, "pairs 1 group_rows"]:
+    """Of each row, its output times its cotangent: the same as the sum of its shares times their gradients.
+
+    In the order of the normalisers, so that each block finds its own as one stretch of memory.
+    """
+    products = mixed.astype(jnp.float32) * cotangent.astype(jnp.float32)
+    of_blocks = [_grouped(products[:, block.begin : block.end], num_kv_heads) for block in _blocks(mixed.shape[1], 0)]
+    by_pair = jnp.concatenate(of_blocks, axis=1)
+    # Over the last of more than two axes, XLA's library for CPUs would sum row by row.
+    sums = jnp.sum(as_it_is(by_pair.reshape(-1, by_pair.shape[-1])), axis=-1)
+    return sums.reshape(by_pair.shape[0], 1, -1)
 
 
 def _blocks(num_rows: int, first_row: int) -> Iterator[_Block]:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from runtime.kernels.embedding import LookUp
+from runtime.kernels.gated import GateGradient
 from runtime.kernels.linear import WeightGradient
 from runtime.parallel.collective_order import CollectiveOrder
 from runtime.parallel.spread import ALONE, Spread
@@ -44,6 +45,7 @@ class Forms(NamedTuple):
 
     look_up: LookUp = "scattered"
     weight_gradient: WeightGradient = "plain"
+    gate_gradient: GateGradient = "plain"
     most_unrolled_layers: int = 1
     """A model of no more layers is written out layer by layer, without a loop over them."""
 
@@ -54,7 +56,7 @@ FORMS = {
     "gpu": Forms(look_up="sorted"),
     # What a loop keeps for the backward pass is copied into stacks and out of them: 4 % of a laptop's step. The time
     # to compile grows with the layers, so it is for a few.
-    "cpu": Forms(weight_gradient="transposed", most_unrolled_layers=4),
+    "cpu": Forms(weight_gradient="transposed", gate_gradient="recomputed", most_unrolled_layers=4),
 }
 """By platform."""
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float, Float32, Int32, Key
 from runtime.kernels import attention_chunked
 from runtime.kernels.attention import attend
 from runtime.kernels.embedding import look_up
+from runtime.kernels.gated import gated
 from runtime.kernels.linear import linear
 from runtime.model.computation import REMATS, Computation
 from runtime.model.config import LlamaConfig
@@ -186,7 +187,8 @@ def _layer(
     computation: Computation,
 ) -> Hidden:
     """`hidden` is of this device's tokens; `shape` is that of its batch, whose stretches are part of longer rows."""
-    spread, product = computation.spread, partial(linear, way=computation.forms.weight_gradient)
+    spread, forms = computation.spread, computation.forms
+    product = partial(linear, way=forms.weight_gradient)
     normed = spread.gather_tokens(rms_norm(hidden, weights.input_layernorm, config.rms_norm_eps))
     query = product(normed, weights.q_proj).reshape(*shape, -1, config.head_dim)
     key = product(normed, weights.k_proj).reshape(*shape, -1, config.head_dim)
@@ -204,9 +206,10 @@ def _layer(
     mixed = spread.by_stretch(shape[1], mixed_from)
     hidden = hidden + spread.scatter_tokens(product(mixed.reshape(normed.shape[0], -1), weights.o_proj))
     normed = spread.gather_tokens(rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps))
-    gated = jax.nn.silu(product(normed, weights.gate_proj)) * product(normed, weights.up_proj)
+    gate, up = product(normed, weights.gate_proj), product(normed, weights.up_proj)
     # Plain: these rows are the widest and of one product only; their copy takes longer than it spares.
-    return hidden + spread.scatter_tokens(gated @ weights.down_proj)
+    down = gated(gate, up, gradient=forms.gate_gradient) @ weights.down_proj
+    return hidden + spread.scatter_tokens(down)
 
 
 def _rematerialised(layer: Callable, computation: Computation) -> Callable:

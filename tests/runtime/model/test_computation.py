@@ -1,0 +1,60 @@
+"""The forms of each platform: the same model, loop or no loop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from runtime.model.computation import FORMS, PLAIN, Forms, whole
+from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.llama import Llama
+from runtime.model.rotary import inverse_frequencies
+
+CONFIG = LlamaConfig(
+    vocab_size=50,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
+    max_position_embeddings=32,
+)
+TOKENS = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (2, 16), dtype=np.int32)
+SEGMENT_IDS = np.repeat([[0, 1, 2], [0, 1, 2]], [5, 4, 7], axis=1).astype(np.int32)
+
+
+def gradient(forms: Forms, attention_kernel: str) -> jax.stages.Lowered:
+    """Of a sum over the final hidden states, as a program of the parameters."""
+    computation = whole("float32", attention_kernel)._replace(forms=forms)
+    frequencies = inverse_frequencies(LLAMA2_ROPE, CONFIG.head_dim)
+
+    def total(params: Llama) -> jax.Array:
+        states = params.hidden_states(
+            jnp.asarray(TOKENS), jnp.asarray(SEGMENT_IDS), frequencies, config=CONFIG, computation=computation
+        )
+        return jnp.sum(jnp.sin(states))
+
+    return jax.jit(jax.grad(total)).lower(params())
+
+
+def params() -> Llama:
+    noise = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda leaf: leaf + np.float32(0.1) * noise.normal(size=leaf.shape).astype(np.float32),
+        Llama.init(CONFIG, key=jax.random.key(0)),
+    )
+
+
+@pytest.mark.parametrize("platform", FORMS)
+def test_the_forms_of_a_platform_change_no_gradient_beyond_rounding(platform: str) -> None:
+    got = gradient(FORMS[platform], "chunked").compile()(params())
+    expected = gradient(PLAIN, "reference").compile()(params())
+    for ours, theirs in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("most_unrolled_layers", "num_loops"), [(2, 2), (3, 0)])
+def test_only_a_model_of_few_layers_is_written_out(most_unrolled_layers: int, num_loops: int) -> None:
+    program = gradient(PLAIN._replace(most_unrolled_layers=most_unrolled_layers), "reference").as_text()
+    assert program.count("stablehlo.while") == num_loops  # forwards and backwards
