@@ -7,8 +7,8 @@ checkpoint, behind the caller's back.
 
     {path}/manifest.json                format, leaves, files; written last
     {path}/metadata.json                step, consumed_tokens, data position, ...
-    {path}/arrays/<leaf>/zarr.json      one zarr 3 array a leaf, named by its path in the pytree
     {path}/arrays/<leaf>/c.<i>.<j>      one file a chunk; a chunk lies within one shard, so no two processes share one
+    {path}/arrays/<leaf>/zarr.json      of what is `described`: makes it a zarr 3 array, named by its path in the pytree
 """
 
 import collections
@@ -108,6 +108,7 @@ def save(
     *,
     beside: Mapping[str, Callable[[], bytes]] | None = None,
     lease_epoch: int | None = None,
+    described: bool = True,
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> Save:
@@ -115,7 +116,8 @@ def save(
 
     `beside` are files next to the folder `path` (a table of metrics), written before the manifest and covered
     by it. Each process writes the shards of which it holds the first replica. With several processes `path`
-    must be a fresh folder, and the first process writes the manifest when the parts of all are there. `before` and
+    must be a fresh folder, and the first process writes the manifest when the parts of all are there. `described`
+    arrays are opened by any zarr reader; `load` needs the manifest only, and is spared half the files. `before` and
     `after` the writing these are called, in its thread: if the first raises, nothing is written.
     """
     started = time.monotonic()
@@ -149,10 +151,10 @@ def save(
                 )
                 chunks.append((array, start, np.asarray(data[within], order="C")))
     handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
-    whole_arrays = [array for array, _ in arrays]
+    to_describe = [array for array, _ in arrays] if described else []
     handle._start(
         before,
-        lambda: _write(files, name, whole_arrays, chunks, leaves, metadata_bytes, beside or {}, lease_epoch),
+        lambda: _write(files, name, to_describe, chunks, leaves, metadata_bytes, beside or {}, lease_epoch),
         after,
     )
     return handle
@@ -161,7 +163,7 @@ def save(
 def _write(
     files: CheckpointFiles,
     name: str,
-    arrays: list[ChunkedArray],
+    to_describe: list[ChunkedArray],
     chunks: list[tuple[ChunkedArray, tuple[int, ...], np.ndarray]],
     leaves: dict[str, dict[str, Any]],
     metadata: bytes,
@@ -183,7 +185,7 @@ def _write(
         written[key] = {"size": len(data), "crc32c": crc32c(data)}
 
     if process == 0:
-        for array in arrays:
+        for array in to_describe:
             write_file(array.description_key, canonical_json(array.description, array.key))
         for key, content in beside.items():
             write_file(key, content())

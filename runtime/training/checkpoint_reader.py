@@ -91,7 +91,8 @@ class Reader:
         recorded = self.manifest.leaves[leaf.name]
         key = f"{self.name}/arrays/{leaf.name}"
         array = self.files.array(key, leaf.shape, tuple(recorded["chunk_shape"]), leaf.dtype)
-        self.read(array.description_key)
+        if array.description_key in self.manifest.files:
+            self.read(array.description_key)
         starts: dict[tuple[int, ...], Any] = {}
         for index in held_indices(leaf):
             for start in chunk_starts(*box_of(index, leaf.shape), array.chunk_shape):

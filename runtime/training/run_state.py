@@ -107,13 +107,14 @@ def save(
     *,
     facts: dict[str, Any],
     lease_epoch: int | None = None,
+    described: bool = True,
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
 ) -> checkpoint.Save:
     """Starts to write `run` to `folder`; returns when the state may be used up by the next update.
 
     `facts` are put into the metadata (seed, configuration): plain JSON that depends on nothing but the identity. For
-    `before` and `after` see `checkpoint.save`.
+    `lease_epoch` and what follows see `checkpoint.save`.
     """
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
     metadata = {
@@ -132,6 +133,7 @@ def save(
         metadata,
         beside=beside,
         lease_epoch=lease_epoch,
+        described=described,
         before=before,
         after=after,
     )

@@ -107,8 +107,15 @@ class Saver:
                 if jax.process_index() == 0:  # what it has yet to complete looks half-written to the others
                     temporary.prune(run.step, candidates=candidates)
 
-            folder, epoch = temporary.folder_of(run.step), temporary.lease_epoch
-            saving = run_state.save(folder, run, facts=facts, lease_epoch=epoch, before=superseded, after=prune)
+            saving = run_state.save(
+                temporary.folder_of(run.step),
+                run,
+                facts=facts,
+                lease_epoch=temporary.lease_epoch,
+                described=False,  # nobody else reads it, and each of its many small files is synced
+                before=superseded,
+                after=prune,
+            )
         else:
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
             saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)

@@ -305,6 +305,17 @@ def test_an_array_can_be_read_by_any_zarr_reader(tmp_path):
     assert array.tobytes() == np.asarray(state_on(1).params["embed"]).tobytes()
 
 
+def test_arrays_that_are_not_described_are_restored_and_checked_all_the_same(tmp_path):
+    path = str(tmp_path / "checkpoint")
+    checkpoint.save(path, state_on(2), {"step": 5}, described=False).wait()
+    assert not [name for name in files_of(tmp_path) if name.endswith("zarr.json")]
+    assert_equal_states(checkpoint.load(path, state_on(4))[0], state_on(1))
+    chunk = Path(path) / "arrays/mu.embed/c.0.0"
+    chunk.write_bytes(bytes(byte ^ 1 for byte in chunk.read_bytes()))
+    with pytest.raises(CheckpointError, match=r"leaf mu\.embed .* its CRC32C"):
+        checkpoint.load(path, state_on(4))
+
+
 @pytest.mark.parametrize("scheme", ["gs", "s3"])
 def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, scheme, request):
     bucket = request.getfixturevalue({"gs": "gcs_bucket", "s3": "s3_bucket"}[scheme])
