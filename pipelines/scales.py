@@ -47,7 +47,7 @@ class Scale:
     """Sequences an update: kestrel's, from ocelot on, from starling on."""
     num_microbatches: tuple[int, int, int]
     """Parts of each device's share of those, one after the other."""
-    remat: Literal["dots", "full"]
+    remat: Literal["none", "full"]
     boundaries: Boundaries
     warmup_steps: int
     kestrel_cycles: tuple[Cycles, ...]
@@ -158,7 +158,7 @@ LAPTOP = Scale(
     # One sequence at a time on each of two cores: what it leaves for the backward pass stays in the caches, and in
     # memory that the process keeps from update to update.
     num_microbatches=(2, 6, 8),
-    remat="dots",
+    remat="none",
     boundaries=Boundaries(
         # As at full size, kestrel stops one update into a cycle: at the peak rate.
         kestrel=721,

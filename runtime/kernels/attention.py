@@ -3,6 +3,7 @@
 All kernels take [batch, sequence, heads, head_dim] with grouped key-value heads, scale by head_dim ** -0.5, and
 hold the softmax in float32. Every token sees at least itself, so no row is empty. The queries may be a stretch of
 longer rows: `first_row` is the position at which it begins, and keys, values and segment ids are those of the rows.
+The tokens of a document stand together: of an id that comes again behind another, kernels may see one document or two.
 """
 
 from collections.abc import Callable

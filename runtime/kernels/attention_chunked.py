@@ -1,5 +1,7 @@
 """Attention by blocks of queries, for any platform; the backward pass asks for the scores of each block again.
 
+(Where both passes of a layer are one program without a loop, the compiler may keep the scores instead.)
+
 The forward pass keeps its output and, of each row of scores, the log of the softmax's denominator: with these the
 shares of a block are one exponential of its scores (arXiv:2205.14135). Keys that lie after a block are never touched.
 

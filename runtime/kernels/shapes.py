@@ -5,7 +5,7 @@ from jaxtyping import Array, Float, Float32, Int32
 Query = Float[Array, "batch stretch heads head_dim"]
 KeyValue = Float[Array, "batch sequence kv_heads head_dim"]
 SegmentIds = Int32[Array, "batch sequence"]
-"""The tokens of a document stand together; its neighbours have other ids."""
+"""The tokens of a document stand together; those of its neighbours have other ids."""
 
 Hidden = Float[Array, "tokens hidden_size"]
 Head = Float[Array, "hidden_size vocab_size"]

@@ -47,15 +47,15 @@ class Forms(NamedTuple):
     weight_gradient: WeightGradient = "plain"
     gate_gradient: GateGradient = "plain"
     most_unrolled_layers: int = 1
-    """A model of no more layers is written out layer by layer, without a loop over them."""
+    """Of a model that is written out layer by layer, without a loop over them (`Computation.unrolled_layers`)."""
 
 
 PLAIN = Forms()
 FORMS = {
     "tpu": PLAIN,
     "gpu": Forms(look_up="sorted"),
-    # What a loop keeps for the backward pass is copied into stacks and out of them: 4 % of a laptop's step. The time
-    # to compile grows with the layers, so it is for a few.
+    # What a loop keeps for the backward pass is copied into stacks and out of them. Without one the time to compile
+    # grows with the layers, so that is for a few.
     "cpu": Forms(weight_gradient="transposed", gate_gradient="recomputed", most_unrolled_layers=4),
 }
 """By platform."""
@@ -72,6 +72,14 @@ class Computation(NamedTuple):
     regather: bool = False  # gather again in the backward pass, instead of keeping whole layers from the forward pass
     spread: Spread = ALONE
     forms: Forms = PLAIN
+
+    def unrolled_layers(self, num_layers: int) -> int:
+        """Layers in the body of the loop over them: all, of a small model that keeps everything, and else one.
+
+        Nothing but a loop holds apart what is computed again and what was computed: the compiler finds them to be the
+        same, and keeps it. So a model that is to keep less is never written out.
+        """
+        return num_layers if self.remat == "none" and num_layers <= self.forms.most_unrolled_layers else 1
 
 
 def whole(

@@ -1,4 +1,4 @@
-"""Llama (arXiv:2302.13971, 2407.21783): stacked layers run by one `lax.scan`, so compile time does not grow with depth.
+"""Llama (arXiv:2302.13971, 2407.21783): stacked layers run by one `lax.scan`, whose time to compile is that of one.
 
 How it is run on a device of a mesh is the `computation` that its methods take.
 
@@ -97,7 +97,8 @@ class Llama(eqx.Module):
         config: LlamaConfig,
         computation: Computation,
     ) -> Float[Array, "batch sequence hidden_size"]:
-        """Final hidden states after the last norm. Tokens attend to earlier ones of equal segment id only."""
+        """Final hidden states after the last norm. Tokens attend to earlier ones of their document only, those beside
+        them that have the same segment id."""
         hidden, _ = self.own_hidden_states_and_head(
             tokens, segment_ids, frequencies, config=config, computation=computation
         )
@@ -127,8 +128,7 @@ class Llama(eqx.Module):
             weights = checkpoint_name(computation.gather("layers", stored), GATHERED)
             return _layer(weights, hidden, tokens.shape, row_segments, turn, config, computation), None
 
-        depth = config.num_hidden_layers
-        unroll = depth if depth <= computation.forms.most_unrolled_layers else 1
+        unroll = computation.unrolled_layers(config.num_hidden_layers)
         hidden, _ = lax.scan(_rematerialised(layer, computation), hidden, self.layers, unroll=unroll)
         late = self.norm, self._output
         hidden, (norm, output) = computation.order.before_and_after(hidden, late, tokens)

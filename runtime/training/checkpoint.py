@@ -30,7 +30,13 @@ from runtime.training.checkpoint_leaves import (
     chunk_starts,
     named_leaves,
 )
-from runtime.training.checkpoint_reader import FORMAT, CheckpointError, Reader, refuse_other_state
+from runtime.training.checkpoint_reader import (
+    FORMAT,
+    FORMAT_OF_UNDESCRIBED,
+    CheckpointError,
+    Reader,
+    refuse_other_state,
+)
 
 LEAVES_READ_AHEAD = 8
 PART_WAIT_SECONDS = 600.0
@@ -151,10 +157,10 @@ def save(
                 )
                 chunks.append((array, start, np.asarray(data[within], order="C")))
     handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
-    to_describe = [array for array, _ in arrays] if described else []
+    whole_arrays = [array for array, _ in arrays]
     handle._start(
         before,
-        lambda: _write(files, name, to_describe, chunks, leaves, metadata_bytes, beside or {}, lease_epoch),
+        lambda: _write(files, name, whole_arrays, chunks, leaves, metadata_bytes, beside or {}, lease_epoch, described),
         after,
     )
     return handle
@@ -163,12 +169,13 @@ def save(
 def _write(
     files: CheckpointFiles,
     name: str,
-    to_describe: list[ChunkedArray],
+    arrays: list[ChunkedArray],
     chunks: list[tuple[ChunkedArray, tuple[int, ...], np.ndarray]],
     leaves: dict[str, dict[str, Any]],
     metadata: bytes,
     beside: Mapping[str, Callable[[], bytes]],
     lease_epoch: int | None,
+    described: bool,
 ) -> None:
     process, num_processes = jax.process_index(), jax.process_count()
     if num_processes == 1:
@@ -185,7 +192,7 @@ def _write(
         written[key] = {"size": len(data), "crc32c": crc32c(data)}
 
     if process == 0:
-        for array in to_describe:
+        for array in arrays if described else []:
             write_file(array.description_key, canonical_json(array.description, array.key))
         for key, content in beside.items():
             write_file(key, content())
@@ -197,7 +204,7 @@ def _write(
         if process > 0:
             return
         written = _gathered_parts(files, name, num_processes)
-    body = {"format": FORMAT, "leaves": leaves, "files": written}
+    body = {"format": FORMAT if described else FORMAT_OF_UNDESCRIBED, "leaves": leaves, "files": written}
     if lease_epoch is not None:
         body["lease_epoch"] = lease_epoch
     seal = crc32c(canonical_json(body, "manifest"))

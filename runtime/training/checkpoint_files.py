@@ -1,9 +1,9 @@
 """Files of a checkpoint: every byte that one writes or reads goes through here, on a disk, on GCS or on S3.
 
 Arrays are zarr 3 without compression and without OCDBT: a chunk file is the chunk's little-endian bytes and
-nothing else, so equal states give equal bytes and any zarr reader opens them. Missing chunks are an error of
-the caller's manifest: to zarr they are fill values, that is zeros. Chunks on a local disk are written by
-direct_files.py; TensorStore writes all else, and reads.
+nothing else, so equal states give equal bytes, and any zarr reader opens those that have a description beside
+them. Missing chunks are an error of the caller's manifest: to zarr they are fill values, that is zeros.
+Chunks on a local disk are written by direct_files.py; TensorStore writes all else, and reads.
 """
 
 import contextlib

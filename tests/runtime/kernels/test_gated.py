@@ -45,3 +45,12 @@ def test_the_recomputed_way_keeps_no_more_than_its_arguments() -> None:
     gate, up, _ = inputs("float32")
     _, pull_back = jax.vjp(lambda gate, up: gated(gate, up, gradient="recomputed"), gate, up)
     assert sum(leaf.size for leaf in jax.tree.leaves(pull_back)) == gate.size + up.size
+
+
+def test_each_gradient_has_a_sigmoid_of_its_own() -> None:
+    gate, up, cotangent = inputs("float32")
+
+    def pulled_back(gate: jax.Array, up: jax.Array) -> tuple[jax.Array, ...]:
+        return jax.vjp(lambda *parts: gated(*parts, gradient="recomputed"), gate, up)[1](cotangent)
+
+    assert jax.jit(pulled_back).lower(gate, up).as_text().count("stablehlo.optimization_barrier") == 2

@@ -1,14 +1,16 @@
-"""The forms of each platform: the same model, loop or no loop."""
+"""The forms of each platform: the same model, loop or no loop; and a loop where layers hold collectives."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.model.computation import FORMS, PLAIN, Forms, whole
+from runtime.model.computation import FORMS, PLAIN, Forms, Remat, whole
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
+from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.training.objective import computation_on
 
 CONFIG = LlamaConfig(
     vocab_size=50,
@@ -24,9 +26,9 @@ TOKENS = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (2, 16), dtype=
 SEGMENT_IDS = np.repeat([[0, 1, 2], [0, 1, 2]], [5, 4, 7], axis=1).astype(np.int32)
 
 
-def gradient(forms: Forms, attention_kernel: str) -> jax.stages.Lowered:
+def gradient(forms: Forms, attention_kernel: str, remat: Remat = "none") -> jax.stages.Lowered:
     """Of a sum over the final hidden states, as a program of the parameters."""
-    computation = whole("float32", attention_kernel)._replace(forms=forms)
+    computation = whole("float32", attention_kernel, remat)._replace(forms=forms)
     frequencies = inverse_frequencies(LLAMA2_ROPE, CONFIG.head_dim)
 
     def total(params: Llama) -> jax.Array:
@@ -58,3 +60,21 @@ def test_the_forms_of_a_platform_change_no_gradient_beyond_rounding(platform: st
 def test_only_a_model_of_few_layers_is_written_out(most_unrolled_layers: int, num_loops: int) -> None:
     program = gradient(PLAIN._replace(most_unrolled_layers=most_unrolled_layers), "reference").as_text()
     assert program.count("stablehlo.while") == num_loops  # forwards and backwards
+
+
+@pytest.mark.parametrize("platform", FORMS)
+def test_what_is_computed_again_spares_memory_in_the_forms_of_a_platform(platform: str) -> None:
+    memory = [
+        gradient(FORMS[platform], "reference", remat).compile().memory_analysis().temp_size_in_bytes
+        for remat in ("full", "dots", "none")
+    ]
+    assert memory[0] < memory[1] < memory[2]
+
+
+@pytest.mark.parametrize(("shape", "num_unrolled"), [(MeshShape(replica=2), 3), (MeshShape(data=2), 1)])
+def test_layers_that_hold_collectives_are_in_a_loop(shape: MeshShape, num_unrolled: int) -> None:
+    mesh = make_mesh(shape, jax.devices()[:2])
+    computation = computation_on(
+        mesh, CONFIG, attention_kernel="chunked", compute_dtype="float32", remat="none", reduce_dtype="float32"
+    )
+    assert computation.unrolled_layers(CONFIG.num_hidden_layers) == num_unrolled

@@ -179,7 +179,9 @@ def test_another_format_is_not_taken_for_damage(tmp_path):
     path = saved(tmp_path, state_on(1))
     manifest = Path(path) / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}, indent=1))
-    with pytest.raises(CheckpointError, match=r"manifest\.json has format 1, this program reads 2; use the version"):
+    with pytest.raises(
+        CheckpointError, match=r"manifest\.json has format 1, this program reads 2 and 3; use the version"
+    ):
         checkpoint.load(path, state_on(1))
 
 

@@ -37,10 +37,10 @@ def assert_recovers(folder: Path, undisturbed: Path) -> None:
 
 
 def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path, undisturbed):
-    """All writes and deletions from the second save on; the first is like the second."""
+    """All writes and deletions."""
     num_writes = int((undisturbed / "writes").read_text())
-    assert num_writes > 50
-    for write in [0, 1, 9, 15, *range(17, num_writes)]:
+    assert num_writes > 40
+    for write in range(num_writes):
         folder = tmp_path / str(write)
         assert in_child(small_run.run_and_die_before_write, folder, write) == -signal.SIGKILL
         assert_recovers(folder, undisturbed)

@@ -144,6 +144,18 @@ def test_a_milestone_on_the_way_and_the_end_of_the_phase_leave_the_newest_certif
     assert newer.is_certified and newer.step == 18, "of one trajectory, however often it goes on, one is kept"
 
 
+@pytest.mark.usefixtures("quickly_certified")
+def test_milestones_are_described_for_any_zarr_reader_and_temporary_checkpoints_are_not(tmp_path):
+    small_run.run(tmp_path, 7, lease_epoch=1, checkpoint_every_steps=2)
+    chunks, descriptions = (
+        {path.parent for path in tmp_path.rglob(name)} for name in ("arrays/*/c*", "arrays/*/zarr.json")
+    )
+    (kept,) = temporary(tmp_path)
+    undescribed = {folder for folder in chunks if folder.is_relative_to(tmp_path / "work")}
+    assert kept.is_complete and undescribed
+    assert descriptions == chunks - undescribed != set()
+
+
 def test_milestones_that_follow_each_other_quickly_keep_none_from_being_certified(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "CERTIFYING_STEPS", 7)
     small_run.run(tmp_path, 20, lease_epoch=1, checkpoint_every_steps=2, publish_every_steps=3)
