@@ -12,6 +12,7 @@ checkpoint, behind the caller's back.
 """
 
 import collections
+import functools
 import json
 import threading
 import time
@@ -32,7 +33,6 @@ from runtime.training.checkpoint_leaves import (
 )
 from runtime.training.checkpoint_reader import (
     FORMAT,
-    FORMAT_OF_UNDESCRIBED,
     CheckpointError,
     Reader,
     refuse_other_state,
@@ -156,27 +156,23 @@ def save(
                     for at, low, size in zip(start, first, array.chunk_shape, strict=True)
                 )
                 chunks.append((array, start, np.asarray(data[within], order="C")))
+    small_files: dict[str, Callable[[], bytes]] = {f"{name}/metadata.json": lambda: metadata_bytes, **(beside or {})}
+    for array, _ in arrays if described else []:
+        small_files[array.description_key] = functools.partial(canonical_json, array.description, array.key)
     handle = Save(path, time.monotonic() - started, sum(data.nbytes for _, _, data in chunks))
-    whole_arrays = [array for array, _ in arrays]
-    handle._start(
-        before,
-        lambda: _write(files, name, whole_arrays, chunks, leaves, metadata_bytes, beside or {}, lease_epoch, described),
-        after,
-    )
+    handle._start(before, lambda: _write(files, name, chunks, small_files, leaves, lease_epoch), after)
     return handle
 
 
 def _write(
     files: CheckpointFiles,
     name: str,
-    arrays: list[ChunkedArray],
     chunks: list[tuple[ChunkedArray, tuple[int, ...], np.ndarray]],
+    small_files: Mapping[str, Callable[[], bytes]],
     leaves: dict[str, dict[str, Any]],
-    metadata: bytes,
-    beside: Mapping[str, Callable[[], bytes]],
     lease_epoch: int | None,
-    described: bool,
 ) -> None:
+    """`small_files` are written by the first process, and formed here: the caller of `save` does not wait for them."""
     process, num_processes = jax.process_index(), jax.process_count()
     if num_processes == 1:
         # The manifest goes first: a folder that is being replaced must not look complete.
@@ -186,17 +182,10 @@ def _write(
     pending = [array.write_chunk(start, data) for array, start, data in chunks]
     for array, start, data in chunks:
         written[array.chunk_key(start)] = {"size": data.nbytes, "crc32c": crc32c(data)}
-
-    def write_file(key: str, data: bytes) -> None:
-        pending.append(files.start_write(key, data))
-        written[key] = {"size": len(data), "crc32c": crc32c(data)}
-
-    if process == 0:
-        for array in arrays if described else []:
-            write_file(array.description_key, canonical_json(array.description, array.key))
-        for key, content in beside.items():
-            write_file(key, content())
-        write_file(f"{name}/metadata.json", metadata)
+    for key, form in small_files.items() if process == 0 else []:
+        content = form()
+        pending.append(files.start_write(key, content))
+        written[key] = {"size": len(content), "crc32c": crc32c(content)}
     for future in pending:
         future.result()
     if num_processes > 1:
@@ -204,7 +193,7 @@ def _write(
         if process > 0:
             return
         written = _gathered_parts(files, name, num_processes)
-    body = {"format": FORMAT if described else FORMAT_OF_UNDESCRIBED, "leaves": leaves, "files": written}
+    body = {"format": FORMAT, "leaves": leaves, "files": written}
     if lease_epoch is not None:
         body["lease_epoch"] = lease_epoch
     seal = crc32c(canonical_json(body, "manifest"))

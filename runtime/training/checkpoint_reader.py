@@ -9,8 +9,9 @@ import numpy as np
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
 from runtime.training.checkpoint_leaves import Index, Leaf, box_of, chunk_starts, held_indices
 
-FORMAT, FORMAT_OF_UNDESCRIBED = 2, 3
-"""Of checkpoints whose arrays have a `zarr.json`, and of those without: what reads 2 alone would call them torn."""
+FORMAT = 3
+READABLE_FORMATS = (2, FORMAT)
+"""In format 2 each array has a `zarr.json`; in 3 it may be left out, as the manifest tells."""
 
 
 class CheckpointError(RuntimeError):
@@ -23,8 +24,6 @@ class Manifest(NamedTuple):
     leaves: dict[str, dict[str, Any]]
     files: dict[str, dict[str, int]]
     lease_epoch: int | None
-    is_described: bool
-    """Whether each array has a `zarr.json`."""
 
 
 class Reader:
@@ -43,10 +42,8 @@ class Reader:
         try:
             body = json.loads(data)
             seal = body.pop("crc32c")
-            has_other_format = body["format"] not in (
-                FORMAT,
-                FORMAT_OF_UNDESCRIBED,
-            )  # whose bytes this program would seal otherwise
+            # The bytes of another format may have been sealed in another way.
+            has_other_format = body["format"] not in READABLE_FORMATS
             sealed = canonical_json({**body, "crc32c": crc32c(canonical_json(body, "manifest"))}, "manifest")
             if not has_other_format and data != sealed:
                 raise ValueError(f"it does not match its CRC32C, {seal}")
@@ -54,10 +51,10 @@ class Reader:
             raise self._torn("manifest.json", str(error)) from error
         if has_other_format:
             raise CheckpointError(
-                f"{self.path}: manifest.json has format {body['format']}, this program reads {FORMAT} and "
-                f"{FORMAT_OF_UNDESCRIBED}; use the version of the program that wrote it."
+                f"{self.path}: manifest.json has format {body['format']}, this program reads "
+                f"{' and '.join(map(str, READABLE_FORMATS))}; use the version of the program that wrote it."
             )
-        self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"), body["format"] == FORMAT)
+        self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"))
 
     def _torn(self, key: str, what: str) -> CheckpointError:
         return CheckpointError(
@@ -97,7 +94,7 @@ class Reader:
         recorded = self.manifest.leaves[leaf.name]
         key = f"{self.name}/arrays/{leaf.name}"
         array = self.files.array(key, leaf.shape, tuple(recorded["chunk_shape"]), leaf.dtype)
-        if self.manifest.is_described:
+        if array.description_key in self.manifest.files:
             self.read(array.description_key)
         starts: dict[tuple[int, ...], Any] = {}
         for index in held_indices(leaf):
