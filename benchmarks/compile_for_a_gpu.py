@@ -17,8 +17,8 @@ fault, and three quarters of the GPU's memory, which JAX takes. Nothing is timed
 import argparse
 import itertools
 import json
+import math
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -33,6 +33,7 @@ from benchmarks.verdict import conclude
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, environment, outcome_of
 from runtime.cost.faults import faults
+from runtime.cost.program import Instruction, Program
 from runtime.cost.request import DoesNotFit, Request
 from runtime.model.computation import Remat
 
@@ -42,108 +43,56 @@ PEAK_SHARE_BAR = 0.2
 PRODUCTS = 9
 """Of `pallas_gpu`: two forward, seven backward, where it computes the scores twice."""
 
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((.*)$")
-_ARRAY = re.compile(r"\b(pred|[a-z]+(\d+))\[([0-9,]*)\]")
 _MOVES_NOTHING = {"parameter", "get-tuple-element", "tuple", "bitcast", "constant", "after-all", "iota"}
 _SLICES = {"dynamic-slice", "slice", "gather"}
 
 
 def bytes_through_memory(text: str) -> int:
     """Of a compiled program for a GPU without loops: each kernel reads its operands and writes its results."""
-    computations: dict[str, dict[str, tuple[str, str, str]]] = {}
-    name = entry = ""
-    for line in text.splitlines():
-        if (begin := _COMPUTATION.match(line)) is not None:
-            name = begin[2]
-            computations[name] = {}
-            entry = name if begin[1] else entry
-        elif name and (found := _INSTRUCTION.match(line)) is not None:
-            computations[name][found[1]] = found.group(2, 3, 4)
+    program = Program.read(text)
+    kernels = program.computations[program.entry]
     total = 0
-    for type_, operation, rest in computations[entry].values():
-        if operation in ("while", "call", "conditional"):
-            raise ValueError(f"a {operation} in the program: how often what is in it runs is not counted here")
-        if operation in _MOVES_NOTHING:
-            continue
-        called = re.search(r"calls=%([\w.\-]+)", rest)
-        inner = computations[called[1]] if called is not None else {}
-        read = list(_read(_operands(rest), computations[entry], inner))
-        total += _size(type_) + sum(read)
+    for kernel in kernels.values():
+        if kernel.operation in ("while", "call", "conditional"):
+            raise ValueError(f"a {kernel.operation} in the program: how often what is in it runs is not counted here")
+        if kernel.operation not in _MOVES_NOTHING:
+            inner = program.computations[kernel.computation("calls")] if kernel.operation == "fusion" else {}
+            total += kernel.size_in_bytes + sum(_read(kernel, kernels, inner))
     return total
 
 
-def _read(names: list[str], outer: dict[str, Any], inner: dict[str, Any]) -> Iterator[int]:
+def _read(kernel: Instruction, outer: dict[str, Instruction], inner: dict[str, Instruction]) -> Iterator[int]:
     """Bytes of each operand; of one that a fusion only slices, those of the slices."""
-    for index, name in enumerate(names):
+    for index, name in enumerate(kernel.operands):
         if name not in outer:
             continue
-        whole = _size(outer[name][0])
-        given = [own for own, row in inner.items() if row[1] == "parameter" and row[2].startswith(f"{index})")]
-        users = [row for row in inner.values() if given and given[0] in _operands(row[2])]
-        is_sliced = bool(users) and all(row[1] in _SLICES for row in users)
-        yield min(whole, sum(_size(row[0]) for row in users)) if is_sliced else whole
-
-
-def _operands(rest: str) -> list[str]:
-    return re.findall(r"%([\w.\-]+)", rest.partition(")")[0])
-
-
-def _size(type_: str) -> int:
-    total = 0
-    for dtype, bits, numbers in _ARRAY.findall(type_):
-        count = 1
-        for number in numbers.split(","):
-            count *= int(number or 1)
-        total += count * (1 if dtype == "pred" else int(bits) // 8)
-    return total
+        given = [
+            row.name for row in inner.values() if row.operation == "parameter" and row.rest.startswith(f"{index})")
+        ]
+        users = [row for row in inner.values() if given and given[0] in row.operands]
+        is_sliced = bool(users) and all(row.operation in _SLICES for row in users)
+        sliced = sum(row.size_in_bytes for row in users) if is_sliced else math.inf
+        yield int(min(outer[name].size_in_bytes, sliced))
 
 
 def compiled(what: str) -> dict[str, Any]:
     """In a process of its own: the loss, or attention by the kernel `what`, for one H200."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-    from jax.experimental import topologies
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-    from runtime.cost.gpu_target import target_config
-    from runtime.kernels.attention import attend
-    from runtime.kernels.cross_entropy import linear_cross_entropy
-    from runtime.parallel.compiler_options import compiler_options
-
-    one = slice_of(GPU)
-    described = topologies.get_topology_desc(
-        platform="cuda", target_config=target_config(one.generation.name), topology=one.topology
+    from runtime.cost.kernel_alone import (
+        AttentionShape,
+        LossShape,
+        arguments_of,
+        as_in_a_step,
+        attention_with_gradients,
+        described_chip,
+        loss_with_gradients,
     )
-    mesh = Mesh(np.array(described.devices), ("one",))
-    place = NamedSharding(mesh, PartitionSpec())
 
-    def array(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
-
-    def loss(hidden: Any, head: Any, labels: Any, weights: Any) -> Any:
-        z_loss = jnp.float32(1e-4)
-        kernel = "chunked_wide"
-        return linear_cross_entropy(hidden, head, labels, weights=weights, z_loss=z_loss, kernel=kernel).objective
-
-    def attention(query: Any, key: Any, value: Any, segment_ids: Any) -> Any:
-        return attend(query, key, value, segment_ids, kernel=what).astype(jnp.float32).sum()
-
+    mesh = described_chip(slice_of(GPU).generation.name)
     if what == "loss":
-        tokens, hidden_size, vocab_size = LOSS
-        arguments = [array((tokens, hidden_size), jnp.bfloat16), array((hidden_size, vocab_size), jnp.bfloat16)]
-        arguments += [array((tokens,), jnp.int32), array((tokens,), jnp.float32)]
-        program: Any = jax.value_and_grad(loss, argnums=(0, 1))
+        program, arguments = loss_with_gradients("chunked_wide"), arguments_of(LossShape(*LOSS), mesh)
     else:
-        sequences, tokens, heads, kv_heads, head_dim = ATTENTION
-        arguments = [array((sequences, tokens, count, head_dim), jnp.bfloat16) for count in (heads, kv_heads, kv_heads)]
-        arguments.append(array((sequences, tokens), jnp.int32))
-        program = jax.value_and_grad(attention, argnums=(0, 1, 2))
-    # Under shard_map, as in a train step: block sizes are chosen by the kind of its mesh.
-    everywhere = PartitionSpec()
-    mapped = jax.shard_map(program, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    done: Any = jax.jit(mapped, compiler_options=compiler_options(mesh)).lower(*arguments).compile()
+        program, arguments = attention_with_gradients(what), arguments_of(AttentionShape(*ATTENTION), mesh)
+    done: Any = as_in_a_step(program, mesh).lower(*arguments).compile()
     moved = None if what == "loss" else bytes_through_memory(done.as_text())
     return {"temporary_bytes": done.memory_analysis().temp_size_in_bytes, "moved_bytes": moved}
 

@@ -179,26 +179,13 @@ def with_torch(case: Case, turns: int) -> dict[str, Any]:
     return {"seconds": timed(update, turns=turns), "loss": losses[0]}
 
 
-def as_in_a_step(program: Callable[..., Any]) -> Any:
-    """Compiled with the options of a train step, and under a mesh of one GPU, by which kernels choose their blocks."""
-    import jax
-    from jax.sharding import PartitionSpec
-
-    from runtime.parallel.compiler_options import compiler_options
-    from runtime.parallel.mesh import MeshShape, make_mesh
-
-    mesh, whole = make_mesh(MeshShape(), jax.devices()[:1]), PartitionSpec()
-    mapped = jax.shard_map(program, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
-    return jax.jit(mapped, compiler_options=compiler_options(mesh))
-
-
 def fused_loss(shape: tuple[int, int, int], turns: int) -> dict[str, Any]:
     """Forward and gradients of the loss, and the memory that it takes beyond its arguments and gradients."""
     import jax
     import jax.numpy as jnp
 
+    from runtime.cost.kernel_alone import as_in_a_step, loss_with_gradients
     from runtime.kernels.choice import default_kernels
-    from runtime.kernels.cross_entropy import linear_cross_entropy
     from runtime.parallel.mesh import MeshShape, device_kind, make_mesh
     from runtime.parallel.mesh import platform as platform_of
 
@@ -217,13 +204,10 @@ def fused_loss(shape: tuple[int, int, int], turns: int) -> dict[str, Any]:
     labels = jax.random.randint(keys[2], (tokens,), 0, vocab_size, jnp.int32)
     weights = jnp.full((tokens,), 1 / tokens, jnp.float32)
 
-    def objective(hidden: Any, head: Any) -> Any:
-        z_loss = jnp.float32(1e-4)
-        return linear_cross_entropy(hidden, head, labels, weights=weights, z_loss=z_loss, kernel=kernel).objective
-
-    program = as_in_a_step(jax.value_and_grad(objective, argnums=(0, 1))).lower(hidden, head).compile()
+    parts = hidden, head, labels, weights
+    program = as_in_a_step(loss_with_gradients(kernel), mesh).lower(*parts).compile()
     memory: Any = program.memory_analysis()
-    seconds = timed(lambda: jax.block_until_ready(program(hidden, head)), turns=turns)
+    seconds = timed(lambda: jax.block_until_ready(program(*parts)), turns=turns)
     return {"seconds": seconds, "temporary_bytes": int(memory.temp_size_in_bytes), "kernel": kernel}
 
 
@@ -233,7 +217,9 @@ def attention(kernel: str, shape: tuple[int, ...], turns: int) -> dict[str, Any]
     import jax.numpy as jnp
     import numpy as np
 
+    from runtime.cost.kernel_alone import as_in_a_step
     from runtime.kernels.attention import attend
+    from runtime.parallel.mesh import MeshShape, make_mesh
 
     sequences, tokens, heads, kv_heads, head_dim = shape
     keys = jax.random.split(jax.random.key(0), 3)
@@ -260,7 +246,8 @@ def attention(kernel: str, shape: tuple[int, ...], turns: int) -> dict[str, Any]
         values = attended(*parts)
         return values.astype(jnp.float32).sum(), values
 
-    program = as_in_a_step(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)).lower(*parts).compile()
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])
+    program = as_in_a_step(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True), mesh).lower(*parts).compile()
     memory: Any = program.memory_analysis()
     (_, values), _ = program(*parts)
     expected = jax.jit(lambda *parts: attend(*parts, segment_ids, kernel="chunked"))(*parts)

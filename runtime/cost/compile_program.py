@@ -18,10 +18,10 @@ from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.cost.chips import slice_of
+from runtime.cost.collectives import collectives
 from runtime.cost.compiler import packages_of
 from runtime.cost.gpu_program import slow_operations
 from runtime.cost.gpu_target import target_config
-from runtime.cost.program import collectives
 from runtime.cost.request import Compiled, Request
 from runtime.parallel.mesh import TOKEN_AXES, MeshShape, make_mesh, platform
 from runtime.training.eval_step import eval_program

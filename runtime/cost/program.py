@@ -1,305 +1,117 @@
-"""The collectives of a compiled program, read off its scheduled text: bytes, axis, and whether work hides them.
-
-A collective is hidden where the schedule has work between its start and its end: the compiler's fusions that carry one
-along with a product (v5e), pairs of `-start` and `-done` with a product or a kernel between them (v4, GPUs), and chains
-of `async-start`, `async-update` and `async-done` that hand one to the chip's sparse cores (v5p, v6e). All others hold
-the chip up. Loop bodies are counted as often as they run.
-"""
+"""A compiled program as XLA prints it: computations of instructions, what each takes, calls and gives."""
 
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
 
-ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4}
-CALLED_FOR_PRODUCTS = ("tpu_custom_call", "__cublas$", "__cudnn$", "__gpu$xla.gpu.triton")
-"""Targets of custom calls that hold the chip's arithmetic units: Mosaic kernels of a TPU; libraries and Triton's."""
-KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
-BETWEEN_SLICES = ("send",)  # an all-reduce over slices becomes pairs of send and recv, of which one is counted
-
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((.*)$")
-_SHAPE = re.compile(r"\b([a-z]+[0-9]+|pred)\[([0-9,]*)\]")
-_CALLED = re.compile(r"calls=%([\w.\-]+)")
+_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
+_INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((.*)$")
+_NAME = re.compile(r"%([\w.\-]+)")
+_ARRAY = re.compile(r"\b(pred|[a-z]+([0-9]+)(?:e[0-9]+m[0-9]+[a-z]*)?)\[([0-9,]*)\]")
+_CALLED = re.compile(r"\b(?:body|condition|to_apply|calls|true_computation|false_computation)=%([\w.\-]+)")
+_LISTED = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
 
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """One collective operation of the program."""
+class ArrayType(NamedTuple):
+    """Of an array that an instruction gives, itself or in a tuple."""
 
-    kind: str
     dtype: str
     shape: tuple[int, ...]
-    """Of the whole array, on either side, whichever is larger."""
-    array_bytes: int
-    axes: tuple[str, ...]
-    num_devices: int
-    """That take part in one group."""
-    times: int
-    """How often it runs in one step."""
-    is_hidden: bool
-
-    @property
-    def wire_bytes(self) -> int:
-        """What each device sends in all, by the ring algorithm."""
-        share = (self.num_devices - 1) / self.num_devices
-        passes = {"all-reduce": 2.0}.get(self.kind, 1.0)
-        if self.kind in ("collective-permute", *BETWEEN_SLICES):
-            share = 1.0
-        return round(self.array_bytes * share * passes) * self.times
+    size_in_bytes: int
 
 
 @dataclasses.dataclass(frozen=True)
-class _Instruction:
+class Instruction:
+    """One line of a computation."""
+
     name: str
     type_: str
     operation: str
     rest: str
+    """Operands and attributes, as printed behind the operation's parenthesis."""
+    is_root: bool
 
+    @cached_property
+    def operands(self) -> list[str]:
+        """Names of what it takes, in order."""
+        return _NAME.findall(self.rest[: self._end_of_operands])
 
-def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
-    """Every collective of the scheduled program `text`, whose devices are numbered along `axis_sizes` in order."""
-    return list(_Program(text, axis_sizes).walk())
+    @cached_property
+    def arrays(self) -> list[ArrayType]:
+        """What it gives: one array, or those of a tuple."""
+        return list(_arrays(self.type_))
 
+    @property
+    def size_in_bytes(self) -> int:
+        """Of all its arrays."""
+        return sum(array.size_in_bytes for array in self.arrays)
 
-class _Program:
-    def __init__(self, text: str, axis_sizes: Mapping[str, int]) -> None:
-        self._axis_sizes = dict(axis_sizes)
-        self._computations: dict[str, list[_Instruction]] = {}
-        self._entry = ""
-        if "is_scheduled=true" not in text.partition("\n")[0]:
-            raise ValueError("the program is not scheduled; pass the text of a compiled program.")
-        self._read(text)
+    @cached_property
+    def called(self) -> list[str]:
+        """Computations that run within it: of a loop, a call, a fusion, branches."""
+        attributes = self.rest[self._end_of_operands :]
+        listed = [name.strip().removeprefix("%") for names in _LISTED.findall(attributes) for name in names.split(",")]
+        return _CALLED.findall(attributes) + listed
 
-    def _read(self, text: str) -> None:
-        name = ""
-        for line in text.splitlines():
-            if (begin := _COMPUTATION.match(line)) is not None:
-                name = begin[1]
-                self._computations[name] = []
-                if line.startswith("ENTRY"):
-                    self._entry = name
-            elif name and (found := _INSTRUCTION.match(line)) is not None:
-                self._computations[name].append(_Instruction(*found.groups()))
+    def computation(self, word: str) -> str:
+        """The computation that its attribute `word` names, such as "body".
 
-    def walk(self) -> Iterator[Collective]:
-        yield from self._walk(self._entry, 1)
-
-    def _walk(self, name: str, times: int) -> Iterator[Collective]:
-        instructions = self._computations[name]
-        for index, instruction in enumerate(instructions):
-            match instruction.operation:
-                case "while":
-                    condition, body = (self._named(instruction, word) for word in ("condition", "body"))
-                    yield from self._walk(body, times * self._trips(instruction, condition, body))
-                case "call":
-                    yield from self._walk(self._named(instruction, "to_apply"), times)
-                case "conditional":
-                    # Context parallelism: each device runs the branch of its stretch, and only kernels are in there.
-                    if any(True for branch in self._branches(instruction) for _ in self._walk(branch, 1)):
-                        raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
-                case "fusion":
-                    yield from self._in_fusion(instruction, instructions[index + 1 :], times)
-                case "async-start":
-                    if (handed := self._handed_to_a_sparse_core(instruction)) is not None:
-                        is_hidden = self._has_work_until_done(instruction, instructions[index + 1 :])
-                        yield self._collective(handed, times, is_hidden=is_hidden)
-                case operation if operation in KINDS or operation in BETWEEN_SLICES:
-                    yield self._collective(instruction, times, is_hidden=False)
-                case operation if operation.removesuffix("-start") in KINDS:
-                    following = instructions[index + 1 :]
-                    yield self._collective(
-                        instruction, times, is_hidden=self._has_work_before_the_end(instruction, following)
-                    )
-
-    def _in_fusion(self, fusion: _Instruction, following: Sequence[_Instruction], times: int) -> Iterator[Collective]:
-        called = self._named(fusion, "calls")
-        inner = self._computations[called]
-        if called.startswith("async_collective_fusion") or any("AsyncCollectiveDone" in item.rest for item in inner):
-            return  # its start was counted
-        is_started = any("AsyncCollectiveStart" in item.rest for item in inner)
-        for item in inner:
-            if item.operation in KINDS:
-                yield self._collective(item, times, is_hidden=is_started and self._is_carried(item, following))
-
-    def _is_carried(self, started: _Instruction, following: Sequence[_Instruction]) -> bool:
-        """Whether some fusion with a product in it carries the collective of the same channel on."""
-        channel = _channel(started)
-        for fusion in following:
-            if fusion.operation != "fusion":
-                continue
-            inner = self._computations[self._named(fusion, "calls")]
-            same = any(item.operation in KINDS and _channel(item) == channel for item in inner)
-            if same and not any("AsyncCollectiveDone" in item.rest for item in inner):
-                return self._is_work(fusion)
-        return False
-
-    def _handed_to_a_sparse_core(self, start: _Instruction) -> _Instruction | None:
-        """The collective that runs there; None where it is something else, such as looking up rows of a table."""
-        names, found = [self._named(start, "calls")], []
-        while names:
-            for item in self._computations[names.pop()]:
-                found += [item] if item.operation in KINDS else []
-                called = re.search(r"called_computations=\{([^}]*)\}", item.rest)
-                names += [] if called is None else [name.strip().removeprefix("%") for name in called[1].split(",")]
-        if len(found) > 1:
-            raise ValueError(
-                f"{start.name}: {len(found)} collectives in one call; which of them work hides is not known."
-            )
-        return found[0] if found else None
-
-    def _has_work_until_done(self, start: _Instruction, following: Sequence[_Instruction]) -> bool:
-        """A start without its operand only loads the program; the update that brings the operand lets it run."""
-        runs = start
-        found = False
-        for instruction in following:
-            if not _takes(instruction, runs):
-                found = found or self._is_work(instruction)
-            elif instruction.operation == "async-done":
-                return found
-            elif instruction.operation == "async-update":
-                runs, found = instruction, False
-        raise ValueError(f"{start.name}: no async-done in its computation; whether work hides it cannot be told.")
-
-    def _has_work_before_the_end(self, start: _Instruction, following: Sequence[_Instruction]) -> bool:
-        for instruction in following:
-            if instruction.operation.endswith("-done") and _takes(instruction, start):
-                return False
-            if self._is_work(instruction):
-                return True
-        return False
-
-    def _is_work(self, instruction: _Instruction) -> bool:
-        if instruction.operation in ("convolution", "dot", "while"):
-            return True
-        if instruction.operation == "custom-call":
-            return any(target in instruction.rest for target in CALLED_FOR_PRODUCTS)
-        if instruction.operation == "conditional":
-            return all(any(map(self._is_work, self._computations[name])) for name in self._branches(instruction))
-        called = _CALLED.search(instruction.rest) if instruction.operation == "fusion" else None
-        return called is not None and any(self._is_work(inner) for inner in self._computations[called[1]])
-
-    def _branches(self, instruction: _Instruction) -> list[str]:
-        listed = re.search(r"branch_computations=\{([^}]*)\}", instruction.rest)
-        if listed is None:
-            return [self._named(instruction, word) for word in ("true_computation", "false_computation")]
-        return [name.strip().removeprefix("%") for name in listed[1].split(",")]
-
-    def _named(self, instruction: _Instruction, word: str) -> str:
-        found = re.search(rf"\b{word}=%([\w.\-]+)", instruction.rest)
+        Raises:
+            ValueError: it has no such attribute.
+        """
+        found = re.search(rf"\b{word}=%([\w.\-]+)", self.rest)
         if found is None:
-            raise ValueError(f"{instruction.name}: no {word}= in {instruction.rest[:200]!r}")
+            raise ValueError(f"{self.name}: no {word}= in {self.rest[:200]!r}")
         return found[1]
 
-    def _trips(self, loop: _Instruction, condition: str, body: str) -> int:
-        """`i < n` with i from 0 and a constant stride: 1 in a scan; a ring that goes both ways takes two at a time.
+    @property
+    def integer(self) -> int | None:
+        """Its value, if it is a constant."""
+        value = self.rest.partition(")")[0]
+        return int(value) if self.operation == "constant" and value.isdigit() else None
 
-        For a GPU the compiler says how often a loop turns, and fuses what it tests.
-        """
-        if (known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)) is not None:
-            return int(known[1])
-        tested, last = self._by_name(condition), self._computations[condition][-1]
-        compared = re.match(r"%([\w.\-]+), %([\w.\-]+)\), direction=LT", last.rest)
-        bound = None if compared is None else _integer(tested[compared[2]])
-        counter = None if compared is None else _index(tested[compared[1]])
-        if last.operation != "compare" or bound is None or counter is None:
-            raise ValueError(
-                f"{condition}: not the condition of a scan ({last.rest[:120]!r}); loops cannot be counted."
-            )
-        made, following = self._by_name(body), _operands(self._computations[body][-1])
-        added = made[following[counter]] if counter < len(following) else None
-        strides = [_integer(made[name]) for name in _operands(added)] if added and added.operation == "add" else []
-        stride = next((size for size in strides if size), None)
-        if stride is None:
-            raise ValueError(f"{body}: what its counter grows by is no constant; loops cannot be counted.")
-        return math.ceil(bound / stride)
+    @property
+    def index(self) -> int | None:
+        """Which element of a tuple it takes, if it takes one."""
+        found = re.search(r"\bindex=(\d+)", self.rest)
+        return int(found[1]) if found is not None and self.operation == "get-tuple-element" else None
 
-    def _by_name(self, computation: str) -> dict[str, _Instruction]:
-        return {instruction.name: instruction for instruction in self._computations[computation]}
-
-    def _collective(self, instruction: _Instruction, times: int, *, is_hidden: bool) -> Collective:
-        kind = instruction.operation.removesuffix("-start")
-        arrays = list(_arrays(instruction.type_))
-        is_started = instruction.operation.endswith("-start") and kind != "all-reduce"
-        if is_started:  # operands and as many results side by side, and of a permute what it waits with
-            arrays = [array for array in arrays if array[1]] or arrays
-            sides = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
-            arrays = max(sides, key=lambda side: sum(size for _, _, size in side))
-        dtype, shape, _ = max(arrays, key=lambda array: array[2])
-        members = self._members(instruction)
-        if kind in BETWEEN_SLICES:
-            return Collective(kind, dtype, shape, max(size for _, _, size in arrays), ("replica",), 2, times, is_hidden)
-        is_of_parts = kind == "reduce-scatter" and not is_started
-        size = sum(size for _, _, size in arrays) * (len(members) if is_of_parts else 1)
-        return Collective(kind, dtype, shape, size, self._axes(members), len(members), times, is_hidden)
-
-    def _members(self, instruction: _Instruction) -> list[int]:
-        """Devices of the first group."""
-        rest = instruction.rest
-        if (pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", rest)) is not None:
-            return [int(pairs[1]), int(pairs[2])]
-        if (listed := re.search(r"replica_groups=\{\{([\d,]+)\}", rest)) is not None:
-            return [int(number) for number in listed[1].split(",")]
-        if (iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest)) is not None:
-            groups, sizes = _numbers(iota[1]), _numbers(iota[2])
-            order = _numbers(iota[3]) if iota[3] else list(range(len(sizes)))
-            return _iota(sizes, order)[: groups[-1]]
-        return list(range(math.prod(self._axis_sizes.values())))
-
-    def _axes(self, members: list[int]) -> tuple[str, ...]:
-        places = [_unravel(member, list(self._axis_sizes.values())) for member in members]
-        return tuple(axis for index, axis in enumerate(self._axis_sizes) if len({place[index] for place in places}) > 1)
+    @cached_property
+    def _end_of_operands(self) -> int:
+        depth = 1  # types of tuples stand in parentheses of their own
+        for found in re.finditer(r"[()]", self.rest):
+            depth += 1 if found[0] == "(" else -1
+            if depth == 0:
+                return found.start()
+        raise ValueError(f"{self.name}: no end of the operands in {self.rest[:120]!r}")
 
 
-def _operands(instruction: _Instruction) -> list[str]:
-    return re.findall(r"%([\w.\-]+)", instruction.rest.partition(")")[0])
+class Program(NamedTuple):
+    """By name, in the order of the text, which is that of the schedule where the program has one."""
+
+    computations: dict[str, dict[str, Instruction]]
+    entry: str
+
+    @staticmethod
+    def read(text: str) -> "Program":
+        """Of the text of a compiled program."""
+        computations: dict[str, dict[str, Instruction]] = {}
+        name = entry = ""
+        for line in text.splitlines():
+            if (begin := _COMPUTATION.match(line)) is not None:
+                name = begin[2]
+                computations[name] = {}
+                entry = name if begin[1] else entry
+            elif name and (found := _INSTRUCTION.match(line)) is not None:
+                root, instruction, type_, operation, rest = found.groups()
+                computations[name][instruction] = Instruction(instruction, type_, operation, rest, bool(root))
+        return Program(computations, entry)
 
 
-def _integer(instruction: _Instruction) -> int | None:
-    """Its value, if it is a constant."""
-    value = instruction.rest.partition(")")[0]
-    return int(value) if instruction.operation == "constant" and value.isdigit() else None
-
-
-def _index(instruction: _Instruction) -> int | None:
-    """Which element of the loop's state it is."""
-    found = re.search(r"\bindex=(\d+)", instruction.rest)
-    return int(found[1]) if found is not None and instruction.operation == "get-tuple-element" else None
-
-
-def _takes(instruction: _Instruction, other: _Instruction) -> bool:
-    """Whether `other` is one of its operands."""
-    return f"%{other.name})" in instruction.rest.replace(",", ")")
-
-
-def _channel(instruction: _Instruction) -> str | None:
-    found = re.search(r"channel_id=(\d+)", instruction.rest)
-    return None if found is None else found[1]
-
-
-def _arrays(type_: str) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    for dtype, numbers in _SHAPE.findall(type_):
-        shape = tuple(_numbers(numbers))
-        yield dtype, shape, math.prod(shape) * ITEM_BYTES[dtype]
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",") if number]
-
-
-def _unravel(index: int, sizes: list[int]) -> list[int]:
-    place = []
-    for size in reversed(sizes):
-        index, position = divmod(index, size)
-        place.append(position)
-    return place[::-1]
-
-
-def _iota(sizes: list[int], order: list[int]) -> list[int]:
-    """Numbers 0.. of an array of `sizes`, transposed to `order`, in row-major order."""
-    strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
-    moved = [(sizes[axis], strides[axis]) for axis in order]
-    found = [0]
-    for size, stride in moved:
-        found = [base + position * stride for base in found for position in range(size)]
-    return found
+def _arrays(type_: str) -> Iterator[ArrayType]:
+    for dtype, bits, numbers in _ARRAY.findall(type_):
+        shape = tuple(int(number) for number in numbers.split(",") if number)
+        yield ArrayType(dtype, shape, math.ceil(math.prod(shape) * int(bits or 8) / 8))

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Any, Literal
 
-from runtime.cost.program import Collective
+from runtime.cost.collectives import Collective
 from runtime.model.config import LlamaConfig
 
 

@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from runtime.cost.chips import Slice, slice_of
-from runtime.cost.program import Collective
+from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, Request
 from runtime.model.config import LlamaConfig
 

@@ -13,8 +13,8 @@ from pipelines.compile_report import request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import add_arguments, build, phases
+from runtime.cost.collectives import Collective
 from runtime.cost.compile_program import mesh_shape_of
-from runtime.cost.program import Collective
 from runtime.cost.request import Compiled, DoesNotFit
 from runtime.cost.roofline import roofline_of
 from runtime.evaluation.window_batch import window_batch

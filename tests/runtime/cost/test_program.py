@@ -1,232 +1,82 @@
-"""The scheduled text of a TPU program: every collective once, its bytes, axis and times, and whether work hides it."""
+"""The text of a compiled program as a value: what XLA prints here, and lines of other compilers' programs."""
 
-import dataclasses
-import pathlib
-
+import jax
+import jax.numpy as jnp
 import pytest
+from jax import lax
 
-from runtime.cost import faults
-from runtime.cost.program import Collective, collectives
-from runtime.cost.request import Compiled, Request
-from runtime.model.config import LlamaConfig
+from runtime.cost.program import Instruction, Program
 
-TEXT = pathlib.Path(__file__).with_name("scheduled.hlo").read_text()
-SIZES = {"replica": 1, "data_x": 2, "data_y": 2, "data_z": 2}
+TEXT = """HloModule made_up, is_scheduled=true
+
+%added (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main.7 (given: (s32[], bf16[4,8])) -> f8e4m3fn[3] {
+  %given = (s32[], bf16[4,8]{1,0:T(8,128)}) parameter(0)
+  %taken.1 = bf16[4,8]{1,0} get-tuple-element((s32[], bf16[4,8]{1,0}) %given), index=1, metadata={op_name="%not.this"}
+  %many = s32[]{:T(128)} constant(12)
+  %chosen = pred[5]{0} conditional(s32[] %many, bf16[4,8] %taken.1), branch_computations={%one, %two}
+  %total = f32[] reduce(bf16[4,8] %taken.1, s32[] %many), dimensions={0,1}, to_apply=%added
+  ROOT %last = f8e4m3fn[3]{0} fusion(f32[] %total), kind=kLoop, calls=%fused.2
+}
+"""
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Collective]:
-    return collectives(TEXT, SIZES)
+def main() -> dict[str, Instruction]:
+    program = Program.read(TEXT)
+    assert (program.entry, list(program.computations)) == ("main.7", ["added", "main.7"])
+    return program.computations["main.7"]
 
 
-def test_a_gather_carried_by_a_product_is_one_hidden_collective_for_each_turn_of_the_loop(found):
-    (gather,) = [item for item in found if item.shape == (1, 32, 64)]
-    assert gather == Collective(
-        kind="all-gather", dtype="bf16", shape=(1, 32, 64), array_bytes=2 * 32 * 64, axes=("data_x",), num_devices=2,
-        times=5, is_hidden=True,
-    )  # fmt: skip
-    assert gather.wire_bytes == 5 * 32 * 64  # half of the array comes from elsewhere
-
-
-def test_a_bare_reduce_scatter_is_exposed_and_counts_the_whole_gradient(found):
-    (scatter,) = [item for item in found if item.kind == "reduce-scatter"]
-    assert (scatter.axes, scatter.times, scatter.is_hidden) == (("data_x",), 5, False)
-    assert scatter.array_bytes == 2 * 4 * 16 * 64
-    assert scatter.wire_bytes == 5 * 4 * 16 * 64
-
-
-def test_a_start_and_its_done_are_hidden_only_if_a_product_lies_between(found):
-    gathers = [item for item in found if item.shape == (8, 8)]
-    assert [(item.is_hidden, item.axes, item.wire_bytes) for item in gathers] == [
-        (False, ("data_z",), 64),
-        (True, ("data_z",), 64),
+def test_operands_are_those_within_the_parentheses_of_the_operation(main):
+    assert [item.operands for item in main.values()] == [
+        [],
+        ["given"],
+        [],
+        ["many", "taken.1"],
+        ["taken.1", "many"],
+        ["total"],
     ]
 
 
-def test_an_all_reduce_of_several_arrays_counts_all_of_them_twice_over_all_axes(found):
-    (reduce,) = [item for item in found if item.kind == "all-reduce"]
-    assert reduce.axes == ("data_x", "data_y", "data_z")
-    assert reduce.array_bytes == 16
-    assert reduce.wire_bytes == 28
+def test_sizes_are_those_of_all_arrays_of_whatever_type(main):
+    assert [item.size_in_bytes for item in main.values()] == [4 + 64, 64, 4, 5, 4, 3]
+    assert main["given"].arrays[1] == ("bf16", (4, 8), 64)
 
 
-def test_what_goes_between_slices_is_counted_once(found):
-    (sent,) = [item for item in found if "replica" in item.axes]
-    assert (sent.kind, sent.wire_bytes, sent.is_hidden) == ("send", 64, False)
+def test_what_runs_within_an_instruction_is_named(main):
+    called = {name: item.called for name, item in main.items() if item.called}
+    assert called == {"chosen": ["one", "two"], "total": ["added"], "last": ["fused.2"]}
+    assert main["total"].computation("to_apply") == "added"
+    with pytest.raises(ValueError, match=r"total: no body= in "):
+        main["total"].computation("body")
 
 
-def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():
-    with pytest.raises(ValueError, match="the program is not scheduled"):
-        collectives(TEXT.replace("is_scheduled=true", "is_scheduled=false"), SIZES)
-    with pytest.raises(ValueError, match="condition: not the condition of a scan"):
-        collectives(TEXT.replace("direction=LT", "direction=GT"), SIZES)
-    with pytest.raises(ValueError, match="body: what its counter grows by is no constant"):
-        collectives(TEXT.replace("%next = s32[] add(%turn, %one)", "%next = s32[] multiply(%turn, %one)"), SIZES)
+def test_constants_elements_of_tuples_and_the_root_are_known(main):
+    assert {name: item.integer for name, item in main.items() if item.integer is not None} == {"many": 12}
+    assert {name: item.index for name, item in main.items() if item.index is not None} == {"taken.1": 1}
+    assert [name for name, item in main.items() if item.is_root] == ["last"]
 
 
-@pytest.mark.parametrize(("stride", "times"), [(1, 5), (2, 3), (8, 1)])
-def test_a_loop_turns_as_often_as_its_counter_s_stride_lets_it(stride, times):
-    text = TEXT.replace("%one = s32[] constant(1)", f"%one = s32[] constant({stride})")
-    assert {item.times for item in collectives(text, SIZES) if item.shape == (1, 32, 64)} == {times}
+def test_operands_without_an_end_are_an_error():
+    with pytest.raises(ValueError, match="cut: no end of the operands"):
+        Instruction("cut", "f32[]", "add", "%a, (%b", is_root=False).operands  # noqa: B018
 
 
-ON_A_GPU = """
-%condition (s: (s32[], f32[8,16])) -> pred[] {{
-  ROOT %compare.1 = pred[] fusion(%s), kind=kLoop, calls=%fused_compare
-}}
+def test_every_operand_and_computation_of_a_program_compiled_here_is_found():
+    def squares(values: jax.Array) -> jax.Array:
+        return lax.fori_loop(0, 5, lambda turn, held: jnp.sin(held @ held) + turn, values).sum()
 
-%body (s: (s32[], f32[8,16])) -> (s32[], f32[8,16]) {{
-  %gather = ((bf16[2], bf16[2,16]), (bf16[8], bf16[8,16])) all-gather-start(%p), replica_groups={{{{0,1,2,3}}}}
-  %product = (bf16[8,16]{{1,0}}, s8[4194304]{{0}}) custom-call(%p, %q), custom_call_target="{target}"
-  %gathered = (bf16[8], bf16[8,16]) all-gather-done(%gather)
-  %scatter = ((f32[8,16]), (f32[2,16])) reduce-scatter-start(%product), replica_groups={{{{0,1,2,3}}}}
-  %scattered = (f32[2,16]) reduce-scatter-done(%scatter)
-  ROOT %next = (s32[], f32[8,16]) tuple(%turn, %sum)
-}}
-
-ENTRY %main (p: f32[8,16]) -> f32[8,16] {{
-  ROOT %loop = (s32[], f32[8]) while(%p), condition=%condition, body=%body, x={{"known_trip_count":{{"n":"6"}},"y":1}}
-}}
-"""
-
-
-@pytest.mark.parametrize(
-    ("target", "is_work"),
-    [("__cublas$lt$matmul", True), ("__gpu$xla.gpu.triton", True), ("__cub$DeviceRadixSort", False)],
-)
-def test_on_a_gpu_several_arrays_go_together_and_the_compiler_says_how_often_a_loop_turns(target, is_work):
-    text = "HloModule step, is_scheduled=true\n" + ON_A_GPU.format(target=target)
-    gather, scatter = collectives(text, {"data_x": 4})
-    assert gather == Collective("all-gather", "bf16", (8, 16), 2 * (8 + 8 * 16), ("data_x",), 4, 6, is_work)
-    assert scatter == Collective("reduce-scatter", "f32", (8, 16), 4 * 8 * 16, ("data_x",), 4, 6, False)
-
-
-def test_a_started_permute_is_counted_once_without_what_it_waits_with():
-    permute = "(f32[8,16]{1,0}, f32[8,16]{1,0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}"
-    text = f"HloModule step, is_scheduled=true\nENTRY %main (p: f32[8,16]) -> f32[8,16] {{\n  ROOT %s = {permute}\n}}\n"
-    (found,) = collectives(text, {"data_x": 2})
-    assert (found.shape, found.array_bytes, found.wire_bytes) == ((8, 16), 512, 512)
-
-
-BRANCHES = """
-%one (p: f32[8]) -> f32[8] {{
-  ROOT %kernel.1 = f32[8]{{0}} custom-call(%p), custom_call_target="tpu_custom_call"
-}}
-
-%two (p: f32[8]) -> f32[8] {{
-  ROOT %other.1 = f32[8]{{0}} {operation}
-}}
-
-ENTRY %main (p: f32[8]) -> f32[8] {{
-  %start = (bf16[8,8]{{1,0}}, bf16[8,8]{{1,0}}) all-gather-start(%p), channel_id=1, replica_groups={{{{0,1}}}}
-  %chosen = f32[8]{{0}} conditional(%index, %p, %p), branch_computations={{%one, %two}}
-  ROOT %done = bf16[8,8]{{1,0}} all-gather-done(%start)
-}}
-"""
-
-
-def test_branches_that_hold_a_kernel_each_are_work_and_a_collective_in_one_is_refused():
-    def found(operation: str) -> list[Collective]:
-        text = "HloModule step, is_scheduled=true\n" + BRANCHES.format(operation=operation)
-        return collectives(text, {"data_x": 1, "context": 2})
-
-    (gather,) = found('custom-call(%p), custom_call_target="tpu_custom_call"')
-    assert (gather.axes, gather.is_hidden) == (("context",), True)
-    assert not found("negate(%p)")[0].is_hidden  # a device that runs this branch waits
-    with pytest.raises(ValueError, match="chosen: a collective in a branch; its runs cannot be counted"):
-        found("all-reduce(%p), channel_id=2, replica_groups={{{{0,1}}}}, to_apply=%add")
-
-
-ON_A_SPARSE_CORE = """
-%called (p: bf16[2,8]) -> bf16[8,8] {{
-  ROOT %gather.1 = bf16[8,8]{{1,0}} all-gather(%p), channel_id=1, replica_groups={{{{0,1,2,3}}}}, dimensions={{0}}
-}}, execution_thread="sparsecore"
-
-%async (p: bf16[2,8]) -> bf16[8,8] {{
-  ROOT %call.1 = bf16[8,8]{{1,0}} custom-call(%p), custom_call_target="later", called_computations={{%called}}
-}}, execution_thread="sparsecore"
-
-%lookup (p: f32[8]) -> f32[8] {{
-  ROOT %call.2 = f32[8]{{0}} custom-call(%p), custom_call_target="gather_rows"
-}}, execution_thread="sparsecore"
-
-ENTRY %main (p: bf16[2,8]) -> bf16[8,8] {{
-  %rows = ((f32[8]), f32[8]) async-start(%p), calls=%lookup
-  %start = ((), (), (s32[43]{{0}})) async-start(%table), calls=%async
-  {before}
-  %update = ((bf16[2,8]), bf16[8,8]) async-update(%start, %p)
-  {between}
-  ROOT %done = bf16[8,8]{{1,0}} async-done(%{ended})
-}}
-"""
-PRODUCT = "%product = f32[8,8]{1,0} dot(%p, %p), lhs_contracting_dims={1}"
-
-
-@pytest.mark.parametrize(
-    ("before", "between", "is_hidden"),
-    [("", PRODUCT, True), (PRODUCT, "%sum = f32[8]{0} add(%p, %p)", False), ("", "", False)],
-)
-def test_what_a_sparse_core_gathers_is_hidden_by_work_after_it_has_its_operand(before, between, is_hidden):
-    text = ON_A_SPARSE_CORE.format(before=before, between=between, ended="update")
-    (gather,) = collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
-    assert gather == Collective("all-gather", "bf16", (8, 8), 128, ("data_x",), 4, 1, is_hidden)
-
-
-def test_two_collectives_in_one_call_of_a_sparse_core_are_refused():
-    text = ON_A_SPARSE_CORE.format(before="", between="", ended="update")
-    twice = text.replace("called_computations={%called}", "called_computations={%called, %called}")
-    assert twice != text
-    with pytest.raises(ValueError, match="start: 2 collectives in one call"):
-        collectives("HloModule step, is_scheduled=true\n" + twice, {"data_x": 4})
-
-
-def test_what_is_handed_to_a_sparse_core_and_never_taken_back_cannot_be_told():
-    text = ON_A_SPARSE_CORE.format(before="", between="", ended="other")
-    with pytest.raises(ValueError, match="start: no async-done in its computation"):
-        collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
-
-
-MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
-REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")
-GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
-
-
-def faults_in(request: Request, items: tuple[Collective, ...]) -> list[str]:
-    return faults.faults(request, Compiled(0, 0, items, 0.0, 0, {}))
-
-
-def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_faults():
-    gather = Collective("all-gather", "f32", (1, 4096, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, True)
-    reduced, gathered = faults_in(REQUEST, (GRADIENT, gather))
-    assert "a parameter gathered before it is cast, f32 [1x4096x14336] over data_x" in reduced + gathered
-    assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered
-
-
-def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
-    own = dataclasses.replace(GRADIENT, shape=(4096, 7168))
-    assert faults_in(REQUEST, (own,)) == []
-    (fault,) = faults_in(dataclasses.replace(REQUEST, model_parallel=2), (own,))
-    assert "an all-reduce of a whole gradient, f32 [4096x7168]" in fault
-
-
-@pytest.mark.parametrize("kind", ["reduce-scatter", "collective-permute"])
-@pytest.mark.parametrize(("asked", "got"), [("float32", "bf16"), ("bfloat16", "f32")])
-def test_a_gradient_summed_in_another_dtype_than_was_asked_for_is_a_fault(asked, got, kind):
-    request = dataclasses.replace(REQUEST, reduce_dtype=asked)
-    scatter = dataclasses.replace(GRADIENT, kind=kind, dtype=got)
-    (fault,) = faults_in(request, (scatter,))
-    assert fault == (f"a gradient summed in another dtype than reduce_dtype='{asked}', {got} [4096x129024] over data_x")
-    right = dataclasses.replace(scatter, dtype={"bf16": "f32", "f32": "bf16"}[got])
-    of_activations = dataclasses.replace(scatter, axes=("model",))
-    assert faults_in(request, (right, of_activations)) == []
-    assert faults_in(dataclasses.replace(request, step="eval"), (scatter,)) == []
-
-
-def test_scatters_small_sums_and_sums_between_slices_are_no_faults():
-    good = (
-        dataclasses.replace(GRADIENT, kind="reduce-scatter"),
-        dataclasses.replace(GRADIENT, axes=("replica",)),
-        dataclasses.replace(GRADIENT, shape=(64, 14_336)),
-        dataclasses.replace(GRADIENT, kind="all-gather", dtype="bf16"),
-    )
-    assert faults_in(REQUEST, good) == []
+    text = jax.jit(squares).lower(jnp.ones((8, 8), jnp.bfloat16)).compile().as_text()
+    program = Program.read(text)
+    assert text.count(" = ") - text.count("backend_config={ = ") >= sum(map(len, program.computations.values())) > 5
+    assert any(item.operation == "while" for item in program.computations[program.entry].values())
+    for instructions in program.computations.values():
+        for instruction in instructions.values():
+            assert set(instruction.operands) <= set(instructions)
+            assert set(instruction.called) <= set(program.computations)

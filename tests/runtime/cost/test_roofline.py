@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from runtime.cost.program import Collective
+from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.cost.roofline import flops_of, roofline_of, seconds_of
 from runtime.model.config import LlamaConfig

@@ -1,0 +1,240 @@
+"""The collectives of a compiled program, read off its scheduled text: bytes, axis, and whether work hides them.
+
+A collective is hidden where the schedule has work between its start and its end: the compiler's fusions that carry one
+along with a product (v5e), pairs of `-start` and `-done` with a product or a kernel between them (v4, GPUs), and chains
+of `async-start`, `async-update` and `async-done` that hand one to the chip's sparse cores (v5p, v6e). All others hold
+the chip up. Loop bodies are counted as often as they run.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from runtime.cost.program import Instruction, Program
+
+CALLED_FOR_PRODUCTS = ("tpu_custom_call", "__cublas$", "__cudnn$", "__gpu$xla.gpu.triton")
+"""Targets of custom calls that hold the chip's arithmetic units: Mosaic kernels of a TPU; libraries and Triton's."""
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+BETWEEN_SLICES = ("send",)  # an all-reduce over slices becomes pairs of send and recv, of which one is counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """One collective operation of the program."""
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    """Of the whole array, on either side, whichever is larger."""
+    array_bytes: int
+    axes: tuple[str, ...]
+    num_devices: int
+    """That take part in one group."""
+    times: int
+    """How often it runs in one step."""
+    is_hidden: bool
+
+    @property
+    def wire_bytes(self) -> int:
+        """What each device sends in all, by the ring algorithm."""
+        share = (self.num_devices - 1) / self.num_devices
+        passes = {"all-reduce": 2.0}.get(self.kind, 1.0)
+        if self.kind in ("collective-permute", *BETWEEN_SLICES):
+            share = 1.0
+        return round(self.array_bytes * share * passes) * self.times
+
+
+def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
+    """Every collective of the scheduled program `text`, whose devices are numbered along `axis_sizes` in order."""
+    if "is_scheduled=true" not in text.partition("\n")[0]:
+        raise ValueError("the program is not scheduled; pass the text of a compiled program.")
+    program = Program.read(text)
+    return list(_Walk(program.computations, axis_sizes).through(program.entry, 1))
+
+
+class _Walk:
+    def __init__(self, computations: dict[str, dict[str, Instruction]], axis_sizes: Mapping[str, int]) -> None:
+        self._computations, self._axis_sizes = computations, dict(axis_sizes)
+
+    def through(self, name: str, times: int) -> Iterator[Collective]:
+        instructions = self._in(name)
+        for index, instruction in enumerate(instructions):
+            match instruction.operation:
+                case "while":
+                    condition, body = map(instruction.computation, ("condition", "body"))
+                    yield from self.through(body, times * self._trips(instruction, condition, body))
+                case "call":
+                    yield from self.through(instruction.computation("to_apply"), times)
+                case "conditional":
+                    # Context parallelism: each device runs the branch of its stretch, and only kernels are in there.
+                    if any(True for branch in instruction.called for _ in self.through(branch, 1)):
+                        raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
+                case "fusion":
+                    yield from self._in_fusion(instruction, instructions[index + 1 :], times)
+                case "async-start":
+                    if (handed := self._handed_to_a_sparse_core(instruction)) is not None:
+                        is_hidden = self._has_work_until_done(instruction, instructions[index + 1 :])
+                        yield self._collective(handed, times, is_hidden=is_hidden)
+                case operation if operation in KINDS or operation in BETWEEN_SLICES:
+                    yield self._collective(instruction, times, is_hidden=False)
+                case operation if operation.removesuffix("-start") in KINDS:
+                    following = instructions[index + 1 :]
+                    yield self._collective(
+                        instruction, times, is_hidden=self._has_work_before_the_end(instruction, following)
+                    )
+
+    def _in_fusion(self, fusion: Instruction, following: Sequence[Instruction], times: int) -> Iterator[Collective]:
+        called = fusion.computation("calls")
+        inner = self._in(called)
+        if called.startswith("async_collective_fusion") or any("AsyncCollectiveDone" in item.rest for item in inner):
+            return  # its start was counted
+        is_started = any("AsyncCollectiveStart" in item.rest for item in inner)
+        for item in inner:
+            if item.operation in KINDS:
+                yield self._collective(item, times, is_hidden=is_started and self._is_carried(item, following))
+
+    def _is_carried(self, started: Instruction, following: Sequence[Instruction]) -> bool:
+        """Whether some fusion with a product in it carries the collective of the same channel on."""
+        channel = _channel(started)
+        for fusion in following:
+            if fusion.operation != "fusion":
+                continue
+            inner = self._in(fusion.computation("calls"))
+            same = any(item.operation in KINDS and _channel(item) == channel for item in inner)
+            if same and not any("AsyncCollectiveDone" in item.rest for item in inner):
+                return self._is_work(fusion)
+        return False
+
+    def _handed_to_a_sparse_core(self, start: Instruction) -> Instruction | None:
+        """The collective that runs there; None where it is something else, such as looking up rows of a table."""
+        names, found = [start.computation("calls")], []
+        while names:
+            for item in self._in(names.pop()):
+                found += [item] if item.operation in KINDS else []
+                names += item.called
+        if len(found) > 1:
+            raise ValueError(
+                f"{start.name}: {len(found)} collectives in one call; which of them work hides is not known."
+            )
+        return found[0] if found else None
+
+    def _has_work_until_done(self, start: Instruction, following: Sequence[Instruction]) -> bool:
+        """A start without its operand only loads the program; the update that brings the operand lets it run."""
+        runs = start
+        found = False
+        for instruction in following:
+            if runs.name not in instruction.operands:
+                found = found or self._is_work(instruction)
+            elif instruction.operation == "async-done":
+                return found
+            elif instruction.operation == "async-update":
+                runs, found = instruction, False
+        raise ValueError(f"{start.name}: no async-done in its computation; whether work hides it cannot be told.")
+
+    def _has_work_before_the_end(self, start: Instruction, following: Sequence[Instruction]) -> bool:
+        for instruction in following:
+            if instruction.operation.endswith("-done") and start.name in instruction.operands:
+                return False
+            if self._is_work(instruction):
+                return True
+        return False
+
+    def _is_work(self, instruction: Instruction) -> bool:
+        if instruction.operation in ("convolution", "dot", "while"):
+            return True
+        if instruction.operation == "custom-call":
+            return any(target in instruction.rest for target in CALLED_FOR_PRODUCTS)
+        if instruction.operation == "conditional":
+            return all(any(map(self._is_work, self._in(name))) for name in instruction.called)
+        return instruction.operation == "fusion" and any(
+            self._is_work(inner) for inner in self._in(instruction.computation("calls"))
+        )
+
+    def _trips(self, loop: Instruction, condition: str, body: str) -> int:
+        """`i < n` with i from 0 and a constant stride: 1 in a scan; a ring that goes both ways takes two at a time.
+
+        For a GPU the compiler says how often a loop turns, and fuses what it tests.
+        """
+        if (known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)) is not None:
+            return int(known[1])
+        tested, last = self._computations[condition], self._root(condition)
+        is_less_than = last.operation == "compare" and "direction=LT" in last.rest
+        counter, bound = (tested[name] for name in last.operands) if is_less_than else (last, last)
+        if counter.index is None or bound.integer is None:
+            raise ValueError(
+                f"{condition}: not the condition of a scan ({last.rest[:120]!r}); loops cannot be counted."
+            )
+        made, following = self._computations[body], self._root(body).operands
+        added = made[following[counter.index]] if counter.index < len(following) else None
+        strides = [made[name].integer for name in added.operands] if added and added.operation == "add" else []
+        stride = next((size for size in strides if size), None)
+        if stride is None:
+            raise ValueError(f"{body}: what its counter grows by is no constant; loops cannot be counted.")
+        return math.ceil(bound.integer / stride)
+
+    def _in(self, computation: str) -> list[Instruction]:
+        return list(self._computations[computation].values())
+
+    def _root(self, computation: str) -> Instruction:
+        return next(instruction for instruction in self._in(computation) if instruction.is_root)
+
+    def _collective(self, instruction: Instruction, times: int, *, is_hidden: bool) -> Collective:
+        kind = instruction.operation.removesuffix("-start")
+        arrays = instruction.arrays
+        is_started = instruction.operation.endswith("-start") and kind != "all-reduce"
+        if is_started:  # operands and as many results side by side, and of a permute what it waits with
+            arrays = [array for array in arrays if array.shape] or arrays
+            sides = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
+            arrays = max(sides, key=lambda side: sum(array.size_in_bytes for array in side))
+        dtype, shape, largest = max(arrays, key=lambda array: array.size_in_bytes)
+        members = self._members(instruction)
+        if kind in BETWEEN_SLICES:
+            return Collective(kind, dtype, shape, largest, ("replica",), 2, times, is_hidden)
+        is_of_parts = kind == "reduce-scatter" and not is_started
+        size = sum(array.size_in_bytes for array in arrays) * (len(members) if is_of_parts else 1)
+        return Collective(kind, dtype, shape, size, self._axes(members), len(members), times, is_hidden)
+
+    def _members(self, instruction: Instruction) -> list[int]:
+        """Devices of the first group."""
+        rest = instruction.rest
+        if (pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", rest)) is not None:
+            return [int(pairs[1]), int(pairs[2])]
+        if (listed := re.search(r"replica_groups=\{\{([\d,]+)\}", rest)) is not None:
+            return [int(number) for number in listed[1].split(",")]
+        if (iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest)) is not None:
+            groups, sizes = _numbers(iota[1]), _numbers(iota[2])
+            order = _numbers(iota[3]) if iota[3] else list(range(len(sizes)))
+            return _iota(sizes, order)[: groups[-1]]
+        return list(range(math.prod(self._axis_sizes.values())))
+
+    def _axes(self, members: list[int]) -> tuple[str, ...]:
+        places = [_unravel(member, list(self._axis_sizes.values())) for member in members]
+        return tuple(axis for index, axis in enumerate(self._axis_sizes) if len({place[index] for place in places}) > 1)
+
+
+def _channel(instruction: Instruction) -> str | None:
+    found = re.search(r"channel_id=(\d+)", instruction.rest)
+    return None if found is None else found[1]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if number]
+
+
+def _unravel(index: int, sizes: list[int]) -> list[int]:
+    place = []
+    for size in reversed(sizes):
+        index, position = divmod(index, size)
+        place.append(position)
+    return place[::-1]
+
+
+def _iota(sizes: list[int], order: list[int]) -> list[int]:
+    """Numbers 0.. of an array of `sizes`, transposed to `order`, in row-major order."""
+    strides = [math.prod(sizes[index + 1 :]) for index in range(len(sizes))]
+    moved = [(sizes[axis], strides[axis]) for axis in order]
+    found = [0]
+    for size, stride in moved:
+        found = [base + position * stride for base in found for position in range(size)]
+    return found

@@ -1,0 +1,106 @@
+"""One kernel with its gradients as a program of its own, built as a train step would build it.
+
+For compilers of chips that are not here, and to be timed on those that are.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Float32, Int32
+
+from runtime.cost.chips import GENERATIONS, GPUS
+from runtime.cost.gpu_target import target_config
+from runtime.kernels.attention import attend
+from runtime.kernels.cross_entropy import linear_cross_entropy
+from runtime.parallel.compiler_options import compiler_options
+
+Z_LOSS = 1e-4
+
+
+class AttentionShape(NamedTuple):
+    """Of packed sequences, in bfloat16."""
+
+    sequences: int
+    tokens: int
+    """Of each sequence."""
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+class LossShape(NamedTuple):
+    """Of hidden states and an output matrix in bfloat16."""
+
+    tokens: int
+    hidden_size: int
+    vocab_size: int
+
+
+def attention_with_gradients(kernel: str) -> Callable[..., Any]:
+    """Of query, key, value and segment ids: the sum of what attention gives, and its gradients by the first three."""
+
+    def total(
+        query: Float[Array, "batch tokens heads head_dim"],
+        key: Float[Array, "batch tokens kv_heads head_dim"],
+        value: Float[Array, "batch tokens kv_heads head_dim"],
+        segment_ids: Int32[Array, "batch tokens"],
+    ) -> Float32[Array, ""]:
+        return attend(query, key, value, segment_ids, kernel=kernel).astype(jnp.float32).sum()
+
+    return jax.value_and_grad(total, argnums=(0, 1, 2))
+
+
+def loss_with_gradients(kernel: str) -> Callable[..., Any]:
+    """Of hidden states, output matrix, labels and weights: the objective, and its gradients by the first two."""
+
+    def objective(
+        hidden: Float[Array, "tokens hidden_size"],
+        head: Float[Array, "hidden_size vocab_size"],
+        labels: Int32[Array, "tokens"],
+        weights: Float32[Array, "tokens"],
+    ) -> Float32[Array, ""]:
+        z_loss = jnp.float32(Z_LOSS)
+        return linear_cross_entropy(hidden, head, labels, weights=weights, z_loss=z_loss, kernel=kernel).objective
+
+    return jax.value_and_grad(objective, argnums=(0, 1))
+
+
+def as_in_a_step(program: Callable[..., Any], mesh: Mesh) -> Any:
+    """To be compiled with the options of a train step, and under a mesh, by whose chips kernels choose their blocks."""
+    whole = PartitionSpec()
+    mapped = jax.shard_map(program, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
+    return jax.jit(mapped, compiler_options=compiler_options(mesh))
+
+
+def arguments_of(shape: AttentionShape | LossShape, mesh: Mesh) -> list[jax.ShapeDtypeStruct]:
+    """What the program of that shape takes, without values, on the devices of `mesh`."""
+    place = NamedSharding(mesh, PartitionSpec())
+
+    def array(dtype: Any, *sizes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(sizes, dtype, sharding=place)
+
+    match shape:
+        case AttentionShape(sequences, tokens, heads, kv_heads, head_dim):
+            parts = [array(jnp.bfloat16, sequences, tokens, count, head_dim) for count in (heads, kv_heads, kv_heads)]
+            return [*parts, array(jnp.int32, sequences, tokens)]
+        case LossShape(tokens, hidden_size, vocab_size):
+            sides = [array(jnp.bfloat16, tokens, hidden_size), array(jnp.bfloat16, hidden_size, vocab_size)]
+            return [*sides, array(jnp.int32, tokens), array(jnp.float32, tokens)]
+
+
+def described_chip(name: str) -> Mesh:
+    """A mesh of one chip that need not be here, by its name in `chips`."""
+    if name in GPUS:
+        config = target_config(name)
+        described = topologies.get_topology_desc(platform="cuda", target_config=config, topology="1x1x1")
+    else:
+        chip = GENERATIONS[name]
+        options: dict[str, Any] = {} if chip.chip_config_name is None else {"chip_config_name": chip.chip_config_name}
+        topology = f"{name}:{'2x2x1' if chip.dimensions == 3 else '2x2'}"
+        described = topologies.get_topology_desc(topology, platform="tpu", **options)
+    return Mesh(np.array(described.devices[:1]), ("one",))
