@@ -25,8 +25,7 @@ def gated(gate: Gate, up: Gate, *, gradient: GateGradient) -> Gate:
 
 @jax.custom_vjp
 def _gated(gate: Gate, up: Gate) -> Gate:
-    wide = gate.astype(jnp.float32)
-    return (wide * up.astype(jnp.float32) / (1 + jnp.exp(-wide))).astype(gate.dtype)
+    return (_silu(gate.astype(jnp.float32)) * up.astype(jnp.float32)).astype(gate.dtype)
 
 
 def _forward(gate: Gate, up: Gate) -> tuple[Gate, tuple[Gate, Gate]]:
@@ -39,9 +38,12 @@ def _backward(kept: tuple[Gate, Gate], cotangent: Gate) -> tuple[Gate, Gate]:
     wide, of_gated = _apart(gate), cotangent.astype(jnp.float32)
     sigmoid = 1 / (1 + jnp.exp(-wide))
     of_gate = of_gated * up.astype(jnp.float32) * (sigmoid * (1 + wide * (1 - sigmoid)))
-    wide = _apart(gate, of_gate)
-    of_up = of_gated * (wide / (1 + jnp.exp(-wide)))
+    of_up = of_gated * _silu(_apart(gate, of_gate))
     return of_gate.astype(gate.dtype), of_up.astype(up.dtype)
+
+
+def _silu(gate: Gate) -> Gate:
+    return gate / (1 + jnp.exp(-gate))
 
 
 def _apart(gate: Gate, *others: Array) -> Float[Array, "tokens intermediate_size"]:

@@ -47,7 +47,7 @@ class Forms(NamedTuple):
     weight_gradient: WeightGradient = "plain"
     gate_gradient: GateGradient = "plain"
     most_unrolled_layers: int = 1
-    """Of a model that is written out layer by layer, without a loop over them (`Computation.unrolled_layers`)."""
+    """Of a model that may be written out layer by layer, without a loop (`Computation.unrolled_layers` says which)."""
 
 
 PLAIN = Forms()
@@ -77,9 +77,11 @@ class Computation(NamedTuple):
         """Layers in the body of the loop over them: all, of a small model that keeps everything, and else one.
 
         Nothing but a loop holds apart what is computed again and what was computed: the compiler finds them to be the
-        same, and keeps it. So a model that is to keep less is never written out.
+        same, and keeps it. So a model that is to keep less is never written out; nor is one whose layers gather, since
+        it is for a loop that `order` is proven.
         """
-        return num_layers if self.remat == "none" and num_layers <= self.forms.most_unrolled_layers else 1
+        keeps_everything = self.remat == "none" and not self.regather
+        return num_layers if keeps_everything and num_layers <= self.forms.most_unrolled_layers else 1
 
 
 def whole(

@@ -47,14 +47,11 @@ def computation_on(
 ) -> Computation:
     """How the model runs on the devices of `mesh`."""
     dtype, spread = np.dtype(compute_dtype), Spread(model=mesh.shape["model"], context=mesh.shape["context"])
-    forms = FORMS[platform(mesh)]
-    on_mesh = partial(Computation, attention_kernel, dtype, remat, spread=spread)
+    on_mesh = partial(Computation, attention_kernel, dtype, remat, spread=spread, forms=FORMS[platform(mesh)])
     if copy_size(mesh) == 1:  # no layer holds a collective
-        return on_mesh(Whole(dtype), CollectiveOrder(by_data=False), forms=forms)
+        return on_mesh(Whole(dtype), CollectiveOrder(by_data=False))
     sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype))
-    order = CollectiveOrder(by_data=platform(mesh) == "cpu")
-    # In a loop, whose order is that of its rounds: what `order` is proven for.
-    return on_mesh(sharded, order, regather=True, forms=forms._replace(most_unrolled_layers=1))
+    return on_mesh(sharded, CollectiveOrder(by_data=platform(mesh) == "cpu"), regather=True)
 
 
 def next_tokens(
