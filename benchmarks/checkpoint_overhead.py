@@ -19,9 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.host_overhead import (
-    GLOBAL_BATCH_SIZE,
     NEVER,
     SETTINGS,
+    SMALLEST,
     TOKENS_A_SOURCE,
     Cost,
     compared,
@@ -43,7 +43,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.updates % SAVE_EVERY_STEPS:
         parser.error(f"--updates is {arguments.updates}: a turn must hold whole distances of {SAVE_EVERY_STEPS}")
-    laptop = LaptopStep(GLOBAL_BATCH_SIZE)
+    laptop = LaptopStep(SMALLEST)
     step, fresh = laptop.step, functools.partial(laptop.state, averages=("averaged",))
     settings = dataclasses.replace(SETTINGS, average_decays={"averaged": 0.9})
 

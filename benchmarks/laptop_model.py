@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from marin_dag.resources import Cpu
-from pipelines.scales import LAPTOP
+from pipelines.scales import LAPTOP, Batch
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import Loader
@@ -31,9 +31,9 @@ def laptop_mesh() -> Mesh:
 
 
 class LaptopStep:
-    """The step as the phases with so many sequences an update build it, and states to give it."""
+    """The step as the phases with such batches build it, and states to give it."""
 
-    def __init__(self, global_batch_size: int) -> None:
+    def __init__(self, batch: Batch) -> None:
         self._mesh = laptop_mesh()
         kernels = default_kernels(
             platform(self._mesh),
@@ -50,7 +50,7 @@ class LaptopStep:
             loss_kernel=kernels.loss,
             compute_dtype=LAPTOP.compute_dtype,
             remat=LAPTOP.remat,
-            num_microbatches=LAPTOP.num_microbatches[LAPTOP.batch_sizes.index(global_batch_size)],
+            num_microbatches=batch.num_microbatches,
         )
 
     def state(self, *, averages: tuple[str, ...] = ()) -> TrainState:

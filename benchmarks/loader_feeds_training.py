@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=4_000_000, help="in each of six sources")
     tokens = parser.parse_args().tokens
-    global_batch_size = LAPTOP.batch_sizes[-1]
+    global_batch_size = LAPTOP.batches[-1].global_batch_size
     tokens_a_step = global_batch_size * LAPTOP.sequence_length
     with tempfile.TemporaryDirectory() as folder:
         # A loader of its own each time: nothing that an earlier one read was checked by it.
@@ -74,7 +74,7 @@ def _seconds_of_loading(loader: Loader, global_batch_size: int) -> float:
 
 def _seconds_of_training(batch: Batch) -> float:
     """Seconds a step, compiled and warm."""
-    laptop = LaptopStep(LAPTOP.batch_sizes[-1])
+    laptop = LaptopStep(LAPTOP.batches[-1])
     state = laptop.state(averages=("averaged",))
     told = Hyperparameters(1e-3, 0.05, 0.9, 0.95, 1e-8, 1.0, 1e-4, average_decays=(0.99,))
     seconds = []

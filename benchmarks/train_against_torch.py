@@ -38,7 +38,7 @@ from runtime.training.train_step import Hyperparameters
 
 BAR_TORCH, BAR_PLAIN = 1.3, 0.97
 LEARNING_RATE = 1e-4
-BATCH = (LAPTOP.batch_sizes[-1], LAPTOP.sequence_length)
+BATCH = (LAPTOP.batches[-1].global_batch_size, LAPTOP.sequence_length)
 Step = Callable[[], float]
 """One update; returns its loss, so the update is finished."""
 
@@ -48,7 +48,7 @@ def fresh_state() -> TrainState:
 
 
 def ours(tokens: np.ndarray) -> Step:
-    laptop = LaptopStep(BATCH[0])
+    laptop = LaptopStep(LAPTOP.batches[-1])
     told = Hyperparameters(LEARNING_RATE, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
     state, segment_ids = laptop.state(), np.zeros_like(tokens)
 

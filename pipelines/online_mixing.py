@@ -118,8 +118,8 @@ def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], 
         model=MODEL,
         rope=LLAMA2_ROPE,
         sequence_length=LAPTOP.sequence_length,
-        global_batch_size=LAPTOP.batch_sizes[-1],
-        num_microbatches=LAPTOP.num_microbatches[-1],
+        global_batch_size=LAPTOP.batches[-1].global_batch_size,
+        num_microbatches=LAPTOP.batches[-1].num_microbatches,
         remat=LAPTOP.remat,
         learning_rate=WsdS(
             PEAK_LEARNING_RATE, PEAK_LEARNING_RATE / 10, warmup_steps=25, cycles=(Cycles(0, STEPS, STEPS // 5),)

@@ -5,7 +5,7 @@ batch sizes, forms of the learning rate, mixtures) and shrinks what two cores ca
 """
 
 import dataclasses
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from marin_dag.resources import Cpu, Resources, Tpu
 from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, TaskSpec
@@ -36,6 +36,13 @@ class Boundaries:
     spoonbill_deeper: int
 
 
+class Batch(NamedTuple):
+    """Sequences an update, and the parts that each device takes its share of them in, one after the other."""
+
+    global_batch_size: int
+    num_microbatches: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Scale:
     """Everything in which a laptop's Tootsie differs from the real one, besides its sources."""
@@ -43,10 +50,8 @@ class Scale:
     name: str
     model: LlamaConfig
     sequence_length: int
-    batch_sizes: tuple[int, int, int]
-    """Sequences an update: kestrel's, from ocelot on, from starling on."""
-    num_microbatches: tuple[int, int, int]
-    """Parts of each device's share of those, one after the other."""
+    batches: tuple[Batch, Batch, Batch]
+    """Kestrel's, from ocelot on, from starling on."""
     remat: Literal["none", "full"]
     boundaries: Boundaries
     warmup_steps: int
@@ -92,8 +97,7 @@ EIGHT_B = Scale(
         max_position_embeddings=4096,
     ),
     sequence_length=4096,
-    batch_sizes=(1024, 3072, 4096),
-    num_microbatches=(1, 1, 1),
+    batches=(Batch(1024, 1), Batch(3072, 1), Batch(4096, 1)),
     remat="full",
     boundaries=Boundaries(
         kestrel=660_001,
@@ -154,10 +158,9 @@ LAPTOP = Scale(
         max_position_embeddings=256,
     ),
     sequence_length=256,
-    batch_sizes=(4, 12, 16),
     # One sequence at a time on each of two cores: what it leaves for the backward pass stays in the caches, and in
     # memory that the process keeps from update to update.
-    num_microbatches=(2, 6, 8),
+    batches=(Batch(4, 2), Batch(12, 6), Batch(16, 8)),
     remat="none",
     boundaries=Boundaries(
         # As at full size, kestrel stops one update into a cycle: at the peak rate.

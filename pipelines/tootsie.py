@@ -75,8 +75,7 @@ def tootsie(scale: Scale, corpus: Corpus) -> list[Step]:
 def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
     """The main line: kestrel, ocelot, jellyfish, phoenix, starling, deeper_starling."""
     ends, rate = scale.boundaries, scale.rate
-    small, large, largest = scale.batch_sizes
-    few, more, most = scale.num_microbatches
+    small, large, largest = scale.batches
 
     kestrel = train_phase(
         "kestrel",
@@ -87,8 +86,8 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             # Theta 10,000 without scaling was a mistake, found after 2.7 trillion tokens and mended in ocelot.
             rope=LLAMA2_ROPE,
             sequence_length=scale.sequence_length,
-            global_batch_size=small,
-            num_microbatches=few,
+            global_batch_size=small.global_batch_size,
+            num_microbatches=small.num_microbatches,
             remat=scale.remat,
             # A peak of 2e-3 had diverged.
             learning_rate=WsdS(rate * 1e-3, rate * 1e-4, scale.warmup_steps, scale.kestrel_cycles),
@@ -114,8 +113,8 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         "ocelot",
         until_step=ends.ocelot,
         rope=LLAMA3_ROPE,
-        global_batch_size=large,
-        num_microbatches=more,
+        global_batch_size=large.global_batch_size,
+        num_microbatches=large.num_microbatches,
         learning_rate=Constant(rate * 1.7e-3),
         # The public recipe never says so: from here on the optimiser's new default applied.
         weight_decay=0.1,
@@ -137,8 +136,8 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
     starling = phoenix.then(
         "starling",
         until_step=ends.starling,
-        global_batch_size=largest,
-        num_microbatches=most,
+        global_batch_size=largest.global_batch_size,
+        num_microbatches=largest.num_microbatches,
         learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, ends.phoenix, ends.starling - ends.phoenix),
         z_loss=1e-4,
         **corpus.mixture(mixtures.STARLING),
