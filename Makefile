@@ -2,12 +2,16 @@
 
 PYTHON ?= python3
 TORCH = torch==2.13.0
+# Errors only: what pip warns of is the machine's set-up of it, a line for each package.
+INSTALL = -m pip install -qq --disable-pip-version-check
+# --no-deps: the lock holds the whole closure; nothing is resolved, nothing unpinned can slip in.
+INSTALL_LOCKED = $(INSTALL) --no-deps --require-hashes
 
 .PHONY: tootsie test benchmarks compile-matrix lock format clean
 
 tootsie: .venv/ready
 	@echo "running the flagship at laptop scale: 6 to 8 minutes on two cores the first time, seconds when all is done"
-	.venv/bin/python pipelines/tootsie.py
+	@.venv/bin/python pipelines/tootsie.py
 
 # Three workers for two cores: a quarter of the time a worker waits for Ray or for a process that it has killed.
 test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
@@ -17,21 +21,20 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	.venv/bin/mypy
 	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-# --no-deps: the lock holds the whole closure; nothing is resolved, nothing unpinned can slip in.
 .venv/ready: requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run: make PYTHON=python3.12 tootsie")'
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run: make PYTHON=python3.12 tootsie")'
+	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@echo "installing $$(grep -c == requirements.lock) packages into .venv: about 2 minutes, and silent until it is done"
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-	.venv/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "marin_dag.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
-	touch $@
+	@.venv/bin/python $(INSTALL_LOCKED) -r requirements.lock
+	@.venv/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "marin_dag.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
+	@touch $@
 
 # torch is outside the lock: it is a reference to compare with, and its CPU build has a hash of its own.
 .venv/test-ready: .venv/ready requirements-test.lock
 	@echo "installing what the tests need, torch among it: about 3 minutes, and silent until it is done"
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-test.lock
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	touch $@
+	@.venv/bin/python $(INSTALL_LOCKED) -r requirements-test.lock
+	@.venv/bin/python $(INSTALL) $(TORCH)
+	@touch $@
 
 # Each prints its figure and the peer's, and exits with 1 if its claim does not hold; all are run, whatever one says. The
 # peers live in an environment of their own. train_on_gpu.py wants a GPU; the two that compile want a compiler, and are run by
@@ -50,18 +53,18 @@ compile-matrix: .venv/ready .venv-libtpu/ready .venv-cuda/ready
 
 .venv-libtpu/ready: requirements-libtpu.lock | .venv/ready
 	@echo "installing the TPU compiler (590 MB) into .venv-libtpu: about a minute, and silent until it is done"
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --require-hashes --target .venv-libtpu -r requirements-libtpu.lock
-	touch $@
+	@.venv/bin/python $(INSTALL_LOCKED) --upgrade --target .venv-libtpu -r requirements-libtpu.lock
+	@touch $@
 
 .venv-cuda/ready: requirements-cuda.lock | .venv/ready
 	@echo "installing the GPU compiler (220 MB) into .venv-cuda: half a minute, and silent until it is done"
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --require-hashes --target .venv-cuda -r requirements-cuda.lock
-	touch $@
+	@.venv/bin/python $(INSTALL_LOCKED) --upgrade --target .venv-cuda -r requirements-cuda.lock
+	@touch $@
 
 .venv-peers/ready: benchmarks/peers.txt
-	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
-	touch $@
+	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python $(INSTALL) -r benchmarks/peers.txt
+	@touch $@
 
 # Resolves anew for every supported Python; needs uv (pip install uv).
 lock:
