@@ -28,6 +28,11 @@ KERNELS: dict[str, Callable] = {
 }
 
 
+def compiled(function: Callable) -> Callable:
+    """Of a new function each time: what was traced with other block sizes is not found again."""
+    return jax.jit(lambda *parts: function(*parts))
+
+
 def inputs(sequence: int, head_dim: int) -> tuple[jax.Array, ...]:
     rng = np.random.default_rng(0)
     query = rng.normal(size=(2, sequence, 4, head_dim)).astype(np.float32)
@@ -54,13 +59,12 @@ def definition(*arrays: jax.Array | np.ndarray) -> np.ndarray:
 def test_values_and_gradients_are_those_of_the_definition(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_chunked, "MOST_QUERY_BLOCK", 48)  # several blocks, the last one short
     query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
-    got = KERNELS[name](query, key, value, segment_ids)
+    got = compiled(KERNELS[name])(query, key, value, segment_ids)
     np.testing.assert_allclose(got, definition(query, key, value, segment_ids), atol=2e-5)
 
     def total(kernel: Callable) -> tuple[jax.Array, ...]:
-        return jax.grad(lambda *parts: jnp.sum(jnp.sin(kernel(*parts, segment_ids))), argnums=(0, 1, 2))(
-            query, key, value
-        )
+        total = jax.grad(lambda *parts: jnp.sum(jnp.sin(kernel(*parts, segment_ids))), argnums=(0, 1, 2))
+        return compiled(total)(query, key, value)
 
     for ours, expected in zip(total(KERNELS[name]), total(attention.reference), strict=True):
         np.testing.assert_allclose(ours, expected, atol=5e-5)
@@ -72,19 +76,17 @@ def test_a_stretch_of_a_row_gives_those_rows_of_the_whole(name: str, monkeypatch
     query, key, value, segment_ids = inputs(sequence=384, head_dim=64)
     kernel = functools.partial(KERNELS[name], first_row=128)
 
-    def total(parts: tuple, attend: Callable, rows: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.sin(attend(rows, *parts, segment_ids)))
-
     def of_whole(rows: jax.Array, *others: jax.Array) -> jax.Array:
         return attention.reference(query.at[:, 128:256].set(rows), *others)[:, 128:256]
 
+    def gradients(attend: Callable) -> tuple[jax.Array, ...]:
+        total = jax.grad(lambda *parts: jnp.sum(jnp.sin(attend(*parts, segment_ids))), argnums=(0, 1, 2))
+        return compiled(total)(rows, key, value)
+
     rows = query[:, 128:256]
-    np.testing.assert_allclose(
-        kernel(rows, key, value, segment_ids), of_whole(rows, key, value, segment_ids), atol=2e-5
-    )
-    for ours, expected in zip(
-        jax.grad(total)((key, value), kernel, rows), jax.grad(total)((key, value), of_whole, rows), strict=True
-    ):
+    got, expected = (compiled(attend)(rows, key, value, segment_ids) for attend in (kernel, of_whole))
+    np.testing.assert_allclose(got, expected, atol=2e-5)
+    for ours, expected in zip(gradients(kernel), gradients(of_whole), strict=True):
         np.testing.assert_allclose(ours, expected, atol=5e-5)
 
 
@@ -99,9 +101,8 @@ def test_the_gradients_of_the_definition_agree_with_finite_differences() -> None
         return float(np.sin(definition(*moved, segment_ids)).sum())
 
     slope = (total(1e-5) - total(-1e-5)) / 2e-5
-    gradients = jax.grad(lambda *parts: jnp.sum(jnp.sin(attention.reference(*parts, segment_ids))), argnums=(0, 1, 2))(
-        query, key, value
-    )
+    total_of = jax.grad(lambda *parts: jnp.sum(jnp.sin(attention.reference(*parts, segment_ids))), argnums=(0, 1, 2))
+    gradients = compiled(total_of)(query, key, value)
     ours = sum(float(np.vdot(gradient, by)) for gradient, by in zip(gradients, direction, strict=True))
     assert ours == pytest.approx(slope, rel=1e-4)
 
@@ -110,7 +111,7 @@ def test_the_gradients_of_the_definition_agree_with_finite_differences() -> None
 def test_bfloat16_in_gives_bfloat16_out_near_the_definition(name: str) -> None:
     query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
     narrow = [jnp.asarray(part, jnp.bfloat16) for part in (query, key, value)]
-    got = KERNELS[name](*narrow, segment_ids)
+    got = compiled(KERNELS[name])(*narrow, segment_ids)
     assert got.dtype == jnp.bfloat16
     expected = definition(*(np.asarray(part, np.float32) for part in narrow), segment_ids)
     np.testing.assert_allclose(np.asarray(got, np.float32), expected, atol=3e-2)
@@ -126,7 +127,7 @@ def test_gradients_in_bfloat16_are_near_those_in_float32(name: str) -> None:
             return jnp.sum(jnp.sin(kernel(*parts, segment_ids).astype(jnp.float32)))
 
         with jax.numpy_dtype_promotion("standard"):  # JAX's own implementation promotes dtypes inside
-            return jax.grad(total, argnums=(0, 1, 2))(*parts)
+            return compiled(jax.grad(total, argnums=(0, 1, 2)))(*parts)
 
     wide = gradients(attention.reference, *(part.astype(jnp.float32) for part in narrow))
     for ours, expected in zip(gradients(KERNELS[name], *narrow), wide, strict=True):
@@ -139,10 +140,11 @@ def test_gradients_in_bfloat16_are_near_those_in_float32(name: str) -> None:
 def test_packed_documents_are_each_as_if_alone(name: str) -> None:
     query, key, value, _ = inputs(sequence=256, head_dim=64)
     segment_ids = jnp.repeat(jnp.asarray([[0, 1], [7, 3]], jnp.int32), 128, axis=1)
-    packed = KERNELS[name](query, key, value, segment_ids)
+    kernel = compiled(KERNELS[name])
+    packed = kernel(query, key, value, segment_ids)
     for begin in (0, 128):
         own = slice(begin, begin + 128)
-        alone = KERNELS[name](query[:, own], key[:, own], value[:, own], segment_ids[:, own])
+        alone = kernel(query[:, own], key[:, own], value[:, own], segment_ids[:, own])
         np.testing.assert_allclose(packed[:, own], alone, atol=2e-5)
 
 

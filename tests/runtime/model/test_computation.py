@@ -1,5 +1,7 @@
 """The forms of each platform: the same model, loop or no loop; and a loop where layers hold collectives."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +42,7 @@ def gradient(forms: Forms, attention_kernel: str, remat: Remat = "none") -> jax.
     return jax.jit(jax.grad(total)).lower(params())
 
 
+@functools.cache
 def params() -> Llama:
     noise = np.random.default_rng(1)
     return jax.tree.map(

@@ -1,6 +1,7 @@
 """The model is Llama: logits equal those of transformers on the same weights, and documents do not see each other."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -60,6 +61,7 @@ def their_model(params: Llama, config: LlamaConfig, rope: Rope) -> torch.nn.Modu
     return model.eval()
 
 
+@functools.cache
 def random_params(config: LlamaConfig) -> Llama:
     """Random norms too: at one, a norm in the wrong place would not show."""
     params = Llama.init(config, key=jax.random.key(0))
@@ -71,7 +73,7 @@ def logits(params: Llama, tokens: np.ndarray, segment_ids: np.ndarray, config: L
     frequencies = inverse_frequencies(rope, config.head_dim)
     computation = whole("float32")
     inputs = jnp.asarray(tokens), jnp.asarray(segment_ids), frequencies
-    return np.asarray(params.logits(*inputs, config=config, computation=computation))
+    return np.asarray(jax.jit(lambda params: params.logits(*inputs, config=config, computation=computation))(params))
 
 
 @pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE])
@@ -130,7 +132,7 @@ def test_rematerialisation_changes_no_gradient_beyond_rounding(remat: str) -> No
             )
             return jnp.sum(jnp.sin(states))
 
-        return jax.grad(total)(params)
+        return jax.jit(jax.grad(total))(params)
 
     for got, expected in zip(jax.tree.leaves(gradient(remat)), jax.tree.leaves(gradient("none")), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)

@@ -1,5 +1,7 @@
 """Our AdamW, optax's and torch's give the same parameters; the decay mask is the recipe's."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,8 +36,14 @@ def gradients_of(params: Llama, step: int) -> Llama:
     )
 
 
+@functools.cache
+def initial() -> Llama:
+    return Llama.init(CONFIG, key=jax.random.key(0))
+
+
+@functools.cache
 def ours() -> tuple[Llama, Llama]:
-    start = params = Llama.init(CONFIG, key=jax.random.key(0))
+    start = params = initial()
     mu = nu = jax.tree.map(jnp.zeros_like, params)
     for step in range(STEPS):
         gradients = gradients_of(params, step)
@@ -86,7 +94,7 @@ def test_the_parameters_are_those_of_torch() -> None:
 
 
 def test_matrices_and_the_head_decay_and_embeddings_and_norms_do_not() -> None:
-    mask = decay_mask(Llama.init(CONFIG, key=jax.random.key(0)))
+    mask = decay_mask(initial())
     layers = mask.layers
     assert mask.lm_head
     assert all((layers.q_proj, layers.k_proj, layers.v_proj, layers.o_proj))
@@ -96,7 +104,7 @@ def test_matrices_and_the_head_decay_and_embeddings_and_norms_do_not() -> None:
 
 
 def test_clipping_is_that_of_optax_and_leaves_small_gradients_bitwise_alone() -> None:
-    gradients = gradients_of(Llama.init(CONFIG, key=jax.random.key(0)), 0)
+    gradients = gradients_of(initial(), 0)
     norm = optax.tree.norm(gradients)
     clipped = clip_by_global_norm(gradients, norm, jnp.float32(1.0))
     expected, _ = optax.clip_by_global_norm(1.0).update(gradients, optax.EmptyState())

@@ -68,16 +68,9 @@ def test_labels_are_the_next_tokens_of_the_same_document() -> None:
 
 def test_the_loss_is_the_mean_over_the_predicted_positions_of_the_logits(mesh: Mesh) -> None:
     state, (tokens, segment_ids) = state_of(mesh), batch()
-    logits = np.asarray(
-        state.params.logits(
-            jnp.asarray(tokens),
-            jnp.asarray(segment_ids),
-            inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim),
-            config=CONFIG,
-            computation=whole("float32"),
-        ),
-        np.float64,
-    )
+    inputs = jnp.asarray(tokens), jnp.asarray(segment_ids), inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
+    logits_of = jax.jit(lambda params: params.logits(*inputs, config=CONFIG, computation=whole("float32")))
+    logits = np.asarray(logits_of(state.params), np.float64)
     normalizer = np.log(np.exp(logits).sum(axis=-1))
     has_target = segment_ids[:, :-1] == segment_ids[:, 1:]
     chosen = np.take_along_axis(logits[:, :-1], tokens[:, 1:, None], axis=-1)[..., 0]
