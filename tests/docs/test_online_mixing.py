@@ -31,7 +31,7 @@ def test_the_line_for_the_command_line_is_read_as_the_policy_that_it_says():
 
 def test_the_size_of_the_experiment_is_that_of_its_pipeline_and_the_laptop_s():
     text = " ".join(PAGE.read_text().split())
-    batch, length = LAPTOP.batch_sizes[-1], LAPTOP.sequence_length
+    batch, length = LAPTOP.batches[-1].global_batch_size, LAPTOP.sequence_length
     assert f"the laptop's Tootsie, a model of {LAPTOP.model.num_parameters / 1e6:.1f} million parameters" in text
     assert LAPTOP.model == MODEL
     assert f"{STEPS} updates of {batch} sequences of {length} tokens" in text
