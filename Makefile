@@ -3,9 +3,9 @@
 PYTHON ?= python3
 TORCH = torch==2.13.0
 # Errors only: what pip warns of is the machine's set-up of it, a line for each package.
-INSTALL = -m pip install -qq --disable-pip-version-check
+PIP = -m pip install -qq --disable-pip-version-check
 # --no-deps: the lock holds the whole closure; nothing is resolved, nothing unpinned can slip in.
-INSTALL_LOCKED = $(INSTALL) --no-deps --require-hashes
+PIP_LOCKED = $(PIP) --no-deps --require-hashes
 
 .PHONY: tootsie test benchmarks compile-matrix lock format clean
 
@@ -25,15 +25,15 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; run: make PYTHON=python3.12 tootsie")'
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@echo "installing $$(grep -c == requirements.lock) packages into .venv: about 2 minutes, and silent until it is done"
-	@.venv/bin/python $(INSTALL_LOCKED) -r requirements.lock
+	@.venv/bin/python $(PIP_LOCKED) -r requirements.lock
 	@.venv/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "marin_dag.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
 	@touch $@
 
 # torch is outside the lock: it is a reference to compare with, and its CPU build has a hash of its own.
 .venv/test-ready: .venv/ready requirements-test.lock
 	@echo "installing what the tests need, torch among it: about 3 minutes, and silent until it is done"
-	@.venv/bin/python $(INSTALL_LOCKED) -r requirements-test.lock
-	@.venv/bin/python $(INSTALL) $(TORCH)
+	@.venv/bin/python $(PIP_LOCKED) -r requirements-test.lock
+	@.venv/bin/python $(PIP) $(TORCH)
 	@touch $@
 
 # Each prints its figure and the peer's, and exits with 1 if its claim does not hold; all are run, whatever one says. The
@@ -53,17 +53,18 @@ compile-matrix: .venv/ready .venv-libtpu/ready .venv-cuda/ready
 
 .venv-libtpu/ready: requirements-libtpu.lock | .venv/ready
 	@echo "installing the TPU compiler (590 MB) into .venv-libtpu: about a minute, and silent until it is done"
-	@.venv/bin/python $(INSTALL_LOCKED) --upgrade --target .venv-libtpu -r requirements-libtpu.lock
+	@.venv/bin/python $(PIP_LOCKED) --upgrade --target .venv-libtpu -r requirements-libtpu.lock
 	@touch $@
 
 .venv-cuda/ready: requirements-cuda.lock | .venv/ready
 	@echo "installing the GPU compiler (220 MB) into .venv-cuda: half a minute, and silent until it is done"
-	@.venv/bin/python $(INSTALL_LOCKED) --upgrade --target .venv-cuda -r requirements-cuda.lock
+	@.venv/bin/python $(PIP_LOCKED) --upgrade --target .venv-cuda -r requirements-cuda.lock
 	@touch $@
 
 .venv-peers/ready: benchmarks/peers.txt
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
-	@.venv-peers/bin/python $(INSTALL) -r benchmarks/peers.txt
+	@echo "installing what the benchmarks compare with into .venv-peers: about 2 minutes, and silent until it is done"
+	@.venv-peers/bin/python $(PIP) -r benchmarks/peers.txt
 	@touch $@
 
 # Resolves anew for every supported Python; needs uv (pip install uv).

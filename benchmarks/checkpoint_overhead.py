@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.host_overhead import (
     NEVER,
     SETTINGS,
-    SMALLEST,
+    SMALLEST_BATCH,
     TOKENS_A_SOURCE,
     Cost,
     compared,
@@ -43,7 +43,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.updates % SAVE_EVERY_STEPS:
         parser.error(f"--updates is {arguments.updates}: a turn must hold whole distances of {SAVE_EVERY_STEPS}")
-    laptop = LaptopStep(SMALLEST)
+    laptop = LaptopStep(SMALLEST_BATCH)
     step, fresh = laptop.step, functools.partial(laptop.state, averages=("averaged",))
     settings = dataclasses.replace(SETTINGS, average_decays={"averaged": 0.9})
 

@@ -17,12 +17,12 @@ fault, and three quarters of the GPU's memory, which JAX takes. Nothing is timed
 import argparse
 import itertools
 import json
-import math
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,16 @@ from benchmarks.verdict import conclude
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, environment, outcome_of
 from runtime.cost.faults import faults
+from runtime.cost.kernel_alone import (
+    arguments_of,
+    as_in_a_step,
+    attention_with_gradients,
+    described_chip,
+    loss_with_gradients,
+)
 from runtime.cost.program import Instruction, Program
 from runtime.cost.request import DoesNotFit, Request
+from runtime.kernels.attention import attend
 from runtime.model.computation import Remat
 
 GPU = "1 x H200"
@@ -71,27 +79,17 @@ def _read(kernel: Instruction, outer: dict[str, Instruction], inner: dict[str, I
         ]
         users = [row for row in inner.values() if given and given[0] in row.operands]
         is_sliced = bool(users) and all(row.operation in _SLICES for row in users)
-        sliced = sum(row.size_in_bytes for row in users) if is_sliced else math.inf
-        yield int(min(outer[name].size_in_bytes, sliced))
+        whole = outer[name].size_in_bytes
+        yield min(whole, sum(row.size_in_bytes for row in users)) if is_sliced else whole
 
 
 def compiled(what: str) -> dict[str, Any]:
     """In a process of its own: the loss, or attention by the kernel `what`, for one H200."""
-    from runtime.cost.kernel_alone import (
-        AttentionShape,
-        LossShape,
-        arguments_of,
-        as_in_a_step,
-        attention_with_gradients,
-        described_chip,
-        loss_with_gradients,
-    )
-
     mesh = described_chip(slice_of(GPU).generation.name)
     if what == "loss":
-        program, arguments = loss_with_gradients("chunked_wide"), arguments_of(LossShape(*LOSS), mesh)
+        program, arguments = loss_with_gradients("chunked_wide"), arguments_of(LOSS, mesh)
     else:
-        program, arguments = attention_with_gradients(what), arguments_of(AttentionShape(*ATTENTION), mesh)
+        program, arguments = attention_with_gradients(partial(attend, kernel=what)), arguments_of(ATTENTION, mesh)
     done: Any = as_in_a_step(program, mesh).lower(*arguments).compile()
     moved = None if what == "loss" else bytes_through_memory(done.as_text())
     return {"temporary_bytes": done.memory_analysis().temp_size_in_bytes, "moved_bytes": moved}

@@ -40,7 +40,7 @@ from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import TrainStep
 
 BAR = 1.02
-SMALLEST = LAPTOP.batches[0]  # of the recipe: the fastest steps
+SMALLEST_BATCH = LAPTOP.batches[0]  # of the recipe: the fastest steps
 NEVER = 1_000_000
 TOKENS_A_SOURCE = 1_000_000
 SETTLING_UPDATES = 8
@@ -58,7 +58,7 @@ class Cost(NamedTuple):
 SETTINGS = TrainSettings(
     until_step=NEVER,
     sequence_length=LAPTOP.sequence_length,
-    global_batch_size=SMALLEST.global_batch_size,
+    global_batch_size=SMALLEST_BATCH.global_batch_size,
     learning_rate=lambda step: 1e-3,
     weight_decay=0.1,
     b1=0.9,
@@ -184,13 +184,13 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--updates", type=int, default=100, help="in one turn")
     arguments = parser.parse_args()
-    laptop = LaptopStep(SMALLEST)
+    laptop = LaptopStep(SMALLEST_BATCH)
     step, fresh = laptop.step, laptop.state
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         loader, position, batches = loader_in(folder, tokens_a_source=TOKENS_A_SOURCE), DataPosition(), []
         for index in range(8):
-            batch, position = loader.batch(position, index, SMALLEST.global_batch_size)
+            batch, position = loader.batch(position, index, SMALLEST_BATCH.global_batch_size)
             batches.append(batch)
         cost_of_steps(fresh(), step, batches, 4)
         cost_of_loop(fresh(), step, loader, folder / "first", 100)  # compiles the step, and the digests

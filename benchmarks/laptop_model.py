@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from marin_dag.resources import Cpu
-from pipelines.scales import LAPTOP, Batch
+from pipelines.scales import LAPTOP, BatchSize
 from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import Loader
@@ -31,9 +31,9 @@ def laptop_mesh() -> Mesh:
 
 
 class LaptopStep:
-    """The step as the phases with such batches build it, and states to give it."""
+    """The step as the phases with batches of that size build it, and states to give it."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, size: BatchSize) -> None:
         self._mesh = laptop_mesh()
         kernels = default_kernels(
             platform(self._mesh),
@@ -50,7 +50,7 @@ class LaptopStep:
             loss_kernel=kernels.loss,
             compute_dtype=LAPTOP.compute_dtype,
             remat=LAPTOP.remat,
-            num_microbatches=batch.num_microbatches,
+            num_microbatches=size.num_microbatches,
         )
 
     def state(self, *, averages: tuple[str, ...] = ()) -> TrainState:

@@ -25,12 +25,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.verdict import conclude
+from runtime.cost.kernel_alone import AttentionShape, LossShape
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 
 if TYPE_CHECKING:
@@ -66,16 +68,15 @@ CASES = {
     # Two layers and a small head: what is measured is the layer.
     "8B layers": Case(dataclasses.replace(_llama(4096, 14_336, 2, 32, 8, 128), vocab_size=1024), 4, None),
 }
-LOSS = (32_768, 2_560, 128_256)
-ATTENTION = (4, 4096, 32, 8, 128)
-"""Sequences, tokens of each, heads, key-value heads, head size."""
+LOSS = LossShape(num_tokens=32_768, hidden_size=2_560, vocab_size=128_256)
+ATTENTION = AttentionShape(num_sequences=4, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
 ATTENTION_KERNELS = ("chunked", "pallas_gpu", "cudnn", "tokamax triton", "tokamax mosaic")
 DOCUMENT_TOKENS = 500
 """Of the packed documents, on average."""
 REMAT: dict[str, "Remat"] = {"ours": "dots", "ours, none": "none", "ours, full": "full"}
 SMOKE_CASES = {"smoke": Case(LlamaConfig(512, 64, 128, 2, 4, 2, 16, 128), 2, None)}
-SMOKE_LOSS = (256, 32, 512)
-SMOKE_ATTENTION = (2, 1024, 4, 2, 64)
+SMOKE_LOSS = LossShape(256, 32, 512)
+SMOKE_ATTENTION = AttentionShape(2, 1024, 4, 2, 64)
 SMOKE_ATTENTION_KERNELS = ("reference", "chunked", "cudnn")  # the last cannot run there, and the report says so
 
 
@@ -179,7 +180,7 @@ def with_torch(case: Case, turns: int) -> dict[str, Any]:
     return {"seconds": timed(update, turns=turns), "loss": losses[0]}
 
 
-def fused_loss(shape: tuple[int, int, int], turns: int) -> dict[str, Any]:
+def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
     """Forward and gradients of the loss, and the memory that it takes beyond its arguments and gradients."""
     import jax
     import jax.numpy as jnp
@@ -211,13 +212,13 @@ def fused_loss(shape: tuple[int, int, int], turns: int) -> dict[str, Any]:
     return {"seconds": seconds, "temporary_bytes": int(memory.temp_size_in_bytes), "kernel": kernel}
 
 
-def attention(kernel: str, shape: tuple[int, ...], turns: int) -> dict[str, Any]:
+def attention(kernel: str, shape: AttentionShape, turns: int) -> dict[str, Any]:
     """Forward and gradients of one kernel over packed documents, and how far its values are from those of `chunked`."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    from runtime.cost.kernel_alone import as_in_a_step
+    from runtime.cost.kernel_alone import as_in_a_step, attention_with_gradients
     from runtime.kernels.attention import attend
     from runtime.parallel.mesh import MeshShape, make_mesh
 
@@ -231,7 +232,7 @@ def attention(kernel: str, shape: tuple[int, ...], turns: int) -> dict[str, Any]
     begins = np.random.default_rng(0).uniform(size=(sequences, tokens)) < 1 / DOCUMENT_TOKENS
     segment_ids = jnp.asarray(np.cumsum(begins, axis=1), jnp.int32)
 
-    def attended(query: Any, key: Any, value: Any) -> Any:
+    def attended(query: Any, key: Any, value: Any, segment_ids: Any) -> Any:
         library, _, implementation = kernel.partition(" ")
         if library != "tokamax":
             return attend(query, key, value, segment_ids, kernel=kernel)
@@ -242,18 +243,14 @@ def attention(kernel: str, shape: tuple[int, ...], turns: int) -> dict[str, Any]
             query, key, value, mask=is_same, is_causal=True, implementation=implementation
         )
 
-    def total(*parts: Any) -> Any:
-        values = attended(*parts)
-        return values.astype(jnp.float32).sum(), values
-
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    program = as_in_a_step(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True), mesh).lower(*parts).compile()
+    given = *parts, segment_ids
+    program = as_in_a_step(attention_with_gradients(attended), mesh).lower(*given).compile()
     memory: Any = program.memory_analysis()
-    (_, values), _ = program(*parts)
-    expected = jax.jit(lambda *parts: attend(*parts, segment_ids, kernel="chunked"))(*parts)
+    values, expected = (as_in_a_step(way, mesh)(*given) for way in (attended, partial(attend, kernel="chunked")))
     difference = jnp.max(jnp.abs(values.astype(jnp.float32) - expected.astype(jnp.float32)))
     return {
-        "seconds": timed(lambda: jax.block_until_ready(program(*parts)), turns=turns),
+        "seconds": timed(lambda: jax.block_until_ready(program(*given)), turns=turns),
         "temporary_bytes": int(memory.temp_size_in_bytes),
         "largest_difference": float(difference),
     }

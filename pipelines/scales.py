@@ -36,7 +36,7 @@ class Boundaries:
     spoonbill_deeper: int
 
 
-class Batch(NamedTuple):
+class BatchSize(NamedTuple):
     """Sequences an update, and the parts that each device takes its share of them in, one after the other."""
 
     global_batch_size: int
@@ -50,7 +50,7 @@ class Scale:
     name: str
     model: LlamaConfig
     sequence_length: int
-    batches: tuple[Batch, Batch, Batch]
+    batches: tuple[BatchSize, BatchSize, BatchSize]
     """Kestrel's, from ocelot on, from starling on."""
     remat: Literal["none", "full"]
     boundaries: Boundaries
@@ -97,7 +97,7 @@ EIGHT_B = Scale(
         max_position_embeddings=4096,
     ),
     sequence_length=4096,
-    batches=(Batch(1024, 1), Batch(3072, 1), Batch(4096, 1)),
+    batches=(BatchSize(1024, 1), BatchSize(3072, 1), BatchSize(4096, 1)),
     remat="full",
     boundaries=Boundaries(
         kestrel=660_001,
@@ -160,7 +160,7 @@ LAPTOP = Scale(
     sequence_length=256,
     # One sequence at a time on each of two cores: what it leaves for the backward pass stays in the caches, and in
     # memory that the process keeps from update to update.
-    batches=(Batch(4, 2), Batch(12, 6), Batch(16, 8)),
+    batches=(BatchSize(4, 2), BatchSize(12, 6), BatchSize(16, 8)),
     remat="none",
     boundaries=Boundaries(
         # As at full size, kestrel stops one update into a cycle: at the peak rate.

@@ -50,12 +50,12 @@ def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise ValueError("the program is not scheduled; pass the text of a compiled program.")
     program = Program.read(text)
-    return list(_Walk(program.computations, axis_sizes).through(program.entry, 1))
+    return list(_Walk(program, axis_sizes).through(program.entry, 1))
 
 
 class _Walk:
-    def __init__(self, computations: dict[str, dict[str, Instruction]], axis_sizes: Mapping[str, int]) -> None:
-        self._computations, self._axis_sizes = computations, dict(axis_sizes)
+    def __init__(self, program: Program, axis_sizes: Mapping[str, int]) -> None:
+        self._program, self._axis_sizes = program, dict(axis_sizes)
 
     def through(self, name: str, times: int) -> Iterator[Collective]:
         instructions = self._in(name)
@@ -68,7 +68,7 @@ class _Walk:
                     yield from self.through(instruction.computation("to_apply"), times)
                 case "conditional":
                     # Context parallelism: each device runs the branch of its stretch, and only kernels are in there.
-                    if any(True for branch in instruction.called for _ in self.through(branch, 1)):
+                    if any(True for branch in instruction.branches for _ in self.through(branch, 1)):
                         raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
                 case "fusion":
                     yield from self._in_fusion(instruction, instructions[index + 1 :], times)
@@ -108,16 +108,19 @@ class _Walk:
 
     def _handed_to_a_sparse_core(self, start: Instruction) -> Instruction | None:
         """The collective that runs there; None where it is something else, such as looking up rows of a table."""
-        names, found = [start.computation("calls")], []
-        while names:
-            for item in self._in(names.pop()):
-                found += [item] if item.operation in KINDS else []
-                names += item.called
+        found = list(self._in_calls(start.computation("calls")))
         if len(found) > 1:
             raise ValueError(
                 f"{start.name}: {len(found)} collectives in one call; which of them work hides is not known."
             )
         return found[0] if found else None
+
+    def _in_calls(self, computation: str) -> Iterator[Instruction]:
+        for item in self._in(computation):
+            inner = [found for name in item.called for found in self._in_calls(name)]
+            if inner and item.operation in ("while", "conditional"):
+                raise ValueError(f"{item.name}: a collective in a {item.operation} there; its runs cannot be counted.")
+            yield from [item] if item.operation in KINDS else inner
 
     def _has_work_until_done(self, start: Instruction, following: Sequence[Instruction]) -> bool:
         """A start without its operand only loads the program; the update that brings the operand lets it run."""
@@ -146,7 +149,7 @@ class _Walk:
         if instruction.operation == "custom-call":
             return any(target in instruction.rest for target in CALLED_FOR_PRODUCTS)
         if instruction.operation == "conditional":
-            return all(any(map(self._is_work, self._in(name))) for name in instruction.called)
+            return all(any(map(self._is_work, self._in(name))) for name in instruction.branches)
         return instruction.operation == "fusion" and any(
             self._is_work(inner) for inner in self._in(instruction.computation("calls"))
         )
@@ -158,26 +161,26 @@ class _Walk:
         """
         if (known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)) is not None:
             return int(known[1])
-        tested, last = self._computations[condition], self._root(condition)
-        is_less_than = last.operation == "compare" and "direction=LT" in last.rest
-        counter, bound = (tested[name] for name in last.operands) if is_less_than else (last, last)
+        last = self._program.root(condition)
+        is_less_than = last.operation == "compare" and "direction=LT" in last.attributes
+        counter, bound = self._operands(condition, last) if is_less_than else (last, last)
         if counter.index is None or bound.integer is None:
             raise ValueError(
                 f"{condition}: not the condition of a scan ({last.rest[:120]!r}); loops cannot be counted."
             )
-        made, following = self._computations[body], self._root(body).operands
-        added = made[following[counter.index]] if counter.index < len(following) else None
-        strides = [made[name].integer for name in added.operands] if added and added.operation == "add" else []
-        stride = next((size for size in strides if size), None)
+        following = self._operands(body, self._program.root(body))
+        added = following[counter.index] if counter.index < len(following) else None
+        strides = [item.integer for item in self._operands(body, added)] if added and added.operation == "add" else []
+        stride = next((size for size in strides if size is not None and size > 0), None)
         if stride is None:
             raise ValueError(f"{body}: what its counter grows by is no constant; loops cannot be counted.")
         return math.ceil(bound.integer / stride)
 
     def _in(self, computation: str) -> list[Instruction]:
-        return list(self._computations[computation].values())
+        return list(self._program.computations[computation].values())
 
-    def _root(self, computation: str) -> Instruction:
-        return next(instruction for instruction in self._in(computation) if instruction.is_root)
+    def _operands(self, computation: str, instruction: Instruction) -> list[Instruction]:
+        return [self._program.computations[computation][name] for name in instruction.operands]
 
     def _collective(self, instruction: Instruction, times: int, *, is_hidden: bool) -> Collective:
         kind = instruction.operation.removesuffix("-start")

@@ -7,6 +7,7 @@ kernel what each thread needs.
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from runtime.cost.kernel_alone import (
     loss_with_gradients,
 )
 from runtime.cost.registers import registers_of
+from runtime.kernels.attention import attend
 
-ATTENTION_SHAPE = AttentionShape(sequences=2, tokens=4096, heads=32, kv_heads=8, head_dim=128)
-LOSS_SHAPE = LossShape(tokens=2 * 4096, hidden_size=4096, vocab_size=128_256)
+ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
+LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256)
 ATTENTION = ("splash", "pallas_gpu")
 ASSEMBLED = ("mha_forward", "mha_backward")
 """Names of the kernels that `pallas_gpu` is made of."""
@@ -32,7 +34,7 @@ def compiled_kernel(chip: str, kernel: str, *, head_dim: int = ATTENTION_SHAPE.h
     """Of the kernel's value and gradients on one chip: `peak_memory_in_bytes`, and `registers` by kernel of a GPU."""
     mesh = described_chip(chip)
     is_attention = kernel in ATTENTION
-    program = attention_with_gradients(kernel) if is_attention else loss_with_gradients(kernel)
+    program = attention_with_gradients(partial(attend, kernel=kernel)) if is_attention else loss_with_gradients(kernel)
     arguments = arguments_of(ATTENTION_SHAPE._replace(head_dim=head_dim) if is_attention else LOSS_SHAPE, mesh)
     lowered = as_in_a_step(program, mesh).lower(*arguments)
     if kernel != "pallas_gpu":

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Float32, Int32
 
 from runtime.cost.chips import GENERATIONS, GPUS
 from runtime.cost.gpu_target import target_config
-from runtime.kernels.attention import attend
 from runtime.kernels.cross_entropy import linear_cross_entropy
+from runtime.kernels.shapes import Head, Hidden, KeyValue, Labels, PerToken, Query, Scalar, SegmentIds
 from runtime.parallel.compiler_options import compiler_options
 
 Z_LOSS = 1e-4
@@ -25,32 +24,29 @@ Z_LOSS = 1e-4
 class AttentionShape(NamedTuple):
     """Of packed sequences, in bfloat16."""
 
-    sequences: int
-    tokens: int
-    """Of each sequence."""
-    heads: int
-    kv_heads: int
+    num_sequences: int
+    sequence_length: int
+    num_heads: int
+    num_kv_heads: int
     head_dim: int
 
 
 class LossShape(NamedTuple):
     """Of hidden states and an output matrix in bfloat16."""
 
-    tokens: int
+    num_tokens: int
     hidden_size: int
     vocab_size: int
 
 
-def attention_with_gradients(kernel: str) -> Callable[..., Any]:
-    """Of query, key, value and segment ids: the sum of what attention gives, and its gradients by the first three."""
+def attention_with_gradients(attention: Callable[..., Query]) -> Callable[..., Any]:
+    """Of query, key, value and segment ids: the sum of what attention gives, and its gradients by the first three.
 
-    def total(
-        query: Float[Array, "batch tokens heads head_dim"],
-        key: Float[Array, "batch tokens kv_heads head_dim"],
-        value: Float[Array, "batch tokens kv_heads head_dim"],
-        segment_ids: Int32[Array, "batch tokens"],
-    ) -> Float32[Array, ""]:
-        return attend(query, key, value, segment_ids, kernel=kernel).astype(jnp.float32).sum()
+    `attention` takes the four, as `attend` with a kernel does.
+    """
+
+    def total(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds) -> Scalar:
+        return attention(query, key, value, segment_ids).astype(jnp.float32).sum()
 
     return jax.value_and_grad(total, argnums=(0, 1, 2))
 
@@ -58,12 +54,7 @@ def attention_with_gradients(kernel: str) -> Callable[..., Any]:
 def loss_with_gradients(kernel: str) -> Callable[..., Any]:
     """Of hidden states, output matrix, labels and weights: the objective, and its gradients by the first two."""
 
-    def objective(
-        hidden: Float[Array, "tokens hidden_size"],
-        head: Float[Array, "hidden_size vocab_size"],
-        labels: Int32[Array, "tokens"],
-        weights: Float32[Array, "tokens"],
-    ) -> Float32[Array, ""]:
+    def objective(hidden: Hidden, head: Head, labels: Labels, weights: PerToken) -> Scalar:
         z_loss = jnp.float32(Z_LOSS)
         return linear_cross_entropy(hidden, head, labels, weights=weights, z_loss=z_loss, kernel=kernel).objective
 
@@ -85,12 +76,13 @@ def arguments_of(shape: AttentionShape | LossShape, mesh: Mesh) -> list[jax.Shap
         return jax.ShapeDtypeStruct(sizes, dtype, sharding=place)
 
     match shape:
-        case AttentionShape(sequences, tokens, heads, kv_heads, head_dim):
-            parts = [array(jnp.bfloat16, sequences, tokens, count, head_dim) for count in (heads, kv_heads, kv_heads)]
-            return [*parts, array(jnp.int32, sequences, tokens)]
-        case LossShape(tokens, hidden_size, vocab_size):
-            sides = [array(jnp.bfloat16, tokens, hidden_size), array(jnp.bfloat16, hidden_size, vocab_size)]
-            return [*sides, array(jnp.int32, tokens), array(jnp.float32, tokens)]
+        case AttentionShape(num_sequences, sequence_length, num_heads, num_kv_heads, head_dim):
+            counts = num_heads, num_kv_heads, num_kv_heads
+            parts = [array(jnp.bfloat16, num_sequences, sequence_length, count, head_dim) for count in counts]
+            return [*parts, array(jnp.int32, num_sequences, sequence_length)]
+        case LossShape(num_tokens, hidden_size, vocab_size):
+            sides = [array(jnp.bfloat16, num_tokens, hidden_size), array(jnp.bfloat16, hidden_size, vocab_size)]
+            return [*sides, array(jnp.int32, num_tokens), array(jnp.float32, num_tokens)]
 
 
 def described_chip(name: str) -> Mesh:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (.*?) ([a-z][a-z\-]*)\((.*)$")
 _NAME = re.compile(r"%([\w.\-]+)")
-_ARRAY = re.compile(r"\b(pred|[a-z]+([0-9]+)(?:e[0-9]+m[0-9]+[a-z]*)?)\[([0-9,]*)\]")
+_ARRAY = re.compile(r"\b(pred|[a-z]+([0-9]+)(?:e[0-9]+m[0-9]+[a-z0-9]*)?)\[([0-9,]*)\]")
+_INTEGER = re.compile(r"-?[0-9]+")
 _CALLED = re.compile(r"\b(?:body|condition|to_apply|calls|true_computation|false_computation)=%([\w.\-]+)")
 _LISTED = re.compile(r"\b(?:branch_computations|called_computations)=\{([^}]*)\}")
 
@@ -50,11 +51,28 @@ class Instruction:
         return sum(array.size_in_bytes for array in self.arrays)
 
     @cached_property
+    def attributes(self) -> str:
+        """What stands behind the operands."""
+        return self.rest[self._end_of_operands :]
+
+    @cached_property
     def called(self) -> list[str]:
         """Computations that run within it: of a loop, a call, a fusion, branches."""
-        attributes = self.rest[self._end_of_operands :]
-        listed = [name.strip().removeprefix("%") for names in _LISTED.findall(attributes) for name in names.split(",")]
-        return _CALLED.findall(attributes) + listed
+        listed = [
+            name.strip().removeprefix("%") for names in _LISTED.findall(self.attributes) for name in names.split(",")
+        ]
+        return _CALLED.findall(self.attributes) + listed
+
+    @property
+    def branches(self) -> list[str]:
+        """Of a conditional, the computations of which one runs.
+
+        Raises:
+            ValueError: it names none in a way that is known.
+        """
+        if not self.called:
+            raise ValueError(f"{self.name}: no branches in {self.rest[:200]!r}")
+        return self.called
 
     def computation(self, word: str) -> str:
         """The computation that its attribute `word` names, such as "body".
@@ -62,21 +80,21 @@ class Instruction:
         Raises:
             ValueError: it has no such attribute.
         """
-        found = re.search(rf"\b{word}=%([\w.\-]+)", self.rest)
+        found = re.search(rf"\b{word}=%([\w.\-]+)", self.attributes)
         if found is None:
             raise ValueError(f"{self.name}: no {word}= in {self.rest[:200]!r}")
         return found[1]
 
     @property
     def integer(self) -> int | None:
-        """Its value, if it is a constant."""
-        value = self.rest.partition(")")[0]
-        return int(value) if self.operation == "constant" and value.isdigit() else None
+        """Its value, if it is a constant whole number."""
+        value = self.rest[: self._end_of_operands]
+        return int(value) if self.operation == "constant" and _INTEGER.fullmatch(value) else None
 
     @property
     def index(self) -> int | None:
         """Which element of a tuple it takes, if it takes one."""
-        found = re.search(r"\bindex=(\d+)", self.rest)
+        found = re.search(r"\bindex=(\d+)", self.attributes)
         return int(found[1]) if found is not None and self.operation == "get-tuple-element" else None
 
     @cached_property
@@ -97,7 +115,11 @@ class Program(NamedTuple):
 
     @staticmethod
     def read(text: str) -> "Program":
-        """Of the text of a compiled program."""
+        """Of the text of a compiled program.
+
+        Raises:
+            ValueError: it is not the text of a whole program.
+        """
         computations: dict[str, dict[str, Instruction]] = {}
         name = entry = ""
         for line in text.splitlines():
@@ -108,7 +130,20 @@ class Program(NamedTuple):
             elif name and (found := _INSTRUCTION.match(line)) is not None:
                 root, instruction, type_, operation, rest = found.groups()
                 computations[name][instruction] = Instruction(instruction, type_, operation, rest, bool(root))
+        if not entry:
+            raise ValueError("no ENTRY in the text; pass that of a whole compiled program.")
         return Program(computations, entry)
+
+    def root(self, computation: str) -> Instruction:
+        """The instruction that gives what the computation gives; it need not be the last one.
+
+        Raises:
+            ValueError: there is none.
+        """
+        for instruction in self.computations[computation].values():
+            if instruction.is_root:
+                return instruction
+        raise ValueError(f"{computation}: no ROOT in it; pass the text of a compiled program.")
 
 
 def _arrays(type_: str) -> Iterator[ArrayType]:

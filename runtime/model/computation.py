@@ -80,8 +80,9 @@ class Computation(NamedTuple):
         same, and keeps it. So a model that is to keep less is never written out; nor is one whose layers gather, since
         it is for a loop that `order` is proven.
         """
-        keeps_everything = self.remat == "none" and not self.regather
-        return num_layers if keeps_everything and num_layers <= self.forms.most_unrolled_layers else 1
+        is_to_keep_less, gathers = self.remat != "none", not isinstance(self.gather, Whole)
+        is_small = num_layers <= self.forms.most_unrolled_layers
+        return num_layers if is_small and not is_to_keep_less and not gathers else 1
 
 
 def whole(

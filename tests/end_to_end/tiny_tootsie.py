@@ -20,7 +20,7 @@ from pipelines.corpus import Corpus
 from pipelines.fork_report import fork_report
 from pipelines.headline import headline
 from pipelines.roles import weights_by_source
-from pipelines.scales import LAPTOP, Batch, Boundaries
+from pipelines.scales import LAPTOP, BatchSize, Boundaries
 from pipelines.source import DEGENERATE, Source, clean_documents
 from pipelines.tootsie import FOLLOW, RESULTS, tootsie
 from pipelines.waits_beside_report import write_waits
@@ -52,7 +52,7 @@ TINY = dataclasses.replace(
         max_position_embeddings=64,
     ),
     sequence_length=64,
-    batches=(Batch(2, 1), Batch(3, 1), Batch(4, 2)),
+    batches=(BatchSize(2, 1), BatchSize(3, 1), BatchSize(4, 2)),
     remat="dots",
     boundaries=Boundaries(
         kestrel=6,

@@ -1,14 +1,10 @@
-"""The scheduled text of a TPU program: every collective once, its bytes, axis and times, and whether work hides it."""
+"""The scheduled text of programs for TPUs and GPUs: every collective once, its bytes and axes; is it hidden?"""
 
-import dataclasses
 import pathlib
 
 import pytest
 
-from runtime.cost import faults
 from runtime.cost.collectives import Collective, collectives
-from runtime.cost.request import Compiled, Request
-from runtime.model.config import LlamaConfig
 
 TEXT = pathlib.Path(__file__).with_name("scheduled.hlo").read_text()
 SIZES = {"replica": 1, "data_x": 2, "data_y": 2, "data_z": 2}
@@ -126,13 +122,15 @@ ENTRY %main (p: f32[8]) -> f32[8] {{
 
 
 def test_branches_that_hold_a_kernel_each_are_work_and_a_collective_in_one_is_refused():
-    def found(operation: str) -> list[Collective]:
+    def found(operation: str, word: str = "branch_computations") -> list[Collective]:
         text = "HloModule step, is_scheduled=true\n" + BRANCHES.format(operation=operation)
-        return collectives(text, {"data_x": 1, "context": 2})
+        return collectives(text.replace("branch_computations", word), {"data_x": 1, "context": 2})
 
     (gather,) = found('custom-call(%p), custom_call_target="tpu_custom_call"')
     assert (gather.axes, gather.is_hidden) == (("context",), True)
     assert not found("negate(%p)")[0].is_hidden  # a device that runs this branch waits
+    with pytest.raises(ValueError, match="chosen: no branches in"):
+        found("negate(%p)", "branches_of")
     with pytest.raises(ValueError, match="chosen: a collective in a branch; its runs cannot be counted"):
         found("all-reduce(%p), channel_id=2, replica_groups={{{{0,1}}}}, to_apply=%add")
 
@@ -180,53 +178,19 @@ def test_two_collectives_in_one_call_of_a_sparse_core_are_refused():
         collectives("HloModule step, is_scheduled=true\n" + twice, {"data_x": 4})
 
 
+@pytest.mark.parametrize("holder", ["while", "conditional"])
+def test_a_collective_in_a_loop_or_a_branch_on_a_sparse_core_is_refused(holder):
+    text = ON_A_SPARSE_CORE.format(before="", between="", ended="update")
+    called = 'custom-call(%p), custom_call_target="later", called_computations={%called}'
+    inside = {
+        "while": "while(%p), condition=%lookup, body=%called",
+        "conditional": "conditional(%p), branch_computations={%called}",
+    }
+    with pytest.raises(ValueError, match=rf"call\.1: a collective in a {holder} there; its runs cannot be counted"):
+        collectives("HloModule step, is_scheduled=true\n" + text.replace(called, inside[holder]), {"data_x": 4})
+
+
 def test_what_is_handed_to_a_sparse_core_and_never_taken_back_cannot_be_told():
     text = ON_A_SPARSE_CORE.format(before="", between="", ended="other")
     with pytest.raises(ValueError, match="start: no async-done in its computation"):
         collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
-
-
-MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
-REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")
-GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
-
-
-def faults_in(request: Request, items: tuple[Collective, ...]) -> list[str]:
-    return faults.faults(request, Compiled(0, 0, items, 0.0, 0, {}))
-
-
-def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_faults():
-    gather = Collective("all-gather", "f32", (1, 4096, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, True)
-    reduced, gathered = faults_in(REQUEST, (GRADIENT, gather))
-    assert "a parameter gathered before it is cast, f32 [1x4096x14336] over data_x" in reduced + gathered
-    assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered
-
-
-def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
-    own = dataclasses.replace(GRADIENT, shape=(4096, 7168))
-    assert faults_in(REQUEST, (own,)) == []
-    (fault,) = faults_in(dataclasses.replace(REQUEST, model_parallel=2), (own,))
-    assert "an all-reduce of a whole gradient, f32 [4096x7168]" in fault
-
-
-@pytest.mark.parametrize("kind", ["reduce-scatter", "collective-permute"])
-@pytest.mark.parametrize(("asked", "got"), [("float32", "bf16"), ("bfloat16", "f32")])
-def test_a_gradient_summed_in_another_dtype_than_was_asked_for_is_a_fault(asked, got, kind):
-    request = dataclasses.replace(REQUEST, reduce_dtype=asked)
-    scatter = dataclasses.replace(GRADIENT, kind=kind, dtype=got)
-    (fault,) = faults_in(request, (scatter,))
-    assert fault == (f"a gradient summed in another dtype than reduce_dtype='{asked}', {got} [4096x129024] over data_x")
-    right = dataclasses.replace(scatter, dtype={"bf16": "f32", "f32": "bf16"}[got])
-    of_activations = dataclasses.replace(scatter, axes=("model",))
-    assert faults_in(request, (right, of_activations)) == []
-    assert faults_in(dataclasses.replace(request, step="eval"), (scatter,)) == []
-
-
-def test_scatters_small_sums_and_sums_between_slices_are_no_faults():
-    good = (
-        dataclasses.replace(GRADIENT, kind="reduce-scatter"),
-        dataclasses.replace(GRADIENT, axes=("replica",)),
-        dataclasses.replace(GRADIENT, shape=(64, 14_336)),
-        dataclasses.replace(GRADIENT, kind="all-gather", dtype="bf16"),
-    )
-    assert faults_in(REQUEST, good) == []

@@ -2,13 +2,15 @@
 
 import dataclasses
 import importlib.metadata
+import json
 import os
 import subprocess
+import sys
 
 import pytest
 
 from runtime.cost import compiler
-from runtime.cost.compiler import NoCompilerError, key_of, outcome_of, packages_of
+from runtime.cost.compiler import ROOT, NoCompilerError, key_of, outcome_of, packages_of
 from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.model.config import LlamaConfig
 
@@ -95,8 +97,17 @@ def test_another_compiler_or_another_source_is_another_program(monkeypatch, tmp_
 
 def test_the_modules_of_the_step_are_among_the_sources_and_the_roofline_is_not():
     names = {"/".join(path.parts[-2:]) for path in compiler._source_files()}
-    assert {"training/train_step.py", "parallel/collectives.py", "model/llama.py", "cost/collectives.py"} <= names
+    assert {"training/train_step.py", "parallel/collectives.py", "model/llama.py", "cost/program.py"} <= names
     assert "cost/roofline.py" not in names
+
+
+def test_every_module_that_a_compile_loads_is_a_source_but_those_of_the_question_and_the_answer():
+    program = "import json, sys, runtime.cost.compile_program\nprint(json.dumps(sorted(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    loaded = {f"{name.replace('.', '/')}.py" for name in json.loads(told.stdout) if name.startswith("runtime.")}
+    modules = {path for path in loaded if (ROOT / path).exists()}
+    sources = {str(path.relative_to(ROOT)) for path in compiler._source_files()}
+    assert modules - sources == {"runtime/cost/request.py", "runtime/cost/compiler.py"}
 
 
 def test_too_much_memory_is_an_outcome_and_is_known_afterwards(calls):

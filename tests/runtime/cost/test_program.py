@@ -1,5 +1,7 @@
 """The text of a compiled program as a value: what XLA prints here, and lines of other compilers' programs."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -15,13 +17,13 @@ TEXT = """HloModule made_up, is_scheduled=true
   ROOT %sum = f32[] add(%a, %b)
 }
 
-ENTRY %main.7 (given: (s32[], bf16[4,8])) -> f8e4m3fn[3] {
+ENTRY %main.7 (given: (s32[], bf16[4,8])) -> f8e4m3b11fnuz[3] {
   %given = (s32[], bf16[4,8]{1,0:T(8,128)}) parameter(0)
-  %taken.1 = bf16[4,8]{1,0} get-tuple-element((s32[], bf16[4,8]{1,0}) %given), index=1, metadata={op_name="%not.this"}
-  %many = s32[]{:T(128)} constant(12)
+  %taken.1 = bf16[4,8]{1,0} get-tuple-element((s32[], /*index=5*/bf16[4,8]{1,0}) %given), index=1, of={x="%no"}
+  %many = s32[]{:T(128)} constant(-12)
   %chosen = pred[5]{0} conditional(s32[] %many, bf16[4,8] %taken.1), branch_computations={%one, %two}
   %total = f32[] reduce(bf16[4,8] %taken.1, s32[] %many), dimensions={0,1}, to_apply=%added
-  ROOT %last = f8e4m3fn[3]{0} fusion(f32[] %total), kind=kLoop, calls=%fused.2
+  ROOT %last = f8e4m3b11fnuz[3]{0} fusion(f32[] %total), kind=kLoop, calls=%fused.2
 }
 """
 
@@ -52,13 +54,16 @@ def test_sizes_are_those_of_all_arrays_of_whatever_type(main):
 def test_what_runs_within_an_instruction_is_named(main):
     called = {name: item.called for name, item in main.items() if item.called}
     assert called == {"chosen": ["one", "two"], "total": ["added"], "last": ["fused.2"]}
+    assert main["chosen"].branches == ["one", "two"]
+    with pytest.raises(ValueError, match=r"taken\.1: no branches in "):
+        main["taken.1"].branches  # noqa: B018
     assert main["total"].computation("to_apply") == "added"
     with pytest.raises(ValueError, match=r"total: no body= in "):
         main["total"].computation("body")
 
 
 def test_constants_elements_of_tuples_and_the_root_are_known(main):
-    assert {name: item.integer for name, item in main.items() if item.integer is not None} == {"many": 12}
+    assert {name: item.integer for name, item in main.items() if item.integer is not None} == {"many": -12}
     assert {name: item.index for name, item in main.items() if item.index is not None} == {"taken.1": 1}
     assert [name for name, item in main.items() if item.is_root] == ["last"]
 
@@ -74,9 +79,19 @@ def test_every_operand_and_computation_of_a_program_compiled_here_is_found():
 
     text = jax.jit(squares).lower(jnp.ones((8, 8), jnp.bfloat16)).compile().as_text()
     program = Program.read(text)
-    assert text.count(" = ") - text.count("backend_config={ = ") >= sum(map(len, program.computations.values())) > 5
+    instructions = [item for computation in program.computations.values() for item in computation.values()]
+    assert len(instructions) == len(re.findall(r"^\s+(?:ROOT )?%[\w.\-]+ = ", text, re.MULTILINE)) > 5
+    for computation in program.computations.values():
+        for item in computation.values():
+            assert set(item.operands) <= set(computation)
+            assert bool(item.operands) == (item.operation not in ("parameter", "constant", "iota"))
+    assert {name for item in instructions for name in item.called} == set(program.computations) - {program.entry}
+    assert all(program.root(name).is_root for name in program.computations)
     assert any(item.operation == "while" for item in program.computations[program.entry].values())
-    for instructions in program.computations.values():
-        for instruction in instructions.values():
-            assert set(instruction.operands) <= set(instructions)
-            assert set(instruction.called) <= set(program.computations)
+
+
+def test_a_text_that_is_cut_is_refused():
+    with pytest.raises(ValueError, match="no ENTRY in the text"):
+        Program.read(TEXT.partition("ENTRY")[0])
+    with pytest.raises(ValueError, match=r"main\.7: no ROOT in it"):
+        Program.read(TEXT.replace("  ROOT %last", "  %last")).root("main.7")

@@ -62,11 +62,11 @@ def test_values_and_gradients_are_those_of_the_definition(name: str, monkeypatch
     got = compiled(KERNELS[name])(query, key, value, segment_ids)
     np.testing.assert_allclose(got, definition(query, key, value, segment_ids), atol=2e-5)
 
-    def total(kernel: Callable) -> tuple[jax.Array, ...]:
+    def gradients(kernel: Callable) -> tuple[jax.Array, ...]:
         total = jax.grad(lambda *parts: jnp.sum(jnp.sin(kernel(*parts, segment_ids))), argnums=(0, 1, 2))
         return compiled(total)(query, key, value)
 
-    for ours, expected in zip(total(KERNELS[name]), total(attention.reference), strict=True):
+    for ours, expected in zip(gradients(KERNELS[name]), gradients(attention.reference), strict=True):
         np.testing.assert_allclose(ours, expected, atol=5e-5)
 
 

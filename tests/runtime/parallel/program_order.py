@@ -8,12 +8,12 @@ from runtime.cost.program import Instruction, Program
 
 def unordered(text: str) -> list[tuple[str, str]]:
     """Pairs of a loop (or call) with collectives in it and a collective beside it, of the program `text`."""
-    return list(_Order(Program.read(text).computations).unordered())
+    return list(_Order(Program.read(text)).unordered())
 
 
 class _Order:
-    def __init__(self, computations: dict[str, dict[str, Instruction]]) -> None:
-        self._computations = computations
+    def __init__(self, program: Program) -> None:
+        self._program, self._computations = program, program.computations
 
     def unordered(self) -> Iterator[tuple[str, str]]:
         for computation, instructions in self._computations.items():
@@ -60,8 +60,7 @@ class _Order:
     def _hands_through(self, loop: Instruction, index: int) -> bool:
         """Whether element `index` of the loop's state is, at the end of its body, what it was at the beginning."""
         body = self._computations[loop.computation("body")]
-        (root,) = (item for item in body.values() if item.is_root)
-        name = root.operands[index]
+        name = self._program.root(loop.computation("body")).operands[index]
         while (origin := self._made_by(body, name)) != body[name].operands:  # through a loop inside
             (name,) = origin
         item = body[name]

@@ -1,0 +1,55 @@
+"""Collectives that a compiled step should not have: whole gradients on every device, wide gathers, other dtypes."""
+
+import dataclasses
+
+import pytest
+
+from runtime.cost import faults
+from runtime.cost.collectives import Collective
+from runtime.cost.request import Compiled, Request
+from runtime.model.config import LlamaConfig
+
+MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
+REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")
+GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
+
+
+def faults_in(request: Request, items: tuple[Collective, ...]) -> list[str]:
+    return faults.faults(request, Compiled(0, 0, items, 0.0, 0, {}))
+
+
+def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_faults():
+    gather = Collective("all-gather", "f32", (1, 4096, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, True)
+    reduced, gathered = faults_in(REQUEST, (GRADIENT, gather))
+    assert "a parameter gathered before it is cast, f32 [1x4096x14336] over data_x" in reduced + gathered
+    assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered
+
+
+def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
+    own = dataclasses.replace(GRADIENT, shape=(4096, 7168))
+    assert faults_in(REQUEST, (own,)) == []
+    (fault,) = faults_in(dataclasses.replace(REQUEST, model_parallel=2), (own,))
+    assert "an all-reduce of a whole gradient, f32 [4096x7168]" in fault
+
+
+@pytest.mark.parametrize("kind", ["reduce-scatter", "collective-permute"])
+@pytest.mark.parametrize(("asked", "got"), [("float32", "bf16"), ("bfloat16", "f32")])
+def test_a_gradient_summed_in_another_dtype_than_was_asked_for_is_a_fault(asked, got, kind):
+    request = dataclasses.replace(REQUEST, reduce_dtype=asked)
+    scatter = dataclasses.replace(GRADIENT, kind=kind, dtype=got)
+    (fault,) = faults_in(request, (scatter,))
+    assert fault == (f"a gradient summed in another dtype than reduce_dtype='{asked}', {got} [4096x129024] over data_x")
+    right = dataclasses.replace(scatter, dtype={"bf16": "f32", "f32": "bf16"}[got])
+    of_activations = dataclasses.replace(scatter, axes=("model",))
+    assert faults_in(request, (right, of_activations)) == []
+    assert faults_in(dataclasses.replace(request, step="eval"), (scatter,)) == []
+
+
+def test_scatters_small_sums_and_sums_between_slices_are_no_faults():
+    good = (
+        dataclasses.replace(GRADIENT, kind="reduce-scatter"),
+        dataclasses.replace(GRADIENT, axes=("replica",)),
+        dataclasses.replace(GRADIENT, shape=(64, 14_336)),
+        dataclasses.replace(GRADIENT, kind="all-gather", dtype="bf16"),
+    )
+    assert faults_in(REQUEST, good) == []
