@@ -149,7 +149,7 @@ def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[s
         lines += [f"  = {field:<17} {described(value)}" for field, value in others.items() if value]
         if settings.packing != "concatenate":
             lines.append(f"  = {'packing':<17} {settings.packing}")
-        lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture)]
+        lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture, leg.begin_step)]
         return lines
     # A phase may leave in the middle of the one before, and meets its rate there.
     left = phases[before.name].config.model_copy(update={"until_step": leg.begin_step})
@@ -178,7 +178,10 @@ def _cycles(leg: Leg) -> list[str]:
 
 def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     if change.field == "mixture":
-        return [f"  ~ {'mixture':<17} {line}" for line in _mixture(leg.settings.mixture)]
+        lines = _mixture(leg.settings.mixture, leg.begin_step)
+        left_out = sorted(set(before.mixture.shares_at(leg.begin_step)) - set(leg.settings.mixture.sources))
+        lines += [f"no longer: {', '.join(left_out)}"] if left_out else []
+        return [f"  ~ {'mixture':<17} {line}" for line in lines]
     line = f"  ~ {change.field:<17} {described(change.before)}  ->  {described(change.after)}"
     if not change.is_abrupt:
         return [line]
@@ -186,14 +189,19 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     if change.field == "learning_rate":
         old, new = learning_rate_jump(before, leg.settings) or (0.0, 0.0)
         jump = f" from {rate(old)} to {rate(new)}"
-    return [line, f"    acknowledged: a jump{jump} at step {leg.begin_step:,}"]
+    where = f"a jump{jump} at step {leg.begin_step:,}"
+    if change.field in leg.settings.acknowledge:
+        return [line, f"    acknowledged: {where}"]
+    return [line, f'    NOT acknowledged: {where}; it runs when {leg.name}.acknowledge names "{change.field}"']
 
 
-def _mixture(mixture: MixtureSchedule) -> list[str]:
+def _mixture(mixture: MixtureSchedule, begin_step: int) -> list[str]:
+    """The shares at that step, and each that follows."""
     lines = []
-    for segment in mixture.segments:
+    later = [segment for segment in mixture.segments if segment.start_step > begin_step]
+    for segment in (mixture.segment_at(begin_step), *later):
         words = shares(segment.shares()).split(", ")
-        begin = f"from step {segment.start_step:,}: " if len(mixture.segments) > 1 else ""
+        begin = f"from step {max(segment.start_step, begin_step):,}: " if later else ""
         lines += [begin + ", ".join(words[:6])]
         lines += [" " * len(begin) + ", ".join(words[at : at + 6]) for at in range(6, len(words), 6)]
     return lines

@@ -15,6 +15,7 @@ from pipelines.scales import EIGHT_B
 from pipelines.timeline import legs_in, main_line_of, phases_in, render, trained_tokens, twins_in
 from pipelines.timeline_plot import draw
 from pipelines.tootsie import branches, phases
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.optim.ema import Ema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,9 +104,31 @@ def test_a_jump_is_shown_with_both_rates_and_its_step(text):
     assert "acknowledged" not in paragraph(text, "jellyfish")
 
 
+def test_a_jump_that_nobody_acknowledged_is_said_to_be_one(steps):
+    said = render(phases_in([steps["phoenix"].fork("heavier", weight_decay=0.2)]))
+    assert (
+        "~ weight_decay      0.1  ->  0.2\n    NOT acknowledged: a jump at step 820,000; it runs when "
+        'heavier.acknowledge names "weight_decay"'
+    ) in paragraph(said, "heavier")
+
+
 def test_the_mixture_of_a_phase_that_changes_it_midway_has_both_parts(text):
     phoenix = paragraph(text, "phoenix")
-    assert "from step 0: dclm_baseline 25.7 %" in phoenix and "from step 822,000: nemotron_medium 30.8 %" in phoenix
+    assert (
+        "from step 820,000: dclm_baseline 25.7 %" in phoenix and "from step 822,000: nemotron_medium 30.8 %" in phoenix
+    )
+    assert "no longer: algebraic_stack, arxiv, dolmino_dclm," in phoenix  # of jellyfish
+
+
+def test_what_has_passed_when_a_phase_begins_is_not_shown(steps):
+    leaves_late = steps["phoenix"].at(step=823_000).then("late", until_step=824_000)
+    mixed = steps["phoenix"].config.mixture
+    changed = leaves_late.fork(
+        "later", mixture=MixtureSchedule((*mixed.segments, MixtureSegment(823_500, {"dclm_baseline": 1})))
+    )
+    said = paragraph(render(phases_in([changed])), "later")
+    assert "from step 823,000: nemotron_medium 30.8 %" in said and "from step 823,500: dclm_baseline 100 %" in said
+    assert "822,000" not in said and "820,000" not in said
 
 
 def test_a_phase_cut_in_two_changes_nothing_and_a_change_of_precision_is_shown(text):

@@ -14,10 +14,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
 from runtime.model.config import LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
+from runtime.parallel import mesh
+from runtime.parallel.mesh import MeshShape, make_mesh
 from runtime.training import train_step
 from runtime.training.replay import main as replay
 from steps.train_phase import TrainPhaseConfig
@@ -57,12 +60,21 @@ def build_recorded(log: Path, dies_at: int | None, *arguments: Any, **keywords: 
     return recorded
 
 
-def train(folder: Path, config: TrainPhaseConfig, num_devices: int, attempt: int, dies_at: int | None = None) -> Any:
+def shared_mesh(num_cores: int, *, model: int, context: int) -> Mesh:
+    """Of devices that have no memory in common, as accelerators are: each holds a part of every leaf."""
+    return make_mesh(MeshShape(data=num_cores), jax.devices())
+
+
+def train(
+    folder: Path, config: TrainPhaseConfig, num_devices: int, is_shared: bool, attempt: int, dies_at: int | None = None
+) -> Any:
     """One attempt on the first devices of this process."""
     simulated = jax.devices()[:num_devices]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "devices", lambda *_: simulated)
         patch.setattr(jax, "device_count", lambda *_: num_devices)
+        if is_shared:
+            patch.setattr(mesh, "mesh_of_cores", shared_mesh)
         log = folder / f"batches-{attempt}"
         patch.setattr(train_step, "build_train_step", functools.partial(build_recorded, log, dies_at))
         trajectory = Trajectory(folder, "e" * 64)
@@ -75,29 +87,40 @@ def batches(folder: Path, attempt: int) -> list[str]:
     return (folder / f"batches-{attempt}").read_text().splitlines()
 
 
-@pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, list[str]]:
+    """The batches of the first run of the module, which those on other devices draw too."""
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("num_devices", "is_shared"), [(1, False), (2, False), (2, True), (4, True), (8, True)], ids=str
+)
 def test_killed_at_any_step_the_next_attempt_ends_with_the_leaves_and_batches_of_an_undisturbed_run(
-    tmp_path, phase, num_devices, capsys
+    tmp_path, phase, num_devices, is_shared, drawn, capsys
 ):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
-    undisturbed = train(whole, phase, num_devices, 1)
+    undisturbed = train(whole, phase, num_devices, is_shared, 1)
 
     dies_at = random.Random(num_devices).randrange(1, UNTIL_STEP)
-    child = FORKSERVER.Process(target=train, args=(killed, phase, num_devices, 1, dies_at))
+    child = FORKSERVER.Process(target=train, args=(killed, phase, num_devices, is_shared, 1, dies_at))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL, f"at step {dies_at}"
-    resumed = train(killed, phase, num_devices, 2)
+    resumed = train(killed, phase, num_devices, is_shared, 2)
 
     expected, got = undisturbed.files(UNTIL_STEP), resumed.files(UNTIL_STEP)
     assert expected.keys() == got.keys()
     assert [name for name in expected if expected[name] != got[name]] == []
     assert any("/averages." in name for name in expected) and any("/nu." in name for name in expected)
     assert any("/history." in name for name in expected)
+    parts_of_a_leaf = [name for name in expected if "/params.embed_tokens/c." in name]
+    assert len(parts_of_a_leaf) == (num_devices if is_shared else 1)
     assert 0 < undisturbed.at(UNTIL_STEP).result.num_skipped < UNTIL_STEP
     seen, again = batches(whole, 1), batches(killed, 2)
+    assert seen == drawn.setdefault("by the first", seen)
     assert len(set(seen)) == UNTIL_STEP and UNTIL_STEP - dies_at <= len(again)
     assert (batches(killed, 1), again) == (seen[:dies_at], seen[-len(again) :]), f"killed at step {dies_at}"
 
