@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from runtime.model.computation import Remat, whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
-from runtime.model.llama import Llama
+from runtime.model.llama import Llama, rms_norm
 from runtime.model.rotary import inverse_frequencies
 
 CONFIG = LlamaConfig(
@@ -115,6 +115,15 @@ def test_the_parameters_are_as_many_as_the_config_says(changes: dict) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     shapes = jax.eval_shape(lambda: Llama.init(config, key=jax.random.key(0)))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == config.num_parameters
+
+
+def test_a_norm_of_bfloat16_is_rounded_once_at_its_end() -> None:
+    values = jnp.asarray(300 * np.random.default_rng(6).normal(size=(64, 512)), jnp.bfloat16)
+    normed = rms_norm(values, jnp.ones(512, jnp.bfloat16), 1e-5)
+    wide = np.asarray(values, np.float64)
+    expected = wide / np.sqrt(np.square(wide).mean(axis=1, keepdims=True) + 1e-5)
+    assert normed.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(normed, np.float64), expected, rtol=2**-8)
 
 
 @pytest.mark.parametrize("remat", ["dots", "full"])

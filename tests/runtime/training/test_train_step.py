@@ -94,6 +94,21 @@ def test_the_loss_is_the_mean_over_the_predicted_positions_of_the_logits(mesh: M
     assert not np.any(np.asarray(evaluated.loss)[~np.asarray(evaluated.has_target)])
 
 
+def test_in_bfloat16_an_update_is_near_that_in_float32_and_what_is_kept_stays_float32(mesh: Mesh) -> None:
+    state = state_of(mesh)
+    steps = [
+        plain_step(CONFIG, mesh, compute_dtype=dtype, attention_kernel="chunked", donate=False)
+        for dtype in ("bfloat16", "float32")
+    ]
+    (narrow, of_narrow), (wide, of_wide) = (step(state, *batch(), TOLD) for step in steps)
+    assert float(of_narrow.loss) == pytest.approx(float(of_wide.loss), rel=2e-3)
+    assert float(of_narrow.loss) != float(of_wide.loss)
+    for got, expected in zip(jax.tree.leaves(narrow), jax.tree.leaves(wide), strict=True):
+        assert got.dtype == expected.dtype and got.dtype != jnp.bfloat16
+    for got, expected in zip(jax.tree.leaves(narrow.mu), jax.tree.leaves(wide.mu), strict=True):
+        assert np.linalg.norm(got - expected) < 0.02 * np.linalg.norm(expected)
+
+
 def test_a_batch_that_repeats_is_learned(mesh: Mesh) -> None:
     state, step = state_of(mesh), build(mesh)
     losses = []
