@@ -24,13 +24,14 @@ from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, Roofline, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.training.timeline import Leg
-from steps.ema_eval import ema_eval
+from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.phase_checks import chosen_kernels
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
+    "A collective that any work runs beside costs nothing, however short the work; what activations move is left out.",
     f"Days and chip-hours: at {REACHED_SHARE['tpu']:.0%} of the roofline (GPUs {REACHED_SHARE['gpu']:.0%}), without "
     "evaluations, checkpoints and restarts.",
 )
@@ -57,8 +58,8 @@ def report(session: Session, plan: Plan) -> None:
     evaluations = {step.config.phase.step.name: step for step in measured}
     requests = {}
     for name in main_line:
-        windows = evaluations[name].config.windows_per_batch if name in evaluations else WINDOWS_PER_BATCH
-        requests[name] = request_of(phases[name], "train"), request_of(phases[name], "eval", windows=windows)
+        evaluation = evaluations[name].config if name in evaluations else None
+        requests[name] = request_of(phases[name], "train"), request_of(phases[name], "eval", evaluation=evaluation)
     wanted = list(dict.fromkeys(request for pair in requests.values() for request in pair))
     outcomes: dict[Request, Outcome] = {}
     for index, request in enumerate(wanted):
@@ -76,10 +77,10 @@ def report(session: Session, plan: Plan) -> None:
     print("\n".join(lines))
 
 
-def request_of(phase: Step, step: str, *, windows: int = WINDOWS_PER_BATCH) -> Request:
+def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = None) -> Request:
     """The program of a phase's train or evaluation step on the machines that the phase asks for.
 
-    `windows` is the `windows_per_batch` of the evaluation.
+    Without an `evaluation` its step is that of one with the defaults, in the phase's dtype.
 
     Raises:
         UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
@@ -99,6 +100,8 @@ def request_of(phase: Step, step: str, *, windows: int = WINDOWS_PER_BATCH) -> R
     except ValueError as error:
         raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
     platform = one.generation.platform
+    windows = WINDOWS_PER_BATCH if evaluation is None else evaluation.windows_per_batch
+    compute_dtype = config.compute_dtype if evaluation is None else evaluation.compute_dtype
     if step == "train":
         kernels = chosen_kernels(config, platform, one.generation.name)
     else:
@@ -107,7 +110,7 @@ def request_of(phase: Step, step: str, *, windows: int = WINDOWS_PER_BATCH) -> R
             device_kind=one.generation.name,
             sequence_length=config.sequence_length,
             head_dim=config.model.head_dim,
-            compute_dtype=config.compute_dtype,
+            compute_dtype=compute_dtype,
         )
     num_chips = one.num_chips * num_slices
     return Request(
@@ -118,7 +121,7 @@ def request_of(phase: Step, step: str, *, windows: int = WINDOWS_PER_BATCH) -> R
         sequence_length=config.sequence_length,
         global_batch_size=config.global_batch_size if step == "train" else window_batch(windows, num_chips),
         num_averages=len(config.averages) if step == "train" else 0,
-        compute_dtype=config.compute_dtype,
+        compute_dtype=config.compute_dtype if step == "train" else compute_dtype,
         reduce_dtype=config.reduce_dtype,
         skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
         attention_kernel=kernels.attention,

@@ -90,8 +90,9 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     )
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     context.log.info(
-        "%d windows a batch on %d devices; attention %s: %s; loss %s: %s",
+        "%d windows a batch on %d devices; attention %s: %s; loss %s: %s; %s",
         *(windows_per_batch, mesh.size, kernels.attention, blocks["attention"], kernels.loss, blocks["loss"]),
+        kernels.reason,
     )
     eval_step = build_eval_step(
         model.description.config,

@@ -80,6 +80,9 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         scored={name: config.items.join(path) for name, path in items.files.items()},
         fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
     )
+    context.log.info(
+        "on one device, in %s; attention reference: whole rows of scores, for texts of any length", config.compute_dtype
+    )
     run = run_tasks(make_harness, config.tasks, files, limit=config.limit)
     for score in run.scores:
         context.log.info("%s, %d shots, %s: %.4f", score.task, score.num_fewshot, score.metric, score.value)

@@ -62,6 +62,16 @@ def test_a_phase_on_cpus_or_on_an_unknown_gpu_is_refused(main_line):
         request_of(main_line["kestrel"].on(Gpu("V100", 8)), "train")
 
 
+def test_an_evaluation_is_compiled_in_its_own_dtype_and_with_its_own_windows(main_line):
+    kestrel = main_line["kestrel"]
+    own = EmaEvalConfig.model_construct(compute_dtype="float32", windows_per_batch=2048)
+    request = request_of(kestrel, "eval", evaluation=own)
+    assert (request.compute_dtype, request.global_batch_size) == ("float32", 2048)
+    default = request_of(kestrel, "eval")
+    assert (default.compute_dtype, default.global_batch_size) == ("bfloat16", 512)
+    assert request_of(kestrel, "train", evaluation=own) == request_of(kestrel, "train")
+
+
 def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line):
     kestrel = main_line["kestrel"].on(Gpu("H200", 8, num_hosts=4))
     train, evaluation = request_of(kestrel, "train"), request_of(kestrel, "eval")
