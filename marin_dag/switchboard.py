@@ -96,7 +96,7 @@ class SwitchboardChannel:
     def begin(self, key: str) -> None:
         """Says that the step begins. Whether it is to stop is asked with it, and the answer awaited where it counts."""
         self._last_question = time.monotonic()
-        self._question = self._switchboard.begin.remote(key, self._attempt)
+        self._question = self._switchboard.begin.remote(key, self._attempt).future()
 
     def report(self, key: str, progress: Progress) -> None:
         """See Channel."""
@@ -110,13 +110,12 @@ class SwitchboardChannel:
 
     def stop_requested(self) -> bool:
         """See Channel."""
-        import ray
-
         if self._is_stopped:
             return True
         if self._question is None and time.monotonic() - self._last_question >= NEWS_SECONDS:
             self._last_question = time.monotonic()
-            self._question = self._switchboard.is_stopped.remote(self._attempt)
+            self._question = self._switchboard.is_stopped.remote(self._attempt).future()
         if self._question is not None:
-            self._is_stopped, self._question = bool(ray.get(self._question)), None
+            # By its future: a task that waits in `ray.get` lends its cores to another task meanwhile.
+            self._is_stopped, self._question = bool(self._question.result()), None
         return self._is_stopped

@@ -68,7 +68,7 @@ def _refuse_jumps(config: "TrainPhaseConfig") -> None:
     if config.start.milestone is not None:
         before = before.model_copy(update={"until_step": config.start.milestone})
     try:
-        refuse_unacknowledged_changes("the phase", before, config)
+        refuse_unacknowledged_changes("", before, config)
     except UnacknowledgedError as error:
         raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
 

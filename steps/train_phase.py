@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
+from marin_dag.changes import nearest
 from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
 from marin_dag.resources import Cpu
@@ -20,6 +21,7 @@ from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
 from runtime.optim.skip_rule import SkipRule
+from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
 from steps.phase_checks import check_config, check_resources, chosen_kernels
 from steps.tokenize import TokenizeResult
@@ -147,6 +149,17 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     def averages(self) -> tuple[Ema, ...]:
         """All of them, the first one first."""
         return (() if self.average is None else (self.average,)) + self.more_averages
+
+    @field_validator("acknowledge")
+    @classmethod
+    def _refuse_what_is_never_a_jump(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
+        for field in fields:
+            if field not in JUMPS:
+                raise ValueError(
+                    f"{field!r} is no field whose change a run feels at once; those are {', '.join(JUMPS)}."
+                    f"{nearest(field, JUMPS)}"
+                )
+        return fields
 
     @model_validator(mode="after")
     def _refuse_averages_that_cannot_be_told_apart(self) -> "TrainPhaseConfig":

@@ -19,7 +19,7 @@ class Ema:
     def __post_init__(self) -> None:
         if not 0 < self.decay < 1:
             raise ValueError(
-                f"Ema.decay is {self.decay}; it is the share of the average that is kept, so 0 < decay < 1."
+                f"Ema.decay is {self.decay}; it is the share of the average that is kept, so it lies between 0 and 1."
             )
         if self.decay < 0.5:
             raise ValueError(

@@ -33,11 +33,19 @@ METRICS_LATE_STEPS = 2
 PREFETCH_BATCHES = 4
 
 
-class NonFiniteError(RuntimeError):
+class BadBatchError(RuntimeError):
+    """An update that cannot stand; `data_position`, as JSON, is where its batch was drawn."""
+
+    def __init__(self, message: str, data_position: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.data_position = data_position
+
+
+class NonFiniteError(BadBatchError):
     """A loss or a norm that is not a number; nothing of the update or after it was saved."""
 
 
-class NoTargetsError(RuntimeError):
+class NoTargetsError(BadBatchError):
     """A batch with nothing to predict, whose loss is a mean over nothing; nothing of the update was saved."""
 
 
@@ -268,8 +276,9 @@ def train(
                 run = advance(run)
             else:  # a temporary checkpoint lies where the run is to end now
                 saver.begin(run, saving.milestone_folder(run.step))
-        except (NonFiniteError, NoTargetsError, SkippedTooOftenError) as error:
-            events.write("error", message=str(error))
+        except (BadBatchError, SkippedTooOftenError) as error:
+            position = {"data_position": error.data_position} if isinstance(error, BadBatchError) else {}
+            events.write("error", message=str(error), **position)
             saver.finish()  # what was begun before the bad update is good
             raise
         saver.end(run)
@@ -286,18 +295,20 @@ def _fetched(update: _Pending) -> MetricsRow:
         return MetricsRow(**update.row, **figures, is_skipped=1)
     if not figures["num_targets"]:
         raise NoTargetsError(
-            f"step {update.row['step']}: the batch of {update.row['global_batch_size']} sequences that follows data "
-            f"position {update.before.to_json()} has no position with a next token of its own document, so there is "
-            "nothing to learn from it. Nothing of this update was saved, and a resumed run would meet it again: look "
-            "for a source whose documents are of one token, or write a skip rule, which leaves such a batch out."
+            f"step {update.row['step']}: the batch of {update.row['global_batch_size']} sequences has no position with "
+            "a next token of its own document, so there is nothing to learn from it. Nothing of this update was saved, "
+            "and a resumed run would meet it again: look for a source whose documents are of one token, or write a "
+            "skip rule, which leaves such a batch out.",
+            update.before.to_json(),
         )
     wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
     if wrong:
         raise NonFiniteError(
             f"step {update.row['step']}: {', '.join(f'{name} is {figures[name]}' for name in wrong)} at learning rate "
-            f"{update.row['learning_rate']:.6g}, with the batch of {update.row['global_batch_size']} sequences that "
-            f"follows data position {update.before.to_json()}. Nothing of this update was saved, and a resumed run "
-            "would meet it again: fork an earlier milestone with a lower learning_rate or max_norm, or another mixture."
+            f"{update.row['learning_rate']:.6g}, with a batch of {update.row['global_batch_size']} sequences (the "
+            "event log has their data position). Nothing of this update was saved, and a resumed run would meet it "
+            "again: fork an earlier milestone with a lower learning_rate or max_norm, or another mixture.",
+            update.before.to_json(),
         )
     return MetricsRow(**update.row, **figures)
 

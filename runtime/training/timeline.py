@@ -87,6 +87,8 @@ ABRUPT_FIELDS = (
     "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "mixing", "packing", "restore",
     "compute_dtype", "reduce_dtype",
 )  # fmt: skip
+JUMPS = ("learning_rate", *ABRUPT_FIELDS)
+"""What a phase can acknowledge."""
 # Every setting that changes the numbers of a run, in the order in which a diff shows them. A learning rate is abrupt
 # only where the two do not meet. The model is not among them: it cannot change.
 COMPARED_FIELDS = (
@@ -144,20 +146,21 @@ def learning_rate_jump(before: PhaseSettings, after: PhaseSettings) -> tuple[flo
 
 
 def refuse_unacknowledged_changes(name: str, before: PhaseSettings, after: PhaseSettings) -> None:
-    """Refuses a phase that jumps without saying so.
+    """Refuses a phase that jumps without saying so; an empty `name` where the reader is told it beside the message.
 
     Raises:
         ValueError: the model's shape changes, the phase ends before it begins, or an abrupt change is not named in
             `acknowledge`; the message gives both values and the line to write.
     """
+    of_it = f"{name}." if name else ""
     if before.model != after.model:
         raise ValueError(
-            f"{name}.model differs from that of the phase it starts from; a phase continues its parameters, so the "
+            f"{of_it}model differs from that of the phase it starts from; a phase continues its parameters, so the "
             "shape cannot change. Start a new run (start=None) instead."
         )
     if after.until_step < before.until_step:
         raise ValueError(
-            f"{name}.until_step is {after.until_step}, before the {before.until_step} finished steps that it starts "
+            f"{of_it}until_step is {after.until_step}, before the {before.until_step} finished steps that it starts "
             "from; steps are counted from the start of the run."
         )
     missing = [
@@ -174,7 +177,7 @@ def refuse_unacknowledged_changes(name: str, before: PhaseSettings, after: Phase
             lines.append(f"  {change.field} changes from {change.before} to {change.after}")
     fields = tuple(dict.fromkeys((*after.acknowledge, *(change.field for change in missing))))
     raise UnacknowledgedError(
-        f"{name} changes what a run feels at once, and does not say that this is meant:\n"
+        f"{name or 'the phase'} changes what a run feels at once, and does not say that this is meant:\n"
         + "\n".join(lines)
         + f"\nIf it is meant, write acknowledge={fields!r} in the phase; if not, mend the value.",
         fields,

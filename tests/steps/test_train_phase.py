@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from marin_dag.changes import ChangeError
 from marin_dag.context import StepStopped
@@ -23,7 +24,7 @@ from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
 from runtime.training import checkpoint, saving
 from runtime.training.temporary import TemporaryCheckpoints
-from runtime.training.timeline import COMPARED_FIELDS
+from runtime.training.timeline import COMPARED_FIELDS, JUMPS
 from steps.tokenize import TokenizeResult
 from steps.train_phase import EXECUTION_FIELDS, TrainPhaseConfig, train_phase
 from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
@@ -270,6 +271,12 @@ def test_every_field_that_changes_the_numbers_is_in_the_diff_of_two_phases():
     assert len(marked) == len(execution) + len(elsewhere) + len(set(COMPARED_FIELDS))
     # What a checkpoint does not tell: the same, how the phase came to its state, and what its inputs were called.
     assert execution | {"start", "until_step", "restore", "caches", "replay"} == EXECUTION_FIELDS
+
+
+def test_what_is_never_a_jump_cannot_be_acknowledged(phase):
+    with pytest.raises(ValidationError, match=r"'wieght_decay' is no field whose .* Did you mean 'weight_decay'\?"):
+        TrainPhaseConfig(**dict(phase) | {"acknowledge": ("rope", "wieght_decay")})
+    assert TrainPhaseConfig(**dict(phase) | {"acknowledge": JUMPS}).acknowledge == JUMPS
 
 
 def test_a_jump_that_nobody_acknowledged_is_refused_when_the_plan_is_made(phase):

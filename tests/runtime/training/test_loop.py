@@ -208,9 +208,7 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
             metrics = metrics._replace(**{figure: jnp.float32(np.nan)})
         return state, metrics
 
-    with pytest.raises(
-        NonFiniteError, match=rf"step {bad_step}: {figure} is nan .* data position .*consumed.* fork an earlier"
-    ):
+    with pytest.raises(NonFiniteError, match=rf"step {bad_step}: {figure} is nan .* fork an earlier"):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=step_function)
     assert small_run.records(tmp_path) == {}
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
@@ -219,6 +217,7 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
     # The checkpoint before it is written in the background, and may be said to be complete only after the error.
     told = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "error"]
     assert [f"step {bad_step}:" in event["message"] for event in told] == [True]
+    assert sum(told[0]["data_position"]["consumed"].values()) == 4 * (bad_step - 1)
 
 
 def test_a_batch_without_any_target_stops_a_run_without_a_skip_rule_and_nothing_of_it_is_saved(tmp_path):
@@ -228,7 +227,7 @@ def test_a_batch_without_any_target_stops_a_run_without_a_skip_rule_and_nothing_
             metrics = metrics._replace(num_targets=jnp.int32(0), loss=jnp.float32(0), grad_norm=jnp.float32(0))
         return state, metrics
 
-    with pytest.raises(NoTargetsError, match=r"step 6: the batch of 4 .*consumed.* nothing to learn .* write a skip r"):
+    with pytest.raises(NoTargetsError, match=r"step 6: the batch of 4 .* nothing to learn .* write a skip r"):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=step_function)
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     assert newest is not None and newest.step == 3
