@@ -32,17 +32,18 @@ from benchmarks.train_on_gpu import ATTENTION, CASES, LOSS, LOSS_BYTES_BAR
 from benchmarks.verdict import conclude
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, environment, outcome_of
+from runtime.cost.described_devices import mesh_of_one_chip
 from runtime.cost.faults import faults
 from runtime.cost.kernel_alone import (
     arguments_of,
-    as_in_a_step,
     attention_with_gradients,
-    described_chip,
+    jit_like_a_step,
     loss_with_gradients,
 )
 from runtime.cost.program import Instruction, Program
 from runtime.cost.request import DoesNotFit, Request
 from runtime.kernels.attention import attend
+from runtime.kernels.cross_entropy import linear_cross_entropy
 from runtime.model.computation import Remat
 
 GPU = "1 x H200"
@@ -85,12 +86,14 @@ def _read(kernel: Instruction, outer: dict[str, Instruction], inner: dict[str, I
 
 def compiled(what: str) -> dict[str, Any]:
     """In a process of its own: the loss, or attention by the kernel `what`, for one H200."""
-    mesh = described_chip(slice_of(GPU).generation.name)
+    mesh = mesh_of_one_chip(slice_of(GPU).generation.name)
     if what == "loss":
-        program, arguments = loss_with_gradients("chunked_wide"), arguments_of(LOSS, mesh)
+        program = loss_with_gradients(partial(linear_cross_entropy, kernel="chunked_wide"))
+        arguments = arguments_of(LOSS, mesh)
     else:
-        program, arguments = attention_with_gradients(partial(attend, kernel=what)), arguments_of(ATTENTION, mesh)
-    done: Any = as_in_a_step(program, mesh).lower(*arguments).compile()
+        program = attention_with_gradients(partial(attend, kernel=what))
+        arguments = arguments_of(ATTENTION, mesh)
+    done: Any = jit_like_a_step(program, mesh).lower(*arguments).compile()
     moved = None if what == "loss" else bytes_through_memory(done.as_text())
     return {"temporary_bytes": done.memory_analysis().temp_size_in_bytes, "moved_bytes": moved}
 

@@ -185,8 +185,9 @@ def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
     import jax
     import jax.numpy as jnp
 
-    from runtime.cost.kernel_alone import as_in_a_step, loss_with_gradients
+    from runtime.cost.kernel_alone import jit_like_a_step, loss_with_gradients
     from runtime.kernels.choice import default_kernels
+    from runtime.kernels.cross_entropy import linear_cross_entropy
     from runtime.parallel.mesh import MeshShape, device_kind, make_mesh
     from runtime.parallel.mesh import platform as platform_of
 
@@ -206,7 +207,9 @@ def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
     weights = jnp.full((tokens,), 1 / tokens, jnp.float32)
 
     parts = hidden, head, labels, weights
-    program = as_in_a_step(loss_with_gradients(kernel), mesh).lower(*parts).compile()
+    program = (
+        jit_like_a_step(loss_with_gradients(partial(linear_cross_entropy, kernel=kernel)), mesh).lower(*parts).compile()
+    )
     memory: Any = program.memory_analysis()
     seconds = timed(lambda: jax.block_until_ready(program(*parts)), turns=turns)
     return {"seconds": seconds, "temporary_bytes": int(memory.temp_size_in_bytes), "kernel": kernel}
@@ -218,7 +221,7 @@ def attention(kernel: str, shape: AttentionShape, turns: int) -> dict[str, Any]:
     import jax.numpy as jnp
     import numpy as np
 
-    from runtime.cost.kernel_alone import as_in_a_step, attention_with_gradients
+    from runtime.cost.kernel_alone import attention_with_gradients, jit_like_a_step
     from runtime.kernels.attention import attend
     from runtime.parallel.mesh import MeshShape, make_mesh
 
@@ -245,9 +248,9 @@ def attention(kernel: str, shape: AttentionShape, turns: int) -> dict[str, Any]:
 
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     given = *parts, segment_ids
-    program = as_in_a_step(attention_with_gradients(attended), mesh).lower(*given).compile()
+    program = jit_like_a_step(attention_with_gradients(attended), mesh).lower(*given).compile()
     memory: Any = program.memory_analysis()
-    values, expected = (as_in_a_step(way, mesh)(*given) for way in (attended, partial(attend, kernel="chunked")))
+    values, expected = (jit_like_a_step(way, mesh)(*given) for way in (attended, partial(attend, kernel="chunked")))
     difference = jnp.max(jnp.abs(values.astype(jnp.float32) - expected.astype(jnp.float32)))
     return {
         "seconds": timed(lambda: jax.block_until_ready(program(*given)), turns=turns),

@@ -11,17 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runtime.cost.described_devices import mesh_of_one_chip
 from runtime.cost.kernel_alone import (
     AttentionShape,
     LossShape,
     arguments_of,
-    as_in_a_step,
     attention_with_gradients,
-    described_chip,
+    jit_like_a_step,
     loss_with_gradients,
 )
 from runtime.cost.registers import registers_of
 from runtime.kernels.attention import attend
+from runtime.kernels.cross_entropy import linear_cross_entropy
 
 ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
 LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256)
@@ -32,11 +33,14 @@ ASSEMBLED = ("mha_forward", "mha_backward")
 
 def compiled_kernel(chip: str, kernel: str, *, head_dim: int = ATTENTION_SHAPE.head_dim) -> dict[str, Any]:
     """Of the kernel's value and gradients on one chip: `peak_memory_in_bytes`, and `registers` by kernel of a GPU."""
-    mesh = described_chip(chip)
-    is_attention = kernel in ATTENTION
-    program = attention_with_gradients(partial(attend, kernel=kernel)) if is_attention else loss_with_gradients(kernel)
-    arguments = arguments_of(ATTENTION_SHAPE._replace(head_dim=head_dim) if is_attention else LOSS_SHAPE, mesh)
-    lowered = as_in_a_step(program, mesh).lower(*arguments)
+    mesh = mesh_of_one_chip(chip)
+    if kernel in ATTENTION:
+        program = attention_with_gradients(partial(attend, kernel=kernel))
+        arguments = arguments_of(ATTENTION_SHAPE._replace(head_dim=head_dim), mesh)
+    else:
+        program = loss_with_gradients(partial(linear_cross_entropy, kernel=kernel))
+        arguments = arguments_of(LOSS_SHAPE, mesh)
+    lowered = jit_like_a_step(program, mesh).lower(*arguments)
     if kernel != "pallas_gpu":
         return {"peak_memory_in_bytes": _peak(lowered.compile())}
     with tempfile.TemporaryDirectory() as folder:

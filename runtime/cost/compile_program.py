@@ -14,14 +14,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.cost.chips import slice_of
 from runtime.cost.collectives import collectives
 from runtime.cost.compiler import packages_of
+from runtime.cost.described_devices import described_devices
 from runtime.cost.gpu_program import slow_operations
-from runtime.cost.gpu_target import target_config
 from runtime.cost.request import Compiled, Request
 from runtime.parallel.mesh import TOKEN_AXES, MeshShape, make_mesh, platform
 from runtime.training.eval_step import eval_program
@@ -35,19 +34,8 @@ but sees 3"): there the compiler writes its text to a folder."""
 
 def mesh_of(request: Request) -> Mesh:
     """The mesh of the real machines, with the compiler's devices in their places."""
-    one = slice_of(request.slice)
-    options: dict[str, Any] = {}
-    if one.generation.platform == "gpu":
-        description = topologies.get_topology_desc(
-            platform="cuda", target_config=target_config(one.generation.name), topology=one.topology
-        )
-        return make_mesh(mesh_shape_of(request), description.devices)
-    if one.generation.chip_config_name is not None:
-        options["chip_config_name"] = one.generation.chip_config_name
-    if request.num_slices > 1:
-        options["num_slices"] = request.num_slices
-    description = topologies.get_topology_desc(one.topology, platform="tpu", **options)
-    return make_mesh(mesh_shape_of(request), description.devices)
+    devices = described_devices(slice_of(request.slice), num_slices=request.num_slices)
+    return make_mesh(mesh_shape_of(request), devices)
 
 
 def mesh_shape_of(request: Request) -> MeshShape:

@@ -8,8 +8,9 @@ import math
 import re
 from collections import Counter
 
+from runtime.cost.program import Program
+
 _TRITON_PRODUCT = re.compile(r'"kind":"__triton_(?:nested_)?gemm[a-z_]*"')
-_SORT = re.compile(r"= \(?[a-z]+[0-9]+\[([0-9,]+)\]\S* ?.*? sort\(")
 LARGE_SORT = 2**20
 """Numbers; the tokens of a batch are sorted, which is quick."""
 
@@ -17,11 +18,12 @@ LARGE_SORT = 2**20
 def slow_operations(text: str) -> tuple[str, ...]:
     """A sentence for each kind; none is what a good program has."""
     found: Counter[str] = Counter()
-    for line in text.splitlines():
-        if _TRITON_PRODUCT.search(line) is not None:
-            found["a product by Triton in tiles that nobody tuned: cuBLAS would choose by shape"] += 1
-        elif (sort := _SORT.search(line)) is not None:
-            size = math.prod(int(number) for number in sort[1].split(","))
-            if size >= LARGE_SORT:
-                found[f"a sort of {size:,} numbers: of a scatter whose places may coincide"] += 1
+    for computation in Program.read(text).computations.values():
+        for instruction in computation.values():
+            if _TRITON_PRODUCT.search(instruction.attributes) is not None:
+                found["a product by Triton in tiles that nobody tuned: cuBLAS would choose by shape"] += 1
+            elif instruction.operation == "sort":
+                size = math.prod(instruction.arrays[0].shape)
+                if size >= LARGE_SORT:
+                    found[f"a sort of {size:,} numbers: of a scatter whose places may coincide"] += 1
     return tuple(sentence if count == 1 else f"{sentence} ({count} times)" for sentence, count in found.items())

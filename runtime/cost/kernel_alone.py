@@ -8,13 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from runtime.cost.chips import GENERATIONS, GPUS
-from runtime.cost.gpu_target import target_config
-from runtime.kernels.cross_entropy import linear_cross_entropy
+from runtime.kernels.cross_entropy import CrossEntropy
 from runtime.kernels.shapes import Head, Hidden, KeyValue, Labels, PerToken, Query, Scalar, SegmentIds
 from runtime.parallel.compiler_options import compiler_options
 
@@ -51,17 +47,19 @@ def attention_with_gradients(attention: Callable[..., Query]) -> Callable[..., A
     return jax.value_and_grad(total, argnums=(0, 1, 2))
 
 
-def loss_with_gradients(kernel: str) -> Callable[..., Any]:
-    """Of hidden states, output matrix, labels and weights: the objective, and its gradients by the first two."""
+def loss_with_gradients(loss: Callable[..., CrossEntropy]) -> Callable[..., Any]:
+    """Of hidden states, output matrix, labels and weights: the objective, and its gradients by the first two.
+
+    `loss` takes them and `z_loss`, as `linear_cross_entropy` with a kernel does.
+    """
 
     def objective(hidden: Hidden, head: Head, labels: Labels, weights: PerToken) -> Scalar:
-        z_loss = jnp.float32(Z_LOSS)
-        return linear_cross_entropy(hidden, head, labels, weights=weights, z_loss=z_loss, kernel=kernel).objective
+        return loss(hidden, head, labels, weights=weights, z_loss=jnp.float32(Z_LOSS)).objective
 
     return jax.value_and_grad(objective, argnums=(0, 1))
 
 
-def as_in_a_step(program: Callable[..., Any], mesh: Mesh) -> Any:
+def jit_like_a_step(program: Callable[..., Any], mesh: Mesh) -> Any:
     """To be compiled with the options of a train step, and under a mesh, by whose chips kernels choose their blocks."""
     whole = PartitionSpec()
     mapped = jax.shard_map(program, mesh=mesh, in_specs=whole, out_specs=whole, check_vma=False)
@@ -83,16 +81,3 @@ def arguments_of(shape: AttentionShape | LossShape, mesh: Mesh) -> list[jax.Shap
         case LossShape(num_tokens, hidden_size, vocab_size):
             sides = [array(jnp.bfloat16, num_tokens, hidden_size), array(jnp.bfloat16, hidden_size, vocab_size)]
             return [*sides, array(jnp.int32, num_tokens), array(jnp.float32, num_tokens)]
-
-
-def described_chip(name: str) -> Mesh:
-    """A mesh of one chip that need not be here, by its name in `chips`."""
-    if name in GPUS:
-        config = target_config(name)
-        described = topologies.get_topology_desc(platform="cuda", target_config=config, topology="1x1x1")
-    else:
-        chip = GENERATIONS[name]
-        options: dict[str, Any] = {} if chip.chip_config_name is None else {"chip_config_name": chip.chip_config_name}
-        topology = f"{name}:{'2x2x1' if chip.dimensions == 3 else '2x2'}"
-        described = topologies.get_topology_desc(topology, platform="tpu", **options)
-    return Mesh(np.array(described.devices[:1]), ("one",))

@@ -32,19 +32,19 @@ def no_cache(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("slice_name", "reduce_dtype", "model_parallel", "context_parallel", "axes", "hidden"),
+    ("slice_name", "num_slices", "loss_kernel", "reduce_dtype", "model_parallel", "context_parallel", "axes", "hidden"),
     [
         # v5e carries gathers inside products; sparse cores run both kinds; v4 gathers asynchronously and cuts products.
-        ("v5litepod-8", "bfloat16", 2, 2, {"data_x", "model", "context"}, {"all-gather"}),
-        ("v5p-8", "float32", 1, 1, {"data_x", "data_y"}, {"all-gather", "reduce-scatter"}),
-        ("v4-8", "bfloat16", 1, 1, {"data_x", "data_y"}, {"all-gather", "collective-permute"}),
+        ("v5litepod-8", 2, "chunked_wide", "bfloat16", 2, 2, {"replica", "data_x", "model", "context"}, {"all-gather"}),
+        ("v5p-8", 1, "pallas_tpu", "float32", 1, 1, {"data_x", "data_y"}, {"all-gather", "reduce-scatter"}),
+        ("v4-8", 1, "chunked_wide", "bfloat16", 1, 1, {"data_x", "data_y"}, {"all-gather", "collective-permute"}),
     ],
 )
 def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
-    slice_name, reduce_dtype, model_parallel, context_parallel, axes, hidden
+    slice_name, num_slices, loss_kernel, reduce_dtype, model_parallel, context_parallel, axes, hidden
 ):
     request = Request(
-        "train", slice_name, 1, MODEL, 1024, 8, 0, "bfloat16", "splash", "chunked_wide",
+        "train", slice_name, num_slices, MODEL, 1024, 8 * num_slices, 0, "bfloat16", "splash", loss_kernel,
         reduce_dtype=reduce_dtype, model_parallel=model_parallel, context_parallel=context_parallel,
     )  # fmt: skip
     compiled, was_known = outcome_of(request)
@@ -56,8 +56,12 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     assert {axis for item in compiled.collectives for axis in item.axes} == axes
     large = [item for item in compiled.collectives if item.array_bytes > 2**20]
     assert {item.dtype for item in large if item.kind == "all-gather"} == {"bf16"}
-    assert {item.dtype for item in large if item.kind != "all-gather"} == {HLO_NAMES[reduce_dtype]}
-    assert {item.kind for item in large} == hidden | {"all-gather", "reduce-scatter"}
+    between_slices = [item for item in large if "replica" in item.axes]
+    # What a chip holds of a gradient, after the axes of the torus have summed it.
+    assert {(item.kind, item.dtype) for item in between_slices} == ({("send", "f32")} if num_slices > 1 else set())
+    within = [item for item in large if "replica" not in item.axes]
+    assert {item.dtype for item in within if item.kind != "all-gather"} == {HLO_NAMES[reduce_dtype]}
+    assert {item.kind for item in within} == hidden | {"all-gather", "reduce-scatter"}
     assert {item.kind for item in large if item.is_hidden} == hidden
     assert 0 < roofline_of(request, compiled).exposed_share < 1
 

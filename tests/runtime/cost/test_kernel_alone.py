@@ -11,15 +11,18 @@ from runtime.cost.kernel_alone import (
     AttentionShape,
     LossShape,
     arguments_of,
-    as_in_a_step,
     attention_with_gradients,
+    jit_like_a_step,
     loss_with_gradients,
 )
 from runtime.kernels.attention import attend
+from runtime.kernels.cross_entropy import linear_cross_entropy
 from runtime.parallel.mesh import MeshShape, make_mesh
 
 ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=16, num_heads=4, num_kv_heads=2, head_dim=8)
 LOSS_SHAPE = LossShape(num_tokens=24, hidden_size=8, vocab_size=32)
+OF_ATTENTION = attention_with_gradients(partial(attend, kernel="chunked"))
+OF_LOSS = loss_with_gradients(partial(linear_cross_entropy, kernel="chunked"))
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +41,7 @@ def filled(described: list[jax.ShapeDtypeStruct]) -> list[jax.Array]:
 def test_attention_is_summed_and_differentiated_by_query_key_and_value(mesh):
     *parts, segment_ids = filled(arguments_of(ATTENTION_SHAPE, mesh))
     segment_ids = jnp.sort(segment_ids, axis=1)
-    total, gradients = as_in_a_step(attention_with_gradients(partial(attend, kernel="chunked")), mesh)(
-        *parts, segment_ids
-    )
+    total, gradients = jit_like_a_step(OF_ATTENTION, mesh)(*parts, segment_ids)
 
     def reference(*parts: jax.Array) -> jax.Array:
         return attend(*parts, segment_ids, kernel="reference").sum()
@@ -54,7 +55,7 @@ def test_attention_is_summed_and_differentiated_by_query_key_and_value(mesh):
 def test_the_loss_is_that_of_its_labels_with_z_loss(mesh):
     hidden, head, labels, _ = filled(arguments_of(LOSS_SHAPE, mesh))
     weights = jnp.full(labels.shape, 1 / labels.size, jnp.float32)
-    value, (of_hidden, of_head) = as_in_a_step(loss_with_gradients("chunked"), mesh)(hidden, head, labels, weights)
+    value, (of_hidden, of_head) = jit_like_a_step(OF_LOSS, mesh)(hidden, head, labels, weights)
     rows, columns = (np.asarray(side, np.float64) for side in (hidden, head))
     logits = rows @ columns
     normalizer = np.log(np.exp(logits).sum(1))
@@ -69,7 +70,7 @@ def test_the_loss_is_that_of_its_labels_with_z_loss(mesh):
 def test_a_program_is_compiled_as_a_step_is_under_its_mesh_with_its_options(mesh, monkeypatch):
     asked = []
     monkeypatch.setattr("runtime.cost.kernel_alone.compiler_options", lambda mesh: asked.append(mesh) or {})
-    program = as_in_a_step(loss_with_gradients("chunked"), mesh)
+    program = jit_like_a_step(OF_LOSS, mesh)
     assert asked == [mesh]
     assert "shard_map" in str(jax.make_jaxpr(program)(*arguments_of(LOSS_SHAPE, mesh)))
 
@@ -77,10 +78,10 @@ def test_a_program_is_compiled_as_a_step_is_under_its_mesh_with_its_options(mesh
 @pytest.mark.parametrize(
     ("shape", "program"),
     [
-        (ATTENTION_SHAPE, attention_with_gradients(partial(attend, kernel="chunked"))),
-        (LOSS_SHAPE, loss_with_gradients("chunked")),
+        (ATTENTION_SHAPE, OF_ATTENTION),
+        (LOSS_SHAPE, OF_LOSS),
     ],
 )
 def test_the_described_arguments_are_enough_to_compile(shape, program, mesh):
-    compiled = as_in_a_step(program, mesh).lower(*arguments_of(shape, mesh)).compile()
+    compiled = jit_like_a_step(program, mesh).lower(*arguments_of(shape, mesh)).compile()
     assert compiled.memory_analysis() is not None
