@@ -58,7 +58,7 @@ class _Walk:
         self._program, self._axis_sizes = program, dict(axis_sizes)
 
     def through(self, name: str, times: int) -> Iterator[Collective]:
-        instructions = self._in(name)
+        instructions = self._instructions_of(name)
         for index, instruction in enumerate(instructions):
             match instruction.operation:
                 case "while":
@@ -86,7 +86,7 @@ class _Walk:
 
     def _in_fusion(self, fusion: Instruction, following: Sequence[Instruction], times: int) -> Iterator[Collective]:
         called = fusion.computation("calls")
-        inner = self._in(called)
+        inner = self._instructions_of(called)
         if called.startswith("async_collective_fusion") or any("AsyncCollectiveDone" in item.rest for item in inner):
             return  # its start was counted
         is_started = any("AsyncCollectiveStart" in item.rest for item in inner)
@@ -100,7 +100,7 @@ class _Walk:
         for fusion in following:
             if fusion.operation != "fusion":
                 continue
-            inner = self._in(fusion.computation("calls"))
+            inner = self._instructions_of(fusion.computation("calls"))
             same = any(item.operation in KINDS and _channel(item) == channel for item in inner)
             if same and not any("AsyncCollectiveDone" in item.rest for item in inner):
                 return self._is_work(fusion)
@@ -116,7 +116,7 @@ class _Walk:
         return found[0] if found else None
 
     def _in_calls(self, computation: str) -> Iterator[Instruction]:
-        for item in self._in(computation):
+        for item in self._instructions_of(computation):
             inner = [found for name in item.called for found in self._in_calls(name)]
             if inner and item.operation in ("while", "conditional"):
                 raise ValueError(f"{item.name}: a collective in a {item.operation} there; its runs cannot be counted.")
@@ -149,9 +149,9 @@ class _Walk:
         if instruction.operation == "custom-call":
             return any(target in instruction.rest for target in CALLED_FOR_PRODUCTS)
         if instruction.operation == "conditional":
-            return all(any(map(self._is_work, self._in(name))) for name in instruction.branches)
+            return all(any(map(self._is_work, self._instructions_of(name))) for name in instruction.branches)
         return instruction.operation == "fusion" and any(
-            self._is_work(inner) for inner in self._in(instruction.computation("calls"))
+            self._is_work(inner) for inner in self._instructions_of(instruction.computation("calls"))
         )
 
     def _trips(self, loop: Instruction, condition: str, body: str) -> int:
@@ -176,7 +176,7 @@ class _Walk:
             raise ValueError(f"{body}: what its counter grows by is no constant; loops cannot be counted.")
         return math.ceil(bound.integer / stride)
 
-    def _in(self, computation: str) -> list[Instruction]:
+    def _instructions_of(self, computation: str) -> list[Instruction]:
         return list(self._program.computations[computation].values())
 
     def _operands(self, computation: str, instruction: Instruction) -> list[Instruction]:

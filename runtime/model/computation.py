@@ -4,7 +4,7 @@ None of it changes what is computed, beyond rounding.
 """
 
 import dataclasses
-from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import jax
 import numpy as np
@@ -25,6 +25,9 @@ PartT = TypeVar("PartT")
 class Gather(Protocol):
     """Turns the stored form of a part of the model into the form that computes: whole, and in the compute dtype."""
 
+    has_collectives: ClassVar[bool]
+    """Whether devices wait for each other in it."""
+
     def __call__(self, name: str, part: PartT) -> PartT:
         """`name` is the field of `Llama` that `part` comes from; of `layers`, one layer is passed at a time."""
         ...
@@ -34,6 +37,7 @@ class Gather(Protocol):
 class Whole:
     """The parameters are whole on this device already: only the dtype changes."""
 
+    has_collectives: ClassVar[bool] = False
     compute_dtype: np.dtype
 
     def __call__(self, name: str, part: PartT) -> PartT:
@@ -77,12 +81,11 @@ class Computation(NamedTuple):
         """Layers in the body of the loop over them: all, of a small model that keeps everything, and else one.
 
         Nothing but a loop holds apart what is computed again and what was computed: the compiler finds them to be the
-        same, and keeps it. So a model that is to keep less is never written out; nor is one whose layers gather, since
-        it is for a loop that `order` is proven.
+        same, and keeps it. So a model that is to keep less is never written out; nor is one with collectives in its
+        layers, since it is for a loop that `order` is proven.
         """
-        is_to_keep_less, gathers = self.remat != "none", not isinstance(self.gather, Whole)
         is_small = num_layers <= self.forms.most_unrolled_layers
-        return num_layers if is_small and not is_to_keep_less and not gathers else 1
+        return num_layers if is_small and self.remat == "none" and not self.gather.has_collectives else 1
 
 
 def whole(

@@ -6,7 +6,7 @@ with its own heads and columns and never gathers those of others.
 """
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
@@ -87,6 +87,7 @@ class Sharded:
     caller, who sums once a step and not once a micro-batch.
     """
 
+    has_collectives: ClassVar[bool] = True
     config: LlamaConfig
     axis_sizes: tuple[tuple[str, int], ...]
     compute_dtype: np.dtype
