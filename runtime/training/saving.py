@@ -61,8 +61,8 @@ class SavingPlan:
 class Saver:
     """At most one save under way.
 
-    The loop waits for no listing and no deletion of temporary checkpoints: their names are many, in a bucket above all.
-    Milestones are published, and what they make needless is deleted after that, in the loop's own thread.
+    The loop waits for no listing, no publishing and no deletion, which take long in a bucket: all of them follow a save
+    in its thread. What a milestone makes needless is deleted once it is published, never before.
     """
 
     def __init__(self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None]) -> None:
@@ -96,6 +96,8 @@ class Saver:
         asked = time.monotonic()
         self.finish()
         waited_seconds = time.monotonic() - asked
+        # The arrays may be used up by the next update; whoever is called back gets everything else.
+        without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
         temporary, facts = self._plan.temporary, self._plan.facts
         # The first host asks for all: without its manifest nobody sees what the others write.
         superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
@@ -117,10 +119,18 @@ class Saver:
                 after=prune,
             )
         else:
+            candidates = tuple(self._uncertified)
+
+            def publish() -> None:
+                self._on_milestone(without_arrays, milestone)
+                if jax.process_index() == 0:
+                    # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
+                    temporary.prune(run.step, keep=0, candidates=candidates)
+
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
-            saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
-        # The arrays may be used up by the next update; whoever is called back gets everything else.
-        without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
+            saving = run_state.save(
+                f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded, after=publish
+            )
         self._under_way = saving, without_arrays, milestone, waited_seconds
         self.last_step, self._last_began = run.step, time.monotonic()
 
@@ -167,11 +177,6 @@ class Saver:
             size_in_bytes=saving.size_in_bytes,
         )
         self._certify_due()  # what later updates had certified while it was being written
-        if milestone is not None:
-            self._on_milestone(run, milestone)
-            if jax.process_index() == 0:
-                # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
-                self._plan.temporary.prune(run.step, keep=0, candidates=tuple(self._uncertified))
 
     def end(self, run: RunState) -> None:
         """Behind the last milestone: nothing more is certified, so what waited for that goes."""
