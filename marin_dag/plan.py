@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from marin_dag.acceptances import Acceptances
 from marin_dag.causes import Cause, Causes
 from marin_dag.collection import collection_paused
+from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
 from marin_dag.errors import RefusedConfigError, UserError
@@ -197,8 +198,8 @@ class _Planner:
         if drift is not None:
             return Verdict.DRIFTED, (drift,)
         accepted = tuple(dict.fromkeys((*accepted, *accepted_work)))
-        if step.key in self.failed_keys:
-            return Verdict.FAILED, (self._failure(step),)
+        if step.key in self.failed_keys and (failed := self._failure(step)) is not None:
+            return Verdict.FAILED, (failed,)
         if kept and step.until is not None:
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
             return Verdict.MISSING, (reason, *accepted)
@@ -250,9 +251,13 @@ class _Planner:
             accepted.extend(by_persons)
         return None, tuple(accepted)
 
-    def _failure(self, step: Step[Any]) -> Failed:
-        failures = self.records.failures(step.key)
-        newest = failures[-1]
+    def _failure(self, step: Step[Any]) -> Failed | None:
+        """The newest; None if an attempt came after it that was asked to stop."""
+        ended = self.records.failures(step.key)
+        failures = [failure for failure in ended if failure.error_type != StepStopped.__qualname__]
+        newest = ended[-1]
+        if newest not in failures:
+            return None
         return Failed(len(failures), newest.attempt, newest.error, self.store.url(newest.log_path))
 
     def _blockers(self, step: Step[Any]) -> tuple[tuple[str, str], ...]:

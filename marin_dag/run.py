@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from marin_dag.attempt import failure_of
 from marin_dag.backend import Backend
+from marin_dag.context import StepStopped
 from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.frontier import Frontier
@@ -264,6 +265,8 @@ class Run:
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
             self._display.event(node.step.name, "stopped", said)
+            if node.has_started:
+                self._overrule_failures(failure_of(outcome.task, StepStopped(said)))
 
     @property
     def was_interrupted(self) -> bool:
@@ -301,6 +304,14 @@ class Run:
         self.failures[node.step.key] = failure
         self._display.event(node.step.name, "failed", headline(failure))
         self._keep(failure)
+
+    def _overrule_failures(self, stop: Failure) -> None:
+        """What earlier attempts failed of is overcome, and no longer why the step is not done."""
+        try:
+            if self._records.failures(stop.key):
+                self._records.record_failure(stop)
+        except StoreError as error:
+            self._display.complain(f"{stop.name}: the next plan may name an error that was overcome: {error}")
 
     def _keep(self, failure: Failure) -> None:
         try:
