@@ -1,7 +1,6 @@
 """Train phase: one leg of a run, from the state its predecessor left to `until_step`."""
 
 import contextlib
-import functools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,11 +28,7 @@ from steps.tokenize import TokenizeResult
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jax.sharding import Mesh
-
-    from runtime.tracking.events import EventLog
     from runtime.training.run_state import RunState
-    from runtime.training.temporary import TemporaryCheckpoints
 
 FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
@@ -214,6 +209,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture
+    from steps.phase_state import first_state, own_state
 
     published = context.milestones()
     if config.until_step in published:
@@ -256,12 +252,15 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             device=str(mesh.devices.flat[0].device_kind),
             jax=jax.__version__,
         )
-        run = _newest_state(config, context, mesh, temporary, events)
+        own = own_state(config, context, mesh, temporary, events)
+        run = first_state(config, mesh, events) if own is None else own
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         tokens_per_step = config.global_batch_size * config.sequence_length
+        resumed = {} if own is None else {"resumed_at": own.step}
 
         def show(step: int, tokens_per_second: float, loss: float) -> None:
-            context.progress(step, config.until_step, "steps", tokens_per_second=tokens_per_second, loss=loss)
+            figures = {"tokens_per_second": tokens_per_second, "loss": loss, **resumed}
+            context.progress(step, config.until_step, "steps", **figures)
 
         def publish(run: "RunState", folder: str) -> None:
             context.publish(run.step, folder, _result(config, run))
@@ -335,43 +334,6 @@ def _result(config: TrainPhaseConfig, run: "RunState") -> TrainPhaseResult:
         averages=config.averages,
         num_skipped=len(run.metrics.skipped_steps),
     )
-
-
-def _newest_state(
-    config: TrainPhaseConfig,
-    context: StepContext,
-    mesh: "Mesh",
-    temporary: "TemporaryCheckpoints",
-    events: "EventLog",
-) -> "RunState":
-    """The newest of this trajectory's own states up to `until_step`; without one, what `start` says."""
-    from runtime.training import run_state
-    from runtime.training.state import initial_state, placed_shapes
-
-    averages = tuple(average.name for average in config.averages)
-    window = 0 if config.skip is None else config.skip.window_steps
-    state_like = functools.partial(placed_shapes, config.model, mesh)
-    own = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
-    if (newest := temporary.newest(config.until_step)) is not None:
-        own.setdefault(newest.step, newest.folder)
-    if own:
-        folder = own[max(own)]
-        run = run_state.resumed(folder, state_like, averages=averages, skip_window_steps=window)
-        events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
-        return run
-    initial = initial_state(config.model, config.seed, mesh, averages=averages, skip_window_steps=window)
-    if config.start is None:
-        events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
-        return run_state.from_scratch(initial)
-    run = run_state.continued(config.start.path, config.restore, initial, state_like)
-    events.write(
-        "start",
-        step=run.step,
-        consumed_tokens=run.consumed_tokens,
-        folder=config.start.path,
-        restore=config.restore,
-    )
-    return run
 
 
 @contextlib.contextmanager

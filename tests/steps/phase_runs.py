@@ -44,6 +44,8 @@ class Trajectory:
         self.folder, self.digest = folder, digest
         self.records: dict[int, tuple[str, TrainPhaseResult]] = {}
         self.attempts = 0
+        self.told: list[dict[str, float]] = []
+        """Figures of the newest attempt's progress."""
 
     def at(self, step: int) -> Input[TrainPhaseResult]:
         path, result = self.records[step]
@@ -65,6 +67,7 @@ class Trajectory:
 
     def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
         self.attempts += 1
+        self.told.clear()
         return train_phase.function(config, Attempt(self, stop_after))
 
 
@@ -89,6 +92,7 @@ class Attempt:
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         assert done <= total
         assert unit == "steps"
+        self._trajectory.told.append(figures)
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         assert isinstance(result, TrainPhaseResult)

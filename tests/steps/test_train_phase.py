@@ -78,8 +78,10 @@ def test_a_source_with_more_ids_than_the_model_has_rows_for_is_refused(tmp_path,
 def test_moving_until_step_later_trains_only_the_added_steps_and_earlier_none(tmp_path, phase):
     trajectory = Trajectory(tmp_path, "e" * 64)
     trajectory.run(until(phase, 5))
+    assert all("resumed_at" not in figures for figures in trajectory.told)
     trajectory.run(phase)
     assert [event["step"] for event in trajectory.events() if event["event"] in ("resume", "begin")] == [5, 5]
+    assert {figures["resumed_at"] for figures in trajectory.told} == {5}
     assert len(trajectory.metrics(8)) == 8
     assert trajectory.run(until(phase, 5)) == trajectory.at(5).result
     assert not (tmp_path / "work" / "events" / "attempt-3.jsonl").exists()
