@@ -1,5 +1,7 @@
 """One Hypothesis profile for the suite: the same examples in each run, and no deadline, since a first call compiles.
 
+One level of optimisation, also for the processes that tests start: none.
+
 One fake Cloud Storage and one Ray cluster, started by the first test that wants them, shared by all.
 """
 
@@ -24,6 +26,10 @@ from tests.s3_server.server import S3Server
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
+
+# A test computes little, and often once: most of the time went into making its machine code fast. Its programs are still
+# those of a run; what tests/end_to_end starts is compiled as a user's run is.
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 # A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -32,7 +32,7 @@ class RayNodes:
     @property
     def environment(self) -> dict[str, str]:
         """Of the nodes, and of a driver that is to join them."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XLA_"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         kept |= {f"RAY_health_check_{name}": str(value) for name, value in HEALTH.items()}
         kept |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "JAX_PLATFORMS": "cpu"}
         kept |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1", "RAY_USAGE_STATS_ENABLED": "0", **self._own}

@@ -36,7 +36,7 @@ SOURCES = (
     *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/eval_step.py"),
     *("training/objective.py", "training/state.py"),
     *("cost/compile_program.py", "cost/program.py", "cost/collectives.py", "cost/gpu_program.py"),
-    *("cost/chips.py", "cost/gpu_target.py"),
+    *("cost/chips.py", "cost/gpu_target.py", "cost/described_devices.py"),
 )
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = {"tpu": ROOT / ".venv-libtpu", "gpu": ROOT / ".venv-cuda"}

@@ -172,7 +172,7 @@ def test_a_later_stop_goes_on_and_costs_only_the_rest(run: Toy) -> None:
     code, table = run("--dry-run", "--set", "phoenix.until_step=50")
     assert code == 2
     assert "goes on from step 30 to 50" in table
-    assert "Estimated: 20 k tokens, 500 B written." in table
+    assert "Estimated: 20 k tokens, 500 B written" in table
     assert "Not done again: 10 k tokens" in table
 
 
