@@ -27,8 +27,8 @@ from tests.s3_server.server import S3Server
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
 
-# A test computes little, and often once: most of the time went into making its machine code fast. Its programs are still
-# those of a run; what tests/end_to_end starts is compiled as a user's run is.
+# A test computes little, and often once: most of its time would go into making machine code fast. The programs are
+# those of a run, the machine code is not; what tests/end_to_end starts is compiled as a run is.
 os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 # A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
