@@ -8,7 +8,7 @@ from marin_dag.cost import Cost
 from marin_dag.plan import Plan, Root
 from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.quantities import in_bytes, in_short
-from marin_dag.reasons import MAX_CHANGES, are_counted, render_all, render_changed, render_many
+from marin_dag.reasons import MAX_CHANGES, are_counted, are_of_another_recipe, render_all, render_changed, render_many
 
 GROUP_FROM = 3
 PIPE_WIDTH = 100
@@ -16,9 +16,10 @@ PIPE_WIDTH = 100
 MAX_NAME_WIDTH = 36
 MAX_ROOTS = 12
 COUNTED = (
-    f"Where more than {MAX_CHANGES} things differ from what was made under a name, they are counted; `why STEP` lists "
-    "them.\nSo much differs where the prefix holds outputs of another recipe, or of this one at another scale."
+    f"Where more than {MAX_CHANGES} things differ from what was made under a name, they are counted; "
+    "`why STEP` lists them."
 )
+OTHER_RECIPE = "So much differs where the prefix holds outputs of another recipe, or of this one at another scale."
 COLORS = {
     Verdict.DONE: "32",
     Verdict.MISSING: "36",
@@ -112,8 +113,11 @@ def _roots(plan: Plan) -> Iterator[str]:
         yield from (f"  {text}  ({num_steps} steps)" for num_steps, text in lines[:MAX_ROOTS])
     if len(lines) > MAX_ROOTS:
         yield f"  and {len(lines) - MAX_ROOTS} more; `plan --json` has them all"
-    if any(planned.is_selected and are_counted(planned.reasons) for planned in plan.steps):
+    counted = [planned.reasons for planned in plan.steps if planned.is_selected and are_counted(planned.reasons)]
+    if counted:
         yield from ("", COUNTED)
+    if any(are_of_another_recipe(reasons) for reasons in counted):
+        yield OTHER_RECIPE
 
 
 def _totals(plan: Plan) -> Iterator[str]:
