@@ -113,7 +113,13 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
 
 def check_configs(steps: Iterable[Step[Any]]) -> None:
     """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
-    problems = []
+    if problems := refusals(steps):
+        raise UserError("\n".join(f"{name}: {problem}" for name, problem in problems.items()))
+
+
+def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:
+    """What is wrong with each step whose config cannot work, and how to mend it."""
+    problems = {}
     for step in steps:
         try:
             if step.kind.check is not None:
@@ -122,11 +128,10 @@ def check_configs(steps: Iterable[Step[Any]]) -> None:
                 step.kind.check_on(step.config, step.resources)
         except RefusedConfigError as error:
             options = (shlex.quote(f"{step.name}.{field}={text}") for field, text in error.cure.items())
-            problems.append(f"{step.name}: {error}\nOn the command line: --set {' --set '.join(options)}")
+            problems[step.name] = f"{error}\nOn the command line: --set {' --set '.join(options)}"
         except ValueError as error:
-            problems.append(f"{step.name}: {error}")
-    if problems:
-        raise UserError("\n".join(problems))
+            problems[step.name] = str(error)
+    return problems
 
 
 class _Planner:
