@@ -86,7 +86,7 @@ def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, ev
         cost = f"  {_cost(row.cost):>{costs}}" if costs else ""
         lines.append(f"{row.name:<{names}}  {painted}  {reasons[0]:<{rest if cost.strip() else 0}}{cost}".rstrip())
         lines.extend(f"{'':<{names + 12}}{text}" for text in reasons[1:])
-    return "\n".join([*lines, *_roots(plan), "", *_totals(plan), *_opaque(plan)])
+    return "\n".join([*lines, *_roots(plan), "", *_totals(plan), *_open_questions(plan), *_opaque(plan)])
 
 
 def _wrapped(reason: str, width: int | None) -> list[str]:
@@ -140,6 +140,15 @@ def _totals(plan: Plan) -> Iterator[str]:
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
     if plan.saved.tokens:
         yield f"Not done again: {in_short(plan.saved.tokens)} tokens of trajectories that go on from where they are."
+
+
+def _open_questions(plan: Plan) -> Iterator[str]:
+    if plan.open_questions:
+        yield from ("", "No run begins before this is decided:")
+    for name, question in plan.open_questions.items():
+        first, *others = question.splitlines()
+        yield f"  {name}: {first}"
+        yield from (f"    {line}" for line in others)
 
 
 def _coverage(plan: Plan) -> str:
