@@ -1,8 +1,10 @@
 """Backend: where attempts run. The driver decides what runs; a backend runs it and brings back how it ended."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from marin_dag.progress import Progress
+from marin_dag.resources import Resources
 from marin_dag.task import Outcome, Task
 
 
@@ -25,8 +27,12 @@ class Backend(Protocol):
     max_running: int
     """How many tasks it is worth handing over at once."""
 
-    def start(self, listener: Listener, largest_num_cpus: int) -> str:
-        """Gets ready for steps that ask for up to so many cores; returns what to tell the user about it, or ""."""
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+        """Gets ready for steps, by name, that ask for such resources; returns what to tell the user about it, or "".
+
+        Raises:
+            UserError: some ask for what this backend will never have; none of them is to begin then.
+        """
 
     def submit(self, task: Task) -> None:
         """Hands a task over."""

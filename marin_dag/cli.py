@@ -240,7 +240,7 @@ def _parser(
     parser.add_argument("command", nargs="?", metavar="COMMAND", help=", ".join(known))
     parser.add_argument("names", nargs="*", metavar="STEP", help="what COMMAND is about")
     parser.add_argument("--dry-run", action="store_true", help="print the plan; start nothing, write nothing")
-    parser.add_argument("--json", action="store_true", help="(--dry-run, plan, show, ls) print JSON")
+    parser.add_argument("--json", action="store_true", help="(--dry-run, plan, show, ls and others) print JSON")
     parser.add_argument("--every-step", action="store_true", help="in the plan, a line for each step")
     parser.add_argument(
         "--set", action="append", default=[], metavar="STEP.FIELD=VALUE", help="override a field (fork: FIELD=VALUE)"

@@ -89,7 +89,7 @@ class Graph:
         def input_named(text: str) -> Milestone[Any]:
             milestone = self.input_named(text)
             if milestone.step.name in below:
-                raise GraphError(f"{name}.{field}={text}: {milestone.step.name} needs {name}, which closes a circle.")
+                raise GraphError(f"{milestone.step.name} needs {name}, which closes a circle.")
             return milestone
 
         return _Rederivation(target, field, text, input_named).graph(self)

@@ -1,14 +1,14 @@
 """LocalBackend: steps one after the other in the driver's own process, where a debugger can follow them."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from marin_dag.attempt import failure_of, run_attempt
 from marin_dag.backend import Listener
-from marin_dag.errors import UserError
 from marin_dag.progress import Progress
-from marin_dag.resources import is_gang
+from marin_dag.resources import Resources
+from marin_dag.supply import refuse_gangs
 from marin_dag.task import Outcome, Task
 from marin_dag.transient import is_transient
 
@@ -26,18 +26,14 @@ class LocalBackend:
         self._is_stopping = False
         self._cancelled: set[str] = set()
 
-    def start(self, listener: Listener, largest_num_cpus: int) -> str:
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
         """See Backend."""
+        refuse_gangs(wanted)
         self._listener = listener
         return ""
 
     def submit(self, task: Task) -> None:
         """See Backend."""
-        if is_gang(task.resources):
-            raise UserError(
-                f"{task.name}: asks for {task.resources}, and --backend local is this process alone; run it on Ray, or "
-                "give the step the resources of one machine."
-            )
         self._cancelled.discard(task.key)
         self._queue.append(task)
 

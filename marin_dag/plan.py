@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from marin_dag.acceptances import Acceptances
@@ -84,6 +84,11 @@ class Plan:
         """The selected steps whose inputs are not there and will not be made."""
         return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.BLOCKED)
 
+    @functools.cached_property
+    def open_questions(self) -> dict[str, str]:
+        """What the recipe leaves open of steps that would run, by name; no run begins before a person has said it."""
+        return _open_questions(planned.step for planned in self.will_run)
+
     @property
     def cost(self) -> Cost:
         """Sum over the steps that would run."""
@@ -114,20 +119,41 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
 
 def check_configs(steps: Iterable[Step[Any]]) -> None:
     """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
-    problems = []
+    if problems := refusals(steps):
+        raise UserError("\n".join(f"{name}: {problem}" for name, problem in problems.items()))
+
+
+def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:
+    """What is wrong with each step whose config cannot work, and how to mend it."""
+
+    def ask(step: Step[Any]) -> None:
+        if step.kind.check is not None:
+            step.kind.check(step.config)
+        if step.kind.check_on is not None:
+            step.kind.check_on(step.config, step.resources)
+
+    return _problems(steps, ask)
+
+
+def _open_questions(steps: Iterable[Step[Any]]) -> dict[str, str]:
+    def ask(step: Step[Any]) -> None:
+        if step.kind.check_run is not None:
+            step.kind.check_run(step.config)
+
+    return _problems(steps, ask)
+
+
+def _problems(steps: Iterable[Step[Any]], ask: Callable[[Step[Any]], None]) -> dict[str, str]:
+    problems = {}
     for step in steps:
         try:
-            if step.kind.check is not None:
-                step.kind.check(step.config)
-            if step.kind.check_on is not None:
-                step.kind.check_on(step.config, step.resources)
+            ask(step)
         except RefusedConfigError as error:
             options = (shlex.quote(f"{step.name}.{field}={text}") for field, text in error.cure.items())
-            problems.append(f"{step.name}: {error}\nOn the command line: --set {' --set '.join(options)}")
+            problems[step.name] = f"{error}\nOn the command line: --set {' --set '.join(options)}"
         except ValueError as error:
-            problems.append(f"{step.name}: {error}")
-    if problems:
-        raise UserError("\n".join(problems))
+            problems[step.name] = str(error)
+    return problems
 
 
 class _Planner:

@@ -36,6 +36,7 @@ def plan_document(
             "verdicts": {str(verdict): sum(step.verdict is verdict for step in selected) for verdict in Verdict},
             "cost": _cost(plan.cost),
         },
+        "open_questions": dict(plan.open_questions),
         "opaque": sorted({line for planned in plan.steps for line in planned.step.identity["code"]["opaque"]}),
         "commands": [{"what": what, "command": command} for what, command in commands],
     }

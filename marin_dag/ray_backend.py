@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, Queue
 from typing import Any
 
@@ -13,6 +13,7 @@ from marin_dag.gang import Gang
 from marin_dag.local_backend import call_with_retries
 from marin_dag.ray_cluster import is_connected, join_cluster, start_cluster
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
+from marin_dag.supply import refuse_what_never_fits, what_is_not_there_yet
 from marin_dag.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
 from marin_dag.task import Outcome, Task
 
@@ -39,30 +40,31 @@ class RayBackend:
         self._owns_cluster = False
         self._is_stop_wanted = False
         self._is_stop_told = False
-        self._has: dict[str, float] = {}
         self._switchboard: Any = None
 
-    def start(self, listener: Listener, largest_num_cpus: int) -> str:
-        """See Backend."""
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+        """See Backend. A cluster of one's own does not grow; one that is joined may, so that its steps wait."""
         self._listener = listener
         greeting = ""
         if not is_connected():
             self._owns_cluster = not os.environ.get("RAY_ADDRESS")
             if self._owns_cluster:
-                greeting = start_cluster(largest_num_cpus, self._job_name)
+                largest = max((asked.num_cpus for asked in wanted.values() if isinstance(asked, Cpu)), default=1)
+                greeting = start_cluster(largest, self._job_name)
             else:
                 greeting = join_cluster(self._job_name)
         import ray  # not above: it reads RAY_AUTH_MODE as it is imported
 
-        self._has = ray.cluster_resources() if self._owns_cluster else {}  # one of its own does not grow
+        has = ray.cluster_resources()
+        if self._owns_cluster:
+            refuse_what_never_fits(wanted, has)
+        lacking = what_is_not_there_yet(wanted, has)
         self._switchboard = start_switchboard()
         self._run = ray.remote(run_step)
-        return greeting
+        return "\n".join(line for line in (greeting, lacking) if line)
 
     def submit(self, task: Task) -> None:
         """See Backend."""
-        if self._owns_cluster:
-            _refuse_what_never_fits(task, self._has)
         self._started.discard(task.key)
         if is_gang(task.resources):
             self._gangs[task.key] = Gang(task, self._switchboard, self._outcomes_of_gangs.put)
@@ -254,20 +256,3 @@ def _placement(resources: Resources) -> dict[str, Any]:
             return {"num_cpus": 1, "num_gpus": count, "accelerator_type": kind}
         case Tpu():
             raise AssertionError("a slice is reserved as a whole, by a gang")
-
-
-def _refuse_what_never_fits(task: Task, has: dict[str, float]) -> None:
-    """A task that no machine can hold would wait for ever."""
-    if is_gang(task.resources):
-        missing = [str(task.resources)]
-    else:
-        wanted = dict(_placement(task.resources))
-        needs = {"CPU": wanted["num_cpus"], "GPU": wanted.get("num_gpus", 0)}
-        if "accelerator_type" in wanted:
-            needs[f"accelerator_type:{wanted['accelerator_type']}"] = 0.001
-        missing = [f"{amount:g} {name}" for name, amount in needs.items() if amount > has.get(name, 0)]
-    if missing:
-        raise UserError(
-            f"{task.name}: asks for {task.resources}, and this machine lacks {', '.join(missing)}; set RAY_ADDRESS to "
-            "a cluster that has them, or give the step other resources."
-        )

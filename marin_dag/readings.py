@@ -10,6 +10,7 @@ from typing import Any, Union
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 
 MAX_ON_ONE_LINE = 3
@@ -34,8 +35,14 @@ def read_text(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
             return validated(hint, reading, context)
         except RefusedValueError as error:
             first = first or error
+        except UserError as error:  # there is no such step
+            first = RefusedValueError(str(error))
     assert first is not None
-    raise first if text else RefusedValueError(f"no value follows the equals sign; it takes {_choice(hint)}.")
+    if not text:
+        raise RefusedValueError(f"no value follows the equals sign; it takes {_choice(hint)}.")
+    if text.lower() == "none" and type(None) in _options(hint):
+        raise RefusedValueError(f"{str(first).rstrip('.')}. To have none, write null.")
+    raise first
 
 
 def validated(hint: Any, value: Any, context: dict[str, Any] | None = None) -> Any:

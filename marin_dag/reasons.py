@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from marin_dag.diff import CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
+from marin_dag.diff import ABSENT, CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 
 MAX_NAMES = 3
 MAX_CHANGES = 6
@@ -163,15 +163,28 @@ def are_counted(reasons: Iterable[Reason]) -> bool:
     return sum(isinstance(reason, Changed) for reason in reasons) > MAX_CHANGES
 
 
+def are_of_another_recipe(reasons: Iterable[Reason]) -> bool:
+    """Whether so many settings of the step itself have other values; entries of its lists and mappings that came or
+    went are none, for one fork more on a page of forks is an entry in seven of them."""
+    here = [reason.difference for reason in reasons if isinstance(reason, Changed) and reason.is_here]
+    return sum(_entry(difference) is None and not _is_in_a_list(difference) for difference in here) > MAX_CHANGES
+
+
 def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
     """Lines for the reasons of one step: one each, but for a mass of changes a count and where they are."""
     reasons = tuple(reasons)
     if not are_counted(reasons):
         return tuple(render(reason) for reason in reasons)
     changed = [reason for reason in reasons if isinstance(reason, Changed)]
-    fields = dict.fromkeys(_what(reason.difference) for reason in changed if reason.is_here)
+    here = [reason.difference for reason in changed if reason.is_here]
+    fields = dict.fromkeys(_what(difference) for difference in here)
     above = dict.fromkeys(step for reason in changed if not reason.is_here for step in reason.steps)
-    where = [_listed(list(fields))] if fields else []
+    entries = dict.fromkeys(entry for difference in here if (entry := _entry(difference)) is not None)
+    where = []
+    for what in ("new", "gone"):
+        names = [name for name, became in entries if became == what]
+        where += [f"{_listed(names)} {what}"] if names else []
+    where += [_listed(list(fields))] if fields else []
     where += [f"in {_listed(list(above))}"] if above else []
     others = tuple(render(reason) for reason in reasons if not isinstance(reason, Changed))
     return (f"{len(changed)} differences: {'; '.join(where)}", *others)
@@ -278,6 +291,20 @@ def _what(difference: Difference) -> str:
             return difference.what
         case CodeChanged():
             return "code"
+
+
+def _entry(difference: Difference) -> tuple[str, str] | None:
+    """Name of the entry of a mapping that came or went, and which of the two."""
+    if not isinstance(difference, FieldChanged) or "." not in difference.field:
+        return None
+    name = difference.field.rpartition(".")[2]
+    return (name, "new") if difference.old == ABSENT else (name, "gone") if difference.new == ABSENT else None
+
+
+def _is_in_a_list(difference: Difference) -> bool:
+    """Whether it is of an item, which every item before it that came or went has moved."""
+    field = difference.field if isinstance(difference, FieldChanged | InputChanged) else ""
+    return any(part.isdigit() for part in field.split("."))
 
 
 def short_key(key: str) -> str:

@@ -24,7 +24,6 @@ from marin_dag.progress import Progress
 from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Failure, Records, first_lines, new_attempt
-from marin_dag.resources import Cpu
 from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
@@ -97,13 +96,11 @@ class Run:
             return 0
         self._provenance = collect_provenance(self._store)
         SourceArchive(self._store).keep([node.step for node in self._unfinished()])
-        largest = max(
-            (n.step.resources.num_cpus for n in self._unfinished() if isinstance(n.step.resources, Cpu)), default=1
-        )
+        wanted = {node.step.name: node.step.resources for node in self._unfinished()}
         with heard(self._on_signal) as listen_again, self._display:
             self._display.begin([node.step.name for node in self._unfinished()])
             try:
-                greeting = self._backend.start(self, largest)
+                greeting = self._backend.start(self, wanted)
                 listen_again()
                 if greeting:
                     self._display.say(greeting)

@@ -8,7 +8,7 @@ from marin_dag.cost import Cost
 from marin_dag.plan import Plan, Root
 from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.quantities import in_bytes, in_short
-from marin_dag.reasons import MAX_CHANGES, are_counted, render_all, render_changed, render_many
+from marin_dag.reasons import MAX_CHANGES, are_counted, are_of_another_recipe, render_all, render_changed, render_many
 
 GROUP_FROM = 3
 PIPE_WIDTH = 100
@@ -16,9 +16,10 @@ PIPE_WIDTH = 100
 MAX_NAME_WIDTH = 36
 MAX_ROOTS = 12
 COUNTED = (
-    f"Where more than {MAX_CHANGES} things differ from what was made under a name, they are counted; `why STEP` lists "
-    "them.\nSo much differs where the prefix holds outputs of another recipe, or of this one at another scale."
+    f"Where more than {MAX_CHANGES} things differ from what was made under a name, they are counted; "
+    "`why STEP` lists them."
 )
+OTHER_RECIPE = "So much differs where the prefix holds outputs of another recipe, or of this one at another scale."
 COLORS = {
     Verdict.DONE: "32",
     Verdict.MISSING: "36",
@@ -85,7 +86,7 @@ def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, ev
         cost = f"  {_cost(row.cost):>{costs}}" if costs else ""
         lines.append(f"{row.name:<{names}}  {painted}  {reasons[0]:<{rest if cost.strip() else 0}}{cost}".rstrip())
         lines.extend(f"{'':<{names + 12}}{text}" for text in reasons[1:])
-    return "\n".join([*lines, *_roots(plan), "", *_totals(plan), *_opaque(plan)])
+    return "\n".join([*lines, *_roots(plan), "", *_totals(plan), *_open_questions(plan), *_opaque(plan)])
 
 
 def _wrapped(reason: str, width: int | None) -> list[str]:
@@ -112,8 +113,11 @@ def _roots(plan: Plan) -> Iterator[str]:
         yield from (f"  {text}  ({num_steps} steps)" for num_steps, text in lines[:MAX_ROOTS])
     if len(lines) > MAX_ROOTS:
         yield f"  and {len(lines) - MAX_ROOTS} more; `plan --json` has them all"
-    if any(planned.is_selected and are_counted(planned.reasons) for planned in plan.steps):
+    counted = [planned.reasons for planned in plan.steps if planned.is_selected and are_counted(planned.reasons)]
+    if counted:
         yield from ("", COUNTED)
+    if any(are_of_another_recipe(reasons) for reasons in counted):
+        yield OTHER_RECIPE
 
 
 def _totals(plan: Plan) -> Iterator[str]:
@@ -136,6 +140,15 @@ def _totals(plan: Plan) -> Iterator[str]:
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
     if plan.saved.tokens:
         yield f"Not done again: {in_short(plan.saved.tokens)} tokens of trajectories that go on from where they are."
+
+
+def _open_questions(plan: Plan) -> Iterator[str]:
+    if plan.open_questions:
+        yield from ("", "No run begins before this is decided:")
+    for name, question in plan.open_questions.items():
+        first, *others = question.splitlines()
+        yield f"  {name}: {first}"
+        yield from (f"    {line}" for line in others)
 
 
 def _coverage(plan: Plan) -> str:

@@ -14,7 +14,6 @@ from marin_dag.lease import Lease, Leases
 from marin_dag.progress import Progress
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, new_attempt
-from marin_dag.resources import Cpu
 from marin_dag.step import Step
 from marin_dag.store import Store, open_store
 from marin_dag.task import KindReference, Outcome, Task
@@ -122,8 +121,7 @@ class Rerunner:
         return _compared_runs(step, record, outcome.record, beside.prefix)
 
     def _outcome(self, task: Task) -> Outcome:
-        cores = task.resources.num_cpus if isinstance(task.resources, Cpu) else 1
-        self._backend.start(self, cores)
+        self._backend.start(self, {task.name: task.resources})
         try:
             self._backend.submit(task)
             while True:

@@ -2,7 +2,7 @@
 
 from pipelines.source import Source, by_name
 from runtime.text.extraction.formats import ChatTable, Format, JsonLines, ParquetTable
-from steps.fetch import Fetch, HuggingFaceDataset, UrlIndex
+from steps.fetch import UNPINNED, Fetch, HuggingFaceDataset, UrlIndex
 from steps.input_tokenizer import HubTokenizer
 
 # The recipe's tokenizer (meta-llama/Meta-Llama-3.1-8B is gated). The revision is what the repository's first commit is
@@ -17,8 +17,8 @@ LLAMA3_TOKENIZER = HubTokenizer(
 DOLMINO = ("allenai/dolmino-mix-1124", "bb54cab")
 PROOF_PILE = ("EleutherAI/proof-pile-2", "901a927")
 # The recipe pins no revision of its own markdown sets: it read them from its bucket before they were published. None
-# could be looked up where this was written, so these name no commit, and a run stops at the download and says so.
-UNPINNED = "0" * 40
+# could be looked up where this was written, so these are UNPINNED: a plan names them, and no run begins before they are
+# pinned.
 COMMON_CRAWL = "https://data.commoncrawl.org/"
 DOLMA_FILES = "https://olmo-data.org/"
 DOLMA_LIST = "https://huggingface.co/datasets/allenai/dolma/resolve/7f48140/urls/v1_7.txt"

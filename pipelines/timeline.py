@@ -4,7 +4,9 @@ Read off the steps of the graph, so that `--set`, forks and another scale show w
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
+from marin_dag.plan import refusals
 from marin_dag.quantities import in_short
 from marin_dag.step import Step
 from runtime.data.mixture import MixtureSchedule
@@ -56,17 +58,23 @@ def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[s
     return line[::-1]
 
 
-def render(phases: Mapping[str, Step], forks: Collection[str] = ()) -> str:
-    """A table of all phases, then each phase in full: what it says, what it changes, what it acknowledges."""
+def render(phases: Mapping[str, Step], forks: Collection[str] = (), names: Collection[str] = ()) -> str:
+    """A table of all phases, then each phase in full: what it says, changes and acknowledges, and what a plan refuses.
+
+    With `names`, these phases alone, without the totals.
+    """
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
-    order = [*main_line, *(name for name in legs if name not in main_line)]
+    order = _order(legs, main_line, names)
+    refused = refusals(phases[name] for name in order)
     rows = [_row(legs[name], is_branch=name not in main_line) for name in order]
     parts = [_aligned([HEADINGS, *rows]), ""]
     for name in order:
         leg = legs[name]
         before = None if leg.parent is None else legs[leg.parent]
-        parts += [*_in_full(leg, before, phases), ""]
+        parts += [*_in_full(leg, before, phases), *_refused(refused.get(name)), ""]
+    if names:
+        return "\n".join(parts[:-1])
     last = legs[main_line[-1]]
     twins = twins_in({name: phases[name] for name in order})
     names = [name for name in order if name not in main_line]
@@ -97,6 +105,59 @@ def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
         reached[digest] = max(leg.settings.until_step, begin)
         tokens += (reached[digest] - begin) * leg.tokens_per_step
     return tokens
+
+
+def document(phases: Mapping[str, Step], forks: Collection[str] = (), names: Collection[str] = ()) -> dict[str, Any]:
+    """The same for other programs, in the same order."""
+    legs = legs_in(phases)
+    main_line = main_line_of(legs, forks)
+    order = _order(legs, main_line, names)
+    refused = refusals(phases[name] for name in order)
+    return {"phases": [_as_json(legs[name], phases, name in main_line, refused.get(name)) for name in order]}
+
+
+def _order(legs: Mapping[str, Leg], main_line: Sequence[str], names: Collection[str]) -> list[str]:
+    order = [*main_line, *(name for name in legs if name not in main_line)]
+    return [name for name in order if not names or name in names]
+
+
+def _as_json(leg: Leg, phases: Mapping[str, Step], is_main: bool, refused: str | None) -> dict[str, Any]:
+    first, last = leg.rates
+    found = changes(_left(leg, phases), leg.settings) if leg.parent is not None else ()
+    return {
+        "name": leg.name,
+        "is_main": is_main,
+        "start": leg.parent,
+        "begin_step": leg.begin_step,
+        "until_step": leg.settings.until_step,
+        "begin_tokens": leg.begin_tokens,
+        "end_tokens": leg.end_tokens,
+        "resources": str(phases[leg.name].resources),
+        "first_learning_rate": first,
+        "last_learning_rate": last,
+        "settings": phases[leg.name].config.model_dump(mode="json", exclude={"start", "replay", "caches"}),
+        "changes": [
+            {
+                "field": change.field,
+                "before": described(change.before),
+                "after": described(change.after),
+                "is_abrupt": change.is_abrupt,
+                "is_acknowledged": change.field in leg.settings.acknowledge,
+            }
+            for change in found
+        ],
+        "refused": refused,
+    }
+
+
+def _refused(problem: str | None) -> list[str]:
+    lines = [] if problem is None else problem.splitlines()
+    return [f"  {'' if index else 'REFUSED by a plan: '}{line}" for index, line in enumerate(lines)]
+
+
+def _left(leg: Leg, phases: Mapping[str, Step]) -> Any:
+    """The settings that a phase leaves: it may do so in the middle of the one before, and meets its rate there."""
+    return phases[str(leg.parent)].config.model_copy(update={"until_step": leg.begin_step})
 
 
 def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
@@ -151,8 +212,7 @@ def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[s
             lines.append(f"  = {'packing':<17} {settings.packing}")
         lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture, leg.begin_step)]
         return lines
-    # A phase may leave in the middle of the one before, and meets its rate there.
-    left = phases[before.name].config.model_copy(update={"until_step": leg.begin_step})
+    left = _left(leg, phases)
     for change in changes(left, settings):
         lines += _change(leg, left, change)
     if not any(line.startswith("  ~") for line in lines):
@@ -192,7 +252,7 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     where = f"a jump{jump} at step {leg.begin_step:,}"
     if change.field in leg.settings.acknowledge:
         return [line, f"    acknowledged: {where}"]
-    return [line, f'    NOT acknowledged: {where}; it runs when {leg.name}.acknowledge names "{change.field}"']
+    return [line, f"    NOT acknowledged: {where}"]
 
 
 def _mixture(mixture: MixtureSchedule, begin_step: int) -> list[str]:

@@ -1,27 +1,41 @@
-"""timeline: every phase of the recipe and what it changes; `--plot FILE` draws it."""
+"""timeline: every phase of the recipe, what it changes, and what a plan would refuse; `--plot FILE` draws it."""
 
+import json
 from typing import Any
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.changes import nearest
+from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.plan import refusals
 from pipelines.picture_file import refuse_unwritable
-from pipelines.timeline import phases_in, render
+from pipelines.timeline import document, phases_in, render
 
 
 def _timeline(session: Session) -> int:
+    parsed = session.parsed
     phases = phases_in(session.graph().steps)
     if not phases:
         raise UserError(f"timeline: the pipeline {session.pipeline!r} trains nothing.")
+    for name in parsed.names:
+        if name not in phases:
+            raise UserError(
+                f"timeline {name}: there is no such phase.{nearest(name, phases)} `timeline` lists them all."
+            )
+    if parsed.plot is not None:
+        if parsed.names or parsed.json:
+            raise UserError("timeline --plot draws every phase, for people; leave out the names of phases and --json.")
+        refuse_unwritable("--plot", parsed.plot, (".html", ".svg"))
     forks = frozenset(fork.name for fork in session.forks.all())
-    if session.parsed.plot is not None:
-        refuse_unwritable("--plot", session.parsed.plot, (".html", ".svg"))
-    print(render(phases, forks))
-    if session.parsed.plot is not None:
+    if parsed.json:
+        print(json.dumps(document(phases, forks, parsed.names), indent=1))
+    else:
+        print(render(phases, forks, parsed.names))
+    if parsed.plot is not None:
         from pipelines.timeline_plot import draw  # the words alone need no NumPy
 
-        draw(session.parsed.plot, f"Timeline of {session.pipeline}", phases, forks)
-        print(f"drawn: {session.parsed.plot}")
-    return NOTHING_WOULD_RUN
+        draw(parsed.plot, f"Timeline of {session.pipeline}", phases, forks)
+        print(f"drawn: {parsed.plot}")
+    return FAILED if refusals(phases[name] for name in parsed.names or phases) else NOTHING_WOULD_RUN
 
 
 def _add_arguments(parser: Any) -> None:
@@ -30,12 +44,12 @@ def _add_arguments(parser: Any) -> None:
 
 COMMAND = Command(
     "timeline",
-    "",
+    "[PHASE ...] [--json]",
     "every phase: steps, tokens, settings, what changes",
     _timeline,
     0,
-    0,
+    100,
     _add_arguments,
-    ("--set",),
+    ("--set", "--json"),
     ONLY_LOOKS,
 )

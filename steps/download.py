@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import BaseModel
 
 from marin_dag.cost import Cost
+from marin_dag.errors import RefusedConfigError
 from marin_dag.step import Runtime, StepContext, step
 from steps.fetch import (
+    UNPINNED,
     ContentFile,
     Fetch,
     Files,
@@ -77,7 +79,17 @@ def _cost(config: DownloadConfig) -> Cost:
     return Cost()
 
 
-@step(policy="tracked", cost=_cost)
+def refuse_unpinned(config: DownloadConfig) -> None:
+    """Refuses a data set for which the recipe names no revision."""
+    fetch = config.fetch
+    if isinstance(fetch, HuggingFaceDataset) and fetch.revision == UNPINNED:
+        raise RefusedConfigError(
+            f"no revision pinned: {fetch.repo}; pin it with the commit that its page on the hub shows.",
+            {"fetch.revision": "COMMIT"},
+        )
+
+
+@step(policy="tracked", cost=_cost, check_run=refuse_unpinned)
 def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
     """Files lie under `files/` and are what their checksums say, or there is no output.
 

@@ -6,6 +6,9 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from marin_dag.step import Runtime
 
+UNPINNED = "0" * 40
+"""The revision of a data set for which a recipe names none: a plan may count it, and no run begins with it."""
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -74,17 +74,11 @@ def _refuse_jumps(config: "TrainPhaseConfig") -> None:
 
 
 def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
-    """What the machines decide: which kernels run there, and how the batch divides over them.
+    """What the machines decide: how the batch and the model divide over them, and which kernels run there.
 
     Raises:
-        ValueError: a kernel that cannot run there is asked for, or the batch does not divide.
+        ValueError: something does not divide, or a kernel cannot run there, or not at the shape that a device gets.
     """
-    if config.attention_kernel is not None or config.loss_kernel is not None:
-        platform = "tpu" if isinstance(resources, Tpu) else "gpu" if isinstance(resources, Gpu) else "cpu"
-        try:
-            chosen_kernels(config, platform, resources.kind if isinstance(resources, Gpu) else platform)
-        except ValueError as error:
-            raise ValueError(f"on {resources}: {error} Or leave it out: None takes the default.") from None
     shares = _num_shares(config, resources)
     if config.global_batch_size % shares:
         fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
@@ -101,6 +95,61 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             f"num_microbatches is {config.num_microbatches}, and each part of the mesh takes {sequences:,} sequences "
             f"of a batch of {config.global_batch_size:,} ({resources}); take one of {able}."
         )
+    if config.sequence_length % config.context_parallel:
+        raise ValueError(
+            f"sequence_length is {config.sequence_length:,}, which does not divide into context_parallel "
+            f"{config.context_parallel} equal stretches; choose one that does."
+        )
+    try:
+        config.model.refuse_undivided(copy_size=_copy_size(config, resources), model_axis=config.model_parallel)
+        _refuse_kernels(config, resources)
+    except ValueError as error:
+        raise ValueError(f"on {resources}: {error}") from None
+
+
+def _refuse_kernels(config: "TrainPhaseConfig", resources: Resources) -> None:
+    """Raises for kernels that cannot run on the machines, or not at the shape of the phase."""
+    platform, device_kind = _devices(resources)
+    if config.attention_kernel is None and config.loss_kernel is None:
+        if platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX
+            from runtime.kernels.block_sizes import generation_of, splash_blocks
+
+            splash_blocks(
+                generation_of(device_kind),
+                head_dim=config.model.head_dim,
+                num_rows=config.sequence_length // config.context_parallel,
+                item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
+            )
+        return
+    from runtime.kernels.choice import described_blocks, kernel_shape_on
+
+    try:
+        kernels = chosen_kernels(config, platform, device_kind)
+        shape = kernel_shape_on(
+            device_kind,
+            config.model,
+            num_devices=_num_shares(config, resources) * config.model_parallel * config.context_parallel,
+            context_parallel=config.context_parallel,
+            num_rows=config.global_batch_size,
+            sequence_length=config.sequence_length,
+            compute_dtype=config.compute_dtype,
+            num_microbatches=config.num_microbatches,
+        )
+        described_blocks(kernels.attention, kernels.loss, shape)
+    except ValueError as error:
+        raise ValueError(f"{error} Or leave it out: None takes the default.") from None
+
+
+def _devices(resources: Resources) -> tuple[str, str]:
+    """Platform and kind of the devices: as JAX calls them, a GPU as Ray does."""
+    match resources:
+        case Tpu():
+            generation = slice_shape(resources.slice).generation
+            return "tpu", f"TPU {'v5e' if generation == 'v5litepod' else generation}"
+        case Gpu():
+            return "gpu", resources.kind
+        case Cpu():
+            return "cpu", "cpu"
 
 
 def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
@@ -119,6 +168,19 @@ def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
             f"{resources}; choose sizes that do."
         )
     return num_devices // parallel * num_slices
+
+
+def _copy_size(config: "TrainPhaseConfig", resources: Resources) -> int:
+    """Devices that share one copy of the parameters."""
+    match resources:
+        case Tpu():
+            return slice_shape(resources.slice).num_chips
+        case Gpu():
+            return resources.count * resources.num_hosts
+        case Cpu():  # see `mesh_of_cores`
+            parallel = config.model_parallel * config.context_parallel
+            whole = resources.num_devices % parallel == 0
+            return resources.num_hosts * (parallel if whole else resources.num_devices)
 
 
 def _cores_that_divide(config: "TrainPhaseConfig", resources: Cpu) -> Cpu | None:

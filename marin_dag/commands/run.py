@@ -38,6 +38,11 @@ def plan_and_run(session: Session) -> int:
         _print_results(session, plan)
         _after_run(session, plan)
         return NOTHING_WOULD_RUN
+    if plan.open_questions:
+        said = [f"{name}: {question}" for name, question in plan.open_questions.items()]
+        raise UserError(
+            "\n".join([*said, "Nothing was started. To run without them, select other steps with --until or --only."])
+        )
     return detach(session) if session.parsed.detach else _carry_out(session, plan)
 
 

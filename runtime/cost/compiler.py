@@ -1,7 +1,8 @@
 """Compiling for accelerators that are not there: each program once, in a process of its own, the outcome kept here.
 
-What is kept is found again by everything that determines the program: the request, the versions of jax and of the
-compiler, and the source of the modules that make the step. It lies in `$MARIN_DAG_CACHE`, or `~/.cache/marin-dag`,
+What is kept is found again by everything that determines the outcome: the request, the versions of the packages that
+make and compile the program, and the source of the modules that make the step, ask for it and judge it, this one among
+them: it sets the environment. It lies in `$MARIN_DAG_CACHE`, or `~/.cache/marin-dag`,
 never in a prefix.
 """
 
@@ -27,16 +28,18 @@ ENVIRONMENT = {
     # Any process that has loaded libtpu holds a lock file; a compiler needs no chip to itself.
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
-NOT_PASSED_ON = ("JAX_", "XLA_", "LIBTPU_")
+NOT_PASSED_ON = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "EQX_")
 """Beginnings of names in the environment that change what is compiled, or find it in another cache. The key of an
 outcome knows nothing of them, so that a compile must not either."""
 COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
 """Packages that hold one, by platform; the first that is installed is used."""
+TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")}
+"""Packages that the compiler calls, by platform, where they are installed."""
 SOURCES = (
     *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/eval_step.py"),
     *("training/objective.py", "training/state.py"),
     *("cost/compile_program.py", "cost/program.py", "cost/collectives.py", "cost/gpu_program.py"),
-    *("cost/chips.py", "cost/gpu_target.py", "cost/described_devices.py"),
+    *("cost/chips.py", "cost/gpu_target.py", "cost/described_devices.py", "cost/request.py", "cost/compiler.py"),
 )
 ROOT = Path(__file__).resolve().parents[2]
 BESIDE = {"tpu": ROOT / ".venv-libtpu", "gpu": ROOT / ".venv-cuda"}
@@ -90,9 +93,10 @@ def packages_of(request: Request) -> tuple[str, ...]:
         NoCompilerError: the compiler for its machines is not installed.
     """
     platform = slice_of(request.slice).generation.platform
+    tools = [name for name in TOOLS[platform] if _version(name, platform) is not None]
     for name in COMPILERS[platform]:
         if _version(name, platform) is not None:
-            return "jax", "jaxlib", name
+            return "jax", "jaxlib", "equinox", name, *tools
     raise NoCompilerError(platform)
 
 
@@ -107,7 +111,7 @@ def _version(name: str, platform: str) -> str | None:
 
 
 def key_of(request: Request) -> str:
-    """Name of the outcome: a hash over all that determines the program."""
+    """Name of the outcome: a hash over all that determines it."""
     digest = hashlib.sha256(request.to_json().encode())
     platform = slice_of(request.slice).generation.platform
     for name in packages_of(request):

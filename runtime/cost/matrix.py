@@ -3,7 +3,7 @@
 `python -m runtime.cost.matrix [--kernels | --models]` compiles, on this machine and without an accelerator, each kernel
 for v4, v5e, v5p, v6e and the H200 at the shapes of the 8B model, and the train step of five sizes for suitable slices
 and hosts. It prints the tables of docs/tpu.md and docs/gpu.md; what was compiled before is taken from the cache. Exit
-code 1 if anything failed.
+code 1 if anything failed, does not fit, or has a fault.
 """
 
 import argparse
@@ -39,7 +39,7 @@ MODELS = {
 }
 Trial = tuple[str, str, int, Remat]
 TRIALS: tuple[Trial, ...] = (  # model, machines, sequences, remat
-    ("125M", "v5litepod-4", 64, "full"),
+    ("125M", "v5litepod-1", 16, "full"),  # over four chips it has faults: 768 columns leave each no whole tile of 128
     ("400M", "v5litepod-16", 256, "full"),
     ("1.5B", "v6e-16", 256, "full"),
     ("8B", "v5p-256", 512, "full"),
@@ -127,7 +127,7 @@ def main() -> int:
     all_compiled = kernels_compiled and models_compiled
     date = datetime.date.today().isoformat()
     print(json.dumps({"date": date, "all_compiled": all_compiled, "num_faults": num_faults}))
-    return 0 if all_compiled else 1
+    return 0 if all_compiled and not num_faults else 1
 
 
 if __name__ == "__main__":

@@ -37,7 +37,12 @@ class MixtureSchedule:
 
     def __post_init__(self) -> None:
         starts = [segment.start_step for segment in self.segments]
-        if not starts or starts[0] != 0:
+        if not starts:
+            raise ValueError(
+                "MixtureSchedule.segments is empty, so that nothing would be drawn; write at least one segment, the "
+                'first from step 0: {"start_step": 0, "weights": {SOURCE: WEIGHT}}.'
+            )
+        if starts[0] != 0:
             raise ValueError(f"MixtureSchedule.segments begin at steps {starts}; the first must begin at step 0.")
         if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
             raise ValueError(f"MixtureSchedule.segments begin at steps {starts}; each must begin after the one before.")

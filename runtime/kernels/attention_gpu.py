@@ -70,11 +70,8 @@ def cudnn(
     implementation: Literal["cudnn", "xla"] = "cudnn",
 ) -> Query:
     """cuDNN's flash attention; `implementation="xla"` computes the same without it, for tests."""
-    if implementation == "cudnn" and query.dtype not in (jnp.bfloat16, jnp.float16):
-        raise ValueError(
-            f"attention kernel 'cudnn': {query.dtype} queries, and cuDNN takes bfloat16 and float16 only; use "
-            "attention kernel 'chunked', or compute in bfloat16."
-        )
+    if implementation == "cudnn":
+        refuse_for_cudnn(str(query.dtype))
     num_rows = query.shape[1]
     end = first_row + num_rows
     rows, columns = segment_ids[:, first_row:end, None], segment_ids[:, None, :end]
@@ -89,3 +86,12 @@ def cudnn(
         is_causal=first_row == 0,
         implementation=implementation,
     )
+
+
+def refuse_for_cudnn(dtype: str) -> None:
+    """Raises for queries that cuDNN does not take."""
+    if dtype not in ("bfloat16", "float16"):
+        raise ValueError(
+            f"attention kernel 'cudnn': {dtype} queries, and cuDNN takes bfloat16 and float16 only; use "
+            "attention kernel 'chunked', or compute in bfloat16."
+        )

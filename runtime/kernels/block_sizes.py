@@ -11,8 +11,6 @@ so is a TPU of a kind that is not listed, and `taken_as` says so. A GPU of such 
 
 from typing import NamedTuple
 
-import jax
-
 LANES = 128  # every block is a whole number of vector lanes
 MIB = 2**20
 UNKNOWN = "v4"
@@ -154,6 +152,8 @@ def family_here() -> str | None:
 
 
 def _device_kind_here() -> str:
+    import jax  # a plan looks block sizes up without it
+
     device = jax.sharding.get_abstract_mesh().abstract_device
     return "" if device is None else str(device.device_kind)
 

@@ -3,7 +3,14 @@
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from runtime.kernels import attention, attention_chunked, block_sizes, cross_entropy, cross_entropy_chunked
+from runtime.kernels import (
+    attention,
+    attention_chunked,
+    attention_gpu,
+    block_sizes,
+    cross_entropy,
+    cross_entropy_chunked,
+)
 from runtime.parallel.mesh import device_kind as kind_of
 
 if TYPE_CHECKING:
@@ -57,15 +64,39 @@ def kernel_shape(
     num_microbatches: int,
 ) -> KernelShape:
     """Of a step over `num_rows` sequences on all devices of `mesh` together, computed in "bfloat16" or "float32"."""
-    stretch = sequence_length // mesh.shape["context"]
+    return kernel_shape_on(
+        kind_of(mesh),
+        model,
+        num_devices=mesh.size,
+        context_parallel=mesh.shape["context"],
+        num_rows=num_rows,
+        sequence_length=sequence_length,
+        compute_dtype=compute_dtype,
+        num_microbatches=num_microbatches,
+    )
+
+
+def kernel_shape_on(
+    device_kind: str,
+    model: "LlamaConfig",
+    *,
+    num_devices: int,
+    context_parallel: int,
+    num_rows: int,
+    sequence_length: int,
+    compute_dtype: str,
+    num_microbatches: int,
+) -> KernelShape:
+    """The same of as many devices, which need not be there."""
+    stretch = sequence_length // context_parallel
     return KernelShape(
-        device_kind=kind_of(mesh),
+        device_kind=device_kind,
         head_dim=model.head_dim,
         stretch=stretch,
         first_row=sequence_length - stretch,
         hidden_size=model.hidden_size,
         vocab_size=model.vocab_size,
-        num_tokens=num_rows * sequence_length // mesh.size // num_microbatches,
+        num_tokens=num_rows * sequence_length // num_devices // num_microbatches,
         item_bytes=2 if compute_dtype == "bfloat16" else 4,
     )
 
@@ -134,7 +165,8 @@ def default_kernels(
 def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape) -> dict[str, str]:
     """The block sizes that the two kernels will take and why: to print, and to store with a run.
 
-    Warns, in the log of the step that asks, where those of another generation of TPU are taken.
+    Raises ValueError, as the kernels do, for a shape that one of them does not take. Warns, in the log of the step that
+    asks, where those of another generation of TPU are taken.
     """
     generation = block_sizes.generation_of(shape.device_kind)
     taken_as = block_sizes.taken_as(shape.device_kind)
@@ -157,6 +189,7 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
             sizes = ", ".join(f"{name} {size}" for name, size in triton.blocks._asdict().items())
             of_attention = f"{sizes} ({unknown}{triton.reason})"
         case "cudnn":
+            attention_gpu.refuse_for_cudnn("bfloat16" if shape.item_bytes == 2 else "float32")
             pairs = shape.stretch * (shape.first_row + shape.stretch)
             of_attention = f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
         case "chunked":

@@ -59,6 +59,20 @@ class LlamaConfig:
                 f"LlamaConfig.head_dim is {self.head_dim}; rotary embedding turns pairs, so it must be even."
             )
 
+    def refuse_undivided(self, *, copy_size: int, model_axis: int) -> None:
+        """Raises where `copy_size` devices, `model_axis` of them beside each other, cannot share the parameters."""
+        if self.hidden_size % copy_size:
+            raise ValueError(
+                f"LlamaConfig.hidden_size is {self.hidden_size}, which the data, context and model axes of "
+                f"{copy_size} devices do not divide; choose axes that do, and put the others on the replica axis."
+            )
+        for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
+            if getattr(self, field) % model_axis:
+                raise ValueError(
+                    f"LlamaConfig.{field} is {getattr(self, field)}, which the model axis of {model_axis} devices "
+                    "does not divide; choose a smaller one, and give the other devices to data or context."
+                )
+
     @property
     def num_parameters(self) -> int:
         """Exact count, as the sum over all tensors (8,030,261,248 for Llama-3.1-8B)."""

@@ -39,17 +39,7 @@ _LAYERS = {
 
 def check_placement(config: LlamaConfig, mesh: Mesh) -> None:
     """Raises where the mesh cannot hold the model."""
-    if config.hidden_size % copy_size(mesh):
-        raise ValueError(
-            f"LlamaConfig.hidden_size is {config.hidden_size}, which the data, context and model axes of "
-            f"{copy_size(mesh)} devices do not divide; choose axes that do, and put the others on the replica axis."
-        )
-    for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
-        if getattr(config, field) % mesh.shape["model"]:
-            raise ValueError(
-                f"LlamaConfig.{field} is {getattr(config, field)}, which the model axis of {mesh.shape['model']} "
-                "devices does not divide; choose a smaller one, and give the other devices to data or context."
-            )
+    config.refuse_undivided(copy_size=copy_size(mesh), model_axis=mesh.shape["model"])
 
 
 def layer_specs(config: LlamaConfig) -> LlamaLayers:

@@ -76,6 +76,14 @@ def test_a_dry_run_of_what_is_done_imports_and_writes_nothing_heavy_and_ends_wit
         (["--set", "phoenix.z_loss=-1"], "phoenix.z_loss: -1 is refused: Input should be greater than or equal to 0"),
         (["--set", "phoenix.z_loss=much"], "phoenix.z_loss: 'much' is refused: Input should be a valid number"),
         (["--set", "phoenix.until_step=3"], "phoenix.until_step is 3, but it starts from jellyfish at 921"),
+        (
+            ["--set", "phoenix.mixture.segments=[]"],
+            "phoenix.mixture.segments: MixtureSchedule.segments is empty, so that nothing would be drawn; write",
+        ),
+        (
+            ["fork", "phoenix", "--as", "mine", "--set", "start=none"],
+            "mine.start: there is no step 'none'. `--dry-run` lists them all. To have none, write null.",
+        ),
         (["fork", "ocelot", "--as", "mine", "--set", "zloss=1"], "mine.zloss: TrainPhaseConfig has no field 'zloss'"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from marin_dag.attempt import failure_of, run_attempt
 from marin_dag.backend import Listener
 from marin_dag.local_backend import SequentialFanOut
 from marin_dag.progress import Progress
+from marin_dag.resources import Resources
 from marin_dag.task import Outcome, Task
 
 
@@ -40,7 +42,7 @@ class ForkingBackend:
             _fork_workers(reading, folder)
         os.close(reading)
 
-    def start(self, listener: Listener, largest_num_cpus: int) -> str:
+    def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
         self._listener = listener
         return ""
 

@@ -161,3 +161,27 @@ def test_time_is_estimated_from_past_attempts_in_proportion_to_the_work(bench: W
 def test_without_past_attempts_no_time_is_claimed(bench: Workbench) -> None:
     assert bench.plan().cost.seconds == 0
     assert "by past attempts" not in bench("--dry-run")[1]
+
+
+def test_what_a_recipe_leaves_open_is_told_by_a_plan_and_stops_a_run_before_it_begins(bench: Workbench) -> None:
+    bench.edit("@step()\ndef text", "@step(check_run=refuse_draft)\ndef text")
+    bench.edit(
+        "def weigh",
+        "def refuse_draft(config):\n"
+        "    if config.text == 'code':\n"
+        "        raise RefusedConfigError('a draft', {'text': 'FINAL'})\n\n\n"
+        "def weigh",
+    )
+    cost = "from marin_dag.cost import Cost\n"
+    bench.edit(cost, f"{cost}from marin_dag.errors import RefusedConfigError\n")
+    code, said = bench("--dry-run")
+    assert code == 2 and "6 steps: 6 missing. 6 would run." in said
+    question = "  text/code: a draft\n    On the command line: --set text/code.text=FINAL\n"
+    assert f"No run begins before this is decided:\n{question}" in said
+    assert json.loads(bench("plan", "--json")[1])["open_questions"].keys() == {"text/code"}
+    code, said = bench()
+    assert code == 1 and said.startswith("bench: text/code: a draft\n") and "Nothing was started" in said
+    assert not bench.prefix.exists()
+    assert bench("--only", "text/web")[0] == 0
+    assert bench("--set", "text/code.text=FINAL")[0] == 0
+    assert "decided" not in bench("--dry-run", "--set", "text/code.text=FINAL")[1]

@@ -83,3 +83,13 @@ def test_a_field_with_structure_says_what_it_takes() -> None:
 def test_a_plain_field_says_what_is_wrong_with_the_value() -> None:
     with pytest.raises(RefusedValueError, match="'x' is refused: Input should be a valid integer"):
         read_text(int, "x", None)
+
+
+@pytest.mark.parametrize("text", ["none", "NONE"])
+def test_whoever_types_none_is_told_to_write_null(text: str) -> None:
+    assert read_text(Ramp | None, "None", None) is None
+    with pytest.raises(RefusedValueError, match=rf"'{text}' is refused; .* or null\. To have none, write null"):
+        read_text(Ramp | None, text, None)
+    with pytest.raises(RefusedValueError) as refused:
+        read_text(Ramp, text, None)
+    assert "null" not in str(refused.value)

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 
 from marin_dag.backend import Backend
 from marin_dag.epoch import seal
+from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
@@ -18,7 +19,7 @@ from marin_dag.planned import Verdict
 from marin_dag.progress import Progress
 from marin_dag.reasons import Failed
 from marin_dag.records import Records
-from marin_dag.resources import Cpu
+from marin_dag.resources import Cpu, Resources
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import open_store
@@ -122,7 +123,7 @@ def test_what_is_committed_is_left_alone_and_nothing_is_written(prefix: str, tmp
 
 def test_a_backend_is_not_started_when_nothing_is_stale(tmp_path: Path):
     class Untouchable(LocalBackend):
-        def start(self, listener: Any, largest_num_cpus: int) -> str:
+        def start(self, listener: Any, wanted: Mapping[str, Resources]) -> str:
             raise AssertionError("started")
 
     steps = a_graph(tmp_path / "marks")
@@ -283,14 +284,17 @@ def test_progress_that_comes_after_the_end_of_its_step_is_not_shown(tmp_path: Pa
     assert display.lines == ["a started", "a running", "a done", "b started", "b running", "b done"]
 
 
-def test_a_step_of_several_hosts_is_refused_where_there_is_one(tmp_path: Path, backend: Backend):
-    step = write("a", WriteConfig(text="aaa"), resources=Cpu(1, num_hosts=2))
+def test_what_no_machine_will_have_is_refused_before_anything_begins(tmp_path: Path, backend: Backend):
+    marks = str(tmp_path / "marks")
+    alone = write("alone", WriteConfig(text="a", marks=marks))
+    steps = [alone, write("b", WriteConfig(text="b", marks=marks), resources=Cpu(1, num_hosts=2))]
     if not isinstance(backend, LocalBackend):
         backend._owns_cluster = True  # type: ignore[attr-defined]
         backend.close = lambda: None  # type: ignore[method-assign] -- the cluster is the session's
-    code, display = run(str(tmp_path / "runs"), [step], backend)
-    assert code == 1
-    assert "a: asks for 2 x 1 cpu" in display.text
+    with pytest.raises(UserError, match=r"b: asks for 2 x 1 cpu.*with --until or --only"):
+        run(str(tmp_path / "runs"), steps, backend)
+    assert executions(tmp_path / "marks") == {}
+    assert run(str(tmp_path / "runs"), [alone], backend)[0] == 0
 
 
 @pytest.mark.parametrize(("saves", "times"), [(False, 3), (True, 6)])

@@ -43,7 +43,7 @@ def test_a_mass_of_differences_is_counted_in_the_plan_and_listed_by_why(bench: W
     code, table = bench("--dry-run")
     assert code == 2 and len(table.splitlines()) < 25
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in table.split("\n\n")[0].splitlines()}
-    assert rows["count"] == "stale 10 differences: texts"
+    assert rows["count"] == "stale 10 differences: 0, 1, 2 and 5 more new; code, web gone; texts"
     assert rows["first"] == "stale 11 differences: rate; in count 11 k tok"
     assert rows["second"].startswith("stale 12 differences: in count, first")
     because, counted = table.split("\n\n")[1:3]
@@ -53,7 +53,7 @@ def test_a_mass_of_differences_is_counted_in_the_plan_and_listed_by_why(bench: W
         "  first: rate: 0.5 -> 0.75  (3 steps)",
         "  first: until_step: 10 -> 11  (2 steps)",
     ]
-    assert "`why STEP` lists them" in counted
+    assert "`why STEP` lists them" in counted and "another recipe" not in counted
     assert bench("why", "count")[1].count("(absent)") == 10
     bench.edit("map(str, range(8))", '("web", "code", "prose")')
     assert "counted" not in bench("--dry-run")[1]

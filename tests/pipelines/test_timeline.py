@@ -1,5 +1,6 @@
 """The timeline command: exact tokens, rates at both ends, what changes and what was meant; drawn without a run."""
 
+import json
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -7,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from marin_dag.cli import main
 from marin_dag.graph import Graph
 from marin_dag.plan import make_plan
 from marin_dag.store import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
-from pipelines.timeline import legs_in, main_line_of, phases_in, render, trained_tokens, twins_in
+from pipelines.timeline import document, legs_in, main_line_of, phases_in, render, trained_tokens, twins_in
 from pipelines.timeline_plot import draw
-from pipelines.tootsie import branches, phases
+from pipelines.tootsie import OWN_COMMANDS, add_arguments, branches, build, phases, variant
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.optim.ema import Ema
 
@@ -106,10 +108,64 @@ def test_a_jump_is_shown_with_both_rates_and_its_step(text):
 
 def test_a_jump_that_nobody_acknowledged_is_said_to_be_one(steps):
     said = render(phases_in([steps["phoenix"].fork("heavier", weight_decay=0.2)]))
-    assert (
-        "~ weight_decay      0.1  ->  0.2\n    NOT acknowledged: a jump at step 820,000; it runs when "
-        'heavier.acknowledge names "weight_decay"'
-    ) in paragraph(said, "heavier")
+    heavier = paragraph(said, "heavier")
+    assert "~ weight_decay      0.1  ->  0.2\n    NOT acknowledged: a jump at step 820,000\n" in heavier
+    assert "REFUSED by a plan: the phase changes what a run feels at once" in heavier
+    assert """--set 'heavier.acknowledge=["weight_decay"]'""" in heavier
+    assert said.count("REFUSED") == 1
+
+
+def test_some_phases_alone_are_shown_as_among_all(steps, text):
+    table, *paragraphs = render(steps, names=("raccoon_soft", "phoenix")).split("\n\n")
+    assert [row.split()[0] for row in table.splitlines()] == ["phase", "phoenix", "raccoon_soft"]
+    assert [part.rstrip() for part in paragraphs] == [paragraph(text, "phoenix"), paragraph(text, "raccoon_soft")]
+
+
+def timeline(*arguments):
+    argv = ["timeline", *arguments]
+    return main(build, add_arguments=add_arguments, name="tootsie", argv=argv, variant=variant, commands=OWN_COMMANDS)
+
+
+def test_what_a_plan_refuses_is_said_below_its_phase_and_fails(tmp_path, capsys):
+    odd = ("--set", "kestrel.global_batch_size=1000", "--scale", "8b", "--prefix", str(tmp_path / "runs"))
+    assert timeline(*odd) == 1
+    said = capsys.readouterr()
+    refused = "REFUSED by a plan: global_batch_size is 1,000, which does not divide over the 512 parts"
+    assert refused in paragraph(said.out, "kestrel") and said.out.count("REFUSED") == 1 and not said.err
+    assert timeline("kestrel", "ocelot", "--json", *odd) == 1
+    kestrel, ocelot = json.loads(capsys.readouterr().out)["phases"]
+    assert kestrel["refused"].startswith("global_batch_size is 1,000") and ocelot["refused"] is None
+    assert timeline("ocelot", *odd) == 0
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_program_reads_exact_tokens_and_changes(steps):
+    everything = {item["name"]: item for item in json.loads(json.dumps(document(steps)))["phases"]}
+    assert list(everything)[:2] == ["kestrel", "ocelot"] and set(everything) == set(steps)
+    assert everything["starling"]["end_tokens"] == 12_415_127_257_088
+    ocelot = {change["field"]: change for change in everything["ocelot"]["changes"]}
+    assert ocelot["weight_decay"] == {
+        "field": "weight_decay",
+        "before": "0.05",
+        "after": "0.1",
+        "is_abrupt": True,
+        "is_acknowledged": True,
+    }
+    assert everything["kestrel"]["settings"]["weight_decay"] == 0.05 and everything["kestrel"]["changes"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["phenix"], "timeline phenix: there is no such phase. Did you mean 'phoenix'?"),
+        (["phoenix", "--plot", "x.svg"], "--plot draws every phase"),
+        (["--json", "--plot", "x.svg"], "--plot draws every phase"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(arguments, message, tmp_path, capsys):
+    assert timeline(*arguments, "--prefix", str(tmp_path / "runs")) == 1
+    said = capsys.readouterr()
+    assert message in said.err and not said.out
 
 
 def test_the_mixture_of_a_phase_that_changes_it_midway_has_both_parts(text):

@@ -2,6 +2,9 @@
 
 import pytest
 
+from marin_dag.graph import Graph, Selection
+from marin_dag.plan import make_plan
+from marin_dag.store import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import branches, phases
@@ -9,6 +12,16 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.training.timeline import consumed_tokens
 
 MAIN_LINE = ("kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
+
+
+def test_a_plan_names_the_data_sets_whose_revision_nobody_knew(tmp_path):
+    corpus = eight_b_corpus(EIGHT_B)
+    plan = make_plan(Graph(phases(EIGHT_B, corpus).values()), open_store(str(tmp_path / "runs")))
+    names = ("arxiv_markdownified", "medu_science_qa", "stackexchange_custom", "wikipedia_markdown")
+    assert sorted(plan.open_questions) == [f"download/{name}" for name in names]
+    assert all("no revision pinned: marin-community/" in question for question in plan.open_questions.values())
+    kestrel = make_plan(plan.graph, open_store(str(tmp_path / "runs")), Selection(until=("kestrel",)))
+    assert kestrel.will_run and not kestrel.open_questions
 
 
 @pytest.fixture(scope="module")

@@ -2,15 +2,22 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from marin_dag.cli import main
+from marin_dag.diff import differences
 from marin_dag.forks import Forks
 from marin_dag.graph import Graph
+from marin_dag.reasons import Changed, are_of_another_recipe, render_all
 from marin_dag.store import open_store
+from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import fork_report
-from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build, variant
+from pipelines.scales import EIGHT_B, LAPTOP
+from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build, phases, variant
+
+RECIPES = ((LAPTOP, laptop_corpus), (EIGHT_B, eight_b_corpus))
 
 
 def call(prefix: Path, *arguments: str) -> int:
@@ -88,3 +95,27 @@ def test_forks_of_phases_have_a_page_of_their_own_and_leave_the_report_alone(tmp
     assert {"z", "zz", "ema_eval/zz", "report/forks"} <= {node.name for node in config.graph}
     assert call(tmp_path, "drop", "zz") == 0
     assert with_forks(tmp_path).step("report/forks").config.forks == {"z": "phoenix"}
+
+
+def test_a_page_with_one_fork_more_is_not_taken_for_that_of_another_recipe(tmp_path: Path):
+    def page() -> dict[str, Any]:
+        return with_forks(tmp_path).step("report/forks").identity
+
+    assert call(tmp_path, "fork", "phoenix", "--as", "z", "--set", "z_loss=1e-4") == 0
+    with_z = page()
+    assert call(tmp_path, "fork", "jellyfish", "--as", "y", "--set", "z_loss=1e-4") == 0
+    one_more = reasons_of(with_z, page())
+    assert call(tmp_path, "drop", "z") == 0
+    another = reasons_of(with_z, page())
+    assert render_all(one_more)[0].startswith("7 differences: y new; evaluations, forks, graph")
+    assert "y new; z gone; " in render_all(another)[0]
+    assert not are_of_another_recipe(one_more) and not are_of_another_recipe(another)
+
+
+def test_the_same_phase_at_another_scale_is_told_to_be_of_another_recipe():
+    laptop, full = (phases(scale, corpus(scale))["kestrel"] for scale, corpus in RECIPES)
+    assert are_of_another_recipe(reasons_of(laptop.identity, full.identity))
+
+
+def reasons_of(old: dict[str, Any], new: dict[str, Any]) -> list[Changed]:
+    return [Changed(("it",), difference, is_here=True) for difference in differences(old, new)]

@@ -15,6 +15,7 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
+from marin_dag.errors import RefusedConfigError
 from marin_dag.graph import Graph
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
@@ -26,7 +27,7 @@ from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch.errors import UnreachableError
 from runtime.text.fetch.failures import IncompleteDownloadError, Unreachable
 from steps.download import DownloadConfig, DownloadResult, download
-from steps.fetch import HuggingFaceDataset, Url, UrlIndex, files_in
+from steps.fetch import UNPINNED, HuggingFaceDataset, Url, UrlIndex, files_in
 
 NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
 
@@ -417,3 +418,12 @@ def test_a_publisher_that_answers_nobody_is_not_asked_for_every_file():
         unreachable.count("no network", is_unreachable=True)
     with pytest.raises(UnreachableError, match=r"no network\n16 files in a row .* run the same command again"):
         unreachable.count("no network", is_unreachable=True)
+
+
+def test_a_data_set_without_a_revision_is_refused_before_a_run_and_not_in_a_plan() -> None:
+    unpinned = HuggingFaceDataset(repo="someone/texts", revision=UNPINNED, files=("*",))
+    assert download.check_run is not None and download.check is None
+    with pytest.raises(RefusedConfigError, match="no revision pinned: someone/texts; pin it with") as refused:
+        download.check_run(DownloadConfig(fetch=unpinned))
+    assert refused.value.cure == {"fetch.revision": "COMMIT"}
+    download.check_run(DownloadConfig(fetch=unpinned.model_copy(update={"revision": "abcdef1"})))

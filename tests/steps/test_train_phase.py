@@ -19,6 +19,8 @@ from marin_dag.resources import Cpu, Gpu, Tpu
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule
+from runtime.kernels.choice import default_kernels
+from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
@@ -248,9 +250,66 @@ def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(
 def test_what_the_machines_cannot_run_is_refused_while_it_is_planned(phase, resources, changes, reason):
     assert train_phase.check_on is not None
     train_phase.check_on(phase, Cpu(2))
-    train_phase.check_on(phase.model_copy(update={"num_microbatches": 2}), Tpu("v5litepod-1", 2))
+    chunked = {"num_microbatches": 2, "attention_kernel": "chunked"}
+    train_phase.check_on(phase.model_copy(update=chunked), Tpu("v5litepod-1", 2))
     with pytest.raises(ValueError, match=reason):
         train_phase.check_on(phase.model_copy(update=changes), resources)
+
+
+WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
+
+
+@pytest.mark.parametrize(
+    ("resources", "changes", "reason"),
+    [
+        (
+            Gpu("H200", 2),
+            {"attention_kernel": "cudnn", "compute_dtype": "float32"},
+            r"on 2 x H200: attention kernel 'cudnn': float32 queries, .* None takes the default",
+        ),
+        (
+            Gpu("H200", 2),
+            {"attention_kernel": "pallas_gpu", "sequence_length": 100},
+            "'pallas_gpu': 100 tokens of a row",
+        ),
+        (
+            Gpu("H200", 2),
+            {"attention_kernel": "pallas_gpu", "model": dataclasses.replace(WIDE, head_dim=96)},
+            "'pallas_gpu': head_dim 96 is none of 64, 128; use",
+        ),
+        (Tpu("v6e-4"), {"attention_kernel": "splash", "sequence_length": 1000}, "on v6e-4: .*'splash': 1000 tokens of"),
+        (Tpu("v6e-4"), {"sequence_length": 1000}, r"on v6e-4: .*'splash': 1000 tokens .* or context_parallel\.$"),
+        (Tpu("v5litepod-4"), {"sequence_length": 128, "context_parallel": 2}, "'splash': 64 tokens of a row"),
+        (Tpu("v5litepod-4"), {"sequence_length": 1023, "context_parallel": 2}, "1,023, which does not divide into"),
+        (
+            Tpu("v4-8"),
+            {"loss_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, vocab_size=4099)},
+            "vocab_size 4099",
+        ),
+        (Gpu("H200", 8), {"model_parallel": 8}, "num_attention_heads is 4, which the model axis of 8 devices"),
+        (Tpu("v4-16"), {"model": dataclasses.replace(WIDE, hidden_size=500)}, "hidden_size is 500, .* of 8 devices"),
+    ],
+)
+def test_a_shape_that_a_kernel_or_the_mesh_does_not_take_is_refused_in_its_own_words(phase, resources, changes, reason):
+    fits = {"model": WIDE, "sequence_length": 1024, "global_batch_size": 8, "compute_dtype": "bfloat16"}
+    assert train_phase.check_on is not None
+    train_phase.check_on(phase.model_copy(update=fits), resources)
+    with pytest.raises(ValueError, match=reason):
+        train_phase.check_on(phase.model_copy(update=fits | changes), resources)
+
+
+def test_kernels_are_chosen_by_the_kind_of_device_that_a_slice_has(phase, monkeypatch):
+    asked = []
+
+    def choose(platform, **shape):
+        asked.append((platform, shape["device_kind"]))
+        return default_kernels(platform, **shape)
+
+    monkeypatch.setattr("runtime.kernels.choice.default_kernels", choose)
+    named = phase.model_copy(update={"loss_kernel": "chunked_wide", "model": WIDE, "sequence_length": 1024})
+    for resources in (Tpu("v5litepod-4"), Tpu("v4-8"), Gpu("H200", 2), Cpu(2)):
+        train_phase.check_on(named, resources)
+    assert asked == [("tpu", "TPU v5e"), ("tpu", "TPU v4"), ("gpu", "H200"), ("cpu", "cpu")]
 
 
 def test_another_packing_cannot_go_on_with_the_old_position(phase):

@@ -25,6 +25,8 @@ def test_a_weight_that_draws_nothing_is_refused_with_its_source(weight):
 
 
 def test_a_schedule_begins_at_step_zero_and_goes_forward():
+    with pytest.raises(ValueError, match=r"segments is empty, .* write at least one segment"):
+        MixtureSchedule(())
     with pytest.raises(ValueError, match="the first must begin at step 0"):
         MixtureSchedule((MixtureSegment(5, {"web": 1.0}),))
     with pytest.raises(ValueError, match="each must begin after the one before"):
