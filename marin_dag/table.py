@@ -8,7 +8,15 @@ from marin_dag.cost import Cost
 from marin_dag.plan import Plan, Root
 from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.quantities import in_bytes, in_short
-from marin_dag.reasons import MAX_CHANGES, are_counted, are_of_another_recipe, render_all, render_changed, render_many
+from marin_dag.reasons import (
+    MAX_CHANGES,
+    SameAs,
+    are_counted,
+    are_of_another_recipe,
+    render_all,
+    render_changed,
+    render_many,
+)
 
 GROUP_FROM = 3
 PIPE_WIDTH = 100
@@ -126,7 +134,9 @@ def _totals(plan: Plan) -> Iterator[str]:
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     left = len(plan.steps) - len(selected)
     others = f" ({left} more not selected)" if left else ""
-    yield f"{len(selected)} steps{others}: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run."
+    same = sum(any(isinstance(reason, SameAs) for reason in planned.reasons) for planned in selected)
+    shared = f"; {same} would share the output of another" if same else ""
+    yield f"{len(selected)} steps{others}: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run{shared}."
     cost = plan.cost
     parts = [
         (cost.tokens, f"{in_short(cost.tokens)} tokens"),

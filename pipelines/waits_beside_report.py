@@ -32,7 +32,7 @@ def write_waits(session: Session, plan: Plan) -> Iterator[str]:
         path = path_beside(session.store, planned.step)
         is_new = planned.is_selected and not session.store.exists(path)
         if (is_new or trained & phases.keys()) and _write(session.store, path, config.title, phases):
-            yield f"waits for data: {session.store.url(path)}"
+            yield f"time that phases waited for data: {session.store.url(path)}"
 
 
 def path_beside(store: Store, report: Step) -> str:

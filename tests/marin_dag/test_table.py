@@ -10,6 +10,7 @@ from marin_dag.reasons import Failed, render
 from marin_dag.store import open_store
 from marin_dag.table import MAX_ROOTS, render_plan
 from tests.marin_dag import toy
+from tests.marin_dag.toy_steps import WriteConfig, write
 from tests.marin_dag.workbench import Workbench
 
 
@@ -19,6 +20,13 @@ def plan(tmp_path: Path, bench: Workbench) -> Plan:
     bench.edit("rate: float = 0.5", "rate: float = 0.75")
     long_text = ("--set", f"text/web.text={'word ' * 40}")
     return bench.plan(*long_text)
+
+
+def test_steps_that_share_an_output_are_counted_beside_those_that_would_run(tmp_path: Path) -> None:
+    steps = [write(name, WriteConfig(text=text)) for name, text in (("a", "one"), ("b", "one"), ("c", "two"))]
+    store = open_store(str(tmp_path))
+    last = render_plan(make_plan(Graph(steps), store)).splitlines()[-1]
+    assert last == "3 steps: 3 missing. 2 would run; 1 would share the output of another."
 
 
 def test_on_a_terminal_long_reasons_are_wrapped_and_nothing_is_cut(plan: Plan) -> None:

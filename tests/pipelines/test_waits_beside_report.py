@@ -44,7 +44,7 @@ def test_a_run_that_trained_a_phase_leaves_its_waits_where_the_link_of_the_repor
     output = attempt_path("report", report.digest, "20260101-000000-00000000")
     (link,) = re.findall(r'href="(\.\./[^"]+)"', render(example_report()))
     target = PurePosixPath(output).parent / link.removeprefix("../")
-    assert said == f"waits for data: {store.url(str(target))}"
+    assert said == f"time that phases waited for data: {store.url(str(target))}"
     page = store.read(str(target)).decode()
     assert "kestrel: 2.50 s for store read" in page
     assert re.search(r"Written at the end of a run, on \d{4}-\d\d-\d\d at \d\d:\d\d UTC", page)
