@@ -17,7 +17,7 @@ from runtime.tracking.metrics import MetricsRow
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
 from runtime.training.run_state import RunState
-from runtime.training.temporary import TemporaryCheckpoints
+from runtime.training.temporary import KEPT, TemporaryCheckpoints
 
 CERTIFYING_STEPS = 50
 """Good updates in a row after a checkpoint that certify it: what diverges shows itself within fewer."""
@@ -99,16 +99,20 @@ class Saver:
         # The arrays may be used up by the next update; whoever is called back gets everything else.
         without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
         temporary, facts = self._plan.temporary, self._plan.facts
-        # The first host asks for all: without its manifest nobody sees what the others write.
-        superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
             self._uncertified.append(run.step)
-            candidates = tuple(self._uncertified)
+        candidates = tuple(self._uncertified)
+        # The first host asks for all: without its manifest nobody sees what the others write.
+        superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
 
-            def prune() -> None:
-                if jax.process_index() == 0:  # what it has yet to complete looks half-written to the others
-                    temporary.prune(run.step, candidates=candidates)
+        def conclude() -> None:
+            if milestone is not None:
+                self._on_milestone(without_arrays, milestone)
+            if jax.process_index() == 0:  # what it has yet to complete looks half-written to the others
+                # A milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
+                temporary.prune(run.step, keep=KEPT if milestone is None else 0, candidates=candidates)
 
+        if milestone is None:
             saving = run_state.save(
                 temporary.folder_of(run.step),
                 run,
@@ -116,21 +120,12 @@ class Saver:
                 lease_epoch=temporary.lease_epoch,
                 described=False,  # nobody else reads it, and each of its many small files is synced
                 before=superseded,
-                after=prune,
+                after=conclude,
             )
         else:
-            candidates = tuple(self._uncertified)
-
-            def publish() -> None:
-                self._on_milestone(without_arrays, milestone)
-                if jax.process_index() == 0:
-                    # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
-                    temporary.prune(run.step, keep=0, candidates=candidates)
-
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
-            saving = run_state.save(
-                f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded, after=publish
-            )
+            folder = f"{self._plan.output_folder}/{milestone}"
+            saving = run_state.save(folder, run, facts=facts, before=superseded, after=conclude)
         self._under_way = saving, without_arrays, milestone, waited_seconds
         self.last_step, self._last_began = run.step, time.monotonic()
 
