@@ -15,8 +15,6 @@ from rich.text import Text
 from marin_dag.progress import Progress
 
 PROGRESS_LINE_SECONDS = 15.0
-PACE_SECONDS = 60.0
-"""How far back the speed is looked at that time left is told from."""
 ENDED_ROWS = 12
 STYLES = {
     "running": "cyan",
@@ -64,24 +62,20 @@ def display_for(stream_is_terminal: bool | None = None) -> Display:
 
 
 class Pace:
-    """Time left of one step, from how fast it went lately: others may have begun or ended beside it."""
+    """Time left of one step, from how fast it went since it began to say so."""
 
     def __init__(self) -> None:
-        self._said: deque[tuple[float, int]] = deque()
+        self._first: tuple[float, int] | None = None
         self._unit = ""
 
     def seconds_left(self, progress: Progress, now: float) -> float | None:
         """None while there is nothing to go by."""
-        if progress.unit != self._unit or (self._said and progress.done < self._said[-1][1]):
-            self._said.clear()
-            self._unit = progress.unit
-        self._said.append((now, progress.done))
-        while len(self._said) > 2 and self._said[1][0] <= now - PACE_SECONDS:
-            self._said.popleft()
-        since, done_then = self._said[0]
-        if progress.done == done_then or now <= since:
+        if self._first is None or progress.done < self._first[1] or progress.unit != self._unit:
+            self._first, self._unit = (now, progress.done), progress.unit
+        elapsed, done = now - self._first[0], progress.done - self._first[1]
+        if done <= 0 or elapsed <= 0:
             return None
-        return (progress.total - progress.done) * (now - since) / (progress.done - done_then)
+        return (progress.total - progress.done) * elapsed / done
 
 
 class LineDisplay:

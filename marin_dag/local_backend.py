@@ -34,6 +34,7 @@ class LocalBackend:
 
     def submit(self, task: Task) -> None:
         """See Backend."""
+        refuse_gangs({task.name: task.resources})  # of a step that another run has given up
         self._cancelled.discard(task.key)
         self._queue.append(task)
 

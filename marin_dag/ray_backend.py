@@ -40,6 +40,7 @@ class RayBackend:
         self._owns_cluster = False
         self._is_stop_wanted = False
         self._is_stop_told = False
+        self._has: dict[str, float] = {}
         self._switchboard: Any = None
 
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
@@ -55,16 +56,18 @@ class RayBackend:
                 greeting = join_cluster(self._job_name)
         import ray  # not above: it reads RAY_AUTH_MODE as it is imported
 
-        has = ray.cluster_resources()
+        self._has = ray.cluster_resources()
         if self._owns_cluster:
-            refuse_what_never_fits(wanted, has)
-        lacking = what_is_not_there_yet(wanted, has)
+            refuse_what_never_fits(wanted, self._has)
+        lacking = what_is_not_there_yet(wanted, self._has)
         self._switchboard = start_switchboard()
         self._run = ray.remote(run_step)
         return "\n".join(line for line in (greeting, lacking) if line)
 
     def submit(self, task: Task) -> None:
         """See Backend."""
+        if self._owns_cluster:
+            refuse_what_never_fits({task.name: task.resources}, self._has)  # of a step that another run has given up
         self._started.discard(task.key)
         if is_gang(task.resources):
             self._gangs[task.key] = Gang(task, self._switchboard, self._outcomes_of_gangs.put)

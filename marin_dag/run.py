@@ -96,7 +96,8 @@ class Run:
             return 0
         self._provenance = collect_provenance(self._store)
         SourceArchive(self._store).keep([node.step for node in self._unfinished()])
-        wanted = {node.step.name: node.step.resources for node in self._unfinished()}
+        elsewhere = self._leases.running()  # what another run makes is waited for, whatever it takes
+        wanted = {n.step.name: n.step.resources for n in self._unfinished() if n.step.digest not in elsewhere}
         with heard(self._on_signal) as listen_again, self._display:
             self._display.begin([node.step.name for node in self._unfinished()])
             try:
@@ -262,7 +263,7 @@ class Run:
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
             self._display.event(node.step.name, "stopped", said)
-            if node.has_started:
+            if node.has_started and node.num_attempts > 1:
                 self._overrule_failures(failure_of(outcome.task, StepStopped(said)))
 
     @property
@@ -303,10 +304,9 @@ class Run:
         self._keep(failure)
 
     def _overrule_failures(self, stop: Failure) -> None:
-        """What earlier attempts failed of is overcome, and no longer why the step is not done."""
+        """What earlier attempts of this run failed of is overcome, and no longer why the step is not done."""
         try:
-            if self._records.failures(stop.key):
-                self._records.record_failure(stop)
+            self._records.record_failure(stop)
         except StoreError as error:
             self._display.complain(f"{stop.name}: the next plan may name an error that was overcome: {error}")
 

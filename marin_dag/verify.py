@@ -121,8 +121,8 @@ class Rerunner:
         return _compared_runs(step, record, outcome.record, beside.prefix)
 
     def _outcome(self, task: Task) -> Outcome:
-        self._backend.start(self, {task.name: task.resources})
         try:
+            self._backend.start(self, {task.name: task.resources})
             self._backend.submit(task)
             while True:
                 for outcome in self._backend.wait(POLL_SECONDS):

@@ -29,7 +29,7 @@ settings.load_profile("suite")
 
 # A test computes little, and often once: most of its time would go into making machine code fast. The programs are
 # those of a run, the machine code is not; what tests/end_to_end starts is compiled as a run is.
-os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 
 # A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -17,7 +17,7 @@ from runtime.tracking.metrics import MetricsRow
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
 from runtime.training.run_state import RunState
-from runtime.training.temporary import KEPT, TemporaryCheckpoints
+from runtime.training.temporary import TemporaryCheckpoints
 
 CERTIFYING_STEPS = 50
 """Good updates in a row after a checkpoint that certify it: what diverges shows itself within fewer."""
@@ -61,8 +61,8 @@ class SavingPlan:
 class Saver:
     """At most one save under way.
 
-    The loop waits for no listing, no publishing and no deletion, which take long in a bucket: all of them follow a save
-    in its thread. What a milestone makes needless is deleted once it is published, never before.
+    The loop waits for no listing and no deletion of temporary checkpoints: their names are many, in a bucket above all.
+    Milestones are published, and what they make needless is deleted after that, in the loop's own thread.
     """
 
     def __init__(self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None]) -> None:
@@ -96,23 +96,17 @@ class Saver:
         asked = time.monotonic()
         self.finish()
         waited_seconds = time.monotonic() - asked
-        # The arrays may be used up by the next update; whoever is called back gets everything else.
-        without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
         temporary, facts = self._plan.temporary, self._plan.facts
-        if milestone is None:
-            self._uncertified.append(run.step)
-        candidates = tuple(self._uncertified)
         # The first host asks for all: without its manifest nobody sees what the others write.
         superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
-
-        def conclude() -> None:
-            if milestone is not None:
-                self._on_milestone(without_arrays, milestone)
-            if jax.process_index() == 0:  # what it has yet to complete looks half-written to the others
-                # A milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
-                temporary.prune(run.step, keep=KEPT if milestone is None else 0, candidates=candidates)
-
         if milestone is None:
+            self._uncertified.append(run.step)
+            candidates = tuple(self._uncertified)
+
+            def prune() -> None:
+                if jax.process_index() == 0:  # what it has yet to complete looks half-written to the others
+                    temporary.prune(run.step, candidates=candidates)
+
             saving = run_state.save(
                 temporary.folder_of(run.step),
                 run,
@@ -120,12 +114,13 @@ class Saver:
                 lease_epoch=temporary.lease_epoch,
                 described=False,  # nobody else reads it, and each of its many small files is synced
                 before=superseded,
-                after=conclude,
+                after=prune,
             )
         else:
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
-            folder = f"{self._plan.output_folder}/{milestone}"
-            saving = run_state.save(folder, run, facts=facts, before=superseded, after=conclude)
+            saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
+        # The arrays may be used up by the next update; whoever is called back gets everything else.
+        without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
         self._under_way = saving, without_arrays, milestone, waited_seconds
         self.last_step, self._last_began = run.step, time.monotonic()
 
@@ -137,17 +132,14 @@ class Saver:
         self._certify_due()
 
     def _certify_due(self) -> None:
+        if self._under_way is not None and not self._under_way[0].done():
+            return  # its thread may delete what is marked here; whoever waits for it comes back to this
         due = [step for step in self._uncertified if self._newest_step - step >= CERTIFYING_STEPS]
         for step in due:
-            if self._is_being_written(step):
-                continue  # certified as soon as it is there
             self._uncertified.remove(step)
             good_steps = self._newest_step - step
             if jax.process_index() == 0 and self._plan.temporary.certify(step, good_steps=good_steps):
                 self._events.write("certified", step=step, good_steps=good_steps)
-
-    def _is_being_written(self, step: int) -> bool:
-        return self._under_way is not None and self._under_way[1].step == step and not self._under_way[0].done()
 
     def poll(self) -> None:
         """Completes a save that has been written."""
@@ -172,6 +164,11 @@ class Saver:
             size_in_bytes=saving.size_in_bytes,
         )
         self._certify_due()  # what later updates had certified while it was being written
+        if milestone is not None:
+            self._on_milestone(run, milestone)
+            if jax.process_index() == 0:
+                # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
+                self._plan.temporary.prune(run.step, keep=0, candidates=tuple(self._uncertified))
 
     def end(self, run: RunState) -> None:
         """Behind the last milestone: nothing more is certified, so what waited for that goes."""

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from marin_dag.backend import Backend
+from marin_dag.backend import Backend, Listener
 from marin_dag.epoch import seal
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
+from marin_dag.lease import Lease, Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
@@ -212,6 +213,39 @@ def test_a_step_that_fails_again_after_it_was_stopped_has_failed_of_that(tmp_pat
     (planned,) = make_plan(Graph([step]), records.store).steps
     (reason,) = planned.reasons
     assert isinstance(reason, Failed) and (reason.attempts, reason.error) == (2, "no")
+
+
+def test_what_another_run_makes_is_not_asked_of_the_machines_of_this_one(tmp_path: Path):
+    asked: dict[str, Resources] = {}
+
+    class Asked(LocalBackend):
+        def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+            asked.update(wanted)
+            raise UserError("enough")
+
+    store = open_store(str(tmp_path / "runs"))
+    there, here = (write(name, WriteConfig(text=name)) for name in ("there", "here"))
+    held = Leases(store).acquire(there.digest, "there", lambda: None)
+    assert isinstance(held, Lease)
+    with pytest.raises(UserError, match="enough"):
+        run(str(tmp_path / "runs"), [there, here], Asked())
+    held.release()
+    assert asked.keys() == {"here"}
+
+
+def test_an_error_of_an_earlier_run_is_not_overcome_by_stopping_the_next_one(tmp_path: Path):
+    class StopsTheFirst(Recorder):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if what == "started":
+                again._on_signal(signal.SIGINT, None)
+
+    step = fail("bad", FailConfig(message="no", marks=str(tmp_path / "marks")))
+    assert run(str(tmp_path / "runs"), [step])[0] == 1
+    store = open_store(str(tmp_path / "runs"))
+    again = Run([step], store, LocalBackend(), StopsTheFirst(), command="")
+    assert again.run() == 1
+    assert make_plan(Graph([step]), store).steps[0].verdict is Verdict.FAILED
 
 
 def test_a_step_that_keeps_nothing_to_resume_from_leaves_no_folder_for_it(tmp_path: Path):

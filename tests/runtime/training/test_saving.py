@@ -55,30 +55,6 @@ def test_updates_go_on_while_a_checkpoint_is_written_and_the_next_save_waits_for
     assert all(found["waited_seconds"] >= 0 for found in saves)
 
 
-def test_updates_go_on_while_a_milestone_is_published_and_then_clears_what_it_makes_needless(tmp_path, monkeypatch):
-    an_update_later = threading.Event()
-    published_before = []
-    prune = TemporaryCheckpoints.prune
-
-    def held(self, step, *, keep=2, candidates=()):
-        if keep == 0:
-            assert an_update_later.wait(20), "the loop waits for the bucket"
-            published_before.append(step in small_run.records(tmp_path))
-        return prune(self, step, keep=keep, candidates=candidates)
-
-    def step_function(state, *arguments):
-        if int(state.count) == 5:
-            an_update_later.set()
-        return small_run.train_step(state, *arguments)
-
-    monkeypatch.setattr(TemporaryCheckpoints, "prune", held)
-    small_run.run(
-        tmp_path, 8, lease_epoch=1, checkpoint_every_steps=2, publish_every_steps=4, step_function=step_function
-    )
-    assert published_before == [True] * 3  # two milestones, and the end
-    assert temporary(tmp_path) == []
-
-
 def test_by_steps_nothing_is_saved_again_that_the_clock_had_saved_just_before(tmp_path, monkeypatch):
     clock = {"updates": 0}
 
