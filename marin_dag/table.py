@@ -134,7 +134,8 @@ def _totals(plan: Plan) -> Iterator[str]:
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     left = len(plan.steps) - len(selected)
     others = f" ({left} more not selected)" if left else ""
-    same = sum(any(isinstance(reason, SameAs) for reason in planned.reasons) for planned in selected)
+    undone = [planned for planned in selected if planned.verdict is not Verdict.DONE]
+    same = sum(any(isinstance(reason, SameAs) for reason in planned.reasons) for planned in undone)
     shared = f"; {same} would share the output of another" if same else ""
     yield f"{len(selected)} steps{others}: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run{shared}."
     cost = plan.cost

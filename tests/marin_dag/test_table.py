@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from marin_dag.graph import Graph
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, make_plan
 from marin_dag.reasons import Failed, render
+from marin_dag.run import Run
 from marin_dag.store import open_store
 from marin_dag.table import MAX_ROOTS, render_plan
 from tests.marin_dag import toy
@@ -27,6 +31,8 @@ def test_steps_that_share_an_output_are_counted_beside_those_that_would_run(tmp_
     store = open_store(str(tmp_path))
     last = render_plan(make_plan(Graph(steps), store)).splitlines()[-1]
     assert last == "3 steps: 3 missing. 2 would run; 1 would share the output of another."
+    Run(steps, store, LocalBackend(), LineDisplay(Console(quiet=True), Console(quiet=True)), command="").run()
+    assert render_plan(make_plan(Graph(steps), store)).splitlines()[-1] == "3 steps: 3 done. Nothing would run."
 
 
 def test_on_a_terminal_long_reasons_are_wrapped_and_nothing_is_cut(plan: Plan) -> None:
