@@ -24,6 +24,7 @@ from marin_dag.progress import Progress
 from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Failure, Records, first_lines, new_attempt
+from marin_dag.resources import Resources
 from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
@@ -96,12 +97,10 @@ class Run:
             return 0
         self._provenance = collect_provenance(self._store)
         SourceArchive(self._store).keep([node.step for node in self._unfinished()])
-        elsewhere = self._leases.running()  # what another run makes is waited for, whatever it takes
-        wanted = {n.step.name: n.step.resources for n in self._unfinished() if n.step.digest not in elsewhere}
         with heard(self._on_signal) as listen_again, self._display:
             self._display.begin([node.step.name for node in self._unfinished()])
             try:
-                greeting = self._backend.start(self, wanted)
+                greeting = self._backend.start(self, self._asked_for())
                 listen_again()
                 if greeting:
                     self._display.say(greeting)
@@ -148,6 +147,15 @@ class Run:
             for outcome in self._backend.wait(POLL_SECONDS):
                 self._take(outcome)
             self._tell_what_is_queued()
+
+    def _asked_for(self) -> dict[str, Resources]:
+        """Of the machines of this run, by step; what another run makes is waited for, whatever it takes."""
+        elsewhere: dict[str, Held] = {}
+        try:
+            elsewhere = patiently(self._leases.running)
+        except StoreError as error:
+            self._display.say(f"whether other runs make some of it cannot be seen: {first_lines(error)}")
+        return {n.step.name: n.step.resources for n in self._unfinished() if n.step.digest not in elsewhere}
 
     def _end_if_asked(self) -> None:
         with contextlib.suppress(StoreError):  # whoever asks in vain asks again
