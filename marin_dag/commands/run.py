@@ -84,7 +84,7 @@ def exit_code(plan: Plan) -> int:
 def ways_to_go_on(session: Session, plan: Plan) -> list[tuple[str, str]]:
     """What a person may do now, each with the line to paste."""
     lines = []
-    if plan.will_run and not plan.drifted and not plan.open_questions:
+    if plan.will_run and not plan.drifted:
         lines.append(("run it", session.line()))
     asked = next(
         (step for step in plan.steps if step.is_selected and step.verdict not in (Verdict.DONE, Verdict.MISSING)),
