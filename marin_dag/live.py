@@ -110,6 +110,8 @@ class LineDisplay:
 
     def event(self, name: str, what: str, detail: str) -> None:
         """See Display."""
+        if what == "started":
+            self._paces[name] = Pace()
         self._done += what == "done"
         counted = f" ({self._done}/{self._total})" if what == "done" else ""
         self._line(name, f"{what}{counted}", detail)

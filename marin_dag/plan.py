@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from marin_dag.acceptances import Acceptances
 from marin_dag.causes import Cause, Causes
 from marin_dag.collection import collection_paused
-from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
 from marin_dag.errors import RefusedConfigError, UserError
@@ -17,6 +16,7 @@ from marin_dag.estimate import with_seconds
 from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Held, Leases
 from marin_dag.planned import Compared, PlannedStep, Verdict
+from marin_dag.progress_mark import progress_mark
 from marin_dag.reasons import (
     Accepted,
     BlockedBy,
@@ -171,8 +171,6 @@ class _Planner:
         self.compared: dict[str, Compared] = {}
         self.left_behind = LeftBehind(store)
         self._siblings: Siblings | None = None
-        self._failed_keys: frozenset[str] | None = None
-        self._running: Mapping[str, Held] | None = None
         self._kept: dict[str, list[int]] = {}
         for key in self.committed:
             digest, _, milestone = key.partition("@")
@@ -278,11 +276,10 @@ class _Planner:
         return None, tuple(accepted)
 
     def _failure(self, step: Step[Any]) -> Failed | None:
-        """The newest; None if an attempt came after it that was asked to stop."""
-        ended = self.records.failures(step.key)
-        failures = [failure for failure in ended if failure.error_type != StepStopped.__qualname__]
-        newest = ended[-1]
-        if newest not in failures:
+        """The newest; None if an attempt that was stopped or killed has got further since."""
+        failures = self.records.failures(step.key)
+        newest = failures[-1]
+        if newest.progress not in ("", progress_mark(step, self.store)):
             return None
         return Failed(len(failures), newest.attempt, newest.error, self.store.url(newest.log_path))
 
@@ -331,17 +328,13 @@ class _Planner:
     def codes(self) -> Mapping[str, str]:
         return self.records.codes()
 
-    @property
+    @functools.cached_property
     def failed_keys(self) -> frozenset[str]:
-        if self._failed_keys is None:
-            self._failed_keys = self.records.failed_keys()
-        return self._failed_keys
+        return self.records.failed_keys()
 
-    @property
+    @functools.cached_property
     def running(self) -> Mapping[str, Held]:
-        if self._running is None:
-            self._running = Leases(self.store).running()
-        return self._running
+        return Leases(self.store).running()
 
 
 def _running(step: Step[Any], held: Held) -> Running:

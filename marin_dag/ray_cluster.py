@@ -42,6 +42,7 @@ def join_cluster(job_name: str) -> str:
     """Joins the cluster of RAY_ADDRESS; returns where its dashboard is, for the user."""
     refuse_unreachable(os.environ["RAY_ADDRESS"])
     use_the_token()
+    _leave_out_colors()
     import ray
 
     options = dict(OPTIONS)
@@ -63,6 +64,7 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    _leave_out_colors()
     os.environ["PYTHONPATH"] = python_path()
     try:
         with _in_groups_of_their_own():
@@ -82,6 +84,12 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
             "them; then run the same command again."
         ) from error
     return dashboard_line(context.dashboard_url)
+
+
+def _leave_out_colors() -> None:
+    """Of what Ray prints in the driver, such as that a worker died: it colours that in a file too, unless told."""
+    if not sys.stdout.isatty():
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from marin_dag.attempt import failure_of
 from marin_dag.backend import Backend
-from marin_dag.context import StepStopped
 from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.frontier import Frontier
@@ -179,7 +178,8 @@ class Run:
                 if is_transient(error) and node.num_postponed < STARTS_POSTPONED:
                     self._postpone(node, error)
                 else:
-                    self._fail(node, failure_of(self._task(node, 0, {}, unbound=True), error))
+                    failure = failure_of(self._task(node, 0, {}, unbound=True), error)
+                    self._fail(node, failure.model_copy(update={"progress": self._progress_mark(node.step)}))
 
     def _start(self, node: Node) -> None:
         key = node.step.key
@@ -271,8 +271,6 @@ class Run:
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
             self._display.event(node.step.name, "stopped", said)
-            if node.has_started and node.num_attempts > 1:
-                self._overrule_failures(failure_of(outcome.task, StepStopped(said)))
 
     @property
     def was_interrupted(self) -> bool:
@@ -310,13 +308,6 @@ class Run:
         self.failures[node.step.key] = failure
         self._display.event(node.step.name, "failed", headline(failure))
         self._keep(failure)
-
-    def _overrule_failures(self, stop: Failure) -> None:
-        """What earlier attempts of this run failed of is overcome, and no longer why the step is not done."""
-        try:
-            self._records.record_failure(stop)
-        except StoreError as error:
-            self._display.complain(f"{stop.name}: the next plan may name an error that was overcome: {error}")
 
     def _keep(self, failure: Failure) -> None:
         try:

@@ -13,12 +13,13 @@ from marin_dag.records import Records, attempt_path
 from marin_dag.step import Step
 from marin_dag.store import Store
 from pipelines.waits_command import names_of_trainings, read_waits, shared
-from runtime.tracking.waits import PAGE_FILE
+from runtime.tracking.waits import PAGE_FILE, Waits
 from steps.report import ReportConfig
 
 
 def write_waits(session: Session, plan: Plan) -> Iterator[str]:
-    """For each report of the plan the waits of its phases, whichever run trained them; yields where they are.
+    """For each report of the plan the waits of its phases, whichever run trained them; yields their share of the
+    training time, and where they are.
 
     A page that is there stays, unless this run had a phase to train.
     """
@@ -31,8 +32,14 @@ def write_waits(session: Session, plan: Plan) -> Iterator[str]:
         phases = names_of_trainings(step for step in plan.graph.steps if step.name in names)
         path = path_beside(session.store, planned.step)
         is_new = planned.is_selected and not session.store.exists(path)
-        if (is_new or trained & phases.keys()) and _write(session.store, path, config.title, phases):
-            yield f"time that phases waited for data: {session.store.url(path)}"
+        if not is_new and not trained & phases.keys():
+            continue
+        found = [waits for digest, names in phases.items() if (waits := read_waits(session.store, digest, names[0]))]
+        if found:
+            _write(session.store, path, config.title, phases, found)
+            waited, seconds = sum(waits.waited_seconds for waits in found), sum(waits.seconds for waits in found)
+            share = waited / seconds if seconds else 0.0
+            yield f"training spent {share:.2%} of its time waiting for data; by phase: {session.store.url(path)}"
 
 
 def path_beside(store: Store, report: Step) -> str:
@@ -42,15 +49,11 @@ def path_beside(store: Store, report: Step) -> str:
     return f"{attempt.rpartition('/')[0]}/{PAGE_FILE}"
 
 
-def _write(store: Store, path: str, title: str, phases: dict[str, list[str]]) -> bool:
+def _write(store: Store, path: str, title: str, phases: dict[str, list[str]], found: list[Waits]) -> None:
     from runtime.report.waits_page import page  # not above: a plan imports this module and nothing heavy
 
-    found = [waits for digest, names in phases.items() if (waits := read_waits(store, digest, names[0]))]
-    if not found:
-        return False
     shown = {waits.phase for waits in found}
     notes = [shared(names) for names in phases.values() if len(names) > 1 and names[0] in shown]
     now = datetime.datetime.now(datetime.UTC)
     notes.append(f"Written at the end of a run, on {now:%Y-%m-%d at %H:%M} UTC; a later run of these phases renews it")
     store.write(path, page(f"{title}: waits for data", found, notes).encode())
-    return True

@@ -18,7 +18,6 @@ from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planned import Verdict
 from marin_dag.progress import Progress
-from marin_dag.reasons import Failed
 from marin_dag.records import Records
 from marin_dag.resources import Cpu, Resources
 from marin_dag.run import Run
@@ -181,38 +180,6 @@ def test_a_transient_error_is_tried_again_and_a_permanent_one_is_not(tmp_path: P
     assert code == 1
     assert "passing retrying in" in display.text
     assert "passing done" in display.text
-
-
-def test_a_step_that_a_person_stops_after_an_error_was_overcome_has_not_failed(tmp_path: Path):
-    class StopsTheSecond(Recorder):
-        def event(self, name: str, what: str, detail: str) -> None:
-            super().event(name, what, detail)
-            if (what, detail) == ("started", "attempt 2"):
-                run_._on_signal(signal.SIGINT, None)
-
-    def verdict() -> Verdict:
-        return make_plan(Graph([step]), store).steps[0].verdict
-
-    marks = tmp_path / "marks"
-    step = fail("late", FailConfig(message="reset", kind="transient", num_failures=1, marks=str(marks)))
-    store, display = open_store(str(tmp_path / "runs")), StopsTheSecond()
-    run_ = Run([step], store, LocalBackend(), display, command="", back_off_seconds=0.01)
-    assert run_.run() == 1
-    assert "late stopped its work so far is kept" in display.text
-    assert verdict() is Verdict.MISSING
-
-
-def test_a_step_that_fails_again_after_it_was_stopped_has_failed_of_that(tmp_path: Path):
-    step = fail("bad", FailConfig(message="no", marks=str(tmp_path / "marks")))
-    assert run(str(tmp_path / "runs"), [step])[0] == 1
-    records = Records(open_store(str(tmp_path / "runs")))
-    (failure,) = records.failures(step.key)
-    records.record_failure(failure.model_copy(update={"attempt": "0-stopped", "error_type": "StepStopped"}))
-    assert make_plan(Graph([step]), records.store).steps[0].verdict is Verdict.MISSING
-    assert run(str(tmp_path / "runs"), [step])[0] == 1
-    (planned,) = make_plan(Graph([step]), records.store).steps
-    (reason,) = planned.reasons
-    assert isinstance(reason, Failed) and (reason.attempts, reason.error) == (2, "no")
 
 
 def test_what_another_run_makes_is_not_asked_of_the_machines_of_this_one(tmp_path: Path):

@@ -47,6 +47,26 @@ class Impatient(LineDisplay):
             signal.raise_signal(signal.SIGINT)
 
 
+class Unlucky(LineDisplay):
+    """A step crashes when it has come so far the first time, and a person stops it when it has come further."""
+
+    def __init__(self, crash_at: int, error: Exception, interrupt_at: int | None = None) -> None:
+        super().__init__(Console(quiet=True), Console(quiet=True))
+        self._crash_at: int | None = crash_at
+        self._error, self._interrupt_at = error, interrupt_at
+        self.lines: list[str] = []
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        self.lines.append(f"{what}: {detail}")
+
+    def progress(self, name: str, progress: Progress) -> None:
+        if progress.done == self._crash_at:
+            self._crash_at = None
+            raise self._error
+        if progress.done == self._interrupt_at:
+            signal.raise_signal(signal.SIGINT)
+
+
 class Curious(LineDisplay):
     """A person who asks, when a step has come so far and has told so with a heartbeat, what it is doing."""
 
@@ -266,6 +286,38 @@ def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None
     assert "Not done again: 130 tokens" in render_plan(plan)
     assert lab.run(phase) == list(range(13, 20))
     assert lab.value(phase) == 40
+
+
+def test_what_overcame_a_crash_and_was_stopped_later_has_not_failed(lab: Lab) -> None:
+    phase = lab.phase(until_step=20)
+    display = Unlucky(crash_at=8, error=ConnectionResetError("reset by peer"), interrupt_at=13)
+    Run([phase], lab.store, LocalBackend(), display, command="", back_off_seconds=0.01).run()
+    assert display.lines == [
+        "started: ",
+        "retrying: in 0.01 s after ConnectionResetError: reset by peer",
+        "started: attempt 2",
+        "stopped: its work so far is kept",
+    ]
+    (planned,) = lab.plan(phase).steps
+    assert (planned.verdict, planned.reasons) == (Verdict.MISSING, (Resumes(13, 20),))
+    assert "reset by peer" not in explain(lab.plan(phase), "phase", lab.store)
+
+
+def test_an_error_is_overcome_when_an_attempt_got_further_and_the_next_error_is_told(lab: Lab) -> None:
+    phase = lab.phase(until_step=20)
+
+    def verdict() -> Verdict:
+        return lab.plan(phase).steps[0].verdict
+
+    lab.run(phase, interrupt_at=7)
+    display = Unlucky(crash_at=9, error=ValueError("torn"))
+    Run([phase], lab.store, LocalBackend(), display, command="").run()
+    assert display.lines == ["started: ", "failed: ValueError: torn"]
+    assert verdict() is Verdict.FAILED
+    lab.run(phase, interrupt_at=12)
+    assert verdict() is Verdict.MISSING
+    Run([phase], lab.store, LocalBackend(), Unlucky(crash_at=15, error=ValueError("torn again")), command="").run()
+    assert "torn again" in explain(lab.plan(phase), "phase", lab.store)
 
 
 def test_what_was_saved_beyond_a_milestone_counts_and_what_lies_past_the_stop_does_not(lab: Lab) -> None:

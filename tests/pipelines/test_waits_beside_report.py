@@ -1,6 +1,7 @@
 """The waits beside the report: there when a run has ended, where the report's link leads, on a disk and in a bucket."""
 
 import dataclasses
+import json
 import re
 import types
 import uuid
@@ -44,13 +45,27 @@ def test_a_run_that_trained_a_phase_leaves_its_waits_where_the_link_of_the_repor
     output = attempt_path("report", report.digest, "20260101-000000-00000000")
     (link,) = re.findall(r'href="(\.\./[^"]+)"', render(example_report()))
     target = PurePosixPath(output).parent / link.removeprefix("../")
-    assert said == f"time that phases waited for data: {store.url(str(target))}"
+    assert said.startswith("training spent ")
+    assert said.endswith(f"% of its time waiting for data; by phase: {store.url(str(target))}")
     page = store.read(str(target)).decode()
     assert "kestrel: 2.50 s for store read" in page
     assert re.search(r"Written at the end of a run, on \d{4}-\d\d-\d\d at \d\d:\d\d UTC", page)
     log(prefix, graph.step("ocelot").digest, "20260103-000000-c", 0.5)
-    assert list(write_waits(session, plan)) == [said]
+    (again,) = write_waits(session, plan)
+    assert again.partition("by phase")[2] == said.partition("by phase")[2]
     assert "ocelot: 0.50 s for store read" in store.read(str(target)).decode()
+
+
+def test_a_run_ends_with_the_share_of_the_training_time_that_went_by_in_waits(graph, tmp_path):
+    store = open_store(str(tmp_path))
+    for phase, waited, seconds in (("kestrel", 1.5, 90.0), ("ocelot", 0.5, 10.0)):
+        begin = {"event": "begin", "elapsed_seconds": 1.0}
+        told = {"event": "progress", "elapsed_seconds": 1.0 + seconds, "waited_for_data_seconds": waited}
+        lines = [begin, {**told, "waited_by_cause": {}}]
+        path = f"work/{graph.step(phase).digest}/events/20260101-000000-a.jsonl"
+        store.write(path, "".join(f"{json.dumps(line)}\n" for line in lines).encode())
+    (said,) = write_waits(types.SimpleNamespace(store=store), make_plan(graph, store))
+    assert said.startswith("training spent 2.00% of its time waiting for data; by phase: ")
 
 
 def test_a_run_that_trained_nothing_writes_the_page_only_where_there_is_none(graph, tmp_path):
