@@ -3,6 +3,7 @@
 Read off the steps of the graph, so that `--set`, forks and another scale show what they would run. No JAX, no NumPy.
 """
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from runtime.optim.schedule import WsdS
 from runtime.report.recipe import described, rate, shares, side_branches
 from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learning_rate_jump, legs_of
 
+SCHEMA = "marin_dag.timeline/1"
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
@@ -77,12 +79,12 @@ def render(phases: Mapping[str, Step], forks: Collection[str] = (), names: Colle
         return "\n".join(parts[:-1])
     last = legs[main_line[-1]]
     twins = twins_in({name: phases[name] for name in order})
-    names = [name for name in order if name not in main_line]
-    num_trainings = sum(name not in twins for name in names)
+    branches = [name for name in order if name not in main_line]
+    num_trainings = sum(name not in twins for name in branches)
     branch_tokens = trained_tokens(phases, order) - trained_tokens(phases, main_line)
     parts.append(
         f"{len(main_line)} phases: {last.settings.until_step:,} steps, {last.end_tokens:,} tokens. "
-        f"{side_branches(num_trainings, len(names))}: {branch_tokens:,} tokens more."
+        f"{side_branches(num_trainings, len(branches))}: {branch_tokens:,} tokens more."
     )
     parts += [f"{name} is the same training as {first}." for name, first in twins.items()]
     return "\n".join(parts)
@@ -108,12 +110,13 @@ def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
 
 
 def document(phases: Mapping[str, Step], forks: Collection[str] = (), names: Collection[str] = ()) -> dict[str, Any]:
-    """The same for other programs, in the same order."""
+    """The same for other programs, in the same order; a number that JSON does not have is a string: "Infinity"."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = _order(legs, main_line, names)
     refused = refusals(phases[name] for name in order)
-    return {"phases": [_as_json(legs[name], phases, name in main_line, refused.get(name)) for name in order]}
+    told = [_as_json(legs[name], phases, name in main_line, refused.get(name)) for name in order]
+    return {"schema": SCHEMA, "phases": json.loads(json.dumps(told), parse_constant=str)}
 
 
 def _order(legs: Mapping[str, Leg], main_line: Sequence[str], names: Collection[str]) -> list[str]:

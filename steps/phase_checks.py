@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from runtime.kernels.choice import KernelChoice
     from steps.train_phase import TrainPhaseConfig
 
+LEAVE_IT_OUT = " Or leave it out: None takes the default."
 KEEP_THE_DATA_POSITION = ("everything", "everything_but_optimizer")
 
 
@@ -121,23 +122,27 @@ def _refuse_kernels(config: "TrainPhaseConfig", resources: Resources) -> None:
                 item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
             )
         return
-    from runtime.kernels.choice import described_blocks, kernel_shape_on
+    from runtime.kernels.choice import described_attention_blocks, described_loss_blocks, kernel_shape_on
 
-    try:
-        kernels = chosen_kernels(config, platform, device_kind)
-        shape = kernel_shape_on(
-            device_kind,
-            config.model,
-            num_devices=_num_shares(config, resources) * config.model_parallel * config.context_parallel,
-            context_parallel=config.context_parallel,
-            num_rows=config.global_batch_size,
-            sequence_length=config.sequence_length,
-            compute_dtype=config.compute_dtype,
-            num_microbatches=config.num_microbatches,
-        )
-        described_blocks(kernels.attention, kernels.loss, shape)
-    except ValueError as error:
-        raise ValueError(f"{error} Or leave it out: None takes the default.") from None
+    kernels = chosen_kernels(config, platform, device_kind)
+    shape = kernel_shape_on(
+        device_kind,
+        config.model,
+        num_devices=_num_shares(config, resources) * config.model_parallel * config.context_parallel,
+        context_parallel=config.context_parallel,
+        num_rows=config.global_batch_size,
+        sequence_length=config.sequence_length,
+        compute_dtype=config.compute_dtype,
+        num_microbatches=config.num_microbatches,
+    )
+    for asked, kernel, described in (
+        (config.attention_kernel, kernels.attention, described_attention_blocks),
+        (config.loss_kernel, kernels.loss, described_loss_blocks),
+    ):
+        try:
+            described(kernel, shape)
+        except ValueError as error:
+            raise ValueError(f"{error}{'' if asked is None else LEAVE_IT_OUT}") from None
 
 
 def _devices(resources: Resources) -> tuple[str, str]:
@@ -214,5 +219,8 @@ def chosen_kernels(config: "TrainPhaseConfig", platform: str, device_kind: str) 
         return default
     reason = f"{' and '.join(f'{name}_kernel' for name in taken)} as asked for; by default: {default.reason}"
     choice = default._replace(**taken, reason=reason)
-    check_kernels(platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
+    try:
+        check_kernels(platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
+    except ValueError as error:
+        raise ValueError(f"{error}{LEAVE_IT_OUT}") from None
     return choice

@@ -168,38 +168,49 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
     Raises ValueError, as the kernels do, for a shape that one of them does not take. Warns, in the log of the step that
     asks, where those of another generation of TPU are taken.
     """
-    generation = block_sizes.generation_of(shape.device_kind)
     taken_as = block_sizes.taken_as(shape.device_kind)
     if taken_as and {attention_kernel, loss_kernel} & {"splash", "pallas_tpu"}:
         logger.warning(
             "%sits block sizes are neither tuned nor known to fit; add rows to runtime/kernels/block_sizes.py", taken_as
         )
-    match attention_kernel:
+    return {
+        "attention": described_attention_blocks(attention_kernel, shape),
+        "loss": described_loss_blocks(loss_kernel, shape),
+    }
+
+
+def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
+    """What `described_blocks` says of the attention kernel alone, which raises what that one does."""
+    taken_as = block_sizes.taken_as(shape.device_kind)
+    match kernel:
         case "splash":
+            generation = block_sizes.generation_of(shape.device_kind)
             blocks, reason = block_sizes.splash_blocks(
                 generation, head_dim=shape.head_dim, num_rows=shape.stretch, item_bytes=shape.item_bytes
             )
-            sizes = ", ".join(f"{name} {size}" for name, size in blocks._asdict().items())
-            of_attention = f"{sizes} ({taken_as}{reason})"
+            return f"{_named(blocks)} ({taken_as}{reason})"
         case "pallas_gpu":
             whole_row = shape.first_row + shape.stretch
             family = block_sizes.family_of(shape.device_kind)
             unknown = "" if family else f"unknown GPU {shape.device_kind!r}, taken as an A100: "
             triton = block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=whole_row)
-            sizes = ", ".join(f"{name} {size}" for name, size in triton.blocks._asdict().items())
-            of_attention = f"{sizes} ({unknown}{triton.reason})"
+            return f"{_named(triton.blocks)} ({unknown}{triton.reason})"
         case "cudnn":
             attention_gpu.refuse_for_cudnn("bfloat16" if shape.item_bytes == 2 else "float32")
             pairs = shape.stretch * (shape.first_row + shape.stretch)
-            of_attention = f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
+            return f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
         case "chunked":
-            of_attention = f"query {attention_chunked.query_block(shape.stretch)}"
+            return f"query {attention_chunked.query_block(shape.stretch)}"
         case _:
-            of_attention = "whole rows"
-    match loss_kernel:
+            return "whole rows"
+
+
+def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
+    """The same of the loss kernel."""
+    match kernel:
         case "pallas_tpu":
             row = block_sizes.fused_blocks(
-                generation,
+                block_sizes.generation_of(shape.device_kind),
                 hidden_size=shape.hidden_size,
                 num_tokens=shape.num_tokens,
                 vocab_size=shape.vocab_size,
@@ -207,15 +218,18 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
             )
             *passes, _ = row.blocks
             named = zip(("forward", "hidden_gradient", "head_gradient"), passes, strict=True)
-            of_loss = ", ".join(f"{name} {rows} x {columns}" for name, (rows, columns) in named)
-            of_loss += f" ({taken_as}{row.reason})"
+            sizes = ", ".join(f"{name} {rows} x {columns}" for name, (rows, columns) in named)
+            return f"{sizes} ({block_sizes.taken_as(shape.device_kind)}{row.reason})"
         case "chunked" | "chunked_wide":
-            cut = cross_entropy_chunked.FOR_CPUS if loss_kernel == "chunked" else cross_entropy_chunked.WIDE
+            cut = cross_entropy_chunked.FOR_CPUS if kernel == "chunked" else cross_entropy_chunked.WIDE
             size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut.num_logits)
-            of_loss = f"{size} tokens ({cut.num_logits:,} logits at most)"
+            return f"{size} tokens ({cut.num_logits:,} logits at most)"
         case _:
-            of_loss = "all tokens"
-    return {"attention": of_attention, "loss": of_loss}
+            return "all tokens"
+
+
+def _named(blocks: block_sizes.SplashBlocks | block_sizes.TritonBlocks) -> str:
+    return ", ".join(f"{name} {size}" for name, size in blocks._asdict().items())
 
 
 def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> None:

@@ -1,6 +1,7 @@
 """The timeline command: exact tokens, rates at both ends, what changes and what was meant; drawn without a run."""
 
 import json
+import math
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -133,14 +134,16 @@ def test_what_a_plan_refuses_is_said_below_its_phase_and_fails(tmp_path, capsys)
     refused = "REFUSED by a plan: global_batch_size is 1,000, which does not divide over the 512 parts"
     assert refused in paragraph(said.out, "kestrel") and said.out.count("REFUSED") == 1 and not said.err
     assert timeline("kestrel", "ocelot", "--json", *odd) == 1
-    kestrel, ocelot = json.loads(capsys.readouterr().out)["phases"]
+    told = json.loads(capsys.readouterr().out)
+    kestrel, ocelot = told["phases"]
+    assert told["schema"] == "marin_dag.timeline/1"
     assert kestrel["refused"].startswith("global_batch_size is 1,000") and ocelot["refused"] is None
     assert timeline("ocelot", *odd) == 0
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_program_reads_exact_tokens_and_changes(steps):
-    everything = {item["name"]: item for item in json.loads(json.dumps(document(steps)))["phases"]}
+    everything = {item["name"]: item for item in document(steps)["phases"]}
     assert list(everything)[:2] == ["kestrel", "ocelot"] and set(everything) == set(steps)
     assert everything["starling"]["end_tokens"] == 12_415_127_257_088
     ocelot = {change["field"]: change for change in everything["ocelot"]["changes"]}
@@ -152,6 +155,13 @@ def test_a_program_reads_exact_tokens_and_changes(steps):
         "is_acknowledged": True,
     }
     assert everything["kestrel"]["settings"]["weight_decay"] == 0.05 and everything["kestrel"]["changes"] == []
+
+
+def test_a_number_that_json_does_not_have_is_told_as_one_that_the_config_takes(steps):
+    never = steps["kestrel"].fork("patient", checkpoint_every_seconds=math.inf)
+    (told,) = json.loads(json.dumps(document({"patient": never}), allow_nan=False))["phases"]
+    text = told["settings"]["checkpoint_every_seconds"]
+    assert text == "Infinity" and never.fork("again", checkpoint_every_seconds=text).config == never.config
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,11 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
         ),
         (Tpu("v6e-4"), {"attention_kernel": "splash", "sequence_length": 1000}, "on v6e-4: .*'splash': 1000 tokens of"),
         (Tpu("v6e-4"), {"sequence_length": 1000}, r"on v6e-4: .*'splash': 1000 tokens .* or context_parallel\.$"),
+        (
+            Tpu("v6e-4"),
+            {"sequence_length": 1000, "loss_kernel": "chunked_wide"},
+            r"on v6e-4: .*'splash': 1000 tokens .* or context_parallel\.$",
+        ),
         (Tpu("v5litepod-4"), {"sequence_length": 128, "context_parallel": 2}, "'splash': 64 tokens of a row"),
         (Tpu("v5litepod-4"), {"sequence_length": 1023, "context_parallel": 2}, "1,023, which does not divide into"),
         (
