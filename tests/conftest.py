@@ -1,16 +1,19 @@
 """One Hypothesis profile for the suite: the same examples in each run, and no deadline, since a first call compiles.
 
-One level of optimisation, also for the processes that tests start: none.
+One level of optimisation, also for the processes that tests start: none. One cache of compiled programs for all.
 
 One fake Cloud Storage and one Ray cluster, started by the first test that wants them, shared by all.
 """
 
+import atexit
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -30,6 +33,14 @@ settings.load_profile("suite")
 # A test computes little, and often once: most of its time would go into making machine code fast. The programs are
 # those of a run, the machine code is not; what tests/end_to_end starts is compiled as a run is.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+
+# What one process has compiled the others find, those that are killed and started again above all. It is gone with the
+# process that made it, which starts the workers; a folder of the developer's own makes the next run shorter, too.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="programs")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"])
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 # A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

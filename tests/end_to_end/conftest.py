@@ -30,8 +30,7 @@ class Reference:
 
 @pytest.fixture(scope="session")
 def ground() -> Iterator[Path]:
-    """Raw files and compiled programs; in memory where the machine has enough of it, since a flush to disk proves
-    nothing."""
+    """Raw files; in memory where the machine has enough of it, since a flush to disk proves nothing."""
     has_room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > SHARED_MEMORY_IN_BYTES
     with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if has_room else None) as folder:
         write_texts(Path(folder, "texts"))

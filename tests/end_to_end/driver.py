@@ -38,7 +38,7 @@ class Driver:
     """Runs commands of one script in one environment; `folder` holds what all of them share.
 
     Args:
-        folder: raw files below `texts`, and JAX's cache of programs, so that a second process compiles nothing.
+        folder: raw files below `texts`.
         prefix: where outputs are.
         backend: "local" or "ray".
     """
@@ -46,7 +46,7 @@ class Driver:
     def __init__(self, folder: Path, prefix: Path, backend: str = "local") -> None:
         self.prefix = prefix
         self._arguments = ["--texts", str(folder / "texts"), "--prefix", str(prefix), "--backend", backend]
-        self._environment = environment(folder)
+        self._environment = environment()
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """A driver in a process group of its own."""
@@ -81,16 +81,13 @@ class Driver:
         assert process.returncode == -signal.SIGKILL, said
 
 
-def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """Of a process that a test starts: without what other tests have set for JAX and Ray in this one."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "JAX_", "XLA_"))}
+def environment(**variables: str) -> dict[str, str]:
+    """Of a process that a test starts: without what tests set for Ray in this one, and compiled as a run is."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "XLA_"))}
     return kept | {
         "PYTHONPATH": str(ROOT),
         "RAY_AUTH_TOKEN": TOKEN,
         "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "programs"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         **variables,
     }
 

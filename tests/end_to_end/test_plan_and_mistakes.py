@@ -32,7 +32,7 @@ json.dump([code, sorted(sys.modules)], sys.stderr)
 def watched(folder: Path, script: str, *arguments: str) -> tuple[int, set[str], str]:
     """Exit code, top-level modules imported, and what was printed, of a script run in `folder`."""
     command = [sys.executable, "-B", "-c", WATCHED, str(ROOT / script), *arguments]
-    variables = environment(folder, HOME=str(folder), TMPDIR=str(folder))
+    variables = environment(HOME=str(folder), TMPDIR=str(folder))
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=True)
     code, modules = json.loads(done.stderr)
     return code, {name.partition(".")[0] for name in modules}, done.stdout
@@ -198,5 +198,5 @@ def own_corpus(folder: Path, sources: Iterable[str], *arguments: str) -> Ended:
     """The real pipeline over DIR, as far as documents are read, with nothing to download."""
     command = [sys.executable, "pipelines/tootsie.py", "--corpus", str(folder / "corpus"), "--backend", "local"]
     command += ["--prefix", str(folder / "runs"), *(f"--until=extract/{source}" for source in sources), *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment(folder), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     return Ended(done.returncode, done.stdout, done.stderr)

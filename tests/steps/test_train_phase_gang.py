@@ -35,14 +35,8 @@ from tests.steps.phase_runs import SEQUENCE_LENGTH, Trajectory
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
-    """What the first gang compiles, the others find."""
-    programs = {
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("programs")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-    }
-    with RayNodes(*[{"num_cpus": 1}] * NUM_HOSTS, **programs) as cluster:
+def cluster() -> Iterator[RayNodes]:
+    with RayNodes(*[{"num_cpus": 1}] * NUM_HOSTS) as cluster:
         yield cluster
 
 
