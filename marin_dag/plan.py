@@ -137,8 +137,8 @@ def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:
 
 def _open_questions(steps: Iterable[Step[Any]]) -> dict[str, str]:
     def ask(step: Step[Any]) -> None:
-        if step.kind.check_run is not None:
-            step.kind.check_run(step.config)
+        if step.kind.check_decided is not None:
+            step.kind.check_decided(step.config)
 
     return _problems(steps, ask)
 

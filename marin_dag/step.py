@@ -66,7 +66,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         continues: str | None,
         check: Callable[[ConfigT], None] | None,
         check_on: Callable[[ConfigT, Resources], None] | None,
-        check_run: Callable[[ConfigT], None] | None,
+        check_decided: Callable[[ConfigT], None] | None,
         cost: Callable[[ConfigT], Cost] | None,
         resumes_at: Callable[[Sequence[str]], Iterable[int]] | None,
         tolerance: Callable[[ResultT, ResultT], str] | None,
@@ -81,7 +81,7 @@ class StepKind(Generic[ConfigT, ResultT]):
         self.continues = continues
         self.check = check
         self.check_on = check_on
-        self.check_run = check_run
+        self.check_decided = check_decided
         self.cost = cost
         self.resumes_at = resumes_at
         self.tolerance = tolerance
@@ -138,7 +138,7 @@ def step(
     continues: str | None = None,
     check: Callable[[Any], None] | None = None,
     check_on: Callable[[Any, Resources], None] | None = None,
-    check_run: Callable[[Any], None] | None = None,
+    check_decided: Callable[[Any], None] | None = None,
     cost: Callable[[Any], Cost] | None = None,
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None,
     tolerance: Callable[[Any, Any], str] | None = None,
@@ -154,7 +154,7 @@ def step(
         continues: the config field that names the predecessor in a trajectory.
         check: raises ValueError, with a message for the user, for a config that cannot work; called by the plan.
         check_on: the same for what depends on the resources that the step asks for.
-        check_run: the same for what a recipe leaves open: a plan tells of it, and a run that would start the step does
+        check_decided: the same for what a recipe leaves open: a plan tells of it, and a run that would start the step does
             not begin.
         cost: estimates what a step takes, from its config alone; of a trajectory, from where its start stops.
         resumes_at: of a trajectory: the steps that an interrupted attempt can go on from, given the files that it left
@@ -175,7 +175,7 @@ def step(
             continues=continues,
             check=check,
             check_on=check_on,
-            check_run=check_run,
+            check_decided=check_decided,
             cost=cost,
             resumes_at=resumes_at,
             tolerance=tolerance,

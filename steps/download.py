@@ -89,7 +89,7 @@ def refuse_unpinned(config: DownloadConfig) -> None:
         )
 
 
-@step(policy="tracked", cost=_cost, check_run=refuse_unpinned)
+@step(policy="tracked", cost=_cost, check_decided=refuse_unpinned)
 def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
     """Files lie under `files/` and are what their checksums say, or there is no output.
 

@@ -164,7 +164,7 @@ def test_without_past_attempts_no_time_is_claimed(bench: Workbench) -> None:
 
 
 def test_what_a_recipe_leaves_open_is_told_by_a_plan_and_stops_a_run_before_it_begins(bench: Workbench) -> None:
-    bench.edit("@step()\ndef text", "@step(check_run=refuse_draft)\ndef text")
+    bench.edit("@step()\ndef text", "@step(check_decided=refuse_draft)\ndef text")
     bench.edit(
         "def weigh",
         "def refuse_draft(config):\n"

@@ -422,8 +422,8 @@ def test_a_publisher_that_answers_nobody_is_not_asked_for_every_file():
 
 def test_a_data_set_without_a_revision_is_refused_before_a_run_and_not_in_a_plan() -> None:
     unpinned = HuggingFaceDataset(repo="someone/texts", revision=UNPINNED, files=("*",))
-    assert download.check_run is not None and download.check is None
+    assert download.check_decided is not None and download.check is None
     with pytest.raises(RefusedConfigError, match="no revision pinned: someone/texts; pin it with") as refused:
-        download.check_run(DownloadConfig(fetch=unpinned))
+        download.check_decided(DownloadConfig(fetch=unpinned))
     assert refused.value.cure == {"fetch.revision": "COMMIT"}
-    download.check_run(DownloadConfig(fetch=unpinned.model_copy(update={"revision": "abcdef1"})))
+    download.check_decided(DownloadConfig(fetch=unpinned.model_copy(update={"revision": "abcdef1"})))
