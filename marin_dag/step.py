@@ -154,8 +154,8 @@ def step(
         continues: the config field that names the predecessor in a trajectory.
         check: raises ValueError, with a message for the user, for a config that cannot work; called by the plan.
         check_on: the same for what depends on the resources that the step asks for.
-        check_decided: the same for what a recipe leaves open: a plan tells of it, and a run that would start the step does
-            not begin.
+        check_decided: the same for what a recipe leaves open: a plan tells of it, and a run that would start the step
+            does not begin.
         cost: estimates what a step takes, from its config alone; of a trajectory, from where its start stops.
         resumes_at: of a trajectory: the steps that an interrupted attempt can go on from, given the files that it left
             below `work_path` (relative to it); so that a plan counts only what is left.

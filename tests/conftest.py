@@ -27,12 +27,17 @@ from marin_dag.ray_cluster import require_a_token
 from tests.gcs_server.control import GcsServerProcess
 from tests.s3_server.server import S3Server
 
+BUCKET = "test-bucket"
+OPTIMIZATION = "--xla_backend_optimization_level"
+
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
 
 # A test computes little, and often once: most of its time would go into making machine code fast. The programs are
-# those of a run, the machine code is not; what tests/end_to_end starts is compiled as a run is.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+# those of a run, the machine code is not; what tests/end_to_end starts is compiled as a run is, and all of it is with
+# XLA_FLAGS=--xla_backend_optimization_level=3 in the environment.
+if OPTIMIZATION not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OPTIMIZATION}=0".strip()
 
 # What one process has compiled the others find, those that are killed and started again above all. It is gone with the
 # process that made it, which starts the workers; a folder of the developer's own makes the next run shorter, too.
@@ -45,8 +50,6 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-BUCKET = "test-bucket"
 
 
 @pytest.fixture(scope="session")
