@@ -37,12 +37,11 @@ def own_state(
 
 def first_state(config: "TrainPhaseConfig", mesh: Mesh, events: EventLog) -> RunState:
     """Of a trajectory without a state of its own: what `start` says."""
-    initial = initial_state(config.model, config.seed, mesh, **_extras(config))
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
-        return run_state.from_scratch(initial)
+        return run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config)))
     state_like = functools.partial(placed_shapes, config.model, mesh)
-    run = run_state.continued(config.start.path, config.restore, initial, state_like)
+    run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
     events.write(
         "start",
         step=run.step,

@@ -16,7 +16,7 @@ from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint import CheckpointError
-from runtime.training.state import TrainState, with_averages
+from runtime.training.state import TrainState, begun, with_averages
 
 CHECKPOINT = "checkpoint"
 METRICS = "metrics.parquet"
@@ -57,36 +57,42 @@ def resumed(
     return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
 
 
-def continued(folder: str, restore: Restore, initial: TrainState, state_like: StateLike) -> RunState:
-    """The state that a phase begins with where another one left off.
+def continued(
+    folder: str,
+    restore: Restore,
+    state_like: StateLike,
+    *,
+    seed: int,
+    averages: Collection[str] = (),
+    skip_window_steps: int = 0,
+) -> RunState:
+    """The state that a phase begins with where another one left off; nothing is made that is read, or the other way.
 
-    Which averages there are is up to `initial`: each goes on from the saved one of its name, or begins as a copy of
-    the weights where none was saved or `restore` begins them anew. A skip history goes on where both are of one size,
-    and otherwise begins anew. What is not restored is that of `initial`, and the data begin anew; `step` and
-    `consumed_tokens` go on in any case.
+    Each of the `averages` goes on from the saved one of its name, or begins as a copy of the weights where none was
+    saved or `restore` begins them anew. A skip history goes on where both are of one size, and otherwise begins anew.
+    What is not restored begins as that of `seed`, and the data begin anew; `step` and `consumed_tokens` go on in any
+    case.
     """
+    if restore not in get_args(Restore):
+        raise ValueError(f"restore is {restore!r}; it is one of {', '.join(get_args(Restore))}.")
     path = f"{folder}/{CHECKPOINT}"
     metadata = checkpoint.read_metadata(path)
-    like = state_like(metadata["averages"], metadata["skip_window_steps"])
-    fields: tuple[str, ...]
-    match restore:
-        case "everything" | "everything_but_optimizer":
-            state, _ = checkpoint.load(path, like)
-            state = with_averages(state, initial.averages)
-            if restore == "everything_but_optimizer":
-                state = dataclasses.replace(state, mu=initial.mu, nu=initial.nu, count=initial.count)
-            if state.skip_window_steps != initial.skip_window_steps:
-                state = dataclasses.replace(state, history=initial.history)
-            return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
-        case "weights_and_optimizer":
-            fields = ("params", "mu", "nu", "count")
-        case "weights":
-            fields = ("params",)
-        case _:
-            raise ValueError(f"restore is {restore!r}; it is one of {', '.join(get_args(Restore))}.")
-    taken, _ = checkpoint.load(path, {field: getattr(like, field) for field in fields}, partial=True)
-    state = with_averages(dataclasses.replace(initial, **taken), initial.averages, anew=True)
-    return _assembled(folder, state, metadata, DataPosition())
+    saved = state_like(metadata["averages"], metadata["skip_window_steps"])
+    like = state_like(averages, skip_window_steps)
+    goes_on = restore in ("everything", "everything_but_optimizer")
+    wanted: dict[str, Any] = {"params": saved.params}
+    if restore in ("everything", "weights_and_optimizer"):
+        wanted |= {"mu": saved.mu, "nu": saved.nu, "count": saved.count}
+    if goes_on:
+        kept = {name: saved.averages[name] for name in averages if name in saved.averages}
+        wanted |= {"key": saved.key, "averages": kept}
+        if saved.skip_window_steps == like.skip_window_steps:
+            wanted["history"] = saved.history
+    taken, _ = checkpoint.load(path, wanted, partial=True)
+    anew = begun(like, seed, [field for field in ("mu", "nu", "count", "key", "history") if field not in wanted])
+    state = with_averages(dataclasses.replace(like, **{"averages": {}} | taken | anew), averages)
+    position = DataPosition.from_json(metadata["data_position"]) if goes_on else DataPosition()
+    return _assembled(folder, state, metadata, position)
 
 
 def _assembled(folder: str, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:

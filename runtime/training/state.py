@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Collection
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -71,6 +72,7 @@ def abstract_state(config: LlamaConfig, *, averages: Collection[str] = (), skip_
 
 def placed_shapes(config: LlamaConfig, mesh: Mesh, averages: Collection[str], skip_window_steps: int) -> TrainState:
     """The state's tree with shapes and shardings: what a checkpoint is laid out as on this mesh."""
+    check_placement(config, mesh)
     shapes = abstract_state(config, averages=averages, skip_window_steps=skip_window_steps)
     specs = state_specs(config, averages=averages, with_history=skip_window_steps > 0)
     return jax.tree.map(
@@ -108,11 +110,35 @@ def _first_state(
     )
 
 
-def with_averages(state: TrainState, names: Collection[str], *, anew: bool = False) -> TrainState:
-    """The state with the averages called `names`: those it has go on, unless `anew`; others begin at the weights.
+def begun(like: TrainState, seed: int, fields: Collection[str]) -> dict[str, Any]:
+    """Those of the `fields` "mu", "nu", "count", "key" and "history" as they are before the first update.
+
+    Args:
+        like: shapes with shardings, which the arrays get.
+        seed: of the run, whose key it is.
+    """
+    history = empty_history(like.skip_window_steps) if like.skip_window_steps else None
+    values = {"key": jax.random.key_data(_root(seed)), "history": history}
+    return {
+        field: jax.tree.map(_placed, values[field], getattr(like, field)) if field in values else _zeros(like, field)
+        for field in fields
+    }
+
+
+def _zeros(like: TrainState, field: str) -> Any:
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), getattr(like, field))
+
+
+def _placed(value: Array, like: jax.ShapeDtypeStruct) -> Array:
+    whole = np.asarray(value)
+    return jax.make_array_from_callback(whole.shape, like.sharding, lambda index: whole[index])
+
+
+def with_averages(state: TrainState, names: Collection[str]) -> TrainState:
+    """The state with the averages called `names`: those it has go on, others begin at the weights.
 
     One that begins is a real copy, for the train step uses up its input.
     """
-    kept = {} if anew else state.averages
+    kept = state.averages
     averages = {name: kept[name] if name in kept else jax.tree.map(jnp.copy, state.params) for name in sorted(names)}
     return dataclasses.replace(state, averages=averages)

@@ -72,7 +72,7 @@ def initial(averages: Collection[str] = ("averaged",), skip_window_steps: int = 
 
 def state_like(averages: Collection[str], skip_window_steps: int = 0) -> SmallState:
     state = initial(averages, skip_window_steps)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state)
 
 
 def train_step(

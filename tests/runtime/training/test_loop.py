@@ -18,8 +18,8 @@ from runtime.data.loader import Loader
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
+from runtime.training import checkpoint, run_state
 from runtime.training import control as control_module
-from runtime.training import run_state
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.control import Control, Word
 from runtime.training.loop import NonFiniteError, NoTargetsError, SkippedTooOftenError, TrainingStopped
@@ -326,23 +326,23 @@ def words(tree: object) -> list[bytes]:
 
 def test_an_average_enters_as_a_copy_of_the_weights(tmp_path):
     folder = begun(tmp_path, average_decays={})
-    run = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
+    run = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     assert words(run.state.averages) == words(run.state.params)
     assert (run.step, run.averages) == (6, ("averaged",))
 
 
 def test_an_average_goes_on_or_leaves(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
-    on = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
+    on = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     assert words(on.state.averages) != words(on.state.params)
-    left = run_state.continued(folder, "everything", small_run.initial(()), small_run.state_like)
+    left = run_state.continued(folder, "everything", small_run.state_like, seed=0)
     assert left.averages == ()
     assert words(left.state.params) == words(on.state.params)
 
 
 def test_without_an_average_before_and_after_nothing_changes(tmp_path):
     folder = begun(tmp_path, average_decays={})
-    run = run_state.continued(folder, "everything", small_run.initial(()), small_run.state_like)
+    run = run_state.continued(folder, "everything", small_run.state_like, seed=0)
     assert run.averages == ()
     assert words(run.state) == words(run_state.resumed(folder, small_run.state_like).state)
 
@@ -351,11 +351,11 @@ def test_of_several_averages_each_goes_on_begins_or_leaves_by_its_name(tmp_path)
     folder = begun(tmp_path, average_decays={"averaged": 0.75, "slow": 0.9})
     before = run_state.resumed(folder, small_run.state_like, averages=("averaged", "slow")).state
     assert words(before.averages["slow"]) != words(before.averages["averaged"])
-    run = run_state.continued(folder, "everything", small_run.initial(("slow", "new")), small_run.state_like)
+    run = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("slow", "new"))
     assert run.averages == ("new", "slow")
     assert words(run.state.averages["slow"]) == words(before.averages["slow"])
     assert words(run.state.averages["new"]) == words(before.params)
-    anew = run_state.continued(folder, "weights", small_run.initial(("slow",)), small_run.state_like)
+    anew = run_state.continued(folder, "weights", small_run.state_like, seed=0, averages=("slow",))
     assert words(anew.state.averages["slow"]) == words(before.params)
 
 
@@ -371,8 +371,8 @@ def test_two_averages_stopped_and_resumed_end_with_the_bytes_of_a_run_that_was_n
 
 def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
-    whole = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
-    run = run_state.continued(folder, "weights_and_optimizer", small_run.initial(), small_run.state_like)
+    whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
+    run = run_state.continued(folder, "weights_and_optimizer", small_run.state_like, seed=0, averages=("averaged",))
     assert words((run.state.params, run.state.mu, run.state.nu, run.state.count)) == words(
         (whole.state.params, whole.state.mu, whole.state.nu, whole.state.count)
     )
@@ -386,8 +386,8 @@ def test_weights_and_optimizer_are_taken_and_the_data_begin_anew(tmp_path):
 
 def test_the_optimizer_alone_begins_anew_and_all_else_goes_on(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
-    whole = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
-    run = run_state.continued(folder, "everything_but_optimizer", small_run.initial(), small_run.state_like)
+    whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
+    run = run_state.continued(folder, "everything_but_optimizer", small_run.state_like, seed=0, averages=("averaged",))
     assert not np.any(run.state.mu["w"]) and not np.any(run.state.nu["w"]) and int(run.state.count) == 0
     assert np.any(whole.state.mu["w"]) and np.any(whole.state.nu["w"]) and int(whole.state.count) == 6
     assert words((run.state.params, run.state.averages, run.state.key)) == words(
@@ -399,13 +399,37 @@ def test_the_optimizer_alone_begins_anew_and_all_else_goes_on(tmp_path):
 
 def test_weights_alone_are_taken_and_the_optimizer_begins_anew(tmp_path):
     folder = begun(tmp_path, average_decays=small_run.AVERAGED)
-    run = run_state.continued(folder, "weights", small_run.initial(()), small_run.state_like)
-    whole = run_state.continued(folder, "everything", small_run.initial(), small_run.state_like)
+    run = run_state.continued(folder, "weights", small_run.state_like, seed=0)
+    whole = run_state.continued(folder, "everything", small_run.state_like, seed=0, averages=("averaged",))
     assert words(run.state.params) == words(whole.state.params)
     assert words((run.state.mu, run.state.nu, run.state.count)) == words(
         (small_run.initial().mu, small_run.initial().nu, small_run.initial().count)
     )
     assert len(run.metrics) == 6
+
+
+@pytest.mark.parametrize(
+    ("restore", "read"),
+    [
+        ("everything", {"params", "mu", "nu", "count", "key", "averages"}),
+        ("everything_but_optimizer", {"params", "key", "averages"}),
+        ("weights_and_optimizer", {"params", "mu", "nu", "count"}),
+        ("weights", {"params"}),
+    ],
+)
+def test_a_phase_begins_without_reading_what_it_makes_or_making_what_it_reads(tmp_path, monkeypatch, restore, read):
+    folder, found = begun(tmp_path, average_decays=small_run.AVERAGED), []
+    load = checkpoint.load
+
+    def noted(path, like, **options):
+        # Two copies of a state at once are more than the devices of a large run have room for.
+        found.append((set(like), sum(array.nbytes for array in jax.live_arrays())))
+        return load(path, like, **options)
+
+    monkeypatch.setattr(checkpoint, "load", noted)
+    before = sum(array.nbytes for array in jax.live_arrays())
+    run_state.continued(folder, restore, small_run.state_like, seed=0, averages=("averaged",))
+    assert found == [(read, before)]
 
 
 def test_a_resumed_state_must_have_the_average_that_it_was_saved_with(tmp_path):
