@@ -25,7 +25,6 @@ from runtime.cost.roofline import REACHED_SHARE, Roofline, flops_of, roofline_of
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.training.timeline import Leg
 from steps.ema_eval import EmaEvalConfig, ema_eval
-from steps.phase_checks import chosen_kernels
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
 ASSUMPTIONS = (
@@ -86,7 +85,7 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
         ValueError: it asks for a kernel that does not run there.
     """
-    from runtime.kernels.choice import default_kernels
+    from runtime.kernels.choice import chosen_kernels
 
     config, resources = phase.config, phase.resources
     if isinstance(resources, Cpu):
@@ -101,17 +100,17 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
     platform = one.generation.platform
     windows = WINDOWS_PER_BATCH if evaluation is None else evaluation.windows_per_batch
-    compute_dtype = config.compute_dtype if evaluation is None else evaluation.compute_dtype
-    if step == "train":
-        kernels = chosen_kernels(config, platform, one.generation.name)
-    else:
-        kernels = default_kernels(
-            platform,
-            device_kind=one.generation.name,
-            sequence_length=config.sequence_length,
-            head_dim=config.model.head_dim,
-            compute_dtype=compute_dtype,
-        )
+    asking = config if step == "train" or evaluation is None else evaluation
+    kernels = chosen_kernels(
+        platform,
+        device_kind=one.generation.name,
+        sequence_length=config.sequence_length,
+        head_dim=config.model.head_dim,
+        compute_dtype=asking.compute_dtype,
+        context_parallel=config.context_parallel if step == "train" else 1,
+        attention_kernel=asking.attention_kernel,
+        loss_kernel=config.loss_kernel if step == "train" else None,
+    )
     num_chips = one.num_chips * num_slices
     return Request(
         step="train" if step == "train" else "eval",
@@ -121,7 +120,7 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         sequence_length=config.sequence_length,
         global_batch_size=config.global_batch_size if step == "train" else window_batch(windows, num_chips),
         num_averages=len(config.averages) if step == "train" else 0,
-        compute_dtype=config.compute_dtype if step == "train" else compute_dtype,
+        compute_dtype=asking.compute_dtype,
         reduce_dtype=config.reduce_dtype,
         skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
         attention_kernel=kernels.attention,

@@ -4,10 +4,12 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from marin_dag.resources import Resources
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.optim.ema import Ema, average_named
 from steps.joined_mesh import joined_mesh
+from steps.phase_checks import num_devices_of, refuse_kernels
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseResult
 
@@ -25,6 +27,8 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
     windows_per_batch: Runtime[int] = Field(default=WINDOWS_PER_BATCH, ge=1)
     """At least so many; as many as there are devices where that is more."""
+    attention_kernel: Runtime[str | None] = None
+    """None takes the fastest that is known to be right where it runs; a name is taken or refused."""
 
 
 class AverageResult(BaseModel, frozen=True, extra="forbid"):
@@ -54,7 +58,30 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
     num_tokens: dict[str, int]
 
 
-@step(policy="tracked", packages=("jax",))
+def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
+    """What can be known before the phase is trained.
+
+    Raises:
+        ValueError: the attention kernel cannot run on the machines, or not at the phase's length and head size.
+    """
+    if not config.phase.has_step:
+        return
+    phase, num_devices = config.phase.step.config, num_devices_of(resources)
+    try:
+        refuse_kernels(
+            resources,
+            phase.model,
+            num_devices=num_devices,
+            num_rows=window_batch(config.windows_per_batch, num_devices),
+            sequence_length=phase.sequence_length,
+            compute_dtype=config.compute_dtype,
+            attention_kernel=config.attention_kernel,
+        )
+    except ValueError as error:
+        raise ValueError(f"on {resources}: {error} Or name another one: attention_kernel='chunked'.") from None
+
+
+@step(policy="tracked", packages=("jax",), check_on=check_kernel)
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
     import numpy as np
@@ -62,7 +89,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     from runtime.data.cache import TokenCache
     from runtime.evaluation.bits_per_byte import BitsPerByte, bits_per_byte, held_out_windows, macro_average
     from runtime.evaluation.trained_model import TrainedModel
-    from runtime.kernels.choice import default_kernels, described_blocks, kernel_shape
+    from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.mesh import device_kind, num_batch_parts, platform
     from runtime.training.eval_step import build_eval_step
@@ -73,12 +100,13 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     sequence_length = model.description.sequence_length
-    kernels = default_kernels(
+    kernels = chosen_kernels(
         platform(mesh),
         device_kind=device_kind(mesh),
         sequence_length=sequence_length,
         head_dim=model.description.config.head_dim,
         compute_dtype=config.compute_dtype,
+        attention_kernel=config.attention_kernel,
     )
     shape = kernel_shape(
         mesh,

@@ -8,13 +8,13 @@ from marin_dag.errors import RefusedConfigError
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
 from runtime.data.consumption import NoCache
+from runtime.parallel.torus import cut_axis
 from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged_changes
 
 if TYPE_CHECKING:
-    from runtime.kernels.choice import KernelChoice
+    from runtime.model.config import LlamaConfig
     from steps.train_phase import TrainPhaseConfig
 
-LEAVE_IT_OUT = " Or leave it out: None takes the default."
 KEEP_THE_DATA_POSITION = ("everything", "everything_but_optimizer")
 
 
@@ -34,13 +34,15 @@ def check_config(config: "TrainPhaseConfig") -> None:
         )
     _refuse_larger_vocabularies(config)
     before = config.start.step.config if config.start is not None and config.start.has_step else config
-    if config.restore in KEEP_THE_DATA_POSITION and before.packing != config.packing:
-        meant = dict.fromkeys((*config.acknowledge, "packing", "restore"))
-        raise RefusedConfigError(
-            f"packing changes from {before.packing!r} to {config.packing!r}, and the data position counts rows of the "
-            "old packing; start the data afresh, or keep the packing.",
-            {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(meant))},
-        )
+    for field in ("packing", "sequence_length") if config.restore in KEEP_THE_DATA_POSITION else ():
+        old, new = getattr(before, field), getattr(config, field)
+        if old != new:
+            meant = dict.fromkeys((*config.acknowledge, field, "restore"))
+            raise RefusedConfigError(
+                f"{field} changes from {old!r} to {new!r}, and the data position counts rows of the old one; start the "
+                f"data afresh, or keep the {field}.",
+                {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(meant))},
+            )
     _refuse_jumps(config)
 
 
@@ -101,7 +103,17 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             f"sequence_length is {config.sequence_length:,}, which does not divide into context_parallel "
             f"{config.context_parallel} equal stretches; choose one that does."
         )
+    tokens = sequences // config.num_microbatches * (config.sequence_length // config.context_parallel)
+    if tokens % config.model_parallel:
+        raise ValueError(
+            f"each part of the mesh takes {tokens:,} tokens at a time ({resources}, num_microbatches "
+            f"{config.num_microbatches}, context_parallel {config.context_parallel}), which do not divide over "
+            f"model_parallel {config.model_parallel}; choose sizes that do."
+        )
     try:
+        if isinstance(resources, Tpu):
+            sizes = [int(size) for size in slice_shape(resources.slice).topology.split("x")]
+            cut_axis(sizes, config.model_parallel * config.context_parallel)
         config.model.refuse_undivided(copy_size=_copy_size(config, resources), model_axis=config.model_parallel)
         _refuse_kernels(config, resources)
     except ValueError as error:
@@ -109,24 +121,8 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
 
 
 def _refuse_kernels(config: "TrainPhaseConfig", resources: Resources) -> None:
-    """Raises for kernels that cannot run on the machines, or not at the shape of the phase."""
-    platform, device_kind = _devices(resources)
-    if config.attention_kernel is None and config.loss_kernel is None:
-        if platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX
-            from runtime.kernels.block_sizes import generation_of, splash_blocks
-
-            splash_blocks(
-                generation_of(device_kind),
-                head_dim=config.model.head_dim,
-                num_rows=config.sequence_length // config.context_parallel,
-                item_bytes=2 if config.compute_dtype == "bfloat16" else 4,
-            )
-        return
-    from runtime.kernels.choice import described_attention_blocks, described_loss_blocks, kernel_shape_on
-
-    kernels = chosen_kernels(config, platform, device_kind)
-    shape = kernel_shape_on(
-        device_kind,
+    refuse_kernels(
+        resources,
         config.model,
         num_devices=_num_shares(config, resources) * config.model_parallel * config.context_parallel,
         context_parallel=config.context_parallel,
@@ -134,10 +130,68 @@ def _refuse_kernels(config: "TrainPhaseConfig", resources: Resources) -> None:
         sequence_length=config.sequence_length,
         compute_dtype=config.compute_dtype,
         num_microbatches=config.num_microbatches,
+        attention_kernel=config.attention_kernel,
+        loss_kernel=config.loss_kernel,
+    )
+
+
+def refuse_kernels(
+    resources: Resources,
+    model: "LlamaConfig",
+    *,
+    num_devices: int,
+    context_parallel: int = 1,
+    num_rows: int,
+    sequence_length: int,
+    compute_dtype: str,
+    num_microbatches: int = 1,
+    attention_kernel: str | None,
+    loss_kernel: str | None = None,
+) -> None:
+    """Raises for kernels that cannot run on the machines, or not at the shape that a device gets of the rows."""
+    platform, device_kind = _devices(resources)
+    if attention_kernel is None and loss_kernel is None:
+        if platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX
+            from runtime.kernels.block_sizes import generation_of, splash_blocks
+
+            splash_blocks(
+                generation_of(device_kind),
+                head_dim=model.head_dim,
+                num_rows=sequence_length // context_parallel,
+                item_bytes=2 if compute_dtype == "bfloat16" else 4,
+            )
+        return
+    from runtime.kernels.choice import (
+        LEAVE_IT_OUT,
+        chosen_kernels,
+        described_attention_blocks,
+        described_loss_blocks,
+        kernel_shape_on,
+    )
+
+    kernels = chosen_kernels(
+        platform,
+        device_kind=device_kind,
+        sequence_length=sequence_length,
+        head_dim=model.head_dim,
+        compute_dtype=compute_dtype,
+        context_parallel=context_parallel,
+        attention_kernel=attention_kernel,
+        loss_kernel=loss_kernel,
+    )
+    shape = kernel_shape_on(
+        device_kind,
+        model,
+        num_devices=num_devices,
+        context_parallel=context_parallel,
+        num_rows=num_rows,
+        sequence_length=sequence_length,
+        compute_dtype=compute_dtype,
+        num_microbatches=num_microbatches,
     )
     for asked, kernel, described in (
-        (config.attention_kernel, kernels.attention, described_attention_blocks),
-        (config.loss_kernel, kernels.loss, described_loss_blocks),
+        (attention_kernel, kernels.attention, described_attention_blocks),
+        (loss_kernel, kernels.loss, described_loss_blocks),
     ):
         try:
             described(kernel, shape)
@@ -157,15 +211,21 @@ def _devices(resources: Resources) -> tuple[str, str]:
             return "cpu", "cpu"
 
 
-def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
-    """Parts that the batch is split into."""
+def num_devices_of(resources: Resources) -> int:
+    """Of all machines of a step."""
     match resources:
         case Tpu():
-            num_devices, num_slices = slice_shape(resources.slice).num_chips, resources.num_slices
+            return slice_shape(resources.slice).num_chips * resources.num_slices
         case Gpu():
-            num_devices, num_slices = resources.count * resources.num_hosts, 1
+            return resources.count * resources.num_hosts
         case Cpu():
-            num_devices, num_slices = resources.num_devices * resources.num_hosts, 1
+            return resources.num_devices * resources.num_hosts
+
+
+def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
+    """Parts that the batch is split into."""
+    num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
+    num_devices = num_devices_of(resources) // num_slices
     parallel = config.model_parallel * config.context_parallel
     if num_devices % parallel:
         raise ValueError(
@@ -195,32 +255,3 @@ def _cores_that_divide(config: "TrainPhaseConfig", resources: Cpu) -> Cpu | None
         if rest == 0 and config.global_batch_size % shares == 0:
             return dataclasses.replace(resources, num_cpus=num_cpus)
     return None
-
-
-def chosen_kernels(config: "TrainPhaseConfig", platform: str, device_kind: str) -> "KernelChoice":
-    """The kernels that a phase runs on such devices: those it asks for, and the devices' own where it asks for none.
-
-    Raises:
-        ValueError: one that it asks for cannot run there.
-    """
-    from runtime.kernels.choice import check_kernels, default_kernels
-
-    default = default_kernels(
-        platform,
-        device_kind=device_kind,
-        sequence_length=config.sequence_length,
-        head_dim=config.model.head_dim,
-        compute_dtype=config.compute_dtype,
-        context_parallel=config.context_parallel,
-    )
-    asked = {"attention": config.attention_kernel, "loss": config.loss_kernel}
-    taken = {name: kernel for name, kernel in asked.items() if kernel is not None}
-    if not taken:
-        return default
-    reason = f"{' and '.join(f'{name}_kernel' for name in taken)} as asked for; by default: {default.reason}"
-    choice = default._replace(**taken, reason=reason)
-    try:
-        check_kernels(platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
-    except ValueError as error:
-        raise ValueError(f"{error}{LEAVE_IT_OUT}") from None
-    return choice

@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Any
 from jax.sharding import Mesh
 
 from marin_dag.step import StepContext
+from runtime.parallel.hosts import of_first_host
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
+from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.run_state import RunState
 from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
 
 if TYPE_CHECKING:
     from steps.train_phase import TrainPhaseConfig
+
+NONE = -1
+"""No step, or the lease epoch of a milestone, which has none."""
 
 
 def own_state(
@@ -23,14 +28,30 @@ def own_state(
     temporary: TemporaryCheckpoints,
     events: EventLog,
 ) -> RunState | None:
-    """The newest state that an attempt at this trajectory left, up to `until_step`."""
-    own = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
-    if (newest := temporary.newest(config.until_step)) is not None:
-        own.setdefault(newest.step, newest.folder)
-    if not own:
+    """The newest state that an attempt at this trajectory left, up to `until_step`.
+
+    All hosts take the one that host 0 finds: an attempt that has lost its lease may complete one while they look.
+
+    Raises:
+        TornCheckpointError: a file of it is damaged or gone.
+    """
+    milestones = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
+    newest = temporary.newest(config.until_step)
+    if newest is None or newest.step <= max(milestones, default=NONE):
+        found = max(milestones, default=NONE), NONE
+    else:
+        found = newest.step, newest.lease_epoch
+    step, lease_epoch = of_first_host(*found)
+    if step == NONE:
         return None
-    folder = own[max(own)]
-    run = run_state.resumed(folder, functools.partial(placed_shapes, config.model, mesh), **_extras(config))
+    folder = milestones[step] if lease_epoch == NONE else temporary.folder_of(step, lease_epoch)
+    try:
+        run = run_state.resumed(folder, functools.partial(placed_shapes, config.model, mesh), **_extras(config))
+    except TornCheckpointError as error:
+        if lease_epoch == NONE:
+            raise
+        manifest = f"{folder}/{run_state.CHECKPOINT}/manifest.json"
+        raise TornCheckpointError(f"{error} Or delete {manifest} to go on from the one before.") from error
     events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
     return run
 

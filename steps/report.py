@@ -260,6 +260,8 @@ def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ..
     named: dict[str, str] = {}
     for name in order:
         result, parent = config.phases[name].result, config.parents.get(name)
+        if result.final_loss is None:
+            raise ValueError(f"{name}: every update was left out by its skip rule; there is nothing to report of it.")
         own = own_rows(curves[name], curves[parent] if parent else None)
         # Updates that the skip rule left out have no row, so the first row may come later than the phase began.
         start_step = min(int(own.step[0]) - 1, config.phases[parent].result.step if parent else 0)

@@ -22,7 +22,7 @@ from runtime.optim.schedule import Schedule
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
-from steps.phase_checks import check_config, check_resources, chosen_kernels
+from steps.phase_checks import check_config, check_resources
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
     """Parquet, one row a finished update of this trajectory."""
     source_losses: str = "source_losses.parquet"
     """Parquet, one row a finished update and source: what was drawn, by which share, and its loss."""
-    final_loss: float
+    final_loss: float | None
     """Mean cross-entropy (nats a token) over the last updates."""
     averages: tuple[Ema, ...] = ()
     """What is kept beside the weights; the first is what evaluations take unless they name another."""
@@ -113,13 +113,13 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Which updates are left out; None takes every one, and one that is not finite stops the run."""
     acknowledge: Once[Runtime[tuple[str, ...]]] = ()
     """Discontinuities against `start` that are meant: field names such as "learning_rate" or "weight_decay"."""
-    checkpoint_every_steps: Runtime[int] = 200
+    checkpoint_every_steps: Runtime[int] = Field(default=200, ge=1)
     """Distance of temporary checkpoints, which a killed phase resumes from."""
     checkpoint_every_seconds: Runtime[float] = Field(default=600.0, gt=0)
     """Time between two of them, whichever comes first: what a killed phase may lose."""
-    publish_every_steps: Runtime[int] = 0
+    publish_every_steps: Runtime[int] = Field(default=0, ge=0)
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
-    give_up_seconds: Runtime[float] = 900.0
+    give_up_seconds: Runtime[float] = Field(default=900.0, ge=0)
     """How long to wait for a block of a growing cache while nobody is building it."""
     model_parallel: Runtime[int] = Field(default=1, ge=1)
     """Devices that share the heads and columns of each layer; neighbours."""
@@ -196,7 +196,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
 
-    from runtime.kernels.choice import described_blocks, kernel_shape
+    from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import agree
     from runtime.parallel.mesh import device_kind, platform
@@ -216,7 +216,16 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         return published[config.until_step].result
     host = context.host
     mesh = joined_mesh(context, model_parallel=config.model_parallel, context_parallel=config.context_parallel)
-    kernels = chosen_kernels(config, platform(mesh), device_kind(mesh))
+    kernels = chosen_kernels(
+        platform(mesh),
+        device_kind=device_kind(mesh),
+        sequence_length=config.sequence_length,
+        head_dim=config.model.head_dim,
+        compute_dtype=config.compute_dtype,
+        context_parallel=config.context_parallel,
+        attention_kernel=config.attention_kernel,
+        loss_kernel=config.loss_kernel,
+    )
     shape = kernel_shape(
         mesh,
         config.model,

@@ -1,7 +1,7 @@
 """Which kernels a platform runs by default and why; and why a named one cannot run there."""
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.kernels import (
     attention,
@@ -160,6 +160,31 @@ def default_kernels(
                 reason=f"attention: by blocks of queries, no keys after a block; {_LOSS_AT_ONCE}",
             )
     raise ValueError(f"platform is {platform!r}; kernels are known for cpu, gpu and tpu.")
+
+
+LEAVE_IT_OUT = " Or leave it out: None takes the default."
+
+
+def chosen_kernels(
+    platform: str, *, attention_kernel: str | None = None, loss_kernel: str | None = None, **shape: Any
+) -> KernelChoice:
+    """Those that are asked for, and those of `default_kernels` for the same arguments where none is.
+
+    Raises:
+        ValueError: one that is asked for is unknown, or cannot run on the platform.
+    """
+    default = default_kernels(platform, **shape)
+    asked = {"attention": attention_kernel, "loss": loss_kernel}
+    taken = {name: kernel for name, kernel in asked.items() if kernel is not None}
+    if not taken:
+        return default
+    reason = f"{' and '.join(f'{name}_kernel' for name in taken)} as asked for; by default: {default.reason}"
+    choice = default._replace(**taken, reason=reason)
+    try:
+        check_kernels(platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
+    except ValueError as error:
+        raise ValueError(f"{error}{LEAVE_IT_OUT}") from None
+    return choice
 
 
 def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import struct
 from collections.abc import Iterable
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -25,6 +26,11 @@ class Ema:
             raise ValueError(
                 f"Ema.decay is {self.decay}: the average would follow each update almost at once; 0.995 keeps 99.5 % "
                 "of it. Two public runs had the direction backwards: pass the share that is kept."
+            )
+        if struct.unpack("f", struct.pack("f", self.decay))[0] == 1:
+            raise ValueError(
+                f"Ema.decay is {self.decay}, which is 1 in float32: the average would never move; 0.9999999 is "
+                "not, and keeps half of an old weight for seven million updates."
             )
         if self.name == "hot" or not NAME.fullmatch(self.name):
             raise ValueError(

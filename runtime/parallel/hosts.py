@@ -74,6 +74,13 @@ def agree(word: int) -> int:
     return int(np.max(multihost_utils.process_allgather(np.int32(word))))
 
 
+def of_first_host(*words: int) -> tuple[int, ...]:
+    """The words of host 0, each of 32 bits, whatever this one's are; every host must ask."""
+    if jax.process_count() == 1:
+        return words
+    return tuple(multihost_utils.broadcast_one_to_all(np.array(words, np.int32)).tolist())
+
+
 def whole(array: jax.Array) -> np.ndarray:
     """All of an array, of which this host may hold a part; every host must ask."""
     if array.is_fully_addressable or array.is_fully_replicated:

@@ -15,6 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
+from runtime.parallel.torus import cut_axis
+
 DATA_AXES = ("data_x", "data_y", "data_z")
 AXES = ("replica", *DATA_AXES, "model", "context")
 BATCH_AXES = ("replica", *DATA_AXES)
@@ -151,13 +153,7 @@ def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray,
             f"MeshShape(replica={num_slices}, data={math.prod(sizes)}), or parts of data for model and context."
         )
     placed = np.array(sorted(devices, key=places.__getitem__)).reshape(num_slices, *sizes)
-    divided = [axis for axis, size in enumerate(sizes) if size % inner == 0]
-    if not divided:
-        raise ValueError(
-            f"model x context is {inner}, which divides no axis of a torus of {'x'.join(map(str, sizes))} chips; "
-            "take sizes whose product does."
-        )
-    cut = divided[-1]
+    cut = cut_axis(sizes, inner)
     sizes[cut] //= inner
     placed = placed.reshape(*placed.shape[: cut + 1], sizes[cut], inner, *placed.shape[cut + 2 :])
     return np.moveaxis(placed, cut + 2, -1), (sizes[0], sizes[1], sizes[2])

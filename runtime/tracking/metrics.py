@@ -65,17 +65,15 @@ class MetricsTable:
         table._columns = {name: column[:] for name, column in self._columns.items()}
         return table
 
-    def mean_loss_of_last(self, num_steps: int) -> float:
+    def mean_loss_of_last(self, num_steps: int) -> float | None:
         """Mean loss over the last updates that were taken, as many as there are; correctly rounded, so independent of
-        their order."""
+        their order. None where none was taken."""
         taken = [
             loss
             for loss, skipped in zip(self._columns["loss"], self._columns["is_skipped"], strict=True)
             if not skipped
         ]
-        if not taken:
-            raise MetricsError("metrics: there is no row to take the mean of; no update was made.")
-        return statistics.fmean(taken[-num_steps:])
+        return statistics.fmean(taken[-num_steps:]) if taken else None
 
     @property
     def skipped_steps(self) -> list[int]:

@@ -18,6 +18,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint that is torn, missing, or made for another state."""
 
 
+class TornCheckpointError(CheckpointError):
+    """A file of a complete checkpoint is damaged or gone."""
+
+
 class Manifest(NamedTuple):
     """`leaves`: dtype, shape, chunk_shape (and key_impl for PRNG keys) by name. `files`: size and CRC32C by key."""
 
@@ -56,10 +60,10 @@ class Reader:
             )
         self.manifest = Manifest(body["leaves"], body["files"], body.get("lease_epoch"))
 
-    def _torn(self, key: str, what: str) -> CheckpointError:
-        return CheckpointError(
+    def _torn(self, key: str, what: str) -> TornCheckpointError:
+        return TornCheckpointError(
             f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn and nothing of it was used; "
-            f"delete {self.path}/manifest.json to go on from the one before, or restore the file from a copy."
+            "restore the file from a copy, or start from another milestone."
         )
 
     def _owner(self, key: str) -> str:

@@ -276,10 +276,12 @@ def train(
                 run = advance(run)
             else:  # a temporary checkpoint lies where the run is to end now
                 saver.begin(run, saving.milestone_folder(run.step))
-        except (BadBatchError, SkippedTooOftenError) as error:
+        except TrainingStopped:
+            raise
+        except Exception as error:
             position = {"data_position": error.data_position} if isinstance(error, BadBatchError) else {}
             events.write("error", message=str(error), **position)
-            saver.finish()  # what was begun before the bad update is good
+            saver.finish_after(error)
             raise
         saver.end(run)
         meter.tick(run, now=True)

@@ -6,6 +6,7 @@ certified, and stays until a newer one of its trajectory is certified, also when
 """
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,9 @@ from runtime.tracking.metrics import MetricsRow
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
 from runtime.training.run_state import RunState
-from runtime.training.temporary import TemporaryCheckpoints
+from runtime.training.temporary import SupersededError, TemporaryCheckpoints
+
+logger = logging.getLogger(__name__)
 
 CERTIFYING_STEPS = 50
 """Good updates in a row after a checkpoint that certify it: what diverges shows itself within fewer."""
@@ -104,8 +107,7 @@ class Saver:
             candidates = tuple(self._uncertified)
 
             def prune() -> None:
-                if jax.process_index() == 0:  # what it has yet to complete looks half-written to the others
-                    temporary.prune(run.step, candidates=candidates)
+                self._prune(run.step, candidates=candidates)
 
             saving = run_state.save(
                 temporary.folder_of(run.step),
@@ -138,8 +140,26 @@ class Saver:
         for step in due:
             self._uncertified.remove(step)
             good_steps = self._newest_step - step
-            if jax.process_index() == 0 and self._plan.temporary.certify(step, good_steps=good_steps):
+            if jax.process_index() == 0 and self._certify(step, good_steps):
                 self._events.write("certified", step=step, good_steps=good_steps)
+
+    def _certify(self, step: int, good_steps: int) -> bool:
+        try:
+            return self._plan.temporary.certify(step, good_steps=good_steps)
+        except Exception as error:  # a full disk, say: a mark is not worth a run, and the next checkpoint gets one
+            logger.warning("the checkpoint of step %d could not be marked as certified: %s", step, error)
+            return False
+
+    def _prune(self, step: int, **kept: Any) -> None:
+        """What no longer is needed; where that fails it takes room until the next save, and no more."""
+        if jax.process_index() > 0:  # what it has yet to complete looks half-written to the others
+            return
+        try:
+            self._plan.temporary.prune(step, **kept)
+        except SupersededError:
+            raise
+        except Exception as error:
+            logger.warning("old checkpoints could not be deleted at step %d: %s", step, error)
 
     def poll(self) -> None:
         """Completes a save that has been written."""
@@ -166,12 +186,17 @@ class Saver:
         self._certify_due()  # what later updates had certified while it was being written
         if milestone is not None:
             self._on_milestone(run, milestone)
-            if jax.process_index() == 0:
-                # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
-                self._plan.temporary.prune(run.step, keep=0, candidates=tuple(self._uncertified))
+            # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
+            self._prune(run.step, keep=0, candidates=tuple(self._uncertified))
+
+    def finish_after(self, error: Exception) -> None:
+        """The same when training has failed of `error`, which is told in any case: what was begun before it is good."""
+        try:
+            self.finish()
+        except Exception as another:
+            logger.warning("after %s, the save that was under way failed too: %s", type(error).__name__, another)
 
     def end(self, run: RunState) -> None:
         """Behind the last milestone: nothing more is certified, so what waited for that goes."""
         self.finish()
-        if jax.process_index() == 0:
-            self._plan.temporary.prune(run.step, keep=0)
+        self._prune(run.step, keep=0)

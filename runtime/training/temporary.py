@@ -44,9 +44,10 @@ class TemporaryCheckpoints:
         self.folder = folder.rstrip("/")
         self.lease_epoch = lease_epoch
 
-    def folder_of(self, step: int) -> str:
-        """Where this attempt saves at `step`."""
-        return f"{self.folder}/step-{step:010d}-epoch-{self.lease_epoch:06d}"
+    def folder_of(self, step: int, lease_epoch: int | None = None) -> str:
+        """Where this attempt, or that with `lease_epoch`, saves at `step`."""
+        epoch = self.lease_epoch if lease_epoch is None else lease_epoch
+        return f"{self.folder}/step-{step:010d}-epoch-{epoch:06d}"
 
     def all(self) -> list[Temporary]:
         """Every one, complete or not, in order of steps."""

@@ -24,6 +24,7 @@ from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
+from runtime.tracking.metrics import MetricsTable
 from runtime.training import checkpoint, saving
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS, JUMPS
@@ -244,6 +245,12 @@ def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(
             {},
             r"global_batch_size is 4, which does not divide over the 3 parts .*, or resources=Cpu\(num_cpus=2, ",
         ),
+        (
+            Tpu("v6e-16"),
+            {"model_parallel": 8, "global_batch_size": 8},
+            "model x context is 8, .* no axis of a torus of 4x4",
+        ),
+        (Cpu(2), {"model_parallel": 2, "global_batch_size": 1, "sequence_length": 15}, "takes 15 tokens at a time"),
         (Gpu("H200", 2), {"model_parallel": 4}, r"model_parallel x context_parallel is 4, .* devices of 2 x H200"),
     ],
 )
@@ -317,15 +324,34 @@ def test_kernels_are_chosen_by_the_kind_of_device_that_a_slice_has(phase, monkey
     assert asked == [("tpu", "TPU v5e"), ("tpu", "TPU v4"), ("gpu", "H200"), ("cpu", "cpu")]
 
 
-def test_another_packing_cannot_go_on_with_the_old_position(phase):
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("packing", "whole_documents", "packing changes from 'concatenate' to 'whole_documents'"),
+        ("sequence_length", SEQUENCE_LENGTH // 2, "sequence_length changes from 16 to 8"),
+    ],
+)
+def test_other_rows_cannot_go_on_with_the_old_position(phase, field, value, message):
     start = train_phase("first", phase).as_input()
-    packed = phase.model_copy(update={"start": start, "until_step": 10, "packing": "whole_documents"})
+    other = phase.model_copy(update={"start": start, "until_step": 10, field: value, "acknowledge": (field,)})
     for restore in ("everything", "everything_but_optimizer"):
-        with pytest.raises(RefusedConfigError, match="packing changes from 'concatenate' to 'whole_doc") as refused:
-            train_phase.check(packed.model_copy(update={"restore": restore}))
-        assert refused.value.cure == {"restore": "weights_and_optimizer", "acknowledge": '["packing", "restore"]'}
-    afresh = {"restore": "weights_and_optimizer", "acknowledge": ("packing", "restore")}
-    train_phase.check(packed.model_copy(update=afresh))
+        with pytest.raises(RefusedConfigError, match=message) as refused:
+            train_phase.check(other.model_copy(update={"restore": restore}))
+        assert refused.value.cure == {"restore": "weights_and_optimizer", "acknowledge": f'["{field}", "restore"]'}
+    afresh = {"restore": "weights_and_optimizer", "acknowledge": (field, "restore")}
+    train_phase.check(other.model_copy(update=afresh))
+
+
+@pytest.mark.parametrize("field", ["checkpoint_every_steps", "publish_every_steps", "give_up_seconds"])
+def test_a_distance_below_what_can_be_is_refused(phase, field):
+    with pytest.raises(ValidationError, match=field):
+        TrainPhaseConfig(**dict(phase) | {field: -1})
+
+
+def test_a_milestone_before_which_every_update_was_left_out_has_no_final_loss(tmp_path, phase, monkeypatch):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    monkeypatch.setattr(MetricsTable, "mean_loss_of_last", lambda self, steps: None)
+    assert trajectory.run(phase.model_copy(update={"publish_every_steps": 1})).final_loss is None
 
 
 def test_every_field_that_changes_the_numbers_is_in_the_diff_of_two_phases():

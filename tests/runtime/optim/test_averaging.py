@@ -40,3 +40,9 @@ def test_an_average_is_found_by_its_name_and_the_first_without_one() -> None:
 def test_an_average_cannot_be_called_what_would_be_taken_for_something_else(name: str) -> None:
     with pytest.raises(ValueError, match=r"Ema\.name is"):
         Ema(0.99, name)
+
+
+def test_a_decay_that_no_float32_tells_from_1_is_refused() -> None:
+    with pytest.raises(ValueError, match="which is 1 in float32: the average would never move"):
+        Ema(0.99999999)
+    assert float(jnp.float32(Ema(0.9999999).decay)) < 1

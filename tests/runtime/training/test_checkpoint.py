@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runtime.training import checkpoint, checkpoint_leaves
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.checkpoint_files import canonical_json, crc32c
+from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import TemporaryCheckpoints
 
 
@@ -224,12 +225,12 @@ def test_any_damaged_file_is_refused_and_named(tmp_path, damage):
     assert_equal_states(checkpoint.load(path, state)[0], state)
 
 
-def test_a_torn_checkpoint_says_how_to_go_on(tmp_path):
+def test_a_torn_checkpoint_says_what_is_damaged_and_never_to_delete_it(tmp_path):
     path = saved(tmp_path, state_on(1))
     (Path(path) / "arrays/mu.embed/c.0.0").unlink()  # zeros: without a manifest zarr would make them up
     with pytest.raises(
-        CheckpointError,
-        match=r"leaf mu\.embed \(file .*c\.0\.0\) is damaged: the file is missing.* nothing of it was used; delete",
+        TornCheckpointError,
+        match=r"leaf mu\.embed \(file .*c\.0\.0\) is damaged: .* is missing.* nothing of it was used; restore [^;]*$",
     ):
         checkpoint.load(path, state_on(1))
 

@@ -2,13 +2,14 @@
 
 import math
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from runtime.tracking.events import read_events
 from runtime.training import saving
-from runtime.training.checkpoint_files import ChunkedArray
+from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control, Word
 from runtime.training.loop import SkippedTooOftenError
 from runtime.training.saving import Saver, SavingPlan
@@ -65,6 +66,60 @@ def test_by_steps_nothing_is_saved_again_that_the_clock_had_saved_just_before(tm
     monkeypatch.setattr(Saver, "is_due", lambda self: clock["updates"] == 9)
     small_run.run(tmp_path, 25, lease_epoch=1, checkpoint_every_steps=10, step_function=step_function)
     assert steps_of(tmp_path, "checkpoint") == [9, 20]
+
+
+def failing(at_count: int):
+    """The small train step, whose device fails."""
+
+    def step_function(state, *arguments):
+        if int(state.count) == at_count:
+            raise RuntimeError("the device is gone")
+        return small_run.train_step(state, *arguments)
+
+    return step_function
+
+
+def test_a_save_that_is_under_way_when_training_fails_is_finished_and_a_milestone_published(tmp_path, monkeypatch):
+    write = CheckpointFiles.write
+
+    def slow(files, key, *arguments):
+        if key.endswith("manifest.json"):
+            time.sleep(0.3)
+        return write(files, key, *arguments)
+
+    monkeypatch.setattr(CheckpointFiles, "write", slow)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        small_run.run(tmp_path, lease_epoch=1, publish_every_steps=5, step_function=failing(6))
+    assert sorted(small_run.records(tmp_path)) == [5]
+    assert read_events(str(tmp_path / "events" / "1.jsonl"))[-2:][0]["message"] == "the device is gone"
+
+
+def test_what_training_failed_of_is_told_and_not_that_the_save_under_way_failed_too(tmp_path, monkeypatch, caplog):
+    def full(*arguments):
+        time.sleep(0.3)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ChunkedArray, "write_chunk", full)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        small_run.run(tmp_path, lease_epoch=1, step_function=failing(4))
+    assert "after RuntimeError, the save that was under way failed too" in caplog.text
+
+
+def test_a_mark_or_a_deletion_that_fails_is_told_and_ends_no_run(tmp_path, monkeypatch, caplog):
+    def full(self, *arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
+    monkeypatch.setattr(TemporaryCheckpoints, "certify", full)
+    monkeypatch.setattr(TemporaryCheckpoints, "prune", full)
+    run = small_run.run(tmp_path, lease_epoch=1)
+    assert run is not None and run.step == 12 and sorted(small_run.records(tmp_path)) == [12]
+    assert "the checkpoint of step 4 could not be marked as certified: [Errno 28]" in caplog.text
+    assert "old checkpoints could not be deleted at step 8" in caplog.text
+    assert [found.step for found in temporary(tmp_path)] == [4, 8]
+    monkeypatch.undo()
+    small_run.run(tmp_path, 16, lease_epoch=2)
+    assert [found.step for found in temporary(tmp_path)] == [], "the next run deletes them"
 
 
 def test_the_clock_of_one_host_makes_all_hosts_save_and_none_stop():

@@ -1,0 +1,63 @@
+"""The kernel of an evaluation: what its machines do not take is known before its phase is trained."""
+
+import dataclasses
+
+import pytest
+
+from marin_dag.resources import Cpu, Gpu, Resources, Tpu
+from marin_dag.step import Step
+from runtime.model.config import LlamaConfig
+from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.train_phase import train_phase
+from tests.steps.phase_runs import a_phase, cache_of
+
+WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
+
+
+@pytest.fixture(scope="module")
+def phase(tmp_path_factory: pytest.TempPathFactory) -> Step:
+    """At a length that splash does not take, which the phase was told to do without."""
+    cache = cache_of(tmp_path_factory.mktemp("tokenize"), "web", last_id=8)
+    asked = {"model": WIDE, "sequence_length": 1000, "global_batch_size": 8, "attention_kernel": "chunked"}
+    return train_phase("odd", a_phase(cache, **asked), resources=Tpu("v6e-4"))
+
+
+def evaluation(phase: Step, **changes: object) -> EmaEvalConfig:
+    return EmaEvalConfig(**{"phase": phase, "caches": {}, "max_tokens_per_domain": 100, **changes})
+
+
+@pytest.mark.parametrize(
+    ("resources", "changes", "reason"),
+    [
+        (Tpu("v6e-4"), {}, r"on v6e-4: .*'splash': 1000 tokens .* name another one: attention_kernel='chunked'"),
+        (Tpu("v6e-4"), {"attention_kernel": "pallas_gpu"}, "'pallas_gpu', a Triton GPU kernel"),
+        (Cpu(2), {"attention_kernel": "flash"}, "attention_kernel is 'flash'; it must be one of"),
+        (Gpu("H200", 8), {"attention_kernel": "cudnn"}, "'cudnn': float32 queries"),
+    ],
+)
+def test_what_its_machines_do_not_take_is_refused_while_it_is_planned(
+    phase: Step, resources: Resources, changes: dict[str, object], reason: str
+) -> None:
+    assert ema_eval.check_on is not None
+    with pytest.raises(ValueError, match=reason):
+        ema_eval.check_on(evaluation(phase, **changes), resources)
+
+
+@pytest.mark.parametrize(
+    ("resources", "changes"),
+    [
+        (Tpu("v6e-4"), {"attention_kernel": "chunked"}),
+        (Cpu(2), {}),
+        (Gpu("H200", 8), {}),
+        (Gpu("H200", 8), {"attention_kernel": "cudnn", "compute_dtype": "bfloat16"}),
+    ],
+)
+def test_what_they_take_is_not(phase: Step, resources: Resources, changes: dict[str, object]) -> None:
+    assert ema_eval.check_on is not None
+    ema_eval.check_on(evaluation(phase, **changes), resources)
+
+
+def test_at_a_length_that_the_default_takes_nothing_needs_to_be_named(phase: Step) -> None:
+    assert ema_eval.check_on is not None
+    whole = phase.fork("whole", sequence_length=1024, model=dataclasses.replace(WIDE))
+    ema_eval.check_on(evaluation(whole), Tpu("v6e-4"))
