@@ -280,8 +280,7 @@ def train(
             raise
         except Exception as error:
             position = {"data_position": error.data_position} if isinstance(error, BadBatchError) else {}
-            events.write("error", message=str(error), **position)
-            saver.finish_after(error)
+            saver.finish_after(error, **position)
             raise
         saver.end(run)
         meter.tick(run, now=True)

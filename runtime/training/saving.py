@@ -6,6 +6,7 @@ certified, and stays until a newer one of its trajectory is certified, also when
 """
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -189,12 +190,17 @@ class Saver:
             # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
             self._prune(run.step, keep=0, candidates=tuple(self._uncertified))
 
-    def finish_after(self, error: Exception) -> None:
-        """The same when training has failed of `error`, which is told in any case: what was begun before it is good."""
-        try:
-            self.finish()
-        except Exception as another:
-            logger.warning("after %s, the save that was under way failed too: %s", type(error).__name__, another)
+    def finish_after(self, error: Exception, **facts: Any) -> None:
+        """The same when training has failed of `error`: what was begun before it is good.
+
+        The caller raises `error`, so that nothing here may: what fails behind it is logged.
+        """
+        actions = functools.partial(self._events.write, "error", message=str(error), **facts), self.finish
+        for action in actions:
+            try:
+                action()
+            except Exception as another:
+                logger.warning("after %s, what is done at its end failed too: %s", type(error).__name__, another)
 
     def end(self, run: RunState) -> None:
         """Behind the last milestone: nothing more is certified, so what waited for that goes."""

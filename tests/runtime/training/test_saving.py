@@ -102,7 +102,7 @@ def test_what_training_failed_of_is_told_and_not_that_the_save_under_way_failed_
     monkeypatch.setattr(ChunkedArray, "write_chunk", full)
     with pytest.raises(RuntimeError, match="the device is gone"):
         small_run.run(tmp_path, lease_epoch=1, step_function=failing(4))
-    assert "after RuntimeError, the save that was under way failed too" in caplog.text
+    assert "after RuntimeError, what is done at its end failed too: checkpoint" in caplog.text
 
 
 def test_a_mark_or_a_deletion_that_fails_is_told_and_ends_no_run(tmp_path, monkeypatch, caplog):
