@@ -1,4 +1,4 @@
-"""certified: the state of each phase that good updates have followed, and how to go back to it."""
+"""certified: the states of each phase that good updates have followed, and how to go back to one."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from steps.train_phase import TrainPhaseConfig
 
 
 class Certified(NamedTuple):
-    """The newest certified checkpoint of one training."""
+    """A certified checkpoint of one training."""
 
     phase: str
     step: int
@@ -31,9 +31,14 @@ def _certified(session: Session) -> int:
         if wanted.digest not in trainings:
             raise UserError(f"certified {wanted.name}: it trains nothing; name a phase.")
         trainings = {wanted.digest: trainings[wanted.digest]}
-    found = [each for digest, names in trainings.items() if (each := newest(session.store, digest, names[0]))]
+    of_one = bool(session.parsed.names)
+    found = [
+        each
+        for digest, names in trainings.items()
+        for each in certified_of(session.store, digest, names[0], only_newest=not of_one)
+    ]
     if not found:
-        about = session.parsed.names[0] if session.parsed.names else "these phases"
+        about = session.parsed.names[0] if of_one else "these phases"
         print(f"nothing of {about} is certified: a checkpoint is once enough good updates have followed it")
         return NOTHING_WOULD_RUN
     width = max(len(each.phase) for each in found)
@@ -42,10 +47,12 @@ def _certified(session: Session) -> int:
             f"{each.phase:<{width}}  step {each.step:>11,}  {each.consumed_tokens:>22,} tokens  "
             f"then {each.good_steps} good updates"
         )
-    if not session.parsed.names:
+    if not of_one:
         print(f"to go back  {session.line('certified', 'PHASE')}")
         return NOTHING_WOULD_RUN
-    (each,) = found
+    each = found[0]
+    if len(found) > 1:
+        print("the newest first; these lines are of that, and of another with its step in place of this one:")
     print(f"lies in     {each.folder}")
     print(f"publish it  {session.line('--set', f'{each.phase}.until_step={each.step}', '--until', each.phase)}")
     for step in _followers(graph, trainings):
@@ -55,8 +62,8 @@ def _certified(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-def newest(store: Store, digest: str, name: str) -> Certified | None:
-    """Of one training; a handful of requests, however many files a checkpoint is of."""
+def certified_of(store: Store, digest: str, name: str, *, only_newest: bool) -> list[Certified]:
+    """Of one training, the newest first; a handful of requests for each, however many files a checkpoint is of."""
     import json
 
     from runtime.training import checkpoint  # not above: a plan imports this module and nothing heavy
@@ -64,13 +71,12 @@ def newest(store: Store, digest: str, name: str) -> Certified | None:
 
     # Epoch 0 is nobody's: this only looks.
     every = TemporaryCheckpoints(store.url(f"work/{digest}/temporary"), lease_epoch=0).all()
-    certified = [found for found in every if found.is_certified]
-    if not certified:
-        return None
-    found = certified[-1]
-    mark = json.loads(store.read(f"work/{digest}/temporary/{found.folder.rpartition('/')[2]}/{CERTIFIED}"))
-    metadata = checkpoint.read_metadata(f"{found.folder}/checkpoint")
-    return Certified(name, found.step, mark["good_steps"], metadata["consumed_tokens"], found.folder)
+    listed = []
+    for found in [found for found in reversed(every) if found.is_certified][: 1 if only_newest else None]:
+        mark = json.loads(store.read(f"work/{digest}/temporary/{found.folder.rpartition('/')[2]}/{CERTIFIED}"))
+        metadata = checkpoint.read_metadata(f"{found.folder}/checkpoint")
+        listed.append(Certified(name, found.step, mark["good_steps"], metadata["consumed_tokens"], found.folder))
+    return listed
 
 
 def _followers(graph: Graph, trainings: dict[str, list[str]]) -> Iterator[Step[Any]]:
@@ -90,7 +96,7 @@ def _followers(graph: Graph, trainings: dict[str, list[str]]) -> Iterator[Step[A
 COMMAND = Command(
     "certified",
     "[PHASE]",
-    "the state of each phase that good updates followed; of one: how to go back to it",
+    "the newest state of each phase that good updates followed; of one phase: all, and how to go back",
     _certified,
     0,
     1,

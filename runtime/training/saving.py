@@ -2,7 +2,7 @@
 
 Temporary checkpoints are for a run that is killed: by time and by steps, in the work folder, the newest few kept.
 Milestones are for good: by step, in the output, published. A temporary checkpoint that so many good updates followed is
-certified, and stays until a newer one of its trajectory is certified, also when the phase has ended.
+certified, and stays, also when the phase has ended: the newest does, and ever fewer of the older ones.
 """
 
 import dataclasses

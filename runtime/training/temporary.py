@@ -1,15 +1,17 @@
 """Temporary checkpoints of one trajectory: what a killed run resumes from, fenced by lease epoch.
 
-The newest two are kept, and the newest one that is certified: that many good updates have followed. The end of a phase
-deletes the two, for its milestone is as good to resume from. It leaves the certified one: nothing has followed the
+The newest two are kept, and of those that are certified, which that many good updates have followed, the newest and
+ever fewer of the older (`thinned`): what goes wrong slowly is seen thousands of updates late. The end of a phase
+deletes the two, for its milestone is as good to resume from. It leaves the certified ones: nothing has followed the
 milestone yet, and what a run goes back to must have been followed by something good.
 
 A folder is named by step and lease epoch, so an attempt that lost its lease and does not know it yet can
 neither overwrite nor delete what its successor writes; it finds the newer epoch before it writes, and stops.
 """
 
+import itertools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from runtime.training import checkpoint
@@ -97,13 +99,14 @@ class TemporaryCheckpoints:
     def prune(self, step: int, *, keep: int = KEPT, candidates: Collection[int] = ()) -> list[Temporary]:
         """Deletes what earlier attempts left half-written up to `step`, and the complete ones.
 
-        All but the newest `keep`, the newest that is certified, and of this attempt's `candidates`, the steps that may
-        be certified yet, the oldest. There is no way to delete the newest certified one here.
+        All but the newest `keep`, the certified ones that `thinned` leaves, and of this attempt's `candidates`, the
+        steps that may be certified yet, the oldest. There is no way to delete the newest certified one here.
         """
         past = [found for found in self._own_past() if found.step <= step]
         complete = [found.folder for found in past if found.is_complete]
         kept = set(complete[max(len(complete) - keep, 0) :])
-        kept |= {found.folder for found in [found for found in past if found.is_certified][-1:]}
+        certified = {found.step: found.folder for found in past if found.is_certified}
+        kept |= {certified[step] for step in thinned(list(certified))}
         waiting = [found for found in past if found.is_complete and found.lease_epoch == self.lease_epoch]
         kept |= {found.folder for found in [found for found in waiting if found.step in candidates][:1]}
         dropped = [found for found in past if found.folder not in kept]
@@ -113,3 +116,18 @@ class TemporaryCheckpoints:
             checkpoint.remove(f"{found.folder}/checkpoint")
             CheckpointFiles(found.folder).delete_folder()
         return dropped
+
+
+def thinned(steps: Sequence[int]) -> list[int]:
+    """Of the steps of certified checkpoints, ascending, those that stay: fewer, the older they are.
+
+    The newest and the oldest do. One between them goes where its neighbours lie no further apart than the newer of
+    them lies back. So who wants to go back by t steps finds one that lies back by less than 2 t, or by one save more
+    than t, if all were certified; and of n saves about 2 log2(n) stay. What has gone is not missed later, as all that
+    is left only grows older.
+    """
+    kept = list(steps[:1])
+    for step, newer in itertools.pairwise(steps[1:]):
+        if newer - kept[-1] > steps[-1] - newer:
+            kept.append(step)
+    return kept + list(steps[1:][-1:])

@@ -47,7 +47,9 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     assert listed[1][:3] == ["deeper_starling", "step", f"{last.until - 60:,}"]
     assert len(listed) == 3 and listed[2][:2] == ["to", "go"]
     code, out, _ = run(prefix, capsys, "certified", "phoenix")
-    said = {line[:12].strip(): line[12:] for line in out.splitlines()[1:]}
+    older, said_first = out.splitlines()[1], out.splitlines()[2]
+    assert older.split()[1:3] == ["step", "1,000"] and said_first.startswith("the newest first")
+    said = {line[:12].strip(): line[12:] for line in out.splitlines()[3:]}
     assert said["lies in"] == folder.replace("1150", "1100")
     publish, fork = (shlex.split(said[what])[2:] for what in ("publish it", "go on from"))
     assert publish[:4] == ["--set", "phoenix.until_step=1100", "--until", "phoenix"]

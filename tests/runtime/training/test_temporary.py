@@ -1,13 +1,17 @@
 """Temporary checkpoints: a save asks a bucket for few things, however many files the checkpoints there are of."""
 
+import itertools
+import math
 import types
 import urllib.parse
 import uuid
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runtime.training import saving
-from runtime.training.temporary import SupersededError, TemporaryCheckpoints
+from runtime.training.temporary import SupersededError, TemporaryCheckpoints, thinned
 from tests.gcs_server.control import GcsServerProcess
 from tests.runtime.training import small_run
 
@@ -76,3 +80,23 @@ def test_the_first_host_of_a_gang_looks_for_a_newer_attempt_before_each_save_and
     monkeypatch.setattr(TemporaryCheckpoints, "refuse_if_superseded", lambda self: asked.append(self.lease_epoch))
     small_run.run(tmp_path, 12, lease_epoch=1, checkpoint_every_steps=4)
     assert asked == [1] * num_asked
+
+
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=300).map(lambda gaps: list(itertools.accumulate(gaps))),
+    st.integers(1, 400),
+)
+def test_as_a_run_goes_on_one_can_go_back_by_any_number_of_steps_to_one_that_lies_back_by_less_than_twice_that(
+    saved, back
+):
+    """Steps at which a run saved; each is certified, and the older ones thinned, before the next."""
+    kept: list[int] = []
+    for step in saved:
+        kept = thinned([*kept, step])
+    assert kept == sorted(kept) and {saved[0], saved[-1]} <= set(kept) <= set(saved)
+    assert thinned(kept) == kept
+    assert len(kept) <= 3 + 2 * math.log2(saved[-1])
+    usable = [step for step in kept if saved[-1] - step >= back]
+    if saved[-1] - saved[0] >= back:
+        best_of_all = [step for step in saved if saved[-1] - step >= back][-1]
+        assert usable[-1] == best_of_all or saved[-1] - usable[-1] < 2 * back
