@@ -1,6 +1,7 @@
 """One Hypothesis profile for the suite: the same examples in each run, and no deadline, since a first call compiles.
 
-One level of optimisation, also for the processes that tests start: none. One cache of compiled programs for all.
+One level of optimisation, also for the processes that tests start: none. One cache of compiled programs for all, and
+one folder for what else they share.
 
 One fake Cloud Storage and one Ray cluster, started by the first test that wants them, shared by all.
 """
@@ -29,6 +30,9 @@ from tests.s3_server.server import S3Server
 
 BUCKET = "test-bucket"
 OPTIMIZATION = "--xla_backend_optimization_level"
+SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY_IN_BYTES = 2**30
+SHARED_BY_WORKERS = "FOLDER_OF_ALL_TESTS"
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
@@ -46,6 +50,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"])
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# In memory where the machine has enough of it: a flush to disk proves nothing where it is the process that is killed.
+if SHARED_BY_WORKERS not in os.environ:
+    has_room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > SHARED_MEMORY_IN_BYTES
+    os.environ[SHARED_BY_WORKERS] = tempfile.mkdtemp(prefix="tests", dir=SHARED_MEMORY if has_room else None)
+    atexit.register(shutil.rmtree, os.environ[SHARED_BY_WORKERS])
 
 # A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

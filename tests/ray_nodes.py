@@ -19,10 +19,14 @@ HEALTH = {"period_ms": 200, "initial_delay_ms": 0, "failure_threshold": 10, "tim
 
 
 class RayNodes:
-    """A context: a head without cores, and `nodes` with what each declares; all gone when it is left."""
+    """A context: a head without cores, and `nodes` with what each declares; all gone when it is left.
 
-    def __init__(self, *nodes: dict[str, Any], **environment: str) -> None:
+    Without a dashboard, which takes as long to start as three nodes, nobody can submit a job.
+    """
+
+    def __init__(self, *nodes: dict[str, Any], with_dashboard: bool = True, **environment: str) -> None:
         self._nodes = nodes
+        self._with_dashboard = with_dashboard
         self._own = environment
         self._folder = tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
         self.ids: list[str] = []
@@ -35,7 +39,9 @@ class RayNodes:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         kept |= {f"RAY_health_check_{name}": str(value) for name, value in HEALTH.items()}
         kept |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "JAX_PLATFORMS": "cpu"}
-        kept |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1", "RAY_USAGE_STATS_ENABLED": "0", **self._own}
+        kept |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        # Workers that a node starts before it is asked are of no use to a driver that brings an environment.
+        kept |= {"RAY_prestart_worker_first_driver": "0", **self._own}
         # Where "auto" is asked, and where a job starts, Ray finds the address of the cluster in this folder.
         kept |= {"RAY_TMPDIR": self._folder.name}
         return kept | ({"RAY_ADDRESS": self.address} if self.address else {})
@@ -45,7 +51,7 @@ class RayNodes:
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        started = self._ask(start=True)
+        started = self._ask(start={"include_dashboard": self._with_dashboard})
         self.address, self.dashboard = started["address"], started["dashboard"]
         for node in self._nodes:
             self.add(node)
@@ -91,7 +97,7 @@ def _serve() -> None:
         if "start" in command:
             # A port of its own choice: another cluster's agent may hold the usual one, and this one's would give up.
             ports = {"dashboard_port": 0, "dashboard_agent_listen_port": None}
-            head = cluster.add_node(num_cpus=0, include_dashboard=True, **ports)
+            head = cluster.add_node(num_cpus=0, **command["start"], **ports)
             answer = {"address": cluster.address, "dashboard": f"http://{head.webui_url}"}
         elif "add" in command:
             node = cluster.add_node(**command["add"])

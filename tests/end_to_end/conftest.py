@@ -1,7 +1,14 @@
-"""One undisturbed run of the tiny Tootsie, shared by all tests here; each that changes something has a copy."""
+"""One undisturbed run of the tiny Tootsie, shared by all tests here, whichever process of the suite they are in.
+
+Each that changes something has a copy.
+"""
 
 import argparse
+import contextlib
 import dataclasses
+import fcntl
+import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,12 +18,10 @@ from typing import Any
 import pytest
 
 from marin_dag.graph import Graph
+from tests.conftest import SHARED_BY_WORKERS
 from tests.end_to_end.driver import Driver, Ended, committed
 from tests.end_to_end.tiny_texts import write_texts
 from tests.end_to_end.tiny_tootsie import build
-
-SHARED_MEMORY = Path("/dev/shm")
-SHARED_MEMORY_IN_BYTES = 2**30
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,13 +33,23 @@ class Reference:
     committed: dict[str, Any]
 
 
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of the processes of the suite."""
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.fixture(scope="session")
-def ground() -> Iterator[Path]:
-    """Raw files; in memory where the machine has enough of it, since a flush to disk proves nothing."""
-    has_room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > SHARED_MEMORY_IN_BYTES
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY if has_room else None) as folder:
-        write_texts(Path(folder, "texts"))
-        yield Path(folder)
+def ground() -> Path:
+    """Raw files."""
+    folder = Path(os.environ[SHARED_BY_WORKERS], "tiny_tootsie")
+    folder.mkdir(exist_ok=True)
+    with one_at_a_time(folder):
+        if not (folder / "texts").exists():
+            write_texts(folder / "texts")
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -46,8 +61,11 @@ def graph(ground: Path) -> Graph:
 @pytest.fixture(scope="session")
 def reference(ground: Path) -> Reference:
     """The whole run, in one process, from an empty prefix."""
-    prefix = ground / "undisturbed"
-    ended = Driver(ground, prefix)()
+    prefix, said = ground / "undisturbed", ground / "undisturbed.json"
+    with one_at_a_time(ground):
+        if not said.exists():
+            said.write_text(json.dumps(dataclasses.asdict(Driver(ground, prefix)())))
+    ended = Ended(**json.loads(said.read_text()))
     assert ended.code == 0, ended.output + ended.errors
     return Reference(prefix, ended, committed(prefix))
 

@@ -57,7 +57,7 @@ class RayFleet:
     def __enter__(self) -> "RayFleet":
         from tests.ray_nodes import RayNodes
 
-        self._nodes = RayNodes({"num_cpus": 4}, **dict([self._mark.split("=")]))
+        self._nodes = RayNodes({"num_cpus": 4}, with_dashboard=False, **dict([self._mark.split("=")]))
         self._nodes.__enter__()
         os.environ.update({name: value for name, value in self._nodes.environment.items() if name.startswith("RAY_")})
         import ray  # noqa: F401 -- once, before the forks

@@ -40,7 +40,8 @@ def tpu_host(slice_name: str, worker: int) -> dict[str, Any]:
 def cluster() -> Iterator[RayNodes]:
     """One whole slice, its hosts not in order, and a host of a slice whose other host is missing."""
     hosts = tpu_host("half", 1), tpu_host("whole", 1), tpu_host("whole", 0)
-    with RayNodes(*hosts, XLA_FLAGS=f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2") as cluster:
+    devices = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=2"
+    with RayNodes(*hosts, with_dashboard=False, XLA_FLAGS=devices) as cluster:
         yield cluster
 
 

@@ -36,7 +36,7 @@ from tests.steps.phase_runs import SEQUENCE_LENGTH, Trajectory
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayNodes]:
-    with RayNodes(*[{"num_cpus": 1}] * NUM_HOSTS) as cluster:
+    with RayNodes(*[{"num_cpus": 1}] * NUM_HOSTS, with_dashboard=False) as cluster:
         yield cluster
 
 

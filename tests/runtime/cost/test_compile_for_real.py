@@ -19,10 +19,10 @@ from runtime.cost.roofline import roofline_of
 from runtime.kernels.block_sizes import family_of, triton_blocks
 from runtime.model.config import LlamaConfig
 
-# Matrices of 2**22 numbers, so that a whole gradient is not too small to be a fault.
+# Matrices of 2**21 numbers, so that a whole gradient is not too small to be a fault; larger ones compile for longer.
 MODEL = LlamaConfig(
-    vocab_size=2048, hidden_size=1024, intermediate_size=4096, num_hidden_layers=2, num_attention_heads=8,
-    num_key_value_heads=4, head_dim=128, max_position_embeddings=1024,
+    vocab_size=1024, hidden_size=1024, intermediate_size=2048, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=128, max_position_embeddings=512,
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     slice_name, num_slices, loss_kernel, reduce_dtype, model_parallel, context_parallel, axes, hidden
 ):
     request = Request(
-        "train", slice_name, num_slices, MODEL, 1024, 8 * num_slices, 0, "bfloat16", "splash", loss_kernel,
+        "train", slice_name, num_slices, MODEL, 512, 8 * num_slices, 0, "bfloat16", "splash", loss_kernel,
         reduce_dtype=reduce_dtype, model_parallel=model_parallel, context_parallel=context_parallel,
     )  # fmt: skip
     compiled, was_known = outcome_of(request)
@@ -67,7 +67,7 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
 
 
 def test_an_evaluation_compiles_where_the_compiler_writes_down_its_program():
-    request = Request("eval", "v5p-8", 1, MODEL, 1024, 16, 0, "bfloat16", "splash", "chunked_wide")
+    request = Request("eval", "v5p-8", 1, MODEL, 512, 16, 0, "bfloat16", "splash", "chunked_wide")
     compiled, _ = outcome_of(request)
     assert isinstance(compiled, Compiled)
     assert {item.kind for item in compiled.collectives if item.array_bytes > 2**20} == {"all-gather"}
@@ -81,7 +81,7 @@ def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
     machines, model_parallel, context_parallel, axes
 ):
     request = Request(
-        "train", machines, 1, MODEL, 1024, 8, 1, "bfloat16", "pallas_gpu", "chunked_wide",
+        "train", machines, 1, MODEL, 512, 8, 1, "bfloat16", "pallas_gpu", "chunked_wide",
         reduce_dtype="bfloat16", model_parallel=model_parallel, context_parallel=context_parallel,
     )  # fmt: skip
     compiled, _ = outcome_of(request)
