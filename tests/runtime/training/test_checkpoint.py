@@ -14,7 +14,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.training import checkpoint, checkpoint_leaves
 from runtime.training.checkpoint import CheckpointError
-from runtime.training.checkpoint_files import canonical_json, crc32c
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import TemporaryCheckpoints
 
@@ -175,16 +174,6 @@ def test_a_folder_without_manifest_is_no_checkpoint(tmp_path):
     assert not checkpoint.is_complete(path)
     with pytest.raises(CheckpointError, match=r"there is no complete checkpoint here .* check the path"):
         checkpoint.load(path, state_on(1))
-
-
-def test_checkpoints_of_the_format_before_are_read(tmp_path):
-    path = saved(tmp_path, state_on(2))
-    manifest = Path(path) / "manifest.json"
-    body = json.loads(manifest.read_text()) | {"format": 2}
-    del body["crc32c"]
-    seal = crc32c(canonical_json(body, "manifest"))
-    manifest.write_bytes(canonical_json({**body, "crc32c": seal}, "manifest"))
-    assert_equal_states(checkpoint.load(path, state_on(4))[0], state_on(1))
 
 
 def test_another_format_is_not_taken_for_damage(tmp_path):
