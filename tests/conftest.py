@@ -31,7 +31,7 @@ from tests.s3_server.server import S3Server
 BUCKET = "test-bucket"
 OPTIMIZATION = "--xla_backend_optimization_level"
 SHARED_MEMORY = Path("/dev/shm")
-SHARED_MEMORY_IN_BYTES = 2**30
+SHARED_MEMORY_IN_BYTES = 2**31
 SHARED_BY_WORKERS = "FOLDER_OF_ALL_TESTS"
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
@@ -43,19 +43,19 @@ settings.load_profile("suite")
 if OPTIMIZATION not in os.environ.get("XLA_FLAGS", ""):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {OPTIMIZATION}=0".strip()
 
-# What one process has compiled the others find, those that are killed and started again above all. It is gone with the
-# process that made it, which starts the workers; a folder of the developer's own makes the next run shorter, too.
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="programs")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"])
+# What tests write lies in memory where the machine has enough of it (a container's may be tiny): a flush to disk proves
+# nothing where it is the process that is killed. What the workers share is gone with the process that started them.
+if SHARED_BY_WORKERS not in os.environ:
+    if SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > SHARED_MEMORY_IN_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHARED_MEMORY))
+    os.environ[SHARED_BY_WORKERS] = tempfile.mkdtemp(prefix="tests", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
+    atexit.register(shutil.rmtree, os.environ[SHARED_BY_WORKERS])
+
+# What one process has compiled the others find, those that are killed and started again above all. A folder of the
+# developer's own makes the next run shorter, too.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ[SHARED_BY_WORKERS]}/programs")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-
-# In memory where the machine has enough of it: a flush to disk proves nothing where it is the process that is killed.
-if SHARED_BY_WORKERS not in os.environ:
-    has_room = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > SHARED_MEMORY_IN_BYTES
-    os.environ[SHARED_BY_WORKERS] = tempfile.mkdtemp(prefix="tests", dir=SHARED_MEMORY if has_room else None)
-    atexit.register(shutil.rmtree, os.environ[SHARED_BY_WORKERS])
 
 # A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

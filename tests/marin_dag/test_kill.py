@@ -3,33 +3,17 @@
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.toy_steps import executions
-
-SHARED_MEMORY = Path("/dev/shm")
-SHARED_MEMORY_IN_BYTES = 2**28
-
-
-@pytest.fixture
-def quick_folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder where a flush costs nothing, if the machine has one (a container's may be tiny): what is killed here is
-    the process."""
-    if not SHARED_MEMORY.is_dir() or shutil.disk_usage(SHARED_MEMORY).free < SHARED_MEMORY_IN_BYTES:
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
-        yield Path(folder)
 
 
 def driver(folder: Path, backend: str, seconds: float, **environment: str) -> subprocess.Popen[str]:
@@ -71,8 +55,8 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     return committed_bytes(folder / "runs")
 
 
-def test_killed_before_any_write_the_next_run_commits_the_same_bytes(quick_folder: Path):
-    command = [sys.executable, "tests/marin_dag/kill_everywhere.py", str(quick_folder)]
+def test_killed_before_any_write_the_next_run_commits_the_same_bytes(tmp_path: Path):
+    command = [sys.executable, "tests/marin_dag/kill_everywhere.py", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -80,8 +64,8 @@ def test_killed_before_any_write_the_next_run_commits_the_same_bytes(quick_folde
 
 
 @pytest.mark.slow
-def test_drivers_and_workers_killed_at_random_over_a_faulty_store_make_the_same_bytes(quick_folder: Path):
-    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(quick_folder), "--kills", "15", "--server"]
+def test_drivers_and_workers_killed_at_random_over_a_faulty_store_make_the_same_bytes(tmp_path: Path):
+    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(tmp_path), "--kills", "15", "--server"]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -91,8 +75,8 @@ def test_drivers_and_workers_killed_at_random_over_a_faulty_store_make_the_same_
 
 
 @pytest.mark.slow
-def test_drivers_and_workers_of_ray_killed_at_random_make_the_same_bytes(quick_folder: Path):
-    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(quick_folder), "--kills", "2", "--ray"]
+def test_drivers_and_workers_of_ray_killed_at_random_make_the_same_bytes(tmp_path: Path):
+    command = [sys.executable, "-m", "tests.marin_dag.kill_everywhere", str(tmp_path), "--kills", "2", "--ray"]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -100,15 +84,15 @@ def test_drivers_and_workers_of_ray_killed_at_random_make_the_same_bytes(quick_f
     assert tally["drivers_killed"] + tally["workers_killed"] == 2
 
 
-def test_a_driver_killed_again_and_again_completes_with_the_same_bytes(quick_folder: Path, expected: dict[str, object]):
+def test_a_driver_killed_again_and_again_completes_with_the_same_bytes(tmp_path: Path, expected: dict[str, object]):
     for number in (2, 6, 9, 15):
-        process = driver(quick_folder, "local", 0.03)
-        wait_for_executions(quick_folder, number, process)
+        process = driver(tmp_path, "local", 0.03)
+        wait_for_executions(tmp_path, number, process)
         process.kill()
         process.communicate()
-    code, output = finish(driver(quick_folder, "local", 0))
+    code, output = finish(driver(tmp_path, "local", 0))
     assert code == 0, output
-    assert committed_bytes(quick_folder / "runs") == expected
+    assert committed_bytes(tmp_path / "runs") == expected
 
 
 def test_a_driver_on_ray_killed_in_the_middle_completes_with_the_same_bytes(
@@ -125,10 +109,10 @@ def test_a_driver_on_ray_killed_in_the_middle_completes_with_the_same_bytes(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
-    quick_folder: Path, expected: dict[str, object], number: int
+    tmp_path: Path, expected: dict[str, object], number: int
 ):
-    process = driver(quick_folder, "local", 0.3)
-    wait_for_executions(quick_folder, 9, process)  # three plain steps, four shards, two counts
+    process = driver(tmp_path, "local", 0.3)
+    wait_for_executions(tmp_path, 9, process)  # three plain steps, four shards, two counts
     os.killpg(process.pid, number)
     code, output = finish(process)
     assert code == 1
@@ -137,15 +121,15 @@ def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
     assert "blocked" not in output  # the branch of main waits for the next run, nothing is wrong with it
     assert "4 of 6 steps are done, 1 stopped, 1 not run" in output
     assert "to go on:  python toy_driver.py" in output
-    assert finish(driver(quick_folder, "local", 0))[0] == 0
-    assert committed_bytes(quick_folder / "runs") == expected
-    counts = executions(quick_folder / "marks")
+    assert finish(driver(tmp_path, "local", 0))[0] == 0
+    assert committed_bytes(tmp_path / "runs") == expected
+    counts = executions(tmp_path / "marks")
     assert counts["count0"] == counts["count1"] == 1  # by main; the branch begins at 5
 
 
-def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(quick_folder: Path, expected: dict[str, object]):
-    process = driver(quick_folder, "local", 5)
-    wait_for(lambda: list(quick_folder.glob("runs/outputs/squares-*/*/shards/00000")), process)
+def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(tmp_path: Path, expected: dict[str, object]):
+    process = driver(tmp_path, "local", 5)
+    wait_for(lambda: list(tmp_path.glob("runs/outputs/squares-*/*/shards/00000")), process)
     # It is in a shard now, which takes no notice of the first wish.
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
@@ -153,8 +137,8 @@ def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(quick_folder: P
     code, output = finish(process)
     assert code == 1
     assert "interrupted; what was running is cancelled, what was finished is kept" in output
-    assert finish(driver(quick_folder, "local", 0))[0] == 0
-    assert committed_bytes(quick_folder / "runs") == expected
+    assert finish(driver(tmp_path, "local", 0))[0] == 0
+    assert committed_bytes(tmp_path / "runs") == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

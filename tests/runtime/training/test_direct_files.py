@@ -2,6 +2,8 @@
 
 import errno
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,13 @@ import pytest
 
 from runtime.training import direct_files
 from runtime.training.direct_files import BLOCK_IN_BYTES, BUFFER_IN_BYTES, start_write
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """On a disk, where other tests write into memory."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.mark.parametrize(
