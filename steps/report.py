@@ -207,13 +207,14 @@ def _consumption(config: ReportConfig, phases: "Sequence[Phase]", draws: "dict[s
     Findings are of the whole ways: one to the end of the main line, and one to the end of each branch.
     """
     from runtime.data.consumption import Consumption, Finding, SourceUse, tallied
+    from runtime.report.readings import read_progress
 
     if not config.caches:
         return None
     by_name = {phase.name: phase for phase in phases}
     num_tokens = {name: cache.result.num_train_tokens for name, cache in config.caches.items()}
-    first = phases[0].curve
-    sequence_length = int(first.consumed_tokens[0]) // int(first.global_batch_size[0])
+    first = config.phases[phases[0].name]
+    sequence_length = read_progress(first.join(first.result.metrics)).sequence_length
     uses: list[SourceUse] = []
     findings: dict[tuple[type, str], Finding] = {}
     for phase in phases:
@@ -250,9 +251,9 @@ def _order(config: ReportConfig) -> list[str]:
 
 
 def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ...]":
-    from runtime.report.contents import Average, Change, Phase, start_tokens_of
+    from runtime.report.contents import Average, Change, Phase
     from runtime.report.draws import drawn_spans
-    from runtime.report.readings import own_rows, read_curve
+    from runtime.report.readings import own_rows, read_curve, read_progress
 
     order = _order(config)
     curves = {name: read_curve(config.phases[name].join(config.phases[name].result.metrics)) for name in order}
@@ -274,7 +275,7 @@ def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ..
                 is_main=name in config.main_line,
                 start_step=start_step,
                 step=result.step,
-                start_tokens=start_tokens_of(own, curves[parent] if parent else None),
+                start_tokens=read_progress(config.phases[name].join(result.metrics)).tokens_at(start_step),
                 consumed_tokens=result.consumed_tokens,
                 final_loss=result.final_loss,
                 averages=tuple(Average(average.name, average.decay) for average in result.averages),

@@ -125,22 +125,6 @@ class Phase:
             )
 
 
-def start_tokens_of(curve: Curve, parent: Curve | None) -> int:
-    """Tokens consumed before the first update of a phase, whose own rows `curve` holds.
-
-    The parent's row of that step says so exactly; where its rows begin later, the sizes of the first two updates do.
-    """
-    if parent is not None:
-        rows = np.flatnonzero(parent.step == curve.step[0] - 1)
-        if rows.size:
-            return int(parent.consumed_tokens[rows[0]])
-    tokens, batch = curve.consumed_tokens, curve.global_batch_size
-    if len(curve) == 1:
-        return 0
-    tokens_a_sequence = (int(tokens[1]) - int(tokens[0])) // int(batch[1])
-    return max(0, int(tokens[0]) - tokens_a_sequence * int(batch[0]))
-
-
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Bits per byte for each held-out domain at the end of a phase; `averaged` is None where no average is kept.

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from itertools import islice
+from typing import NamedTuple
 
 import fsspec
 import numpy as np
@@ -50,6 +51,45 @@ def read_curve(path: str) -> Curve:
         table = table.filter(pc.equal(table.column("is_skipped"), 0))
     values = {name: table.column(name).to_numpy() for name in columns}
     return Curve(**{name: np.asarray(value) for name, value in values.items()})
+
+
+class Progress(NamedTuple):
+    """A row an update, those that the skip rule left out among them: they took their tokens, too."""
+
+    step: np.ndarray
+    consumed_tokens: np.ndarray
+    global_batch_size: np.ndarray
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens a sequence."""
+        if self.step[0] == 1:
+            return int(self.consumed_tokens[0]) // int(self.global_batch_size[0])
+        if len(self.step) == 1:
+            raise ReadingError(
+                f"the log of a phase has one row, of step {self.step[0]}; rows go back to the start of the run. Train "
+                "the phase again."
+            )
+        return int(self.consumed_tokens[1] - self.consumed_tokens[0]) // int(self.global_batch_size[1])
+
+    def tokens_at(self, step: int) -> int:
+        """Tokens consumed when so many updates were finished; where rows begin behind that, before the first row."""
+        rows = np.flatnonzero(self.step == step)
+        if rows.size:
+            return int(self.consumed_tokens[rows[0]])
+        return int(self.consumed_tokens[0]) - self.sequence_length * int(self.global_batch_size[0])
+
+
+def read_progress(path: str) -> Progress:
+    """How far each update of a `metrics.parquet` came.
+
+    Raises:
+        ReadingError: a column is missing, or there is no row.
+    """
+    table = read_columns(path, Progress._fields)
+    if not table.num_rows:
+        raise ReadingError(f"{path}: has no row; a phase makes at least one update. Train the phase again.")
+    return Progress(*(table.column(name).to_numpy() for name in Progress._fields))
 
 
 def read_num_targets(path: str, *, after_tokens: int) -> int:

@@ -20,12 +20,17 @@ def hash_of(name):
     return sum(ord(letter) * 31**place for place, letter in enumerate(name)) % 2**60
 
 
-def phase(folder, name, first, last, tokens_before=0, batch=8, drawn=None, batches=()):
-    """`drawn`: sequences of each update by source; the `batches` are (until step, drawn) of the phases before it."""
+def phase(folder, name, first, last, tokens_before=0, batch=8, drawn=None, batches=(), skipped=()):
+    """`drawn`: sequences of each update by source; the `batches` are (until step, drawn) of the phases before it.
+
+    Updates of the steps `skipped` were left out by a skip rule.
+    """
     steps = np.arange(first, last + 1)
     tokens = tokens_before + batch * 256 * np.arange(1, len(steps) + 1)
     columns = {
-        "step": steps, "consumed_tokens": tokens, "loss": 5 - 0.01 * steps, "z_loss": 0.0 * steps,
+        "step": steps, "consumed_tokens": tokens,
+        "loss": np.where(np.isin(steps, skipped), np.nan, 5 - 0.01 * steps),
+        "is_skipped": np.isin(steps, skipped).astype(np.int32), "z_loss": 0.0 * steps,
         "num_targets": batch * 250 + 0 * steps,
         "learning_rate": 1e-3 + 0.0 * steps, "global_batch_size": np.full(len(steps), batch),
     }  # fmt: skip

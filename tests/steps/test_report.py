@@ -194,6 +194,18 @@ def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of
     assert [span.shares for span in ocelot.mixture] == [{"code": 20 / 24, "web": 4 / 24}]
 
 
+def test_updates_that_were_left_out_change_no_count_of_tokens(tmp_path):
+    def told(folder, skipped):
+        changed = {"kestrel": phase(folder, "kestrel", 1, 40, skipped=skipped)}
+        contents = contents_of(example(folder, phases=example(folder).phases | changed))
+        spans = [(item.name, item.start_tokens, item.consumed_tokens) for item in contents.phases]
+        return spans, contents.consumption, contents.fillings
+
+    expected = told(tmp_path / "all", ())
+    assert expected[0][0] == ("kestrel", 0, 40 * 8 * 256)
+    assert told(tmp_path / "first", (1, 2)) == told(tmp_path / "second", (2,)) == expected
+
+
 def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(tmp_path):
     drawn = {"web": 8, "code": 0}
     phases = {"kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=drawn)}

@@ -72,6 +72,13 @@ def test_a_run_of_one_character_as_long_as_a_book_is_encoded(both):
     assert all(np.array_equal(fast, slow) for fast, slow in zip(one, two, strict=True))
 
 
+def test_a_run_of_blanks_that_tiktoken_has_no_stack_for_is_encoded_by_the_other_library(both, capfd):
+    texts = [f"a b{' ' * 1_000_000}c d"]
+    one, two = (encoder.encode(texts) for encoder in both)
+    assert "panicked" in capfd.readouterr().err, "else it has a stack now, and this proves nothing"
+    assert np.array_equal(one[0], two[0])
+
+
 def test_ids_that_differ_on_the_text_are_an_error_that_names_it(document, tmp_path, monkeypatch):
     encoder = encoder_of(tmp_path, document)
     other = json.loads(document)

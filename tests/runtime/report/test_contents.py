@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from runtime.report.contents import Curve, Evaluation, Phase, Score, leading, start_tokens_of
+from runtime.report.contents import Curve, Evaluation, Phase, Score, leading
 
 
 def curve(**changes):
@@ -67,20 +67,6 @@ def test_rows_out_of_order_are_refused():
 def test_columns_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match=r"Curve\.loss has shape \(3,\)"):
         curve(loss=np.ones(3))
-
-
-def test_a_phase_begins_where_its_parent_says():
-    parent = curve(consumed_tokens=1000 * np.arange(1, 5))
-    later = curve(step=np.arange(4, 8), consumed_tokens=3_000 + 2048 * np.arange(1, 5))
-    assert start_tokens_of(later, parent) == 3_000
-    assert start_tokens_of(later.from_row(3), parent) == 0, "one row says nothing where the parent has none"
-
-
-def test_a_phase_without_parent_begins_before_its_first_batch():
-    assert start_tokens_of(curve(), None) == 0
-    doubled = curve(consumed_tokens=np.array([5_000 + 1024, 5_000 + 3072, 10_000, 20_000]))
-    doubled = dataclasses.replace(doubled, global_batch_size=np.array([4, 8, 8, 8]))
-    assert start_tokens_of(doubled, None) == 5_000
 
 
 def test_a_phase_that_consumes_nothing_is_refused():

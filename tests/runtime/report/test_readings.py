@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.report.readings import ReadingError, own_rows, read_curve, read_samples, read_source_curves
+from runtime.report.readings import ReadingError, own_rows, read_curve, read_progress, read_samples, read_source_curves
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 
 
@@ -46,6 +46,30 @@ def test_rows_that_the_parent_made_are_left_out(tmp_path):
     assert own_rows(whole, parent).step.tolist() == [6, 7, 8, 9, 10]
     assert own_rows(later, parent).step.tolist() == [6, 7, 8, 9, 10]
     assert len(own_rows(whole, None)) == 10
+
+
+def test_how_far_a_run_came_tells_of_updates_that_were_left_out_too(tmp_path):
+    is_skipped = np.isin(np.arange(1, 11), [1, 2, 6])
+    loss = np.where(is_skipped, np.nan, 3.0)
+    path = write_metrics(tmp_path / "metrics.parquet", range(1, 11), is_skipped=is_skipped.astype(np.int32), loss=loss)
+    progress = read_progress(path)
+    assert len(read_curve(path)) == 7 and len(progress.step) == 10
+    assert progress.sequence_length == 256
+    assert [progress.tokens_at(step) for step in (0, 1, 6)] == [0, 2048, 6 * 2048]
+
+
+def test_where_rows_begin_later_the_first_two_say_where_that_was(tmp_path):
+    sizes = np.array([4, 8, 8, 8])
+    tokens = 5_000 + 256 * np.cumsum(sizes)
+    columns = {"consumed_tokens": tokens, "global_batch_size": sizes}
+    progress = read_progress(write_metrics(tmp_path / "metrics.parquet", range(4, 8), **columns))
+    assert progress.sequence_length == 256
+    assert progress.tokens_at(3) == 5_000 and progress.tokens_at(4) == tokens[0]
+    one = write_metrics(tmp_path / "one.parquet", range(4, 5))
+    with pytest.raises(ReadingError, match="one row, of step 4; rows go back to the start of the run"):
+        read_progress(one).tokens_at(3)
+    with pytest.raises(ReadingError, match="has no row; a phase makes at least one update"):
+        read_progress(write_metrics(tmp_path / "none.parquet", range(0)))
 
 
 def test_a_branch_from_an_earlier_step_keeps_all_its_rows(tmp_path):
