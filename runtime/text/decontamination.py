@@ -8,6 +8,7 @@ Every item that has the run is hit, in whatever tasks. Of a run that stands in m
 task, such as a prompt that each item begins with, the first so many are named.
 """
 
+import codecs
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -190,16 +191,19 @@ def copy_item_files(files: Mapping[str, str], folder: str) -> dict[str, int]:
     for task, path in sorted(files.items()):
         with fsspec.open(path, "rb") as file, fsspec.open(f"{folder}/{task}.jsonl", "wb", auto_mkdir=True) as copy:
             number = 0
-            for number, line in enumerate((line for line in file if line.strip()), start=1):
+            lines = (line.removeprefix(codecs.BOM_UTF8).strip() for line in file)
+            for number, line in enumerate(filter(None, lines), start=1):
                 _refuse_other_than_object(line, f"{task}.jsonl: item {number}")
-                copy.write(line.rstrip(b"\r\n") + b"\n")
+                # It is a blank in JSON; whoever reads lines as text would end one there.
+                copy.write(line.replace(b"\r", b" ") + b"\n")
             num_items[task] = number
     return num_items
 
 
 def _refuse_other_than_object(line: bytes, where: str) -> None:
     try:
-        row = json.loads(line)
+        row = json.loads(line.decode())
+        json.dumps(row, ensure_ascii=False).encode()  # half of a character, written as an escape, is no text
     except ValueError as error:
         raise ValueError(f"{where} is not JSON ({error}); an evaluation set has one JSON object a line.") from error
     if not isinstance(row, dict):
@@ -209,7 +213,7 @@ def _refuse_other_than_object(line: bytes, where: str) -> None:
 def read_item_fields(files: Mapping[str, str]) -> Iterator[ItemField]:
     """Every string in every row of the JSON-lines files, which are given by task."""
     for task, path in sorted(files.items()):
-        with fsspec.open(path, "rt", encoding="utf-8") as lines:
+        with fsspec.open(path, "rb") as lines:
             for item, line in enumerate(lines):
                 for field, text in _strings(json.loads(line), ""):
                     yield ItemField(task, item, field, text)

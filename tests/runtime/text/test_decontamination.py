@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.text.decontamination import FIELDS_NAMED, ItemField, ItemIndex, build_index
+from runtime.text.decontamination import (
+    FIELDS_NAMED,
+    ItemField,
+    ItemIndex,
+    build_index,
+    copy_item_files,
+    read_item_fields,
+)
 
 QUESTION = "Which of these rivers carries the most water to the sea in an average year of rain"
 ANSWER = "The one that drains the largest wet basin"
@@ -113,3 +120,31 @@ def test_hits_are_exactly_the_shared_runs_of_plain_python(index, chosen):
     grams = {tuple(QUESTION.split()[i : i + 13]) for i in range(5)}
     expected = any(tuple(chosen[i : i + 13]) in grams for i in range(len(chosen)))
     assert bool(index.hits([" ".join(chosen)])) == expected
+
+
+def copied(tmp_path, data: bytes):
+    (tmp_path / "toy.jsonl").write_bytes(data)
+    num_items = copy_item_files({"toy": str(tmp_path / "toy.jsonl")}, str(tmp_path / "copy"))
+    return num_items, list(read_item_fields({"toy": str(tmp_path / "copy/toy.jsonl")}))
+
+
+def test_a_copy_of_items_reads_alike_as_bytes_and_as_text(tmp_path):
+    data = b'\xef\xbb\xbf{"q":"caf\xc3\xa9",\r"a":["x"]}\r\n\n  {"q":"\xe2\x80\xa8"}'
+    num_items, fields = copied(tmp_path, data)
+    assert num_items == {"toy": 2}
+    assert fields == [
+        ItemField("toy", 0, "q", "café"),
+        ItemField("toy", 0, "a[0]", "x"),
+        ItemField("toy", 1, "q", "\u2028"),
+    ]
+    as_text = (tmp_path / "copy/toy.jsonl").read_text(encoding="utf-8").split("\n")
+    assert [bool(line) for line in as_text] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"q":"half of one \\ud800"}', '{"q":"é"}'.encode("latin-1"), '{"q":"é"}'.encode("utf-16"), b'{"q":"a\rb"}'],
+)
+def test_an_item_that_is_no_text_is_refused_by_its_number(line, tmp_path):
+    with pytest.raises(ValueError, match=r"toy\.jsonl: item 2 is not JSON \("):
+        copied(tmp_path, b'{"q":"a"}\n' + line + b"\n")
