@@ -25,16 +25,17 @@ from marin_dag.errors import UserError
 HIDDEN = "***"
 OTHER_SECRETS = r"secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credentials?"
 # A language-model project is full of tokens that are no secret: `num_tokens=12`, `eos_token=2`, `tokenizer: llama`.
-TOKENS = r"(?:(?<![\w-])|--|x-[\w-]+-|(?:auth|access|api|bearer|refresh|security|session|hf)[_-]?)token"
+TOKENS = r"(?:(?<![\w-])|--|x-[\w-]{1,40}-|(?:auth|access|api|bearer|refresh|security|session|hf)[_-]?)token"
 SECRET_NAME = rf"(?:{TOKENS}|{OTHER_SECRETS}|signature|(?<=[?&])(?:sig|key))"
 SECRET_FIELD = re.compile(rf"^(?:\w+_)?(?:{OTHER_SECRETS})$|^{TOKENS}$", re.IGNORECASE)
 ENVIRONMENT_NAME = re.compile(rf"TOKEN(?![A-Z])|{OTHER_SECRETS}|signature|_KEY$|_PASS$", re.IGNORECASE)
 # Shorter values ("1", "true", "token") would blot out ordinary words.
 SHORTEST_SECRET = 8
 FINGERPRINT_DIGITS = 12
-# Of each match the first group stays.
+# Of each match the first group stays. A name that a pattern looks for, such as that of a scheme, has a longest length:
+# else a line of a hundred kilobytes takes minutes.
 URL_PATTERNS = (
-    re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s:@\"']*:[^/\s@\"']+(?=@)", re.IGNORECASE),
+    re.compile(r"(\b[a-z][a-z0-9+.-]{0,30}://)[^/\s:@\"']*:[^/\s@\"']+(?=@)", re.IGNORECASE),
     re.compile(r"(\b(?:https?|ftp)://)[^/\s@\"']+(?=@)", re.IGNORECASE),
 )
 PATTERNS = (
@@ -47,12 +48,16 @@ PATTERNS = (
     re.compile(r"(\b)eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"),
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).+?(?=-----END|\Z)", re.DOTALL),
 )
-URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
+# What a user and a password in a URL are of; an @ behind anything else may stand in a query or in another word.
+USER = re.compile(r"[\w.~!$&'*+=:%-]+")
+URL = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://[^\s\"'<>]+", re.IGNORECASE)
 # What any of the patterns needs; most values of a config hold none of it.
 SUSPICIOUS = re.compile(
     rf"://|authorization|bearer|cookie|token|{OTHER_SECRETS}|signature|hf_|ghp_|github_|glpat-|xox|AIza|ya29|sk-|eyJ|BEGIN",
     re.IGNORECASE,
 )
+# `signature=0` may ask a server for something else.
+SHORTEST_SIGNATURE = 12
 SIGNATURES = frozenset({"x-goog-signature", "x-amz-signature", "signature", "sig"})
 # What Google, Amazon, CloudFront and Azure put into a signed URL beside the signature itself.
 PARTS_OF_A_SIGNATURE = SIGNATURES | {
@@ -85,7 +90,7 @@ def redact_identity(text: str) -> str:
     if not SUSPICIOUS.search(text):
         return text
     text = URL.sub(lambda found: _unsigned(found[0]), text)
-    text = URL_PATTERNS[1].sub(rf"\g<1>{HIDDEN}", text)
+    text = URL_PATTERNS[1].sub(_without_user, text)
     for pattern in (URL_PATTERNS[0], *PATTERNS):
         text = pattern.sub(_with_fingerprint, text)
     return text
@@ -180,21 +185,27 @@ class RedactingStream:
 
 
 class LinesWithoutSecrets:
-    """Gathers what is written until a line is whole: a secret that comes in two pieces is hidden as well."""
+    """Gathers what is written until a line is whole: a secret that comes in two pieces is hidden as well.
+
+    A progress bar ends its lines by a carriage return.
+    """
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
-        self._begun = ""
+        self._begun: list[str] = []
 
     def write(self, text: str) -> None:
         """Takes a piece of text."""
-        whole, newline, self._begun = (self._begun + text).rpartition("\n")
-        if newline:
-            self._write(redact(whole + newline))
+        end = max(text.rfind("\n"), text.rfind("\r")) + 1
+        if end:
+            self._begun.append(text[:end])
+            self.flush()
+        if end < len(text):
+            self._begun.append(text[end:])
 
     def flush(self) -> None:
         """Writes the line that is not whole yet."""
-        text, self._begun = self._begun, ""
+        text, self._begun = "".join(self._begun), []
         if text:
             self._write(redact(text))
 
@@ -211,7 +222,7 @@ def _unsigned(url: str) -> str:
     query, hash_, fragment = rest.partition("#")
     parts = query.split("&")
     names = [urllib.parse.unquote(part.partition("=")[0]).lower() for part in parts]
-    if not question or not SIGNATURES.intersection(names):
+    if not question or not any(map(_is_signature, parts, names)):
         return url
     kept = [
         part
@@ -219,6 +230,15 @@ def _unsigned(url: str) -> str:
         if name not in PARTS_OF_A_SIGNATURE and not name.startswith(("x-goog-", "x-amz-"))
     ]
     return base + (f"?{'&'.join(kept)}" if kept else "") + hash_ + fragment
+
+
+def _is_signature(part: str, name: str) -> bool:
+    return name in SIGNATURES and (name.startswith("x-") or len(part.partition("=")[2]) >= SHORTEST_SIGNATURE)
+
+
+def _without_user(found: re.Match[str]) -> str:
+    is_user = USER.fullmatch(found[0], len(found[1]))
+    return f"{found[1]}{HIDDEN}" if is_user else _with_fingerprint(found)
 
 
 def _with_fingerprint(found: re.Match[str]) -> str:

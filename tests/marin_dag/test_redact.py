@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from pydantic import BaseModel
 
-from marin_dag.redact import redact, remember_secrets
+from marin_dag.redact import LinesWithoutSecrets, redact, redact_identity, remember_secrets
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,43 @@ class Places(BaseModel, frozen=True):
 def test_a_secret_however_deep_in_a_config_is_hidden_wherever_it_comes_up():
     remember_secrets(Places(mirrors={"a": Mirror((Login(password="planted-deep-0123"),))}))
     assert redact("401 for planted-deep-0123") == "401 for ***"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://a.example?q=alice@x", "https://b.example?q=bob@x"),
+        ("https://one.org#a@b", "https://two.org#c@b"),
+        ("see https://one.org;x@y.org", "see https://two.org;z@y.org"),
+        ("https://<user>@host", "https://<mail>@host"),
+        ("https://h/api?signature=0&policy=lenient", "https://h/api?signature=0&policy=strict"),
+        ("https://h/x?sig=1&st=10", "https://h/x?sig=1&st=20"),
+    ],
+)
+def test_what_only_looks_like_a_permission_keeps_two_identities_apart(one: str, other: str):
+    assert redact_identity(one) != redact_identity(other)
+
+
+def test_a_permission_leaves_no_trace_in_an_identity():
+    assert redact_identity("https://me:first-p%40ss@host/x") == redact_identity("https://you:second@host/x")
+    assert "p?ss" not in redact("https://me:p?ss@host/x") + redact_identity("https://me:p?ss@host/x")
+
+
+@pytest.mark.parametrize("piece", ["ab-", "x-", "a.b ", "sk ", "token "])
+def test_a_line_of_half_a_megabyte_is_shown_as_it_is(piece: str):
+    """It would take hours if each place where a name may begin looked to the end."""
+    text = piece * (2**19 // len(piece))
+    assert redact(text) == text
+
+
+def test_what_is_written_in_very_many_pieces_comes_out_in_order_and_a_progress_bar_at_once():
+    written: list[str] = []
+    lines = LinesWithoutSecrets(written.append)
+    for _ in range(300_000):
+        lines.write("..........")
+    assert written == []
+    lines.write(" --token=plan")
+    lines.write("ted\r 50%\r 60")
+    assert "".join(written) == "." * 3_000_000 + " --token=***\r 50%\r"
+    lines.flush()
+    assert written[-1] == " 60"
