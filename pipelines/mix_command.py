@@ -13,6 +13,7 @@ from marin_dag.records import Records
 from marin_dag.step import Step
 from pipelines.picture_file import refuse_unwritable
 from runtime.data.consumption import Consumption, Leg, consumption
+from steps.phase_checks import KEEP_THE_DATA_POSITION
 from steps.train_phase import TrainPhaseConfig
 
 Estimate = Callable[[Any], Mapping[str, float]]
@@ -68,7 +69,7 @@ def _phase(session: Session) -> Step[Any]:
 def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:
     """What a run to the end of `phase` takes since its data began."""
     way, ends = [phase], [phase.config.until_step]
-    while (start := way[0].predecessor) is not None and way[0].config.restore == "everything":
+    while (start := way[0].predecessor) is not None and way[0].config.restore in KEEP_THE_DATA_POSITION:
         way.insert(0, start.step)
         ends.insert(0, start.step.config.until_step if start.milestone is None else start.milestone)
     start = way[0].predecessor

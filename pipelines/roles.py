@@ -4,6 +4,7 @@ The recipe names about thirty data sets. A laptop has seven sources and a user's
 each declares the role it plays, and a mixture is the recipe's mixture with the weights of a role added up.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 from pipelines.mixtures import Weights, stand_in
@@ -64,7 +65,7 @@ ROLE_WORDS = {role: role for role in ROLES} | {
 
 def role_of_file(stem: str) -> str:
     """Role of an own source by the first word of its file's name; a name that tells nothing stands for web."""
-    return ROLE_WORDS.get(stem.lower().replace("-", "_").split("_")[0], "web")
+    return ROLE_WORDS.get(re.split("[^a-z0-9]", stem.lower())[0], "web")
 
 
 def weights_by_source(weights: Mapping[str, float], sources: Mapping[str, tuple[str, float]]) -> Weights:

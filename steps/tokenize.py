@@ -92,7 +92,7 @@ def tokenize(config: TokenizeConfig, context: StepContext) -> TokenizeResult:
                 tally.add(shard.counts, written)
             if part in published:
                 continue
-            gates(tally)
+            gates(tally, is_whole=False)
             folder = f"blocks/{part:05d}"
             caches = write_block(f"{context.output_path}/{folder}", token_format, of_block, *of_all)
             context.publish(part, folder, _result(*caches, encoder))

@@ -115,8 +115,8 @@ def written_tokenizer(document: str, context: StepContext, *, eos_token: str, bo
     """Writes the file and looks up its specials; without a `bos_token` documents are opened by nothing.
 
     Raises:
-        UserError: the file has no token of such a name. A beginning that is misspelt must not be one that is left out:
-            every cache would lack it, and no gate would miss it.
+        UserError: the file has no token of such a name, or opens a text with others itself. A beginning that is
+            misspelt must not be one that is left out: every cache would lack it, and no gate would miss it.
     """
     import hashlib
 
@@ -126,6 +126,13 @@ def written_tokenizer(document: str, context: StepContext, *, eos_token: str, bo
     tokenizer = Tokenizer.from_str(document)
     eos_token_id = _id_of(tokenizer, eos_token, "eos_token", context.name)
     bos_token_id = None if bos_token is None else _id_of(tokenizer, bos_token, "bos_token", context.name)
+    added, opened = tokenizer.encode("").ids, [] if bos_token_id is None else [bos_token_id]
+    if added and added != opened:
+        raise UserError(
+            f"{context.name}: the post-processor of the file adds {_tokens(tokenizer, added)} to each text, and the "
+            f"documents that a model is trained on are opened by {_tokens(tokenizer, opened)}: an export could not "
+            "encode as the model was trained. Give the right bos_token, or take a file without that post-processor."
+        )
     data = document.encode()
     with fsspec.open(f"{context.output_path}/{TOKENIZER_FILE}", "wb", auto_mkdir=True) as file:
         file.write(data)
@@ -136,6 +143,10 @@ def written_tokenizer(document: str, context: StepContext, *, eos_token: str, bo
         bos_token_id=bos_token_id,
         digest=hashlib.sha256(data).hexdigest(),
     )
+
+
+def _tokens(tokenizer: "Tokenizer", ids: list[int]) -> str:
+    return " ".join(repr(tokenizer.id_to_token(number)) for number in ids) or "nothing"
 
 
 def _id_of(tokenizer: "Tokenizer", token: str, field: str, name: str) -> int:

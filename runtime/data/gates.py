@@ -128,8 +128,8 @@ class Tally:
         return ShardCounts(**self._sums, fingerprint="")
 
 
-def findings(tally: Tally, limits: GateLimits, *, has_bos: bool = False) -> list[GateFinding]:
-    """Every gate that the shards fail."""
+def findings(tally: Tally, limits: GateLimits, *, has_bos: bool = False, is_whole: bool = True) -> list[GateFinding]:
+    """Every gate that the shards fail; the first few of a cache say nothing yet of how many have no documents."""
     total = tally.total
     found: list[GateFinding] = []
 
@@ -196,13 +196,14 @@ def findings(tally: Tally, limits: GateLimits, *, has_bos: bool = False) -> list
         "documents have no text",
         "Look at what the filter step lets through.",
     )
-    at_most(
-        "max_empty_shard_share",
-        tally.num_empty_shards,
-        tally.num_shards,
-        "shards have no documents",
-        "Look at the counts of the download and of the filter for those shards.",
-    )
+    if is_whole:
+        at_most(
+            "max_empty_shard_share",
+            tally.num_empty_shards,
+            tally.num_shards,
+            "shards have no documents",
+            "Look at the counts of the download and of the filter for those shards.",
+        )
     if len(tally.duplicates) > limits.max_duplicate_shards:
         refuse(
             "max_duplicate_shards",
@@ -212,9 +213,11 @@ def findings(tally: Tally, limits: GateLimits, *, has_bos: bool = False) -> list
     return found
 
 
-def refuse_bad_cache(tally: Tally, limits: GateLimits, *, has_bos: bool = False, name: str) -> None:
+def refuse_bad_cache(
+    tally: Tally, limits: GateLimits, *, has_bos: bool = False, is_whole: bool = True, name: str
+) -> None:
     """Raises `GateError` with every finding, or returns."""
-    found = findings(tally, limits, has_bos=has_bos)
+    found = findings(tally, limits, has_bos=has_bos, is_whole=is_whole)
     if found:
         lines = "\n".join(f"  {finding.gate}: {finding.message}" for finding in found)
         raise GateError(f"{name}: the token cache fails {len(found)} of its gates and is not committed:\n{lines}")

@@ -63,12 +63,24 @@ class LlamaHarness(TemplateLM):
         return self._tokenizer.encode(string, add_special_tokens=add_special_tokens).ids
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Natural log-likelihood of each continuation after its context, and whether greedy decoding gives it."""
-        scored = []
-        for request in requests:
-            context, continuation = request.args
-            scored.append(self._fit(*self._split(context, continuation), request.task_name))
-        return [(score.log_likelihood, score.is_greedy) for score in self._scorer.score(scored)]
+        """Natural log-likelihood of each continuation after its context, and whether greedy decoding gives it.
+
+        A continuation longer than the model's context is scored in stretches, each behind what comes before it.
+        """
+        scored: list[Scored] = []
+        owners: list[int] = []
+        room = self._scorer.max_length
+        for number, request in enumerate(requests):
+            context, tokens = self._split(*request.args)
+            for begin in range(0, max(len(tokens), 1), room):
+                before = [*context, *tokens[:begin]]
+                scored.append(self._fit(before, tokens[begin : begin + room], request.task_name))
+                owners.append(number)
+        totals, are_greedy = [0.0] * len(requests), [True] * len(requests)
+        for owner, score in zip(owners, self._scorer.score(scored), strict=True):
+            totals[owner] += score.log_likelihood
+            are_greedy[owner] &= score.is_greedy
+        return list(zip(totals, are_greedy, strict=True))
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
         """Natural log-likelihood of each whole text: every token scored once, in windows that do not overlap."""

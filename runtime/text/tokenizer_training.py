@@ -2,7 +2,8 @@
 
 import hashlib
 import heapq
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -18,6 +19,9 @@ BEGIN_OF_TEXT = "<|begin_of_text|>"
 END_OF_TEXT = "<|end_of_text|>"
 SPECIAL_TOKENS = (BEGIN_OF_TEXT, END_OF_TEXT)
 EVERY_KEY = 1 << 64
+LONGEST_RUN = 1 << 13
+"""Characters."""
+_RUN = re.compile(r"\s+|\S+")
 
 
 def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
@@ -36,13 +40,24 @@ def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator((piece for text in texts for piece in _cut(text)), trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(
             f"vocab_size is {vocab_size}, but the texts hold only {tokenizer.get_vocab_size()} tokens; train on more "
             "text or ask for fewer."
         )
     return tokenizer
+
+
+def _cut(text: str) -> Iterator[str]:
+    """Pieces without a run of blanks, or of anything else, that is longer than any word: what the trainer takes grows
+    with the square of the longest."""
+    begin = 0
+    for run in _RUN.finditer(text) if len(text) > LONGEST_RUN else ():
+        for end in range(run.start() + LONGEST_RUN, run.end(), LONGEST_RUN):
+            yield text[begin:end]
+            begin = end
+    yield text[begin:]
 
 
 def sample_key(document: Document) -> int:

@@ -103,6 +103,11 @@ def test_data_that_begin_anew_are_counted_anew():
     assert [(leg.name, leg.start_step) for leg in anew.legs] == [("ocelot", 721)]
 
 
+def test_data_that_go_on_without_the_optimizer_are_counted_from_where_they_began():
+    whole = mix_to(phase("ocelot", restore="everything_but_optimizer"), Tokenized(10**6), {})
+    assert [leg.name for leg in whole.legs] == ["kestrel", "ocelot"]
+
+
 def test_a_phase_whose_mixture_learns_is_marked():
     text = rendered(mix_to(phase("ocelot", mixing='{"kind": "loss_drop"}'), Tokenized(10**6), {}))
     assert "ocelot*" in text.splitlines()[0] and "kestrel*" not in text

@@ -42,7 +42,17 @@ def test_a_role_that_nobody_plays_leaves_its_weight_to_the_web():
 
 
 @pytest.mark.parametrize(
-    ("stem", "role"), [("wiki_en", "encyclopedia"), ("code_multi", "code"), ("my-notes", "web"), ("math_tex", "math")]
+    ("stem", "role"),
+    [
+        ("wiki_en", "encyclopedia"),
+        ("code_multi", "code"),
+        ("my-notes", "web"),
+        ("math_tex", "math"),
+        ("math.0001", "math"),
+        ("Code 2", "code"),
+        ("wiki.en", "encyclopedia"),
+        ("mathematics", "web"),
+    ],
 )
 def test_the_first_word_of_a_file_gives_its_role(stem, role):
     assert role_of_file(stem) == role

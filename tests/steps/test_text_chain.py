@@ -18,6 +18,7 @@ from runtime.text.documents import read_documents
 from runtime.text.extraction.formats import JsonLines, WebArchive
 from runtime.text.extraction.records import UnreadableFileError
 from runtime.text.fetch.errors import ChecksumError
+from runtime.text.fetch.local_files import find_files
 from runtime.text.filter_rules import C4Lines, Length
 from steps.decontaminate import DecontaminateConfig, decontaminate
 from steps.dedup import DedupConfig, dedup
@@ -371,6 +372,13 @@ def test_changed_content_is_another_identity_and_another_folder_is_not(tmp_path)
 def test_a_folder_without_files_is_named(tmp_path, folder, message):
     with pytest.raises(UserError, match=message):
         files_in(str(tmp_path / folder), "*.jsonl.gz")
+
+
+def test_files_are_found_in_a_folder_of_any_name_and_folders_among_them_are_not_taken(tmp_path):
+    folder = tmp_path / "h[1]*"
+    (folder / "spark.jsonl").mkdir(parents=True)
+    (folder / "a.jsonl").write_text("{}\n")
+    assert find_files(str(folder), ("*.jsonl",)) == ["a.jsonl"]
 
 
 def test_the_standard_library_is_downloaded_as_one_archive(run_alone):

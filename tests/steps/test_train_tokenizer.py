@@ -5,11 +5,12 @@ import hashlib
 from pathlib import Path
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 from runtime.text.documents import Document, read_documents, write_documents
-from runtime.text.tokenizer_training import BEGIN_OF_TEXT, sample_key, size_of, train
+from runtime.text.tokenizer_training import BEGIN_OF_TEXT, END_OF_TEXT, LONGEST_RUN, _cut, sample_key, size_of, train
 from steps.documents import DocumentsResult
 from steps.input_tokenizer import InputTokenizerConfig, LocalTokenizer, input_tokenizer
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
@@ -48,6 +49,33 @@ def test_without_a_beginning_only_where_that_is_said(taken):
 def test_the_names_of_llama_3_are_found_unasked(taken):
     result = taken().result
     assert (result.bos_token_id, result.eos_token_id, result.vocab_size) == (0, 1, 258)
+
+
+@pytest.mark.parametrize(
+    ("added", "bos_token"), [([BEGIN_OF_TEXT], None), ([BEGIN_OF_TEXT, END_OF_TEXT], BEGIN_OF_TEXT)]
+)
+def test_a_file_that_opens_texts_otherwise_than_said_is_refused_before_anything_is_trained(
+    run_alone, tmp_path, added, bos_token
+):
+    tokenizer = train(["x"], vocab_size=258)
+    template = " ".join([added[0], "$A", *added[1:]])
+    specials = [(token, tokenizer.token_to_id(token)) for token in added]
+    tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=specials)
+    document = tokenizer.to_str()
+    (tmp_path / "tokenizer.json").write_text(document)
+    local = LocalTokenizer(folder=str(tmp_path), sha256=hashlib.sha256(document.encode()).hexdigest())
+    with pytest.raises(UserError, match="tokenizer: the post-processor of the file adds '<.*are opened by .*bos_token"):
+        run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=local, bos_token=bos_token), "tokenizer")
+
+
+def test_a_run_as_long_as_a_book_is_cut_for_the_trainer_and_no_other_text_is():
+    """Uncut, each of the two would take the trainer a quarter of an hour."""
+    texts = ["a book of words"] * 3
+    long = "x" + " " * 1_000_000 + "y" + "ACGT" * 250_000
+    assert train([*texts, long], vocab_size=262).get_vocab_size() == 262
+    assert "".join(_cut(long)) == long
+    assert max(len(run) for piece in _cut(long) for run in piece.split(" ")) <= LONGEST_RUN
+    assert list(_cut("word " * LONGEST_RUN)) == ["word " * LONGEST_RUN]
 
 
 def cut(folder: Path, documents: list[Document], num_shards: int) -> Input[DocumentsResult]:

@@ -10,6 +10,7 @@ import struct
 import tarfile
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple, cast
 
@@ -90,6 +91,10 @@ def list_units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: i
                 members.extend(_members(path))
         except DamagedFileError as error:
             damage = str(error)
+        numbers = Counter(member.name for member in members)
+        if damage is None and (twice := [name for name, number in numbers.items() if number > 1]):
+            damage = f"{path}: {len(twice)} of its members are there more than once, such as {twice[0]!r}; one is read."
+        members = list({member.name: member for member in members}.values())
     found = []
     for index, format_ in enumerate(formats):
         group: list[str] = []

@@ -1,5 +1,6 @@
 """Files that a user already has, locally or in a bucket, named by their content."""
 
+import glob
 import hashlib
 from typing import TypedDict
 
@@ -14,7 +15,8 @@ def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
     filesystem, root = fsspec.core.url_to_fs(folder)
     if not filesystem.isdir(root):
         raise FetchError(f"{folder}: no such folder; name the folder that holds the files ({', '.join(patterns)}).")
-    found = {path for pattern in patterns for path in filesystem.glob(f"{root.rstrip('/')}/{pattern}")}
+    inside = glob.escape(root.rstrip("/"))
+    found = {path for pattern in patterns for path in filesystem.glob(f"{inside}/{pattern}") if filesystem.isfile(path)}
     names = sorted(path[len(root.rstrip("/")) + 1 :] for path in found)
     if not names:
         raise FetchError(f"{folder}: no file matches {' or '.join(patterns)}.")

@@ -97,6 +97,17 @@ def test_a_cache_mostly_of_empty_shards_is_refused():
     assert "2 of 3 shards have no documents" in fails(SOUND, ShardCounts(), ShardCounts())["max_empty_shard_share"]
 
 
+def test_the_first_shards_of_a_cache_do_not_tell_how_many_are_empty_and_tell_everything_else():
+    first = tally_of(ShardCounts())
+    refuse_bad_cache(first, GateLimits(), is_whole=False, name="tokenize/web")
+    with pytest.raises(GateError, match="max_empty_shard_share: 1 of 1"):
+        refuse_bad_cache(first, GateLimits(), name="tokenize/web")
+    with pytest.raises(GateError, match="max_unknown"):
+        refuse_bad_cache(
+            tally_of(dataclasses.replace(SOUND, num_unknown=5)), GateLimits(), is_whole=False, name="tokenize/web"
+        )
+
+
 def test_the_error_has_every_finding_and_the_steps_name():
     bad = dataclasses.replace(SOUND, num_unknown=5, token_bytes=0)
     with pytest.raises(GateError, match=r"(?s)tokenize/web: .* fails 2 of its gates .*max_byte_loss.*max_unknown"):

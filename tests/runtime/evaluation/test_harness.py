@@ -99,6 +99,19 @@ def test_rolling_log_likelihoods_cover_texts_longer_than_the_context(both):
     )
 
 
+def test_a_continuation_longer_than_the_context_counts_every_token_of_it_once(both):
+    ours, _ = both
+    texts = [text(2, 400), text(3, 97)]
+    assert len(ours.tok_encode(texts[0])) > 2 * MAX_LENGTH
+    scores = ours.loglikelihood([request("loglikelihood", "", string) for string in texts])
+    whole = ours.loglikelihood_rolling([request("loglikelihood_rolling", string) for string in texts])
+    if not ours.tok_encode(""):  # else a whole text begins with a token more
+        np.testing.assert_allclose([score for score, _ in scores], whole, rtol=1e-5)
+    np.testing.assert_allclose([score for score, _ in scores], whole, rtol=1e-2)
+    (behind,) = ours.loglikelihood([request("loglikelihood", text(4, 30), " " + texts[0])])
+    assert np.isfinite(behind[0]) and not behind[1]
+
+
 def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     ours, theirs = both
     contexts = [text(i, n) for i, n in enumerate((1, 5, 9, 30, 300))]

@@ -7,6 +7,7 @@ import json
 import lzma
 import random
 import tarfile
+import warnings
 import zipfile
 
 import fsspec
@@ -335,3 +336,27 @@ def stored(name, data):
     with zipfile.ZipFile(buffer, "w") as packed:
         packed.writestr(name, data)
     return buffer.getvalue()
+
+
+@pytest.mark.parametrize("suffix", ["zip", "tar", "tar.gz"])
+def test_a_member_that_is_there_twice_is_read_once_and_told(suffix, tmp_path):
+    path = str(tmp_path / f"a.{suffix}")
+    if suffix == "zip":
+        with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
+            warnings.simplefilter("ignore")
+            for text in ("first", "second"):
+                archive.writestr("x.jsonl", json.dumps({"text": text}) + "\n")
+    else:
+        with tarfile.open(path, "w:gz" if suffix.endswith("gz") else "w") as archive:
+            for text in ("first", "second"):
+                data = (json.dumps({"text": text}) + "\n").encode()
+                info = tarfile.TarInfo("x.jsonl")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    for unit_bytes in (1, 1 << 20):
+        listing = list_units(path, "a", (JsonLines(),), unit_bytes=unit_bytes)
+        assert [unit.members for unit in listing.units] == [("x.jsonl",)]
+        assert (
+            listing.damage is not None
+            and "1 of its members are there more than once, such as 'x.jsonl'" in listing.damage
+        )
