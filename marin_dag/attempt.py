@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import logging
 import socket
 from collections.abc import Callable, Iterable
@@ -246,10 +247,15 @@ class AttemptContext:
         if not isinstance(result, wanted):
             raise TypeError(f"{self.name}: returned {result!r}, not a {wanted.__qualname__} as its signature says.")
         data = result.model_dump(mode="json")
-        if wanted.model_validate(data) != result:
+        try:
+            json.dumps(data, allow_nan=False)  # a record would have null for an infinity
+            is_kept = wanted.model_validate(data) == result
+        except ValueError:
+            is_kept = False
+        if not is_kept:
             raise TypeError(
-                f"{self.name}: its result does not come back from JSON as it was ({result!r}); a NaN? Use finite "
-                "numbers, strings, and models of them."
+                f"{self.name}: its result does not come back from JSON as it was ({result!r}); a NaN, an infinity? "
+                "Use finite numbers, strings, and models of them."
             )
         if self._store.prefix in result.model_dump_json():
             raise ValueError(
@@ -297,7 +303,9 @@ def run_attempt(
         except StepStopped as stop:
             context.log.info("stopped as asked: %s", stop)
             return Outcome(task, "stopped")
-        except Exception as error:
+        except BaseException as error:  # `sys.exit` in a step, too: it would end the driver, or a worker without a word
+            if isinstance(error, KeyboardInterrupt):  # Ray's way to cancel, and a person's
+                raise
             context.log.exception("failed")
             failure = failure_of(task, error).model_copy(update={"log_path": context.log_path})
             return Outcome(task, "failed", failure=failure)

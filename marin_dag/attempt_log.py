@@ -1,5 +1,7 @@
 """AttemptLog: the log file beside an attempt, without secrets; readable while the step runs."""
 
+import contextlib
+import io
 import logging
 import sys
 import tempfile
@@ -9,13 +11,13 @@ from types import TracebackType
 from typing import IO
 
 from marin_dag.redact import LinesWithoutSecrets, redact
-from marin_dag.store import LIMITS, LocalStore, Store
+from marin_dag.store import LIMITS, LocalStore, Store, StoreError
 
 UPLOAD_SECONDS = 15.0
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
-class AttemptLog:
+class AttemptLog(io.TextIOBase):
     """A context: while it is entered, what this process logs goes to `{path}` in the store.
 
     On a disk the file grows line by line. An object cannot grow, so on Cloud Storage the whole file is written again
@@ -79,7 +81,8 @@ class AttemptLog:
 
     def _upload(self) -> None:
         self._file.flush()
-        self._store.write(self._path, Path(self._file.name).read_bytes())
+        with contextlib.suppress(StoreError):  # the next one sends all of it; a log is no reason to fail a step
+            self._store.write(self._path, Path(self._file.name).read_bytes())
 
 
 class _RedactingHandler(logging.StreamHandler[IO[str]]):

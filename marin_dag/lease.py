@@ -196,9 +196,13 @@ class Leases:
             self._thread.join()
 
     def _beat_all(self) -> None:
+        # Side by side: one after the other, those of many steps on a far store come later than others wait for them.
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            for lease in list(self._held):
-                lease.beat()
+            beats = [threading.Thread(target=lease.beat, daemon=True) for lease in list(self._held)]
+            for beat in beats:
+                beat.start()
+            for beat in beats:
+                beat.join()
 
     def _holder(self, digest: str, epoch: int) -> Holder:
         try:
@@ -256,4 +260,15 @@ def _is_gone(holder: Holder) -> bool:
         return False
     here = _process(os.getpid())
     same_machine = here.split()[:2] == holder.process.split()[:2]
-    return same_machine and _process(holder.pid) != holder.process
+    return same_machine and _process(holder.pid) != holder.process and not _is_anothers(holder.pid)
+
+
+def _is_anothers(pid: int) -> bool:
+    """Whether a process of that number runs for another user, of which /proc need not tell (`hidepid`)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not _process(pid)
+    except OSError:
+        pass
+    return False

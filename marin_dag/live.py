@@ -195,14 +195,14 @@ class TableDisplay:
         """What is on the screen: the last steps that ended, all that run, and the count of the rest."""
         table = Table(box=None, pad_edge=False, show_header=False)
         for name, what, detail in list(self._ended):
-            table.add_row(name, Text(what, style=STYLES.get(what, "")), detail)
+            table.add_row(name, Text(what, style=STYLES.get(what, "")), Text(detail))
         for name in [name for name in self._names if self._states.get(name) == "running"]:
             progress, left = self._progress.get(name, (None, None))
             since = duration(time.monotonic() - self._started[name])
             detail = since if progress is None else f"{since}  {bar(progress)}  {figures_of(progress, left)}"
-            table.add_row(name, Text("running", style=STYLES["running"]), detail)
+            table.add_row(name, Text("running", style=STYLES["running"]), Text(detail))
         for name in [name for name in self._names if self._states.get(name) == "queued"]:
-            table.add_row(name, Text("queued", style=STYLES["queued"]), self._waits[name])
+            table.add_row(name, Text("queued", style=STYLES["queued"]), Text(self._waits[name]))
         states = list(self._states.values())
         count = {state: states.count(state) for state in ("done", "running", "queued", "waiting")}
         total = f"{count.pop('done')}/{len(self._names)} done, "

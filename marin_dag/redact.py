@@ -42,7 +42,7 @@ PATTERNS = (
     re.compile(r"(\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[\w-]+\s+)?)[^\s\"',}]+", re.IGNORECASE),
     re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(\b(?:set-)?cookie[\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE),
-    re.compile(rf"({SECRET_NAME}[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;]+", re.IGNORECASE),
+    re.compile(rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*[\"']|\s*[=:]\s*[\"']?))[^\s\"'&,;]+", re.IGNORECASE),
     re.compile(r"(\b)(?:hf_[A-Za-z0-9]{16,}|(?:ghp_|github_pat_|glpat-|xox[bp]-|AIza|ya29\.)[\w-]{8,})"),
     re.compile(r"(\b)sk-(?=[\w-]*\d)[\w-]{16,}"),
     re.compile(r"(\b)eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"),

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import copy
 import enum
 import hashlib
 from typing import NamedTuple
@@ -198,7 +199,7 @@ class _Scanner:
                 if self.scopes:  # of a local variable: never evaluated
                     self._annotation(node.annotation)
                 else:
-                    self._visit(node.annotation, aspect)
+                    self._visit(_unquoted(node.annotation), aspect)
                 self._visit(node.value, Aspect.FULL)
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
@@ -345,6 +346,19 @@ class _Scanner:
                 stripped = name.lstrip(".")
                 return absolute(stripped, len(name) - len(stripped), self.module.package)
         return None
+
+
+def _unquoted(annotation: ast.expr) -> ast.expr:
+    """An annotation of a field, whose quoted parts a model or `get_type_hints` evaluates like the others."""
+    return _Unquoted().visit(copy.deepcopy(annotation))
+
+
+class _Unquoted(ast.NodeTransformer):
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
+        if isinstance(node.value, str):
+            with contextlib.suppress(SyntaxError):  # a value, as in `Literal[...]`, or an axis name of jaxtyping
+                return self.visit(ast.parse(node.value, mode="eval").body)
+        return node
 
 
 def _without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:

@@ -212,7 +212,7 @@ def to_json(value: Any, function: Callable[..., Any]) -> Any:
         )
     try:
         data = value.model_dump(mode="json") if isinstance(value, BaseModel) else json.loads(json.dumps(value))
-        same = from_json(json.loads(json.dumps(data)), function) == value
+        same = from_json(json.loads(json.dumps(data, allow_nan=False)), function) == value  # no infinity either
     except (TypeError, ValueError) as error:
         raise TypeError(f"{_name(function)} returned {value!r}, which is not JSON ({error}).") from error
     refuse_secrets(data, f"the result of {_name(function)}")

@@ -23,9 +23,9 @@ import google_crc32c
 from marin_dag.errors import UserError
 from marin_dag.transient import TRANSIENT_NUMBERS
 
-# What NFS calls a file that was deleted while it was open is nobody's either. Nothing else is hidden: a step's own
-# `.tmp-something` is part of its output.
-TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]{32}|\.nfs[0-9a-f]{8,}")
+# What NFS calls a file that was deleted while it was open, and what a desktop leaves, is nobody's either. Nothing else
+# is hidden: a step's own `.tmp-something` is part of its output.
+TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]{32}|\.nfs[0-9a-f]{8,}|\.DS_Store")
 CHECKSUM_BLOCK_IN_BYTES = 1 << 20
 LIMITS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a write that met a limit of the machine."""

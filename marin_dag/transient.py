@@ -68,7 +68,9 @@ def is_transient(error: BaseException) -> bool:
     """Whether `error`, or what it was raised from, is of a kind that passes. Unknown errors are permanent: to redo
     hours of work on a guess costs more than one command by a person."""
     current: BaseException | None = error
-    while current is not None:
+    seen: set[int] = set()
+    while current is not None and id(current) not in seen:  # `raise error from error`
+        seen.add(id(current))
         declared = getattr(current, "is_transient", None)
         if isinstance(declared, bool):
             return declared

@@ -63,6 +63,15 @@ def test_a_failure_and_what_follows_from_it_go_to_standard_error():
     assert screen.complained.splitlines()[1] == "0 of 1 steps are done, 1 failed"
 
 
+def test_what_an_error_says_in_brackets_is_shown_on_a_terminal_as_it_is():
+    screen = Screen(is_terminal=True)
+    display = TableDisplay(screen.out, screen.errors)
+    display.begin(["web"])
+    display.event("web", "started", "")
+    display.event("web", "failed", "ValueError: no [train] in [/tmp/x]")
+    assert "ValueError: no [train] in [/tmp/x]" in screen.table(display)
+
+
 def test_progress_in_a_log_is_a_line_now_and_then(clock: list[float]):
     screen = Screen()
     display = LineDisplay(screen.out, screen.errors)

@@ -1,6 +1,7 @@
 """No secret reaches a record or a log, and ordinary text is left alone."""
 
 import dataclasses
+import json
 
 import pytest
 from pydantic import BaseModel
@@ -89,6 +90,12 @@ def test_a_line_of_half_a_megabyte_is_shown_as_it_is(piece: str):
     """It would take hours if each place where a name may begin looked to the end."""
     text = piece * (2**19 // len(piece))
     assert redact(text) == text
+
+
+def test_json_stays_json():
+    document = {"token": 50256, "signature": [1, 2], "hf_token": 1.0, "api_key": None, "password": "planted-secret"}
+    kept = json.loads(redact(json.dumps(document, indent=1)))
+    assert kept == document | {"password": "***"}
 
 
 def test_what_is_written_in_very_many_pieces_comes_out_in_order_and_a_progress_bar_at_once():

@@ -29,6 +29,7 @@ from tests.marin_dag.toy_steps import (
     FailConfig,
     JoinConfig,
     LoopConfig,
+    OddConfig,
     ShardsConfig,
     Squares,
     Text,
@@ -38,6 +39,7 @@ from tests.marin_dag.toy_steps import (
     fail,
     join,
     loop,
+    odd,
     read_file,
     squares,
     twice,
@@ -169,6 +171,23 @@ def test_one_failed_step_stops_its_descendants_and_nothing_else(tmp_path: Path, 
     log = open_store(str(tmp_path / "runs")).read(failure.log_path).decode()
     assert "Traceback" in log
     assert f"log:  {tmp_path}/runs/{failure.log_path}" in display.text
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("exit", "SystemExit: 0"),
+        ("itself", "ValueError: it is its own cause"),
+        ("result", "does not come back from JSON as it was (Size(size=inf)); a NaN, an infinity?"),
+        ("shard", "returned Size(size=inf), which"),
+    ],
+)
+def test_a_step_that_ends_as_none_should_fails_with_its_reason(tmp_path: Path, backend: Backend, what: str, told: str):
+    (odd_one,) = steps = [odd("odd", OddConfig(what=what))]
+    code, display = run(str(tmp_path / "runs"), steps, backend)
+    assert code == 1
+    assert "odd failed" in display.text and told in display.text
+    assert Records(open_store(str(tmp_path / "runs"))).find(odd_one.key) is None
 
 
 def test_a_transient_error_is_tried_again_and_a_permanent_one_is_not(tmp_path: Path, backend: Backend):

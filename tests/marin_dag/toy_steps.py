@@ -1,8 +1,10 @@
 """Small steps for the engine's tests: importable, since workers import what they run."""
 
 import functools
+import math
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +80,33 @@ class FailConfig(BaseModel, frozen=True, extra="forbid"):
     num_failures: int = 1_000
     keeps_work: bool = False
     marks: Runtime[str] = ""
+
+
+class Size(BaseModel, frozen=True, extra="forbid"):
+    size: float
+
+
+class OddConfig(BaseModel, frozen=True, extra="forbid"):
+    what: str
+
+
+def infinite(item: int, path: str) -> Size:
+    """A shard."""
+    return Size(size=math.inf)
+
+
+@step()
+def odd(config: OddConfig, context: StepContext) -> Size:
+    """Ends as no step should."""
+    match config.what:
+        case "exit":
+            sys.exit(0)
+        case "itself":
+            error = ValueError("it is its own cause")
+            raise error from error
+        case "shard":
+            context.map(infinite, [1], in_flight=1)
+    return Size(size=math.inf)
 
 
 @step()

@@ -64,7 +64,9 @@ def test_a_file_that_opens_texts_otherwise_than_said_is_refused_before_anything_
     document = tokenizer.to_str()
     (tmp_path / "tokenizer.json").write_text(document)
     local = LocalTokenizer(folder=str(tmp_path), sha256=hashlib.sha256(document.encode()).hexdigest())
-    with pytest.raises(UserError, match="tokenizer: the post-processor of the file adds '<.*are opened by .*bos_token"):
+    with pytest.raises(
+        UserError, match=r"tokenizer: the post-processor of the file adds '<.*are opened by .*bos_token"
+    ):
         run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=local, bos_token=bos_token), "tokenizer")
 
 
