@@ -304,13 +304,18 @@ def run_attempt(
             context.log.info("stopped as asked: %s", stop)
             return Outcome(task, "stopped")
         except BaseException as error:  # `sys.exit` in a step, too: it would end the driver, or a worker without a word
-            if isinstance(error, KeyboardInterrupt):  # Ray's way to cancel, and a person's
+            if _is_of_the_worker(error):
                 raise
             context.log.exception("failed")
             failure = failure_of(task, error).model_copy(update={"log_path": context.log_path})
             return Outcome(task, "failed", failure=failure)
         context.log.info("committed %s: %d files", record.key, len(record.manifest))
         return Outcome(task, "done", record=record)
+
+
+def _is_of_the_worker(error: BaseException) -> bool:
+    """Whether it is not of the step: Ray cancels by the one, and ends a worker that was sent SIGTERM by the other."""
+    return isinstance(error, KeyboardInterrupt) or hasattr(error, "ray_terminate_msg")
 
 
 def failure_of(task: Task, error: BaseException) -> Failure:

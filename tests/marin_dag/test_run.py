@@ -18,6 +18,7 @@ from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planned import Verdict
 from marin_dag.progress import Progress
+from marin_dag.ray_backend import RayBackend
 from marin_dag.records import Records
 from marin_dag.resources import Cpu, Resources
 from marin_dag.run import Run
@@ -199,6 +200,17 @@ def test_a_transient_error_is_tried_again_and_a_permanent_one_is_not(tmp_path: P
     assert code == 1
     assert "passing retrying in" in display.text
     assert "passing done" in display.text
+
+
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("kind", ["killed", "terminated"])
+def test_a_step_whose_worker_is_ended_from_outside_is_tried_again(tmp_path: Path, kind: str):
+    marks = tmp_path / "marks"
+    step = fail("step", FailConfig(message="", kind=kind, num_failures=1, marks=str(marks)))
+    code, display = run(str(tmp_path / "runs"), [step], RayBackend())
+    assert code == 0, display.text
+    assert executions(marks) == {"step": 2}
+    assert "step retrying in" in display.text
 
 
 def test_what_another_run_makes_is_not_asked_of_the_machines_of_this_one(tmp_path: Path):

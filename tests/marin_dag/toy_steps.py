@@ -122,8 +122,9 @@ def fail(config: FailConfig, context: StepContext) -> Text:
             raise ConnectionResetError(config.message)
         if config.kind == "leaves":
             raise StepStopped(config.message)
-        if config.kind == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if config.kind in ("killed", "terminated"):
+            os.kill(os.getpid(), signal.SIGKILL if config.kind == "killed" else signal.SIGTERM)
+            time.sleep(60)
         raise ValueError(config.message)
     return Text(file="none", num_bytes=0)
 
