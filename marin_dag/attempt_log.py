@@ -1,6 +1,5 @@
 """AttemptLog: the log file beside an attempt, without secrets; readable while the step runs."""
 
-import contextlib
 import io
 import logging
 import sys
@@ -81,8 +80,10 @@ class AttemptLog(io.TextIOBase):
 
     def _upload(self) -> None:
         self._file.flush()
-        with contextlib.suppress(StoreError):  # the next one sends all of it; a log is no reason to fail a step
+        try:
             self._store.write(self._path, Path(self._file.name).read_bytes())
+        except StoreError as error:  # the next time all of it is sent; a log is no reason to fail a step
+            self._logger.warning("the log %s could not be written: %s", self._path, error)
 
 
 class _RedactingHandler(logging.StreamHandler[IO[str]]):

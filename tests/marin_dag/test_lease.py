@@ -155,6 +155,29 @@ def test_a_heartbeat_that_fails_counts_as_a_loss(tmp_path: Path, monkeypatch: py
     leases.close()
 
 
+def test_the_leases_of_many_steps_beat_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One after the other, those on a far store would come later than others wait for them."""
+    monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.05)
+    store, lost = LocalStore(str(tmp_path)), []
+    write, inside, all_inside = store.write, [], threading.Event()
+
+    def slowly(path: str, data: bytes) -> None:
+        inside.append(path)
+        if len(inside) == 8:
+            all_inside.set()
+        all_inside.wait(0.5)
+        inside.remove(path)
+        write(path, data)
+
+    monkeypatch.setattr(store, "write", slowly)
+    leases = Leases(store)
+    for number in range(8):
+        assert isinstance(leases.acquire(f"{number:064x}", "web", lambda: lost.append(1)), Lease)
+    assert all_inside.wait(60)
+    leases.close()
+    assert lost == []
+
+
 def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epochs(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     leases = Leases(store)
