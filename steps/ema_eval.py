@@ -11,6 +11,7 @@ from runtime.optim.ema import Ema, average_named
 from steps.joined_mesh import joined_mesh
 from steps.phase_checks import num_devices_of, refuse_kernels
 from steps.tokenize import TokenizeResult
+from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of, tokenizers_of_phase
 from steps.train_phase import TrainPhaseResult
 
 
@@ -58,6 +59,11 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
     num_tokens: dict[str, int]
 
 
+def check_tokenizer(config: EmaEvalConfig) -> None:
+    """Raises ValueError where the phase was trained under another tokenizer than the text is given in."""
+    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase) | tokenizers_of(config.caches))
+
+
 def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
     """What can be known before the phase is trained.
 
@@ -81,7 +87,7 @@ def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
         raise ValueError(f"on {resources}: {error} Or name another one: attention_kernel='chunked'.") from None
 
 
-@step(policy="tracked", packages=("jax",), check_on=check_kernel)
+@step(policy="tracked", packages=("jax",), check=check_tokenizer, check_on=check_kernel)
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
     import numpy as np

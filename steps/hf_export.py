@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from marin_dag.step import Input, StepContext, step
 from runtime.optim.ema import Ema, average_named
 from steps.tokenizer import TokenizerResult
+from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of_phase
 from steps.train_phase import TrainPhaseResult
 
 
@@ -38,7 +39,12 @@ class HfExportResult(BaseModel, frozen=True, extra="forbid"):
     consumed_tokens: int
 
 
-@step(policy="tracked", packages=("safetensors",))
+def check_tokenizer(config: HfExportConfig) -> None:
+    """Raises ValueError where the phase was trained under another tokenizer."""
+    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase) | {"tokenizer": config.tokenizer})
+
+
+@step(policy="tracked", packages=("safetensors",), check=check_tokenizer)
 def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
     """Weights, configuration, tokenizer and a card that says which weights these are; in the memory of one host."""
     if context.host.num_hosts > 1:

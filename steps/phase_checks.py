@@ -10,6 +10,7 @@ from marin_dag.slices import slice_shape
 from runtime.data.consumption import NoCache
 from runtime.parallel.torus import cut_axis
 from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged_changes
+from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of, tokenizers_of_phase
 
 if TYPE_CHECKING:
     from runtime.model.config import LlamaConfig
@@ -32,6 +33,7 @@ def check_config(config: "TrainPhaseConfig") -> None:
             f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
             f"{config.model.max_position_embeddings:,}; raise that, or take shorter sequences."
         )
+    refuse_several_tokenizers(tokenizers_of_phase("start", config.start) | tokenizers_of(config.caches))
     _refuse_larger_vocabularies(config)
     before = config.start.step.config if config.start is not None and config.start.has_step else config
     for field in ("packing", "sequence_length") if config.restore in KEEP_THE_DATA_POSITION else ():

@@ -1,0 +1,69 @@
+"""One tokenizer from the first phase to the export: another one is refused while it is planned."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.graph import Graph
+from marin_dag.plan import check_configs
+from marin_dag.step import Step
+from runtime.data.mixture import MixtureSchedule
+from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.hf_export import HfExportConfig, hf_export
+from steps.tokenize import TokenizeConfig, tokenize
+from steps.train_phase import train_phase
+from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
+from tests.steps.phase_runs import MODEL, a_phase
+from tests.steps.text_steps import WrittenConfig, written
+
+DOCUMENTS = written("documents", WrittenConfig(shards=(("A text.",),)))
+OURS, OTHERS = (
+    train_tokenizer(name, TrainTokenizerConfig(documents={"web": DOCUMENTS}, vocab_size=vocab_size))
+    for name, vocab_size in (("ours", 258), ("others", 259))
+)
+
+
+def tokenized(tokenizer: Step[Any], name: str) -> Step[Any]:
+    return tokenize(f"tokenize/{name}", TokenizeConfig(documents=DOCUMENTS, tokenizer=tokenizer, validation_share=0.1))
+
+
+WIDE = dataclasses.replace(MODEL, vocab_size=260)
+FIRST = train_phase("first", a_phase(tokenized(OURS, "first"), model=WIDE))
+
+
+def next_phase(tokenizer: Step[Any]) -> Step[Any]:
+    return train_phase("next", a_phase(tokenized(tokenizer, "web"), start=FIRST, model=WIDE, until_step=16))
+
+
+def mixed_phase(tokenizer: Step[Any]) -> Step[Any]:
+    caches = {"web": tokenized(OURS, "web"), "code": tokenized(tokenizer, "code")}
+    mixture = MixtureSchedule.constant({"web": 0.5, "code": 0.5})
+    return train_phase("mixed", a_phase(caches["web"], model=WIDE, caches=caches, mixture=mixture))
+
+
+def evaluation(tokenizer: Step[Any]) -> Step[Any]:
+    return ema_eval(
+        "ema_eval", EmaEvalConfig(phase=FIRST, caches={"code": tokenized(tokenizer, "code")}, max_tokens_per_domain=9)
+    )
+
+
+def export(tokenizer: Step[Any]) -> Step[Any]:
+    config = HfExportConfig(phase=FIRST, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="toy")
+    return hf_export("hf_export", config)
+
+
+@pytest.mark.parametrize(
+    ("step_of", "first", "other"),
+    [
+        (next_phase, "start 'first'", r"caches\['web'\]"),
+        (mixed_phase, r"caches\['web'\]", r"caches\['code'\]"),
+        (evaluation, "phase 'first'", r"caches\['code'\]"),
+        (export, "phase 'first'", "tokenizer"),
+    ],
+)
+def test_another_tokenizer_than_the_phase_was_trained_under_is_refused(step_of, first, other):
+    check_configs(Graph([step_of(OURS)]).steps)
+    with pytest.raises(UserError, match=f"{first} is under the tokenizer 'ours' .*, and {other} under 'others'"):
+        check_configs(Graph([step_of(OTHERS)]).steps)
