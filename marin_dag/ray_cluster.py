@@ -9,6 +9,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +21,16 @@ TOKEN_FILE = Path("~/.ray/auth_token")
 NUM_CPUS_LEAST = 2
 FIRST_CONTACT_SECONDS = 10.0
 OBJECT_STORE_IN_BYTES = 128 * 2**20
-QUIET = {
+OF_ONE_OF_ITS_OWN = {
     # Steps that ask for no accelerator see none, today and after Ray changes its default.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
+    # Ray gives up after a minute, in which its dashboard has not imported what it needs where the machine is busy.
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "600",
 }
+LONGEST_FOLDER_OF_SOCKETS = 28
+"""Characters of the folder for temporary files: Ray adds up to 79 for sockets, and Linux takes no path above 107."""
 OPTIONS: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 JOB_NAME = "job_name"
 """Of a job's metadata: what the dashboard's list shows as its name."""
@@ -60,11 +65,11 @@ def join_cluster(job_name: str) -> str:
 def start_cluster(largest_num_cpus: int, job_name: str) -> str:
     """Starts one on this machine, for steps that ask for up to so many cores; returns where its dashboard is."""
     require_a_token()
-    import ray
-
-    for name, value in QUIET.items():
+    for name, value in OF_ONE_OF_ITS_OWN.items():  # some of which Ray reads as it is imported
         os.environ.setdefault(name, value)
     _leave_out_colors()
+    import ray
+
     os.environ["PYTHONPATH"] = python_path()
     try:
         with _in_groups_of_their_own():
@@ -75,15 +80,29 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
                 include_dashboard=True,
                 dashboard_host="127.0.0.1",
                 object_store_memory=OBJECT_STORE_IN_BYTES,
+                _temp_dir=_folder_of_sockets(),
                 job_config=_named(job_name),
                 **OPTIONS,
             )
     except Exception as error:  # Ray has no class of its own for a start that fails
         raise UserError(
-            f"Ray did not start on this machine: {first_line(error)}. Where other programs keep it busy, wait for "
-            "them; then run the same command again."
+            f"Ray did not start on this machine: {_cause(error)}. Where other programs keep it busy, wait for them; "
+            "then run the same command again."
         ) from error
     return dashboard_line(context.dashboard_url)
+
+
+def _folder_of_sockets() -> str | None:
+    """None is Ray's own choice, below the folder for temporary files; batch systems like to give jobs a long one."""
+    return "/tmp/ray" if len(tempfile.gettempdir()) > LONGEST_FOLDER_OF_SOCKETS else None
+
+
+def _cause(error: Exception) -> str:
+    """The first line, and the last where the first only says that the end of a log follows."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[-1]}".rstrip(".")
+    return first_line(error)
 
 
 def _leave_out_colors() -> None:

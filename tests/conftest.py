@@ -99,7 +99,7 @@ def gcs_bucket(gcs_server: GcsServerProcess) -> str:
 def _make_bucket(url: str) -> None:
     request = urllib.request.Request(f"{url}/storage/v1/b?project=p", f'{{"name": "{BUCKET}"}}'.encode())
     request.add_header("Content-Type", "application/json")
-    for _ in range(200):
+    for _ in range(2_400):
         try:
             urllib.request.urlopen(request).close()
         except urllib.error.URLError:

@@ -60,4 +60,4 @@ def test_a_driver_on_ray_killed_in_a_training_step_and_started_again_gives_the_b
     assert whole.code == 0, whole.output + whole.errors
     assert "Ray dashboard http://127.0.0.1:" in whole.output
     assert differing(committed(empty.prefix), reference.committed) == []
-    wait_for(lambda: not list(processes_with(mark)), seconds=60)
+    wait_for(lambda: not list(processes_with(mark)))

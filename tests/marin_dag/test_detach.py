@@ -48,7 +48,7 @@ class Terminal:
 
     def __call__(self, *words: str, **variables: str) -> tuple[int, str, str]:
         process = self.start(*words, **variables)
-        output, errors = process.communicate(timeout=240)
+        output, errors = process.communicate(timeout=480)
         return process.returncode, output, errors
 
     def notes_to_the_driver(self) -> list[Entry]:

@@ -41,11 +41,11 @@ def test_a_paused_trainer_whose_step_was_taken_over_wakes_up_and_publishes_nothi
         zombie.send_signal(signal.SIGSTOP)
         (marks / "hold").unlink()
         with start_zombie_driver(tmp_path) as successor:
-            said, _ = successor.communicate(timeout=120)
+            said, _ = successor.communicate(timeout=480)
         assert successor.returncode == 0, said
         before = committed_bytes(tmp_path / "runs")
         zombie.send_signal(signal.SIGCONT)
-        said, _ = zombie.communicate(timeout=120)
+        said, _ = zombie.communicate(timeout=480)
     assert zombie.returncode == 0, said
     assert "held  lost:  another run has taken it over; waiting for its result" in said
     assert "held  done (1/1):  by another run" in said
@@ -77,9 +77,9 @@ def test_a_paused_worker_that_wakes_up_leaves_its_shard_to_nobody_who_has_made_i
             zombie.send_signal(signal.SIGCONT)
             wait_for_mark(tmp_path, "finished2", 2, successor)
             (marks / "hold-reading").unlink()
-            said, _ = successor.communicate(timeout=120)
+            said, _ = successor.communicate(timeout=480)
         assert successor.returncode == 0, said
-        said, _ = zombie.communicate(timeout=120)
+        said, _ = zombie.communicate(timeout=480)
         assert zombie.returncode == 0, said
     record = Records(LocalStore(str(tmp_path / "runs"))).get(the_signed_step("").key)
     assert record.result == {"made_by": [zombie.pid, zombie.pid, successor.pid, successor.pid]}

@@ -34,7 +34,7 @@ def wait_for_executions(folder: Path, number: int, process: subprocess.Popen[str
 
 def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
     """Waits until it is true; `process` must live meanwhile."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 480
     while not condition():
         assert process is None or process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
@@ -42,7 +42,7 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen[str] | N
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
-    output, _ = process.communicate(timeout=180)
+    output, _ = process.communicate(timeout=480)
     return process.returncode, output
 
 

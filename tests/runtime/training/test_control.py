@@ -16,7 +16,7 @@ from runtime.training.control import Control, Word
 from runtime.training.stop_notice import StopNotice
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_SECONDS = 240.0
+PATIENCE_SECONDS = 480.0
 
 
 def test_a_host_that_waits_in_the_agreement_hears_a_signal_and_so_does_the_one_that_waits_for_data(tmp_path: Path):

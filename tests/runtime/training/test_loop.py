@@ -136,7 +136,7 @@ class Agreement:
 
     def __init__(self, update: int) -> None:
         self._words: list[int] = []
-        self._met = threading.Barrier(2, timeout=120)
+        self._met = threading.Barrier(2, timeout=480)
         self._first_word = 2 * update + 1
         self.is_waited_in = threading.Event()
         """A host has said its word before that update, and waits for the other's."""

@@ -10,7 +10,7 @@ import pytest
 
 from runtime.training.signals import heard
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 480.0
 
 
 class CMutex:

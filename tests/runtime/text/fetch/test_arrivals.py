@@ -107,7 +107,7 @@ def test_notes_that_cannot_be_read_are_no_reason_to_stop_and_are_told_once(tmp_p
     waiting.count(0, 1)
     with waiting:
         for _ in range(4):
-            assert told.acquire(timeout=60)
+            assert told.acquire(timeout=480)
         monkeypatch.undo()
     assert caplog.text.count("no progress within files is told") == 1
 

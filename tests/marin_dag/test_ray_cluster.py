@@ -1,0 +1,51 @@
+"""Starting a cluster on this machine: where it cannot be, the user reads why, and where it can, it is."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.ray_cluster import start_cluster
+
+NO_DASHBOARD = """The last 20 lines of /tmp/ray/session_1/logs/dashboard.log (it contains the error message):
+2026-11-23 18:00:00 INFO Starting the dashboard
+ModuleNotFoundError: No module named 'opencensus'
+"""
+
+
+@pytest.fixture(autouse=True)
+def environment() -> Iterator[None]:
+    with mock.patch.dict(os.environ, {"RAY_AUTH_TOKEN": "only-for-this-test-session-0123456789"}):
+        yield
+
+
+def started_with(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> dict[str, Any]:
+    """What Ray is started with; it does not start."""
+    asked: dict[str, Any] = {}
+
+    def init(address: str, **options: Any) -> Any:
+        asked.update(options)
+        if error is not None:
+            raise error
+        return mock.Mock(dashboard_url="127.0.0.1:8265")
+
+    monkeypatch.setattr("ray.init", init)
+    start_cluster(2, "a job")
+    return asked
+
+
+def test_the_end_of_a_log_is_shown_and_not_only_that_it_follows(monkeypatch):
+    with pytest.raises(UserError, match=r"dashboard\.log .*: ModuleNotFoundError: .* 'opencensus'\. Where "):
+        started_with(monkeypatch, Exception(NO_DASHBOARD))
+    with pytest.raises(UserError, match=r"on this machine: no sockets here\. Where other programs"):
+        started_with(monkeypatch, OSError("no sockets here.\nA long story follows"))
+
+
+@pytest.mark.parametrize(("length", "folder"), [(28, None), (29, "/tmp/ray")])
+def test_sockets_lie_where_their_paths_are_short_enough(monkeypatch, length, folder):
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * (length - 1))
+    assert started_with(monkeypatch)["_temp_dir"] == folder
