@@ -83,6 +83,7 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
                 start_step=begin,
                 until_step=end,
                 global_batch_size=config.global_batch_size,
+                sequence_length=config.sequence_length,
                 mixture=config.mixture,
                 mixing=config.mixing,
             )
@@ -97,7 +98,7 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
         elif labels[name] in estimated_tokens:
             num_tokens[name] = round(estimated_tokens[labels[name]])
             estimated.add(name)
-    found = consumption(legs, num_tokens=num_tokens, sequence_length=phase.config.sequence_length)
+    found = consumption(legs, num_tokens=num_tokens)
     return Mix(tuple(legs), labels, num_tokens, frozenset(estimated), found)
 
 

@@ -89,13 +89,13 @@ def warn_of_the_mixture(
         start_step=min(step, config.until_step),
         until_step=config.until_step,
         global_batch_size=config.global_batch_size,
+        sequence_length=config.sequence_length,
         mixture=config.mixture,
         mixing=config.mixing,
     )
     found = consumption(
         [leg],
         num_tokens={name: cache.result.num_train_tokens for name, cache in config.caches.items()},
-        sequence_length=config.sequence_length,
         drawn_before={name: drawn_before.get(cache.digest, 0) for name, cache in config.caches.items()},
     )
     for finding in found.findings:

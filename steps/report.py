@@ -206,15 +206,14 @@ def _consumption(config: ReportConfig, phases: "Sequence[Phase]", draws: "dict[s
 
     Findings are of the whole ways: one to the end of the main line, and one to the end of each branch.
     """
-    from runtime.data.consumption import Consumption, Finding, SourceUse, tallied
+    from runtime.data.consumption import Consumption, Drawn, Finding, SourceUse, tallied
     from runtime.report.readings import read_progress
 
     if not config.caches:
         return None
     by_name = {phase.name: phase for phase in phases}
     num_tokens = {name: cache.result.num_train_tokens for name, cache in config.caches.items()}
-    first = config.phases[phases[0].name]
-    sequence_length = read_progress(first.join(first.result.metrics)).sequence_length
+    progress = {name: read_progress(phase.join(phase.result.metrics)) for name, phase in config.phases.items()}
     uses: list[SourceUse] = []
     findings: dict[tuple[type, str], Finding] = {}
     for phase in phases:
@@ -223,8 +222,12 @@ def _consumption(config: ReportConfig, phases: "Sequence[Phase]", draws: "dict[s
             way.insert(0, by_name[way[0].parent])
         # A branch may leave its parent before the end of it, so the parent's leg ends where the branch begins.
         ends = [later.start_step for later in way[1:]] + [phase.step]
-        legs = [(leg.name, draws[phase.name].between(leg.start_step, end)) for leg, end in zip(way, ends, strict=True)]
-        found = tallied(legs, num_tokens=num_tokens, sequence_length=sequence_length)
+        legs = [
+            Drawn(leg.name, draws[phase.name].between(leg.start_step, end), progress[leg.name].sequence_length_at(end))
+            for leg, end in zip(way, ends, strict=True)
+            if leg.start_step < end
+        ]
+        found = tallied(legs, num_tokens=num_tokens)
         uses += [
             dataclasses.replace(use, source=_label(config, use.source)) for use in found.uses if use.leg == phase.name
         ]

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NamedTuple
 
 from runtime.data.mixing.fixed import Proportional, Static, Stratified
 from runtime.data.mixing.policies import MixingPolicy
@@ -17,12 +18,13 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 
 @dataclass(frozen=True, kw_only=True)
 class Leg:
-    """Steps `start_step` to `until_step` of a run, at one batch size under one schedule."""
+    """Steps `start_step` to `until_step` of a run, at one batch size and one length under one schedule."""
 
     name: str
     start_step: int
     until_step: int
     global_batch_size: int
+    sequence_length: int
     mixture: MixtureSchedule
     mixing: MixingPolicy = field(default_factory=Static)
 
@@ -32,6 +34,14 @@ class Leg:
                 f"Leg({self.name!r}): steps {self.start_step} to {self.until_step} of {self.global_batch_size} "
                 "sequences; a leg runs forwards and draws at least one sequence a step."
             )
+
+
+class Drawn(NamedTuple):
+    """Sequences that one leg takes from each source that it can draw from, 0 of some."""
+
+    leg: str
+    sequences: Mapping[str, Fraction | int]
+    sequence_length: int
 
 
 @dataclass(frozen=True)
@@ -119,7 +129,6 @@ def consumption(
     legs: Sequence[Leg],
     *,
     num_tokens: Mapping[str, int],
-    sequence_length: int,
     max_epochs: float = MANY_EPOCHS,
     drawn_before: Mapping[str, int] | None = None,
 ) -> Consumption:
@@ -128,55 +137,57 @@ def consumption(
     Args:
         legs: In the order of the run; a leg that starts where the one before ends continues its count.
         num_tokens: Size of each source's training cache, by name.
-        sequence_length: Tokens a sequence.
         max_epochs: Reading a source more often than this is a finding.
-        drawn_before: Sequences that were drawn from each source before the first leg; none if left out.
+        drawn_before: Sequences of the first leg's length that were drawn from each source before it; none if left out.
     """
     return tallied(
-        [(leg.name, _sequences(leg, num_tokens, sequence_length)) for leg in legs],
+        [Drawn(leg.name, _sequences(leg, num_tokens), leg.sequence_length) for leg in legs],
         num_tokens=num_tokens,
-        sequence_length=sequence_length,
         max_epochs=max_epochs,
         drawn_before=drawn_before,
     )
 
 
 def tallied(
-    legs: Sequence[tuple[str, Mapping[str, Fraction | int]]],
+    legs: Sequence[Drawn],
     *,
     num_tokens: Mapping[str, int],
-    sequence_length: int,
     max_epochs: float = MANY_EPOCHS,
     drawn_before: Mapping[str, int] | None = None,
 ) -> Consumption:
-    """`consumption` of legs by name and sequences: of each source that a leg could draw from, what it took, or 0."""
-    drawn = {source: Fraction(count) for source, count in (drawn_before or {}).items()}
-    named: set[str] = set()
+    """`consumption` of what each leg draws: of each source that it could draw from, what it takes, or 0."""
+    before = {source: Fraction(count) for source, count in (drawn_before or {}).items()}
+    epochs: dict[str, Fraction | float] = {}
+    sequences: dict[str, Fraction] = {}
+    too_small: dict[str, TooSmall] = {}
     passed: dict[str, str] = {}
     uses: list[SourceUse] = []
-    for name, sequences in legs:
-        for source in sorted(sequences):
-            named.add(source)
-            drawn[source] = drawn.get(source, Fraction(0)) + sequences[source]
-            epochs = _epochs(drawn[source], num_tokens.get(source, 0), sequence_length)
-            uses.append(SourceUse(name, source, round(sequences[source] * sequence_length), epochs))
-            if epochs > max_epochs:
-                passed.setdefault(source, name)
+    for leg, drawn, sequence_length in legs:
+        for source in sorted(drawn):
+            size = num_tokens.get(source, 0)
+            whole = size // sequence_length
+            if source in num_tokens and not whole:
+                too_small.setdefault(source, TooSmall(source, size, sequence_length))
+            added = before.pop(source, Fraction(0)) + drawn[source]
+            sequences[source] = sequences.get(source, Fraction(0)) + added
+            epochs[source] = epochs.get(source, Fraction(0)) + (added / whole if whole else math.inf)
+            uses.append(SourceUse(leg, source, round(drawn[source] * sequence_length), float(epochs[source])))
+            if epochs[source] > max_epochs:
+                passed.setdefault(source, leg)
     findings: list[Finding] = []
-    for source, sequences_drawn in sorted((source, drawn[source]) for source in named):
+    for source in sorted(sequences):
         if source not in num_tokens:
             findings.append(NoCache(source))
-        elif num_tokens[source] < sequence_length:
-            findings.append(TooSmall(source, num_tokens[source], sequence_length))
-        elif sequences_drawn < Fraction(1, 2):
-            findings.append(NeverDrawn(source, float(sequences_drawn)))
+        elif source in too_small:
+            findings.append(too_small[source])
+        elif sequences[source] < Fraction(1, 2):
+            findings.append(NeverDrawn(source, float(sequences[source])))
         elif source in passed:
-            epochs = _epochs(sequences_drawn, num_tokens[source], sequence_length)
-            findings.append(OverEpoch(source, epochs, max_epochs, passed[source]))
+            findings.append(OverEpoch(source, float(epochs[source]), max_epochs, passed[source]))
     return Consumption(tuple(uses), tuple(findings))
 
 
-def _sequences(leg: Leg, num_tokens: Mapping[str, int], sequence_length: int) -> dict[str, Fraction]:
+def _sequences(leg: Leg, num_tokens: Mapping[str, int]) -> dict[str, Fraction]:
     """Sequences that a leg owes each source, exactly."""
     owed: dict[str, Fraction] = {}
     segments = leg.mixture.segments
@@ -185,7 +196,7 @@ def _sequences(leg: Leg, num_tokens: Mapping[str, int], sequence_length: int) ->
         steps = min(end, leg.until_step) - max(segment.start_step, leg.start_step)
         if steps <= 0:
             continue
-        weights = _weights(leg.mixing, segment, num_tokens, sequence_length)
+        weights = _weights(leg.mixing, segment, num_tokens, leg.sequence_length)
         total = sum(weights.values())
         for source, weight in weights.items():
             share = weight / total
@@ -203,8 +214,3 @@ def _weights(
         case Proportional() if all(num_tokens.get(name, 0) >= sequence_length for name in segment.weights):
             return {name: Fraction(num_tokens[name] // sequence_length) for name in segment.weights}
     return {name: Fraction(weight) for name, weight in segment.weights.items()}
-
-
-def _epochs(sequences: Fraction, num_tokens: int, sequence_length: int) -> float:
-    whole = num_tokens // sequence_length
-    return float(sequences / whole) if whole else math.inf

@@ -72,6 +72,13 @@ class Progress(NamedTuple):
             )
         return int(self.consumed_tokens[1] - self.consumed_tokens[0]) // int(self.global_batch_size[1])
 
+    def sequence_length_at(self, step: int) -> int:
+        """Tokens a sequence of the update that finished as number `step`."""
+        (row,) = np.flatnonzero(self.step == step)
+        if row == 0:
+            return self.sequence_length
+        return int(self.consumed_tokens[row] - self.consumed_tokens[row - 1]) // int(self.global_batch_size[row])
+
     def tokens_at(self, step: int) -> int:
         """Tokens consumed when so many updates were finished; where rows begin behind that, before the first row."""
         rows = np.flatnonzero(self.step == step)

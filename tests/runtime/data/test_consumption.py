@@ -13,14 +13,14 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 
 CHANGING = MixtureSchedule((MixtureSegment(0, {"a": 3.0, "b": 1.0}), MixtureSegment(13, {"b": 1.0, "c": 2.0})))
 LEGS = (
-    Leg(name="first", start_step=0, until_step=20, global_batch_size=7, mixture=CHANGING),
-    Leg(name="second", start_step=20, until_step=33, global_batch_size=11, mixture=CHANGING),
+    Leg(name="first", start_step=0, until_step=20, global_batch_size=7, sequence_length=100, mixture=CHANGING),
+    Leg(name="second", start_step=20, until_step=33, global_batch_size=11, sequence_length=100, mixture=CHANGING),
 )
 
 
 def report(legs=LEGS, max_epochs=1_000.0, **num_tokens):
     sizes = {"a": 5_000, "b": 5_000, "c": 5_000} | num_tokens
-    return consumption(legs, num_tokens=sizes, sequence_length=100, max_epochs=max_epochs)
+    return consumption(legs, num_tokens=sizes, max_epochs=max_epochs)
 
 
 def test_the_report_is_what_is_drawn_step_by_step():
@@ -52,7 +52,7 @@ def test_a_source_read_too_often_is_found_with_the_leg_in_which_it_happens():
 
 def test_sources_that_cannot_be_drawn_are_found():
     dust = MixtureSchedule.constant({"a": 1.0, "b": 1e-6, "c": 1.0, "d": 1.0})
-    legs = [Leg(name="only", start_step=0, until_step=10, global_batch_size=8, mixture=dust)]
+    legs = [Leg(name="only", start_step=0, until_step=10, global_batch_size=8, sequence_length=100, mixture=dust)]
     found = report(legs, c=99).findings
     assert [type(finding) for finding in found] == [NeverDrawn, TooSmall, NoCache]
     assert "holds 99 tokens, less than one sequence of 100" in str(found[1])
@@ -66,7 +66,7 @@ def test_a_sound_mixture_has_no_findings():
 
 def test_a_leg_that_runs_backwards_is_refused():
     with pytest.raises(ValueError, match="steps 5 to 4 of 8 sequences; a leg runs forwards"):
-        Leg(name="x", start_step=5, until_step=4, global_batch_size=8, mixture=CHANGING)
+        Leg(name="x", start_step=5, until_step=4, global_batch_size=8, sequence_length=100, mixture=CHANGING)
 
 
 def test_a_plan_reads_mixtures_without_heavy_imports():
@@ -83,11 +83,10 @@ def test_declaring_the_tokenize_step_loads_nothing_heavy():
 
 
 def test_what_was_drawn_before_the_first_leg_counts_too():
-    legs = [Leg(name="later", start_step=20, until_step=21, global_batch_size=4, mixture=CHANGING)]
+    legs = [Leg(name="later", start_step=20, until_step=21, global_batch_size=4, sequence_length=100, mixture=CHANGING)]
     found = consumption(
         legs,
         num_tokens={"a": 1_000, "b": 1_000, "c": 1_000},
-        sequence_length=100,
         drawn_before={"a": 1_000, "b": 39},
     )
     # One third of four sequences, after 39 of a cache that holds ten; "a" is in no leg any more.
@@ -98,7 +97,7 @@ def test_what_was_drawn_before_the_first_leg_counts_too():
 
 def test_the_policies_that_go_by_number_or_size_are_summed_up_as_they_draw():
     mixture = MixtureSchedule.constant({"a": 8.0, "b": 1.0, "c": 1.0})
-    fields = {"start_step": 0, "until_step": 30, "global_batch_size": 4, "mixture": mixture}
+    fields = {"start_step": 0, "until_step": 30, "global_batch_size": 4, "sequence_length": 100, "mixture": mixture}
     sizes = {"a": 1_000, "b": 2_000, "c": 3_099}
     expected = {
         Stratified(): {"a": 4_000, "b": 4_000, "c": 4_000},
@@ -107,5 +106,23 @@ def test_the_policies_that_go_by_number_or_size_are_summed_up_as_they_draw():
     }
     for mixing, tokens in expected.items():
         leg = Leg(name="only", mixing=mixing, **fields)
-        uses = consumption([leg], num_tokens=sizes, sequence_length=100).uses
+        uses = consumption(
+            [leg],
+            num_tokens=sizes,
+        ).uses
         assert {use.source: use.num_tokens for use in uses} == tokens
+
+
+def test_a_leg_of_longer_sequences_counts_its_own_tokens():
+    """A source of 5,050 tokens is 50 sequences of 100, or 12 of 400."""
+    mixture = MixtureSchedule.constant({"a": 1.0})
+    fields = {"global_batch_size": 5, "mixture": mixture}
+    short = Leg(name="short", start_step=0, until_step=10, sequence_length=100, **fields)
+    long = Leg(name="long", start_step=10, until_step=16, sequence_length=400, **fields)
+    found = consumption([short, long], num_tokens={"a": 5_050})
+    assert [(use.leg, use.num_tokens, use.epochs) for use in found.uses] == [
+        ("short", 5_000, 1.0),
+        ("long", 12_000, 3.5),
+    ]
+    (too_small,) = consumption([short, long], num_tokens={"a": 399}).findings
+    assert too_small == TooSmall("a", 399, 400)

@@ -72,6 +72,12 @@ def test_where_rows_begin_later_the_first_two_say_where_that_was(tmp_path):
         read_progress(write_metrics(tmp_path / "none.parquet", range(0)))
 
 
+def test_each_update_has_a_length_of_its_own(tmp_path):
+    columns = {"consumed_tokens": np.cumsum([4 * 256, 4 * 256, 2 * 1024]), "global_batch_size": np.array([4, 4, 2])}
+    progress = read_progress(write_metrics(tmp_path / "metrics.parquet", range(1, 4), **columns))
+    assert [progress.sequence_length_at(step) for step in (1, 2, 3)] == [256, 256, 1024]
+
+
 def test_a_branch_from_an_earlier_step_keeps_all_its_rows(tmp_path):
     parent = read_curve(write_metrics(tmp_path / "parent.parquet", range(1, 11)))
     branch = read_curve(write_metrics(tmp_path / "branch.parquet", range(6, 11), loss=np.full(5, 2.0)))
