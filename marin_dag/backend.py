@@ -26,6 +26,8 @@ class Backend(Protocol):
 
     max_running: int
     """How many tasks it is worth handing over at once."""
+    max_alike: int
+    """How many of them that ask for the same machines: what waits for chips keeps nothing from the cores."""
 
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
         """Gets ready for steps, by name, that ask for such resources; returns what to tell the user about it, or "".

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import secrets
 import shlex
 import socket
@@ -29,6 +30,7 @@ AGENT_SECONDS = 120.0
 NO_AGENT = "No available agent"
 ENDED = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 NOT_SENT = (".git", ".venv")
+"""Patterns of .gitignore."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +80,7 @@ class DetachedRuns:
             metadata=self._of | {JOB_NAME: self._of["pipeline"]},
             runtime_env={
                 "working_dir": str(folder),
-                "excludes": list(NOT_SENT),
+                "excludes": [*NOT_SENT, *_outputs_below(folder, self._of["prefix"])],
                 "env_vars": {
                     "RAY_JOB_STOP_WAIT_TIME_S": str(DRAIN_SECONDS),
                     RUN_NAME: name,
@@ -149,3 +151,11 @@ class DetachedRuns:
     def stop(self, name: str) -> None:
         """Asks the driver to let running steps save their work, as one Ctrl-C does."""
         self._client.stop_job(name)
+
+
+def _outputs_below(folder: Path, prefix: str) -> list[str]:
+    """Outputs that lie below the project's folder are data, whether git is told to ignore them or not."""
+    path = Path(prefix)  # of a cloud's, nothing that is there
+    if path == folder or not path.is_relative_to(folder):
+        return []
+    return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path.relative_to(folder).as_posix())]

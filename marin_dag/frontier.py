@@ -4,12 +4,13 @@ To look through the whole graph after each step made a chain of n steps cost n s
 """
 
 import bisect
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from marin_dag.inputs import Input
 from marin_dag.node import Node, State
+from marin_dag.resources import Resources
 from marin_dag.step import Step
 
 Keys = tuple[str, ...]
@@ -27,6 +28,7 @@ class Frontier:
         """Keys that have a record, as far as this run has seen."""
         self.running: dict[str, Node] = {}
         """By key, in the order in which they began."""
+        self.num_running_on: Counter[Resources] = Counter()
         self._nodes = list(nodes)
         self._index = {node.step.key: index for index, node in enumerate(self._nodes)}
         self._by_digest: dict[str, list[Node]] = defaultdict(list)
@@ -53,9 +55,11 @@ class Frontier:
         before, node.state = node.state, state
         self._num_unfinished += _is_unfinished(state) - _is_unfinished(before)
         key = node.step.key
-        self.running.pop(key, None)
+        if self.running.pop(key, None) is not None:
+            self.num_running_on[node.step.resources] -= 1
         if state == "running":
             self.running[key] = node
+            self.num_running_on[node.step.resources] += 1
         self._note_complete(node)
         if not _is_unfinished(state):
             readers = self._readers[node.step.digest]

@@ -19,7 +19,7 @@ SHARD_BACK_OFF_SECONDS = 1.0
 class LocalBackend:
     """See Backend. A cancelled step is asked to stop, and refused at its commit if it does not listen."""
 
-    max_running = 1
+    max_running = max_alike = 1
 
     def __init__(self) -> None:
         self._queue: list[Task] = []

@@ -28,7 +28,8 @@ class RayBackend:
         job_name: what the dashboard calls this run, such as the pipeline's name.
     """
 
-    max_running = 64
+    max_running = 256
+    max_alike = 64
 
     def __init__(self, job_name: str = "marin-dag") -> None:
         self._job_name = job_name

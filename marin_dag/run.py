@@ -172,6 +172,8 @@ class Run:
         for node in self._frontier.ready(time.monotonic()):
             if len(self._frontier.running) >= self._backend.max_running or self._is_stopping:
                 return
+            if self._frontier.num_running_on[node.step.resources] >= self._backend.max_alike:
+                continue
             try:
                 self._start(node)
             except (UserError, ValidationError, ImportError) as error:

@@ -29,7 +29,7 @@ class WorkerDiedError(Exception):
 class ForkingBackend:
     """See Backend."""
 
-    max_running = 3
+    max_running = max_alike = 3
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from marin_dag.detach import _outputs_below
 from marin_dag.provenance import git_state
 from marin_dag.records import Record, Records
 from marin_dag.store import Entry, open_store
@@ -161,3 +162,24 @@ def test_without_a_cluster_a_token_or_a_run_it_says_what_is_missing(terminal: Te
     code, _, errors = terminal("attach")
     assert code == 1
     assert "no detached run of walks with --prefix" in errors
+
+
+@pytest.mark.parametrize("name", ["runs", "runs [of] *mine*", "!runs", "#runs", "a/runs"])
+def test_outputs_below_the_project_are_not_sent(tmp_path: Path, name: str):
+    from ray._private.runtime_env.packaging import get_uri_for_directory  # what Ray sends is named by its content
+
+    def sent() -> str:
+        excludes = ["/elsewhere", *_outputs_below(tmp_path, str(tmp_path / name))]
+        return get_uri_for_directory(str(tmp_path), include_gitignore=True, excludes=excludes)
+
+    (tmp_path / "recipe.py").write_text("")
+    (tmp_path / "runs of mine").mkdir()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    before = sent()
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "output").write_text("a")
+    assert sent() == before
+    (tmp_path / "runs of mine" / "more.py").write_text("")
+    assert sent() != before
+    for elsewhere in ("gs://bucket/runs", str(tmp_path.parent / "runs"), str(tmp_path)):
+        assert _outputs_below(tmp_path, elsewhere) == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from marin_dag.backend import Backend, Listener
+from marin_dag.backend import Backend, Listener, Outcome
 from marin_dag.epoch import seal
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
@@ -20,7 +20,7 @@ from marin_dag.planned import Verdict
 from marin_dag.progress import Progress
 from marin_dag.ray_backend import RayBackend
 from marin_dag.records import Records
-from marin_dag.resources import Cpu, Resources
+from marin_dag.resources import Cpu, Gpu, Resources
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import open_store
@@ -107,6 +107,32 @@ def test_a_graph_runs_in_order_and_each_step_once(prefix: str, tmp_path: Path, b
     assert code == 0, display.text
     assert output(prefix, steps[3], "text.txt") == "aaabbb" * 2
     assert executions(tmp_path / "marks") == {"a": 1, "again": 1, "b": 1, "both": 1}
+
+
+class Submitted(LocalBackend):
+    """Takes several, and keeps what it had been handed before it ran the first."""
+
+    max_running, max_alike = 8, 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_first: list[str] = []
+
+    def wait(self, timeout_seconds: float) -> list[Outcome]:
+        self.at_first = self.at_first or [task.name for task in self._queue]
+        return super().wait(timeout_seconds)
+
+
+def test_steps_that_wait_for_chips_do_not_keep_others_from_the_cores(prefix: str, tmp_path: Path):
+    marks = str(tmp_path / "marks")
+    steps = [
+        write(name, WriteConfig(text=name, marks=marks), resources=resources)
+        for name, resources in {"a": Gpu("H200", 8), "b": Gpu("H200", 8), "c": Gpu("H200", 8), "d": Cpu(1)}.items()
+    ]
+    backend = Submitted()
+    assert run(prefix, steps, backend)[0] == 0
+    assert backend.at_first == ["a", "b", "d"]
+    assert executions(tmp_path / "marks") == dict.fromkeys("abcd", 1)
 
 
 def test_what_is_committed_is_left_alone_and_nothing_is_written(prefix: str, tmp_path: Path):
