@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TextIO, cast
 
 from pydantic import ValidationError
@@ -134,6 +135,8 @@ def main(
     flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
 
     def carry_out() -> int:
+        if argv is None:
+            _refuse_another_checkout()
         if command is None:
             unknown = f"there is no command {parsed.command!r}.{nearest(parsed.command, known)}"
             raise UserError(f"{_torn(parsed.set, parsed.command) or unknown} `{program()} --help` lists the commands.")
@@ -190,6 +193,19 @@ def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -
     except Exception:  # not an error of the user's: where it was raised is what helps
         traceback.print_exc()
         return FAILED
+
+
+def _refuse_another_checkout() -> None:
+    """A second clone or worktree under the first one's environment would run the first one's code, and say nothing."""
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    imported = Path(__file__).resolve().parents[1]
+    folders = Path(script).resolve().parents if script else ()
+    own = next((folder for folder in folders if (folder / "marin_dag/__init__.py").is_file()), imported)
+    if own != imported:
+        raise UserError(
+            f"{script} lies in {own}, and the code that it imports in {imported}: its environment is another "
+            f"checkout's. Make one of its own by `make .venv/ready` there, or put PYTHONPATH={own} before the command."
+        )
 
 
 def _message(error: Exception) -> str:

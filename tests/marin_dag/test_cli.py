@@ -1,5 +1,6 @@
 """Command line: plans, runs, reasons, forks and messages, over a small pipeline in one process."""
 
+import os
 import re
 import subprocess
 import sys
@@ -371,6 +372,27 @@ def test_an_edited_function_is_named_and_a_comment_changes_nothing(tmp_path: Pat
     assert code == 2
     assert "text/* (4 steps)  stale     code changed tiny.FACTOR" in table
     assert re.search(r"phoenix +stale +code changed tiny.FACTOR, in text/\w+, text/\w+", table)
+
+
+def test_the_environment_of_another_checkout_is_refused_and_a_recipe_of_one_s_own_is_not(tmp_path: Path) -> None:
+    script = tmp_path / "another/pipelines/toy.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "import sys\nfrom marin_dag.cli import main\nfrom tests.marin_dag import toy\n"
+        "sys.exit(main(toy.build, name='toy'))\n"
+    )
+
+    def plan(path: Path) -> tuple[int, str]:
+        command = [sys.executable, str(script), "--dry-run", "--prefix", str(tmp_path / "runs")]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(path)})
+        return done.returncode, done.stderr
+
+    assert plan(ROOT) == (2, "")
+    package = tmp_path / "another/marin_dag"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    code, said = plan(ROOT)
+    assert code == 1 and f"the code that it imports in {ROOT}: its environment is another checkout's" in said
 
 
 def test_a_reason_is_one_whole_line_in_a_pipe(run: Toy) -> None:
