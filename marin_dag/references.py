@@ -17,7 +17,10 @@ _OPAQUE_CALLS = frozenset(
     {
         "importlib.util.spec_from_file_location",
         "importlib.metadata.entry_points",
+        "inspect.getsource",
+        "inspect.getsourcelines",
         "pkgutil.iter_modules",
+        "pkgutil.resolve_name",
         "pkgutil.walk_packages",
         "runpy.run_module",
         "runpy.run_path",
@@ -28,7 +31,12 @@ _OPAQUE_VALUES = {
     "__file__": "files beside the code",
     "importlib.resources": "files beside the code",
     "pkgutil.get_data": "files beside the code",
+    "pydantic.ImportString": "an object by name",
     "sys.modules": "modules by name",
+}
+_OPAQUE_ATTRIBUTES = {
+    "__doc__": "a docstring, which is no code",
+    "__subclasses__": "classes that may be defined anywhere",
 }
 
 
@@ -291,8 +299,10 @@ class _Scanner:
             if targets or base in _OPAQUE_NAMES or base in _OPAQUE_VALUES:
                 self._note_opaque(base, chain)
             self.references.extend(Reference(target, chain, aspect) for target in targets)
-        if chain and chain[-1] == "__subclasses__":
-            self.opaque.append(f"{ast.unparse(node)}: classes that may be defined anywhere")
+            if chain[-1:] == ("__dict__",) and self._is_module(base, chain[:-1]):
+                self.opaque.append(f"{ast.unparse(node)}: names of a module by value")
+        if chain and chain[-1] in _OPAQUE_ATTRIBUTES:
+            self.opaque.append(f"{ast.unparse(node)}: {_OPAQUE_ATTRIBUTES[chain[-1]]}")
 
     def targets(self, name: str) -> list[Target]:
         """What a name may mean here: nothing for a local variable."""
@@ -304,6 +314,10 @@ class _Scanner:
         if name in self.module.imports:
             return self.module.imports[name]
         return [Target(module, name, is_certain=False) for module in self.module.star_imports]
+
+    def _is_module(self, base: str | None, chain: tuple[str, ...]) -> bool:
+        targets = [] if base is None or chain else self.targets(base)
+        return any(target.attribute is None for target in targets)
 
     def _full_names(self, base: str, chain: tuple[str, ...]) -> list[str]:
         """Dotted names with imports resolved; a builtin stays as it is, a local variable has none."""
@@ -326,6 +340,8 @@ class _Scanner:
         names = [] if base is None else self._full_names(base, chain)
         if any(name in _OPAQUE_CALLS for name in names):
             self.opaque.append(ast.unparse(call))
+        if names == ["vars"] and any(self._is_module(*_dotted(argument)) for argument in call.args):
+            self.opaque.append(f"{ast.unparse(call)}: names of a module by value")
         if "importlib.import_module" in names:
             name = self._imported_by(call)
             if name is None:
