@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from marin_dag.attempt_log import AttemptLog
 from marin_dag.code_watch import refuse_another_config, refuse_other_packages, watch_of
 from marin_dag.context import ALONE, Host, StepStopped
+from marin_dag.damage import repair
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
@@ -63,6 +64,8 @@ class AttemptContext:
         self._published_folders: set[str] = set()
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
+        self.repaired: tuple[str, ...] = ()
+        """Of the first output, where this attempt is forced."""
         kind = task.kind.load()
         self._resumes_at = kind.resumes_at
         self._code = watch_of(task.name, kind, task.config, task.identity, self.log)
@@ -191,7 +194,7 @@ class AttemptContext:
         manifest = make_manifest(self._store, folder, tuple(expected), excluded=excluded)
         key = task.digest if milestone is None else f"{task.digest}@{milestone}"
         if task.is_forced:
-            return self._compared(self._records.get(key), manifest, data)
+            return self._compared(self._records.get(key), folder, manifest, data)
         record = Record(
             key=key,
             digest=task.digest,
@@ -224,8 +227,11 @@ class AttemptContext:
             )
         return winner
 
-    def _compared(self, first: Record, manifest: tuple[FileEntry, ...], result: Any) -> Record:
-        """The record of the first time, which stays in force; raises NotReproducedError if this time differs."""
+    def _compared(self, first: Record, folder: str, manifest: tuple[FileEntry, ...], result: Any) -> Record:
+        """The record of the first time, which stays in force; raises NotReproducedError if this time differs.
+
+        If it does not, what has been damaged of the first output since is replaced.
+        """
         where = "" if first.milestone is None else f" at {first.milestone}"
         differing = sorted({entry.path for entry in set(manifest) ^ set(first.manifest)})
         found = []
@@ -240,6 +246,10 @@ class AttemptContext:
                 f"is not in the step's identity. The first output stays in force: {self._store.url(first.output_path)} "
                 f"(this one is {self._store.url(self._output)})."
             )
+        repaired = repair(self._store, first, folder, self._records.milestones(self.digest).values())
+        for path in repaired:
+            self.log.warning("%s: was not as recorded, and is replaced", self._store.url(f"{first.output_path}/{path}"))
+        self.repaired += repaired
         return first
 
     def _result_data(self, result: BaseModel) -> Any:
@@ -310,7 +320,7 @@ def run_attempt(
             failure = failure_of(task, error).model_copy(update={"log_path": context.log_path})
             return Outcome(task, "failed", failure=failure)
         context.log.info("committed %s: %d files", record.key, len(record.manifest))
-        return Outcome(task, "done", record=record)
+        return Outcome(task, "done", record=record, repaired=context.repaired)
 
 
 def _is_of_the_worker(error: BaseException) -> bool:

@@ -255,7 +255,7 @@ class Run:
         lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)
         if outcome.status == "done":
             self._release_later(node)
-            self._done(node, "again, with the same output" if outcome.task.is_forced else "")
+            self._done(node, outcome.remark)
             return
         self._release(node)
         if lost and self._is_stopping:

@@ -83,6 +83,16 @@ class Outcome:
     status: Literal["done", "stopped", "failed", "cancelled"]
     record: Record | None = None
     failure: Failure | None = None
+    repaired: tuple[str, ...] = ()
+    """Files of the first output that were damaged, and are replaced by those of a forced attempt."""
+
+    @property
+    def remark(self) -> str:
+        """What to say of an attempt that is done, beyond that."""
+        if not self.task.is_forced:
+            return ""
+        same = "again, with the same output"
+        return f"{same}, in place of damaged files: {len(self.repaired)}" if self.repaired else same
 
 
 class Meeting(Protocol):

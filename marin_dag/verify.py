@@ -1,8 +1,7 @@
-"""Verify: an output against its manifest, and a step against itself. What is committed is only ever read."""
+"""Verify: a step against itself. What is committed is only ever read."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from marin_dag.backend import Backend
@@ -13,54 +12,13 @@ from marin_dag.inputs import Input, replace_inputs
 from marin_dag.lease import Lease, Leases
 from marin_dag.progress import Progress
 from marin_dag.provenance import collect_provenance
-from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, new_attempt
+from marin_dag.records import Record, Records, new_attempt
 from marin_dag.step import Step
 from marin_dag.store import Store, open_store
 from marin_dag.task import KindReference, Outcome, Task
-from marin_dag.transient import patiently
 
 VERIFICATIONS = "verifications"
 POLL_SECONDS = 0.2
-
-
-class Finding(NamedTuple):
-    """One file that is not as its record says."""
-
-    path: str
-    """Relative to the output."""
-    what: str
-
-
-def findings_of(store: Store, record: Record, others: Iterable[Record] = ()) -> list[Finding]:
-    """Every file of an output that is missing, too many, or holds other bytes.
-
-    Args:
-        store: where.
-        record: of the output.
-        others: records whose outputs may lie inside this one: the milestones of its trajectory.
-    """
-    inner = tuple(f"{other.output_path}/" for other in others if other.output_path.startswith(f"{record.output_path}/"))
-    there = {
-        entry.path.removeprefix(f"{record.output_path}/")
-        for entry in store.list(record.output_path)
-        if not entry.path.startswith(inner)
-    }
-    wanted = {entry.path: entry for entry in record.manifest}
-    with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
-        compared = pool.map(lambda path: _compared(store, record, wanted[path]), wanted.keys() & there)
-        found = [finding for finding in compared if finding is not None]
-    found += [Finding(path, "is missing") for path in wanted.keys() - there]
-    found += [Finding(path, "is not in the manifest") for path in there - wanted.keys()]
-    return sorted(found)
-
-
-def _compared(store: Store, record: Record, entry: FileEntry) -> Finding | None:
-    size, checksum = patiently(lambda: store.settle(f"{record.output_path}/{entry.path}"))
-    if size != entry.size_in_bytes:
-        return Finding(entry.path, f"has {size} bytes, recorded {entry.size_in_bytes}")
-    if checksum != entry.crc32c:
-        return Finding(entry.path, f"has CRC32C {checksum}, recorded {entry.crc32c}")
-    return None
 
 
 class Rerun(NamedTuple):

@@ -4,11 +4,12 @@ from typing import Any
 
 from marin_dag.commands.run import backend_named
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.damage import findings_of
 from marin_dag.errors import UserError
 from marin_dag.quantities import in_bytes
 from marin_dag.records import Record, Records
 from marin_dag.step import Step
-from marin_dag.verify import Rerunner, findings_of
+from marin_dag.verify import Rerunner
 
 ALL = "all"
 MAX_FINDINGS = 20
@@ -27,7 +28,7 @@ def _verify(session: Session) -> int:
         elif step.key not in seen:
             seen.add(step.key)
             record = records.get(step.key)
-            is_good &= _verified(session, records, record)
+            is_good &= _verified(session, step.name, records, record)
             if session.parsed.rerun:
                 is_good &= _rerun(session, step, record)
     if not seen:
@@ -35,7 +36,7 @@ def _verify(session: Session) -> int:
     return NOTHING_WOULD_RUN if is_good else FAILED
 
 
-def _verified(session: Session, records: Records, record: Record) -> bool:
+def _verified(session: Session, name: str, records: Records, record: Record) -> bool:
     findings = findings_of(session.store, record, records.milestones(record.digest).values())
     size = sum(entry.size_in_bytes for entry in record.manifest)
     if not findings:
@@ -48,6 +49,7 @@ def _verified(session: Session, records: Records, record: Record) -> bool:
         print(f"  {finding.path} {finding.what}")
     if len(findings) > MAX_FINDINGS:
         print(f"  and {len(findings) - MAX_FINDINGS} more")
+    print(f"to make them again, and replace what is damaged:  {session.line('--force', name, '--until', name)}")
     return False
 
 

@@ -63,7 +63,7 @@ class Reader:
     def _torn(self, key: str, what: str) -> TornCheckpointError:
         return TornCheckpointError(
             f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn and nothing of it was used; "
-            "restore the file from a copy, or start from another milestone."
+            "run the step that made it again with --force, restore the file from a copy, or take another milestone."
         )
 
     def _owner(self, key: str) -> str:

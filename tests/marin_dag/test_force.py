@@ -3,6 +3,9 @@
 from pathlib import Path
 
 from marin_dag.backend import Backend
+from marin_dag.damage import findings_of
+from marin_dag.records import Records
+from marin_dag.store import open_store
 from tests.marin_dag.test_run import output, record, run
 from tests.marin_dag.toy_steps import CountConfig, FailConfig, count, executions, unsteady, wobble
 
@@ -49,3 +52,30 @@ def test_a_forced_step_of_one_result_and_other_bytes_says_which_file(prefix: str
     assert code == 1
     assert "run again, it gave other files: a.txt. It is not deterministic" in display.text
     assert output(prefix, step, "a.txt") == "1"
+
+
+def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_path: Path) -> None:
+    step = count("main", CountConfig(stride=2, until_step=6, marks=str(tmp_path / "marks")))
+    assert run(prefix, [step])[0] == 0
+    store, records = open_store(prefix), Records(open_store(prefix))
+    parts = records.milestones(step.digest)
+    assert sorted(parts) == [5, 6]
+    paths = [f"{part.output_path}/{part.manifest[0].path}" for part in parts.values()]
+    whole = [store.read(path) for path in paths]
+    note = f"{parts[6].output_path}/notes of a person.txt"
+    store.write(note, b"kept")
+
+    def found() -> set[str]:
+        return {item.path for part in parts.values() for item in findings_of(store, part, parts.values())}
+
+    damages = [lambda path: store.write(path, b"?"), lambda path: store.write(path, b""), store.delete]
+    for damage in damages:
+        for path in paths:
+            damage(path)
+        assert found() == {"notes of a person.txt", "value.txt"}
+        code, display = run(prefix, [step], force=frozenset({step.key}))
+        assert code == 0 and "main done again, with the same output, in place of damaged files: 2" in display.text
+        assert [store.read(path) for path in paths] == whole
+        assert found() == {"notes of a person.txt"} and store.read(note) == b"kept"
+    code, display = run(prefix, [step], force=frozenset({step.key}))
+    assert code == 0 and "damaged" not in display.text

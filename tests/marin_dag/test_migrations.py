@@ -11,6 +11,7 @@ import pytest
 from marin_dag import code_watch, identity, lease
 from marin_dag.acceptances import Acceptances
 from marin_dag.collect import Collector, Roots
+from marin_dag.damage import findings_of
 from marin_dag.diff import CodeChanged
 from marin_dag.identity import SCHEMA_VERSION, Identity, canonical, digest_of_document, identity_of
 from marin_dag.migrations import migrate, migrations_of
@@ -18,7 +19,6 @@ from marin_dag.pins import Pins
 from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import Store, open_store
-from marin_dag.verify import findings_of
 from tests.marin_dag.test_run import output, run
 from tests.marin_dag.toy_steps import (
     Count,

@@ -39,7 +39,10 @@ def test_of_what_is_torn_only_a_temporary_checkpoint_may_be_deleted_and_then_the
     trajectory.run(phase)
     assert {figures["resumed_at"] for figures in trajectory.told} == {4}
     damage_a_chunk(trajectory.records[8][0])
-    with pytest.raises(TornCheckpointError, match=r"restore the file from a copy, or start from another milestone\.$"):
+    with pytest.raises(
+        TornCheckpointError,
+        match=r"again with --force, restore the file from a copy, or take another milestone\.$",
+    ):
         trajectory.run(phase.model_copy(update={"until_step": 9}))
 
 
