@@ -69,7 +69,12 @@ def _trained_corpus(sources: Mapping[str, Source], scale: Scale) -> Corpus:
     documents = clean_documents(sources.values(), items)
     labels = {source.identity: source.name for source in sources.values() if source.identity != source.name}
     tokenizer = train_tokenizer(
-        "tokenizer", TrainTokenizerConfig(documents=documents, vocab_size=scale.model.vocab_size)
+        "tokenizer",
+        TrainTokenizerConfig(
+            documents=documents,
+            vocab_size=scale.model.vocab_size,
+            bytes_per_source=scale.tokenizer_bytes_per_source,
+        ),
     )
     sizes = {source.identity: (source.role, source.size_in_bytes) for source in sources.values()}
     caches = _tokenized(documents, tokenizer, scale, labels)

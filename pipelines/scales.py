@@ -68,6 +68,8 @@ class Scale:
     reduce_dtype: str
     evaluation_tokens: int
     """Held-out tokens a domain."""
+    tokenizer_bytes_per_source: int
+    """Text that a tokenizer sees of each source where it is trained on the corpus itself."""
     validation_share: float
     checkpoint_every_steps: int
     publish_every_steps: int
@@ -129,6 +131,7 @@ EIGHT_B = Scale(
     compute_dtype="bfloat16",
     reduce_dtype="bfloat16",
     evaluation_tokens=2**20,
+    tokenizer_bytes_per_source=256 << 20,
     validation_share=0.001,
     checkpoint_every_steps=600,
     publish_every_steps=20_000,
@@ -190,6 +193,7 @@ LAPTOP = Scale(
     compute_dtype="float32",
     reduce_dtype="float32",
     evaluation_tokens=16_384,
+    tokenizer_bytes_per_source=2 << 20,
     validation_share=0.02,
     checkpoint_every_steps=100,
     publish_every_steps=0,

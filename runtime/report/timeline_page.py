@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from runtime.report.contents import Phase, Report
 from runtime.report.markup import Markup, element
 from runtime.report.page import WIDE, figure
-from runtime.report.plots import drawing
+from runtime.report.plots import drawing, text
 from runtime.report.recipe import side_branches
 from runtime.report.run_plots import mixture_stretches, source_style, sources_in_order, timeline
 from runtime.report.scales import tokens_label
 from runtime.report.theme import SCRIPT, STYLE, content_security_policy
 
+KEY_MARGIN, KEY_HEIGHT, KEY_CHARACTER = 48.0, 20.0, 6.8
 CAPTION = (
     "What the recipe says; nothing here was measured. Blue is the main line, orange the branches: each begins at the "
     "tokens at which it leaves and is not part of the axis' total."
@@ -41,12 +42,23 @@ def page(title: str, phases: Sequence[Phase], words: str) -> str:
 
 
 def svg(title: str, phases: Sequence[Phase]) -> str:
-    """The drawing alone, as a file of its own with its colours inside."""
+    """The drawing alone, as a file of its own with its colours and the sources by colour inside."""
     report = _report(title, phases)
     drawn = timeline(report, WIDE)
+    height = float(drawn.partition('viewBox="')[2].partition('"')[0].split()[3])
+    keys, keys_height = _drawn_keys(report, height + KEY_HEIGHT)
     style = element("style", Markup(STYLE + "svg{background:var(--page);font-family:system-ui,sans-serif}"))
-    opening, rest = drawn.split(">", 1)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{opening} xmlns="http://www.w3.org/2000/svg">{style}{rest}\n'
+    whole = element(
+        "svg",
+        style,
+        Markup(drawn.replace("<svg", f'<svg height="{height}"', 1)),
+        *keys,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDE} {height + keys_height}",
+        role="img",
+        aria_label=title,
+    )
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{whole}\n'
 
 
 def _report(title: str, phases: Sequence[Phase]) -> Report:
@@ -68,3 +80,16 @@ def _keys(report: Report) -> list[Markup]:
         swatch = drawing(14, 14, "", element("rect", x=1, y=1, width=12, height=12, rx=2, style=source_style(index)))
         keys.append(element("li", swatch, source))
     return keys
+
+
+def _drawn_keys(report: Report, top: float) -> tuple[list[Markup], float]:
+    """The sources by colour in as many rows as they need, and the height of all rows."""
+    found, x, y = [], KEY_MARGIN, top
+    for index, source in enumerate(sources_in_order(mixture_stretches(report.main_line))):
+        width = 32 + KEY_CHARACTER * len(source)
+        if x + width > WIDE:
+            x, y = KEY_MARGIN, y + KEY_HEIGHT
+        swatch = element("rect", x=x, y=y - 11, width=12, height=12, rx=2, style=source_style(index))
+        found += [swatch, text(source, x + 17, y)]
+        x += width
+    return found, y - top + 2 * KEY_HEIGHT

@@ -44,7 +44,7 @@ def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(
             f"vocab_size is {vocab_size}, but the texts hold only {tokenizer.get_vocab_size()} tokens; train on more "
-            "text or ask for fewer."
+            "text (bytes_per_source says how much of each source is read) or ask for fewer."
         )
     return tokenizer
 

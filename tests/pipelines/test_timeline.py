@@ -225,6 +225,7 @@ def test_it_is_drawn_on_a_page_and_alone(steps, tmp_path):
     assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
     words = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
     assert {"kestrel", "phoenix", "spoonbill_deeper", "1,024", "4,096"} <= words
+    assert {"starcoderdata", "dclm_baseline"} <= words, "the sources by colour"
 
 
 def test_the_command_prints_it_without_importing_anything_heavy(tmp_path):
