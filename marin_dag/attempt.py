@@ -4,8 +4,9 @@ import contextlib
 import functools
 import json
 import logging
+import re
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -267,13 +268,29 @@ class AttemptContext:
                 f"{self.name}: its result does not come back from JSON as it was ({result!r}); a NaN, an infinity? "
                 "Use finite numbers, strings, and models of them."
             )
-        if self._store.prefix in result.model_dump_json():
+        # As a path of its own, or at the beginning of one: "gs://bucket/data/x" does not lie below "/data".
+        below_prefix = re.compile(rf"(?<![\w./-]){re.escape(self._store.prefix)}(?![\w-]|\.\w)")
+        if any(below_prefix.search(text) for text in _texts(data)):
             raise ValueError(
                 f"{self.name}: its result holds the prefix {self._store.prefix}, so that the same step would differ "
                 "elsewhere; return paths relative to context.output_path."
             )
         refuse_secrets(data, f"{self.name}: its result")
         return data
+
+
+def _texts(data: Any) -> Iterator[str]:
+    """Every string of a JSON document, names among them."""
+    match data:
+        case str():
+            yield data
+        case list():
+            for item in data:
+                yield from _texts(item)
+        case dict():
+            for name, item in data.items():
+                yield name
+                yield from _texts(item)
 
 
 def run_attempt(

@@ -270,6 +270,8 @@ class LocalStore(Store):
                 f"{target}: a symbolic link, and an output holds its own bytes, so that a whole prefix can move; write "
                 "the file itself (shutil.copy follows a link, shutil.copytree too)."
             )
+        if target.exists() and not target.is_file():  # who opens a pipe waits for a writer
+            raise StoreError(f"{target}: a pipe, a socket or a device, and an output holds files; remove it.")
         checksum, size = google_crc32c.Checksum(), 0
         with _explained(target), target.open("rb") as file:
             while block := file.read(CHECKSUM_BLOCK_IN_BYTES):

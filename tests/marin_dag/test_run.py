@@ -22,7 +22,7 @@ from marin_dag.ray_backend import RayBackend
 from marin_dag.records import Records
 from marin_dag.resources import Cpu, Gpu, Resources
 from marin_dag.run import Run
-from marin_dag.step import Step
+from marin_dag.step import Step, StepContext, step
 from marin_dag.store import open_store
 from tests.marin_dag.toy_steps import (
     Count,
@@ -215,6 +215,28 @@ def test_a_step_that_ends_as_none_should_fails_with_its_reason(tmp_path: Path, b
     assert code == 1
     assert "odd failed" in display.text and told in display.text
     assert Records(open_store(str(tmp_path / "runs"))).find(odd_one.key) is None
+
+
+@step()
+def told(config: WriteConfig, context: StepContext) -> Text:
+    """Returns what it was told to, behind its prefix."""
+    return Text(file=config.text.replace("PREFIX", context.output_path.partition("/outputs/")[0]), num_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_refused"),
+    [
+        ("PREFIX", True),
+        ("PREFIX/outputs/x", True),
+        ("it is in PREFIX.", True),
+        ("PREFIX-of-others", False),
+        ("gs://bucketPREFIX/x", False),
+        ("../PREFIX", False),
+    ],
+)
+def test_a_result_that_names_its_prefix_is_refused_and_one_that_looks_like_it_is_not(tmp_path, text, is_refused):
+    code, display = run(str(tmp_path / "runs"), [told("told", WriteConfig(text=text, marks=""))])
+    assert (code == 1) == is_refused == ("told: its result holds the prefix" in display.text)
 
 
 def test_a_transient_error_is_tried_again_and_a_permanent_one_is_not(tmp_path: Path, backend: Backend):

@@ -69,6 +69,14 @@ def test_a_link_in_an_output_is_refused_and_not_dropped(tmp_path: Path, target: 
         make_manifest(store, "outputs/x")
 
 
+def test_a_pipe_in_an_output_is_refused_and_not_waited_for(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+    store.write("outputs/x/there", b"1")
+    os.mkfifo(tmp_path / "outputs/x/pipe")
+    with pytest.raises(StoreError, match=r"outputs/x/pipe: a pipe, a socket or a device"):
+        make_manifest(store, "outputs/x")
+
+
 def test_a_file_of_a_step_that_looks_temporary_is_part_of_its_output(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     store.write("outputs/x/.tmp-cache", b"1")
