@@ -5,6 +5,7 @@ A command is a module of `marin_dag.commands` whose `COMMAND` is listed here, or
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 import traceback
@@ -162,6 +163,9 @@ def main(
         )
         return command.run(session)
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 ends no run
     try:
         # Whatever prints, and the traceback of what was not foreseen, prints no secret.
         with (

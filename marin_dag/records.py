@@ -24,6 +24,10 @@ COMMITS, LABELS, FAILURES = "commits", "labels", "failures"
 CODES = "codes"
 """Below it `<key>/<fingerprint>`: with which code a versioned output was made, for a plan that reads no record."""
 ERROR_LINES = 12
+ERROR_LINE = 2_000
+"""Characters."""
+ERROR_CHARACTERS = 200_000
+"""More than `ERROR_LINES` of `ERROR_LINE`, so that nothing that is shown was cut before it was redacted."""
 CHECKSUM_THREADS = 8
 
 
@@ -248,8 +252,9 @@ def make_manifest(
 
 def first_lines(error: BaseException) -> str:
     """The part of an error that a person reads first, without secrets."""
-    text = str(error).strip() or type(error).__name__
+    text = (str(error).strip() or type(error).__name__)[:ERROR_CHARACTERS]
     lines = redact(re.sub(r"\x1b\[[0-9;]*m", "", text)).splitlines()
+    lines = [line if len(line) <= ERROR_LINE else f"{line[:ERROR_LINE]} ..." for line in lines]
     if len(lines) > ERROR_LINES:
         lines = [*lines[:ERROR_LINES], f"... ({len(lines) - ERROR_LINES} more lines in the log)"]
     return "\n".join(lines)

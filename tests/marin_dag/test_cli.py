@@ -395,6 +395,14 @@ def test_the_environment_of_another_checkout_is_refused_and_a_recipe_of_one_s_ow
     assert code == 1 and f"the code that it imports in {ROOT}: its environment is another checkout's" in said
 
 
+def test_a_terminal_without_utf_8_ends_nothing(tmp_path: Path) -> None:
+    program = "from marin_dag.cli import main; from tests.marin_dag.toy import build; exit(main(build, name='toy'))"
+    command = [sys.executable, "-c", program, "--dry-run", "--prefix", str(tmp_path / "läufe")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (2, "") and r"l\xe4ufe, where nothing is made yet" in done.stdout
+
+
 def test_a_reason_is_one_whole_line_in_a_pipe(run: Toy) -> None:
     run()
     _, table = run("--dry-run", "--set", f"text/web.text={'x' * 300}", "--set", "count.least=2")

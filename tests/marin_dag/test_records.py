@@ -160,6 +160,11 @@ def test_failures_are_kept_in_the_order_they_happened(store: Store):
     assert records.failed_keys() == {DIGEST}
 
 
+def test_a_line_of_an_error_ends_where_nobody_reads_on():
+    (line,) = first_lines(ValueError("token=hunter2hunter2 " + "x" * 30_000_000)).splitlines()
+    assert len(line) == 2_004 and line.endswith("x ...") and "hunter2" not in line
+
+
 def test_the_first_lines_of_an_error_hide_secrets_and_the_rest():
     text = "cannot fetch https://me:hunter2@host/x\n" + "line\n" * 50
     lines = first_lines(ValueError(text)).splitlines()
