@@ -26,7 +26,8 @@ test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	@echo "installing $$(grep -c == requirements.lock) packages into .venv: about 2 minutes, and silent until it is done"
 	@.venv/bin/python $(PIP_LOCKED) -r requirements.lock
-	@.venv/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "marin_dag.pth").write_text(str(pathlib.Path.cwd()) + "\n")'
+	@# A relative path: a clone that is moved or copied takes its own code along.
+	@.venv/bin/python -c 'import os, pathlib, sysconfig; libraries = sysconfig.get_path("purelib"); pathlib.Path(libraries, "marin_dag.pth").write_text(os.path.relpath(".", libraries) + "\n")'
 	@touch $@
 
 # torch is outside the lock: it is a reference to compare with, and its CPU build has a hash of its own.

@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[1]
 TOKEN = "only-for-tests-of-clusters-" + "0123456789abcdef"
 # A dead node is noticed after two seconds instead of half a minute; a slow one is still waited for.
 HEALTH = {"period_ms": 200, "initial_delay_ms": 0, "failure_threshold": 10, "timeout_ms": 20_000}
+# A process a node that sends what workers print to drivers, which ours do not ask for.
+WITHOUT_LOGS = {"include_log_monitor": False}
 
 
 class RayNodes:
@@ -97,10 +99,10 @@ def _serve() -> None:
         if "start" in command:
             # A port of its own choice: another cluster's agent may hold the usual one, and this one's would give up.
             ports = {"dashboard_port": 0, "dashboard_agent_listen_port": None}
-            head = cluster.add_node(num_cpus=0, **command["start"], **ports)
+            head = cluster.add_node(num_cpus=0, no_monitor=True, **command["start"], **ports, **WITHOUT_LOGS)
             answer = {"address": cluster.address, "dashboard": f"http://{head.webui_url}"}
         elif "add" in command:
-            node = cluster.add_node(**command["add"])
+            node = cluster.add_node(**command["add"], **WITHOUT_LOGS)
             nodes[node.node_id] = node
             answer = {"id": node.node_id}
         else:
