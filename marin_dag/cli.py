@@ -138,6 +138,7 @@ def main(
     def carry_out() -> int:
         if argv is None:
             _refuse_another_checkout()
+        _refuse_other_bytes(arguments)
         if command is None:
             unknown = f"there is no command {parsed.command!r}.{nearest(parsed.command, known)}"
             raise UserError(f"{_torn(parsed.set, parsed.command) or unknown} `{program()} --help` lists the commands.")
@@ -197,6 +198,15 @@ def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -
     except Exception:  # not an error of the user's: where it was raised is what helps
         traceback.print_exc()
         return FAILED
+
+
+def _refuse_other_bytes(arguments: Sequence[str]) -> None:
+    """What is no text could be planned, and written down by no record."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"the argument {argument!r} is not UTF-8; give it, or rename the file, in UTF-8.") from None
 
 
 def _refuse_another_checkout() -> None:

@@ -164,7 +164,7 @@ def require_a_token() -> None:
     # left alone it turns tokens on by itself.
     if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH"):
         return
-    path = TOKEN_FILE.expanduser()
+    path = _token_file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Ray would make the file readable by all users of the machine.
@@ -206,8 +206,18 @@ def first_line(error: BaseException) -> str:
 def use_the_token() -> None:
     """Before Ray is imported: a client that has a token shows it."""
     known = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if "ray" not in sys.modules and (known or TOKEN_FILE.expanduser().exists()):
+    if "ray" not in sys.modules and (known or _token_file().exists()):
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def _token_file() -> Path:
+    try:
+        return TOKEN_FILE.expanduser()
+    except RuntimeError as error:
+        raise UserError(
+            f"this user has no home folder, where {TOKEN_FILE} would keep the token that guards the Ray dashboard; set "
+            "HOME, or set RAY_AUTH_TOKEN to a secret of your own."
+        ) from error
 
 
 def _where_the_token_is() -> str:

@@ -395,6 +395,11 @@ def test_the_environment_of_another_checkout_is_refused_and_a_recipe_of_one_s_ow
     assert code == 1 and f"the code that it imports in {ROOT}: its environment is another checkout's" in said
 
 
+def test_an_argument_that_is_no_text_is_refused(run: Toy) -> None:
+    code, said = run("--set", "phoenix.text=\udcff")
+    assert code == 1 and r"the argument 'phoenix.text=\udcff' is not UTF-8" in said
+
+
 def test_a_terminal_without_utf_8_ends_nothing(tmp_path: Path) -> None:
     program = "from marin_dag.cli import main; from tests.marin_dag.toy import build; exit(main(build, name='toy'))"
     command = [sys.executable, "-c", program, "--dry-run", "--prefix", str(tmp_path / "läufe")]

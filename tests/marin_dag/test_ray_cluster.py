@@ -45,6 +45,19 @@ def test_the_end_of_a_log_is_shown_and_not_only_that_it_follows(monkeypatch):
         started_with(monkeypatch, OSError("no sockets here.\nA long story follows"))
 
 
+def test_who_has_no_home_is_told_where_else_a_token_may_be(monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(UserError, match=r"no home folder, .* set HOME, or set RAY_AUTH_TOKEN"):
+        started_with(monkeypatch)
+
+
 @pytest.mark.parametrize(("length", "folder"), [(28, None), (29, "/tmp/ray")])
 def test_sockets_lie_where_their_paths_are_short_enough(monkeypatch, length, folder):
     monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * (length - 1))
