@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from marin_dag.attempt_log import AttemptLog
 from marin_dag.code_watch import refuse_another_config, refuse_other_packages, watch_of
 from marin_dag.context import ALONE, Host, StepStopped
-from marin_dag.damage import repair
+from marin_dag.damage import refuse_damaged_inputs, repair
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
@@ -318,6 +318,8 @@ def run_attempt(
             refuse_other_packages(task.name, task.identity)
             refuse_another_config(task.name, task.kind.load(), task.config, task.identity)
             context.check_code()
+            if host.index == 0:
+                refuse_damaged_inputs(Records(store), task.config)
             if host.num_hosts == 1 and channel.stop_requested():  # while this waited for its resources
                 return Outcome(task, "stopped")
             result = task.kind.load().function(task.config, context)

@@ -4,7 +4,11 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record
+from pydantic import BaseModel
+
+from marin_dag.errors import UserError
+from marin_dag.inputs import inputs_in
+from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records
 from marin_dag.store import Store
 from marin_dag.transient import patiently
 
@@ -49,6 +53,45 @@ def _compared(store: Store, record: Record, entry: FileEntry) -> Finding | None:
     if checksum != entry.crc32c:
         return Finding(entry.path, f"has CRC32C {checksum}, recorded {entry.crc32c}")
     return None
+
+
+class DamagedInputError(UserError):
+    """An input that was committed whole is not whole any more."""
+
+
+def refuse_damaged_inputs(records: Records, config: BaseModel) -> None:
+    """Before a step computes: are the files of its inputs there, with the sizes that were recorded?
+
+    Costs a listing an input. What files of that size hold is checked by those who read them, and by `verify`.
+
+    Raises:
+        DamagedInputError: they are not.
+    """
+    inputs = {item.key: item.name for _, item in inputs_in(config) if not item.is_growing}
+    with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
+        for found in pool.map(lambda key: _lost(records, key), inputs):
+            if found is not None:
+                lost, record = found
+                name = inputs[record.key]
+                raise DamagedInputError(
+                    f"the input {name}: {len(lost)} of its {len(record.manifest)} files are missing or cut, such as "
+                    f"{records.store.url(record.output_path)}/{lost[0]}. To make them again:  --force {name} --until "
+                    f"{name}"
+                )
+
+
+def _lost(records: Records, key: str) -> tuple[list[str], Record] | None:
+    record = records.find(key)
+    if record is None:  # of another prefix, as where `verify --rerun` works
+        return None
+    listed = patiently(lambda: records.store.list(record.output_path))
+    there = {entry.path: entry.size_in_bytes for entry in listed}
+    lost = [
+        entry.path
+        for entry in record.manifest
+        if there.get(f"{record.output_path}/{entry.path}") != entry.size_in_bytes
+    ]
+    return (lost, record) if lost else None
 
 
 def repair(store: Store, record: Record, folder: str, others: Iterable[Record] = ()) -> tuple[str, ...]:

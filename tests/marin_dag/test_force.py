@@ -2,12 +2,25 @@
 
 from pathlib import Path
 
+import pytest
+
 from marin_dag.backend import Backend
 from marin_dag.damage import findings_of
 from marin_dag.records import Records
 from marin_dag.store import open_store
 from tests.marin_dag.test_run import output, record, run
-from tests.marin_dag.toy_steps import CountConfig, FailConfig, count, executions, unsteady, wobble
+from tests.marin_dag.toy_steps import (
+    CountConfig,
+    FailConfig,
+    JoinConfig,
+    WriteConfig,
+    count,
+    executions,
+    join,
+    unsteady,
+    wobble,
+    write,
+)
 
 
 def test_a_forced_trajectory_is_run_again_from_its_start_and_compared(prefix: str, tmp_path: Path) -> None:
@@ -79,3 +92,23 @@ def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_p
         assert found() == {"notes of a person.txt"} and store.read(note) == b"kept"
     code, display = run(prefix, [step], force=frozenset({step.key}))
     assert code == 0 and "damaged" not in display.text
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_a_step_whose_input_lost_a_file_says_how_to_make_it_again(prefix: str, tmp_path: Path, damage: str) -> None:
+    marks = tmp_path / "marks"
+    first = write("first", WriteConfig(text="text", marks=str(marks)))
+    second = join("second", JoinConfig(texts=(first, first), marks=str(marks)))
+    assert run(prefix, [first])[0] == 0
+    store, made = open_store(prefix), record(prefix, first)
+    path = f"{made.output_path}/{made.manifest[0].path}"
+    if damage == "cut":
+        store.write(path, b"t")
+    else:
+        store.delete(path)
+    code, display = run(prefix, [second])
+    assert code == 1 and "second" not in executions(marks)
+    assert f"the input first: 1 of its 1 files are missing or cut, such as {store.url(path)}" in display.text
+    assert "To make them again:  --force first --until first" in display.text
+    assert run(prefix, [first], force=frozenset({first.key}))[0] == 0
+    assert run(prefix, [second])[0] == 0

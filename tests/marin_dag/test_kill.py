@@ -145,8 +145,8 @@ def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(tmp_path: Path,
 def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_in(
     tmp_path: Path, expected: dict[str, object], number: int
 ):
-    process = driver(tmp_path, "ray", 0.3)
-    wait_for_executions(tmp_path, 6, process)
+    process = driver(tmp_path, "ray", 0.5)
+    wait_for(lambda: "count1" in executions(tmp_path / "marks"), process)
     servers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     assert servers, "Ray runs elsewhere than below the driver"
     assert process.pid not in map(os.getpgid, servers)  # or the signal would end them before the steps have saved

@@ -219,7 +219,7 @@ def test_a_torn_checkpoint_says_what_is_damaged_and_never_to_delete_it(tmp_path)
     (Path(path) / "arrays/mu.embed/c.0.0").unlink()  # zeros: without a manifest zarr would make them up
     with pytest.raises(
         TornCheckpointError,
-        match=r"leaf mu\.embed \(file .*c\.0\.0\) is damaged: .* is missing.* nothing of it was used; restore [^;]*$",
+        match=r"leaf mu\.embed \(file .*c\.0\.0\) is damaged: .* is missing.* nothing of it was used; run [^;]*$",
     ):
         checkpoint.load(path, state_on(1))
 

@@ -281,7 +281,7 @@ def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_pat
         small_run.run(tmp_path, lease_epoch=1, control=Control(lambda: stopping.steps == 6), step_function=stopping)
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     (Path(newest.folder) / "checkpoint/arrays/params.w/c.0.0").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"leaf params\.w .* is damaged: .* nothing of it was used; restore"):
+    with pytest.raises(CheckpointError, match=r"leaf params\.w .* is damaged: .* nothing of it was used; run the step"):
         small_run.run(tmp_path, lease_epoch=2)
     # The cure that a phase names:
     (Path(newest.folder) / "checkpoint/manifest.json").unlink()
