@@ -24,8 +24,8 @@ Follow = Mapping[StepKind[Any, Any], Sequence[StepKind[Any, Any]]]
 """Kind of step to the kinds that are made of each of its forks too, as they are of the step it was forked from."""
 
 
-WithForks = Callable[[Graph, Mapping[str, str]], Sequence[Step[Any]]]
-"""From the graph with all forks in it, and each fork's base by its name: further targets."""
+WithForks = Callable[[Graph, Sequence["Fork"]], Sequence[Step[Any]]]
+"""From the graph with all forks in it, and these: further targets."""
 
 
 class ForkError(UserError):
@@ -130,7 +130,7 @@ class Forks:
             step = forked(graph, fork)
             graph = graph.with_targets([step, *followers(graph, step, self._follow)])
         if forks and self._with_forks is not None:
-            graph = graph.with_targets(self._with_forks(graph, {fork.name: fork.base for fork in forks}))
+            graph = graph.with_targets(self._with_forks(graph, forks))
         return graph
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ A page of its own: a fork that fails, or is dropped again, must not touch the re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from marin_dag.forks import Fork
 from marin_dag.graph import Graph
 from marin_dag.step import Step
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
@@ -16,13 +17,14 @@ from steps.train_phase import train_phase
 NAME = "report/forks"
 
 
-def fork_report(graph: Graph, bases: Mapping[str, str]) -> Sequence[Step[Any]]:
+def fork_report(graph: Graph, every: Sequence[Fork]) -> Sequence[Step[Any]]:
     """The page over everything that the report of `graph` shows and the forks of its phases; none without such forks.
 
     Args:
         graph: with all forks in it, and what follows them.
-        bases: name of each fork -> name of what it was forked from.
+        every: the forks.
     """
+    bases = {fork.name: fork.base for fork in every}
     written = graph.step("report")
     shown = written.config
     if not isinstance(shown, ReportConfig):
@@ -47,6 +49,7 @@ def fork_report(graph: Graph, bases: Mapping[str, str]) -> Sequence[Step[Any]]:
             "phases": phases,
             "parents": parents_of(phases),
             "forks": forks,
+            "fork_reasons": {fork.name: fork.reason for fork in every if fork.name in forks and fork.reason},
             "mixtures": {name: phase.config.mixture for name, phase in phases.items()},
             "recipe": recipe_of(phases, shown.labels),
             "evaluations": evaluations,

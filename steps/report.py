@@ -60,6 +60,8 @@ class ReportConfig(BaseModel, frozen=True, extra="forbid"):
     """Phase -> the phase it starts from."""
     forks: dict[str, str] = {}
     """Branch that was made on the command line -> the phase that it repeats with other settings; any number."""
+    fork_reasons: dict[str, str] = {}
+    """Of those whose maker said why."""
     labels: dict[str, str] = {}
     """Source -> what to call it, where mixtures and caches do not name it as a person does."""
     mixtures: dict[str, MixtureSchedule]
@@ -287,6 +289,7 @@ def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ..
                 changes=tuple(Change(item.field, item.before, item.after) for item in config.recipe.get(name, ())),
                 same_as=named.get(config.phases[name].key),
                 fork_of=config.forks.get(name),
+                fork_reason=config.fork_reasons.get(name, ""),
             )
         )
         named.setdefault(config.phases[name].key, name)

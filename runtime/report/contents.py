@@ -113,6 +113,8 @@ class Phase:
     """The phase before it in the report that is the same training under another name: one identity, one output."""
     fork_of: str | None = None
     """The phase that it is with other settings, where it was made on the command line."""
+    fork_reason: str = ""
+    """Why, in its maker's words."""
 
     def __post_init__(self) -> None:
         _finite(f"phases[{self.name!r}].final_loss", self.final_loss, "the phase diverged; fork it from before that.")

@@ -110,7 +110,7 @@ def forks_table(report: Report) -> Markup:
     by_name = {phase.name: phase for phase in report.phases}
     found = {evaluation.phase: mean(evaluation.best) for evaluation in report.evaluations}
     columns = [
-        Column("fork"), Column("of"), Column("changes"), Column("final loss", "number"),
+        Column("fork"), Column("of"), Column("changes"), Column("why"), Column("final loss", "number"),
         Column("against it", "number"), Column("bits per byte", "number"), Column("against it", "number"),
     ]  # fmt: skip
     rows: list[list[str | Cell]] = []
@@ -126,6 +126,7 @@ def forks_table(report: Report) -> Markup:
                 fork.name,
                 base.name,
                 Cell("; ".join(changed) or f"ends at step {fork.step:,}"),
+                Cell(fork.fork_reason) if fork.fork_reason else NONE,
                 f"{fork.final_loss:.3f}",
                 f"{fork.final_loss - base.final_loss:+.3f}",
                 f"{found[fork.name]:.4f}" if fork.name in found else NONE,

@@ -172,7 +172,9 @@ def test_a_later_stop_trains_only_the_added_steps_and_moving_it_back_is_done_at_
 
 
 def test_a_branch_is_planned_run_and_evaluated_alone_and_dropped(finished: Driver, reference: Reference):
-    forked = finished("fork", "jellyfish", "--as", "my-spoonbill", "--set", "z_loss=1e-4")
+    forked = finished(
+        "fork", "jellyfish", "--as", "my-spoonbill", "--set", "z_loss=1e-4", "--reason", "is it the head?"
+    )
     assert forked.code == 0, forked.errors
     assert "--until ema_eval/my-spoonbill" in forked.output
     plan = finished("--dry-run")
@@ -185,7 +187,7 @@ def test_a_branch_is_planned_run_and_evaluated_alone_and_dropped(finished: Drive
     compared = finished()
     assert compared.started == ["report/forks"]
     page = re.search(r"report/forks: (\S+)", compared.output)
-    assert page and "z_loss: 1e-4" in Path(page[1]).read_text()
+    assert page and "z_loss: 1e-4" in (shown := Path(page[1]).read_text()) and "the head?" in shown
     waits = Path(page[1]).parents[1] / "waits.html"
     assert f"waiting for data; by phase: {waits}" in branch.output and "my-spoonbill" in waits.read_text()
     assert finished("drop", "my-spoonbill").code == 0

@@ -83,12 +83,12 @@ def test_forks_of_phases_have_a_page_of_their_own_and_leave_the_report_alone(tmp
     assert call(tmp_path, "fork", "filter/web", "--as", "filter/web2", "--set", "shards_in_flight=3") == 0
     assert "report/forks" not in with_forks(tmp_path), "it compares phases, and there is none to compare"
 
-    assert call(tmp_path, "fork", "phoenix", "--as", "z", "--set", "z_loss=1e-4") == 0
+    assert call(tmp_path, "fork", "phoenix", "--as", "z", "--set", "z_loss=1e-4", "--reason", "the head") == 0
     assert call(tmp_path, "fork", "z", "--as", "zz", "--set", "z_loss=1e-3") == 0
     graph = with_forks(tmp_path)
     assert graph.step("report").digest == before.step("report").digest
     config = graph.step("report/forks").config
-    assert config.forks == {"z": "phoenix", "zz": "z"}
+    assert config.forks == {"z": "phoenix", "zz": "z"} and config.fork_reasons == {"z": "the head"}
     assert config.parents["z"] == config.parents["zz"] == "jellyfish"
     assert config.evaluations["z"].step.name == "ema_eval/z"
     assert {change.field: change.after for change in config.recipe["z"]}["z_loss"] == "1e-4"

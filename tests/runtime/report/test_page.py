@@ -294,11 +294,12 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
     assert "Forks" not in "".join(read(render(report)).text)
     forked = example.with_phase(report, "spoonbill_zloss", fork_of="spoonbill_norms")
     forked = example.with_phase(forked, "dessert_v3", fork_of="dessert_bad", changes=(Change("z_loss", "0", "1e-4"),))
+    forked = example.with_phase(forked, "dessert_v3", fork_reason="does it hold <the head>?")
     page = forks_table(forked)
     assert re.findall(r'<th scope="row">([^<]+)</th><td>([^<]+)</td>', page) == [
         ("dessert_v3", "dessert_bad"), ("spoonbill_zloss", "spoonbill_norms"),
     ]  # fmt: skip
-    assert "z_loss: 1e-4" in page
+    assert "z_loss: 1e-4" in page and "does it hold &lt;the head&gt;?" in page
     by_name = {phase.name: phase for phase in forked.phases}
     assert f"{by_name['dessert_v3'].final_loss - by_name['dessert_bad'].final_loss:+.3f}" in page
 
