@@ -57,6 +57,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ[SHARED_BY_WORKE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+# Ray runs its workers at niceness 15: beside other tests on a busy machine a step of a second takes a minute.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- its own name
+
 # A suite that was started in the background of a script ignores SIGINT, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

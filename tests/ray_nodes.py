@@ -43,7 +43,7 @@ class RayNodes:
         kept |= {"PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "JAX_PLATFORMS": "cpu"}
         kept |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1", "RAY_USAGE_STATS_ENABLED": "0"}
         # Workers that a node starts before it is asked are of no use to a driver that brings an environment.
-        kept |= {"RAY_prestart_worker_first_driver": "0", **self._own}
+        kept |= {"RAY_prestart_worker_first_driver": "0", "RAY_worker_niceness": "0", **self._own}
         # Where "auto" is asked, and where a job starts, Ray finds the address of the cluster in this folder.
         kept |= {"RAY_TMPDIR": self._folder.name}
         return kept | ({"RAY_ADDRESS": self.address} if self.address else {})

@@ -89,6 +89,7 @@ def environment(**variables: str) -> dict[str, str]:
     return kept | {
         "PYTHONPATH": str(ROOT),
         "RAY_AUTH_TOKEN": TOKEN,
+        "RAY_worker_niceness": "0",
         "JAX_PLATFORMS": "cpu",
         **variables,
     }

@@ -40,6 +40,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
             "SLURM_CPUS_ON_NODE": "2",
             "SRUN_NODES": str(tmp_path / "nodes"),
             "TMPDIR": "/tmp",  # the path of Ray's sockets must be short
+            "RAY_worker_niceness": "0",
             "RAY_prestart_worker_first_driver": "0",  # the driver brings an environment; see tests/ray_nodes.py
             **variables,
         }
