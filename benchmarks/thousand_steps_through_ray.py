@@ -80,10 +80,10 @@ def ours(num_steps: int, *, deep: bool) -> float:
 
 def start_cluster() -> None:
     """As the backend starts it; a run that finds one joins it."""
-    from marin_dag.ray_cluster import QUIET, require_a_token
+    from marin_dag.ray_cluster import OF_ONE_OF_ITS_OWN, require_a_token
 
     require_a_token()
-    os.environ.update(QUIET)
+    os.environ.update(OF_ONE_OF_ITS_OWN)
     os.environ["PYTHONPATH"] = str(ROOT)
     import ray
 
