@@ -83,6 +83,22 @@ DEFAULT = Command(
     plan_and_run,
     options=("--dry-run", "--set", "--json", "--every-step", "--detach", *SELECTION),
 )
+OTHER_WORDS = {
+    "status": "plan",
+    "list": "ls",
+    "watch": "attach",
+    "logs": "log",
+    "explain": "why",
+    "info": "show",
+    "rm": "drop",
+    "remove": "drop",
+    "delete": "drop",
+    "cancel": "stop",
+    "kill": "stop",
+    "clean": "gc",
+    "prune": "gc",
+}
+"""What other tools call a command of ours."""
 MAX_OWNERS = 4
 """Commands that take an option, of those named to whoever gave it to another."""
 EXIT_CODES = """\
@@ -140,8 +156,8 @@ def main(
             _refuse_another_checkout()
         _refuse_other_bytes(arguments)
         if command is None:
-            unknown = f"there is no command {parsed.command!r}.{nearest(parsed.command, known)}"
-            raise UserError(f"{_torn(parsed.set, parsed.command) or unknown} `{program()} --help` lists the commands.")
+            said = _torn(parsed.set, parsed.command) or _unknown(parsed.command, known)
+            raise UserError(f"{said} `{program()} --help` lists the commands.")
         if len(parsed.names) > command.max_names and (torn := _torn(parsed.set, parsed.names[command.max_names])):
             raise UserError(torn)
         command.check(parsed.names)
@@ -228,6 +244,14 @@ def _message(error: Exception) -> str:
         said = (f"{error.title}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in problems)
         return "\n".join(said)
     return str(error)
+
+
+def _unknown(word: str, known: Collection[str]) -> str:
+    """That there is no such command, and which one was meant."""
+    meant = f" Did you mean {OTHER_WORDS[word]!r}?" if word in OTHER_WORDS else nearest(word, known)
+    if word in ("run", "start", "resume"):
+        meant = f" What is not done is run by `{program()}` without one."
+    return f"there is no command {word!r}.{meant}"
 
 
 def _torn(settings: Iterable[str], word: str) -> str:

@@ -81,6 +81,8 @@ def _reached(planned: PlannedStep, reached: int, kept: Sequence[str]) -> tuple[i
     if running is not None:  # what lies there is of an attempt that is at work, and not of an interrupted one
         reached = saved or reached
         told = dataclasses.replace(running, saved=reached or None, parts=parts)
+        if running.unit == "steps" and running.done is not None:
+            told = dataclasses.replace(told, done=max(running.done, reached))  # saved since the last heartbeat
         return reached, tuple(told if reason is running else reason for reason in reasons)
     if saved is not None and step.until is not None:
         reached = saved

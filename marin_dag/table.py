@@ -1,10 +1,11 @@
 """Table: a plan as text that reads well in 100 columns, on a terminal and in a pipe."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from marin_dag.cost import Cost
+from marin_dag.estimate import whole_cost
 from marin_dag.plan import Plan, Root
 from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.quantities import in_bytes, in_short
@@ -144,8 +145,8 @@ def _totals(plan: Plan) -> Iterator[str]:
         (cost.flops, f"{cost.flops:.2e} FLOPs"),
         (cost.chip_hours, f"{cost.chip_hours:,.0f} chip-hours"),
         (cost.bytes_read, f"{in_bytes(cost.bytes_read)} read"),
-        (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written"),
-        (cost.seconds, f"{_time(cost.seconds)} of work{_coverage(plan)}, by past attempts"),
+        (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written{_coverage(plan, _is_sized)}"),
+        (cost.seconds, f"{_time(cost.seconds)} of work{_coverage(plan, _is_timed)}, by past attempts"),
     ]
     if any(value for value, _ in parts):
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
@@ -162,9 +163,17 @@ def _open_questions(plan: Plan) -> Iterator[str]:
         yield from (f"    {line}" for line in others)
 
 
-def _coverage(plan: Plan) -> str:
-    """Of how many steps the time is known, where it is not all: 27 s of what takes a month would say the opposite."""
-    known = sum(planned.is_timed for planned in plan.will_run)
+def _is_timed(planned: PlannedStep) -> bool:
+    return planned.is_timed
+
+
+def _is_sized(planned: PlannedStep) -> bool:
+    return whole_cost(planned.step).bytes_written > 0
+
+
+def _coverage(plan: Plan, is_known: Callable[[PlannedStep], bool]) -> str:
+    """Of how many steps it is known, where it is not all: 27 s of what takes a month would say the opposite."""
+    known = sum(map(is_known, plan.will_run))
     return "" if known == len(plan.will_run) else f" in {known} of the {len(plan.will_run)} steps"
 
 

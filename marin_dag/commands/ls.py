@@ -35,6 +35,9 @@ def _list(session: Session) -> int:
         changes = ", ".join(f"{field}={text}" for field, text in fork.changes.items())
         because = f": {fork.reason}" if fork.reason else ""
         print(f"fork {fork.name} of {fork.base} with {changes}, by {fork.author}, {fork.created[:10]}{because}")
+    print(
+        f"outputs in {session.store.prefix}"
+    )  # in full: a relative one is another folder wherever this is called from
     return NOTHING_WOULD_RUN
 
 

@@ -52,7 +52,7 @@ def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) ->
     assert code == 2
     assert "text/* (4 steps)" in table
     assert "7 steps" not in table and "8 steps: 8 missing. 8 would run." in table
-    assert "Estimated: 30 k tokens, 1.5 kB written." in table
+    assert "Estimated: 30 k tokens, 1.5 kB written in 3 of the 8 steps." in table
     assert not run.prefix.exists()
 
 
@@ -276,6 +276,8 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["adopt", "x", "--json"], "it is an option of a run, `plan`, `show`, `ls`. Leave it out."),
         (["drop", "x", "--set", "a.b=1"], "it is an option of a run, `fork`, `plan`, `why` and "),
         (["whi", "phoenix"], "toy: there is no command 'whi'. Did you mean 'why'? `python"),
+        (["status"], "toy: there is no command 'status'. Did you mean 'plan'? `python"),
+        (["run"], "toy: there is no command 'run'. What is not done is run by `python"),
         (
             ["--dry-run", "--set", "phoenix.z_loss", "1"],
             "--set phoenix.z_loss 1: write field and value as one word:",

@@ -262,6 +262,19 @@ def test_a_step_that_runs_now_is_said_to_run_and_how_far_it_is(lab: Lab, monkeyp
     assert not any("interrupted" in text for text in seen)
 
 
+def test_what_is_saved_is_done_though_the_heartbeat_has_not_said_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
+    near = lab.phase("near", until_step=20, publish_every=100)
+    seen: list[str] = []
+
+    def look() -> None:
+        lab.store.write(f"work/{near.digest}/saved-000018.json", b'{"step": 18, "value": 36}')
+        seen.append(explain(lab.plan(near), "near", lab.store))
+
+    Run([near], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
+    assert ", at 18 of 20 steps, saved at step 18" in seen[0]
+
+
 def test_what_an_interrupted_attempt_saved_counts_once_for_all_stops_of_its_trajectory(lab: Lab) -> None:
     far = lab.phase("far", until_step=20, publish_every=100)
     near = far.fork("near", until_step=12)
