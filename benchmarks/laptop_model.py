@@ -11,10 +11,10 @@ from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
-from runtime.kernels.choice import default_kernels
+from runtime.kernels.choice import default_kernels, kernel_shape
 from runtime.model.config import LLAMA2_ROPE
 from runtime.parallel.hosts import open_cores
-from runtime.parallel.mesh import device_kind, mesh_of_cores, platform
+from runtime.parallel.mesh import mesh_of_cores
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import TrainStep, build_train_step
 
@@ -36,11 +36,14 @@ class LaptopStep:
     def __init__(self, size: BatchSize) -> None:
         self._mesh = laptop_mesh()
         kernels = default_kernels(
-            platform(self._mesh),
-            device_kind=device_kind(self._mesh),
-            sequence_length=LAPTOP.sequence_length,
-            head_dim=LAPTOP.model.head_dim,
-            compute_dtype=LAPTOP.compute_dtype,
+            kernel_shape(
+                self._mesh,
+                LAPTOP.model,
+                num_rows=size.global_batch_size,
+                sequence_length=LAPTOP.sequence_length,
+                compute_dtype=LAPTOP.compute_dtype,
+                num_microbatches=size.num_microbatches,
+            )
         )
         self.step: TrainStep = build_train_step(
             LAPTOP.model,

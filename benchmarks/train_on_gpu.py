@@ -104,20 +104,15 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     import jax
     import numpy as np
 
-    from runtime.kernels.choice import default_kernels
-    from runtime.parallel.mesh import MeshShape, device_kind, make_mesh
-    from runtime.parallel.mesh import platform as platform_of
+    from runtime.kernels.choice import default_kernels, kernel_shape
+    from runtime.parallel.mesh import MeshShape, make_mesh
     from runtime.training.state import initial_state
     from runtime.training.train_step import Hyperparameters, build_train_step
 
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    kernels = default_kernels(
-        platform_of(mesh),
-        device_kind=device_kind(mesh),
-        sequence_length=case.model.max_position_embeddings,
-        head_dim=case.model.head_dim,
-        compute_dtype="bfloat16",
-    )
+    length, rows = case.model.max_position_embeddings, len(batch(case))
+    shape = kernel_shape(mesh, case.model, num_rows=rows, sequence_length=length, compute_dtype="bfloat16")
+    kernels = default_kernels(shape)
     attention = attention_kernel or kernels.attention
     step = build_train_step(
         case.model,
@@ -188,18 +183,13 @@ def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
     from runtime.cost.kernel_alone import jit_like_a_step, loss_with_gradients
     from runtime.kernels.choice import default_kernels
     from runtime.kernels.cross_entropy import linear_cross_entropy
-    from runtime.parallel.mesh import MeshShape, device_kind, make_mesh
-    from runtime.parallel.mesh import platform as platform_of
+    from runtime.kernels.shape import KernelShape
+    from runtime.parallel.mesh import MeshShape, device_kind, make_mesh, platform
 
     tokens, hidden_size, vocab_size = shape
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    kernel = default_kernels(
-        platform_of(mesh),
-        device_kind=device_kind(mesh),
-        sequence_length=4096,
-        head_dim=128,
-        compute_dtype="bfloat16",
-    ).loss
+    row = {"head_dim": 128, "stretch": 4096, "first_row": 0, "compute_dtype": "bfloat16"}
+    kernel = default_kernels(KernelShape(platform(mesh), device_kind(mesh), **shape._asdict(), **row)).loss
     keys = jax.random.split(jax.random.key(0), 3)
     hidden = jax.random.normal(keys[0], (tokens, hidden_size), jnp.bfloat16)
     head = 0.02 * jax.random.normal(keys[1], (hidden_size, vocab_size), jnp.bfloat16)

@@ -86,6 +86,7 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         ValueError: it asks for a kernel that does not run there.
     """
     from runtime.kernels.choice import chosen_kernels
+    from runtime.kernels.shape import KernelShape
 
     config, resources = phase.config, phase.resources
     if isinstance(resources, Cpu):
@@ -98,27 +99,35 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         one = slice_of(name)
     except ValueError as error:
         raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
-    platform = one.generation.platform
+    num_chips = one.num_chips * num_slices
     windows = WINDOWS_PER_BATCH if evaluation is None else evaluation.windows_per_batch
     asking = config if step == "train" or evaluation is None else evaluation
+    # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
+    num_rows = config.global_batch_size if step == "train" else window_batch(windows, num_chips)
+    context_parallel = config.context_parallel if step == "train" else 1
+    num_microbatches = config.num_microbatches if step == "train" else 1
     kernels = chosen_kernels(
-        platform,
-        device_kind=one.generation.name,
-        sequence_length=config.sequence_length,
-        head_dim=config.model.head_dim,
-        compute_dtype=asking.compute_dtype,
-        context_parallel=config.context_parallel if step == "train" else 1,
+        KernelShape.of(
+            one.generation.platform,
+            one.generation.name,
+            config.model,
+            num_devices=num_chips,
+            num_rows=num_rows,
+            sequence_length=config.sequence_length,
+            compute_dtype=asking.compute_dtype,
+            context_parallel=context_parallel,
+            num_microbatches=num_microbatches,
+        ),
         attention_kernel=asking.attention_kernel,
         loss_kernel=config.loss_kernel if step == "train" else None,
     )
-    num_chips = one.num_chips * num_slices
     return Request(
         step="train" if step == "train" else "eval",
         slice=name,
         num_slices=num_slices,
         model=config.model,
         sequence_length=config.sequence_length,
-        global_batch_size=config.global_batch_size if step == "train" else window_batch(windows, num_chips),
+        global_batch_size=num_rows,
         num_averages=len(config.averages) if step == "train" else 0,
         compute_dtype=asking.compute_dtype,
         reduce_dtype=config.reduce_dtype,
@@ -126,10 +135,9 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
         remat=config.remat if step == "train" else "full",
-        num_microbatches=config.num_microbatches if step == "train" else 1,
-        # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
+        num_microbatches=num_microbatches,
         model_parallel=config.model_parallel if step == "train" else 1,
-        context_parallel=config.context_parallel if step == "train" else 1,
+        context_parallel=context_parallel,
     )
 
 

@@ -9,7 +9,7 @@ from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.optim.ema import Ema, average_named
 from steps.joined_mesh import joined_mesh
-from steps.phase_checks import num_devices_of, refuse_kernels
+from steps.phase_checks import num_devices_of, refuse_kernels, shape_on
 from steps.tokenize import TokenizeResult
 from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of, tokenizers_of_phase
 from steps.train_phase import TrainPhaseResult
@@ -72,17 +72,16 @@ def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
     """
     if not config.phase.has_step:
         return
-    phase, num_devices = config.phase.step.config, num_devices_of(resources)
+    phase = config.phase.step.config
     try:
-        refuse_kernels(
+        shape = shape_on(
             resources,
             phase.model,
-            num_devices=num_devices,
-            num_rows=window_batch(config.windows_per_batch, num_devices),
+            num_rows=window_batch(config.windows_per_batch, num_devices_of(resources)),
             sequence_length=phase.sequence_length,
             compute_dtype=config.compute_dtype,
-            attention_kernel=config.attention_kernel,
         )
+        refuse_kernels(shape, attention_kernel=config.attention_kernel)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error} Or name another one: attention_kernel='chunked'.") from None
 
@@ -97,7 +96,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     from runtime.evaluation.trained_model import TrainedModel
     from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
-    from runtime.parallel.mesh import device_kind, num_batch_parts, platform
+    from runtime.parallel.mesh import num_batch_parts
     from runtime.training.eval_step import build_eval_step
 
     mesh = joined_mesh(context)
@@ -106,22 +105,14 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     sequence_length = model.description.sequence_length
-    kernels = chosen_kernels(
-        platform(mesh),
-        device_kind=device_kind(mesh),
-        sequence_length=sequence_length,
-        head_dim=model.description.config.head_dim,
-        compute_dtype=config.compute_dtype,
-        attention_kernel=config.attention_kernel,
-    )
     shape = kernel_shape(
         mesh,
         model.description.config,
         num_rows=windows_per_batch,
         sequence_length=sequence_length,
         compute_dtype=config.compute_dtype,
-        num_microbatches=1,
     )
+    kernels = chosen_kernels(shape, attention_kernel=config.attention_kernel)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     context.log.info(
         "%d windows a batch on %d devices; attention %s: %s; loss %s: %s; %s",

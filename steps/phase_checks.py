@@ -13,6 +13,7 @@ from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged
 from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of, tokenizers_of_phase
 
 if TYPE_CHECKING:
+    from runtime.kernels.shape import KernelShape
     from runtime.model.config import LlamaConfig
     from steps.train_phase import TrainPhaseConfig
 
@@ -117,50 +118,56 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             sizes = [int(size) for size in slice_shape(resources.slice).topology.split("x")]
             cut_axis(sizes, config.model_parallel * config.context_parallel)
         config.model.refuse_undivided(copy_size=_copy_size(config, resources), model_axis=config.model_parallel)
-        _refuse_kernels(config, resources)
+        shape = shape_on(
+            resources,
+            config.model,
+            num_rows=config.global_batch_size,
+            sequence_length=config.sequence_length,
+            compute_dtype=config.compute_dtype,
+            context_parallel=config.context_parallel,
+            num_microbatches=config.num_microbatches,
+        )
+        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
 
 
-def _refuse_kernels(config: "TrainPhaseConfig", resources: Resources) -> None:
-    refuse_kernels(
-        resources,
-        config.model,
-        num_devices=_num_shares(config, resources) * config.model_parallel * config.context_parallel,
-        context_parallel=config.context_parallel,
-        num_rows=config.global_batch_size,
-        sequence_length=config.sequence_length,
-        compute_dtype=config.compute_dtype,
-        num_microbatches=config.num_microbatches,
-        attention_kernel=config.attention_kernel,
-        loss_kernel=config.loss_kernel,
-    )
-
-
-def refuse_kernels(
+def shape_on(
     resources: Resources,
     model: "LlamaConfig",
     *,
-    num_devices: int,
-    context_parallel: int = 1,
     num_rows: int,
     sequence_length: int,
     compute_dtype: str,
+    context_parallel: int = 1,
     num_microbatches: int = 1,
-    attention_kernel: str | None,
-    loss_kernel: str | None = None,
-) -> None:
+) -> "KernelShape":
+    """What each device of all machines of a step would give its kernels."""
+    from runtime.kernels.shape import KernelShape
+
+    return KernelShape.of(
+        *_devices(resources),
+        model,
+        num_devices=num_devices_of(resources),
+        num_rows=num_rows,
+        sequence_length=sequence_length,
+        compute_dtype=compute_dtype,
+        context_parallel=context_parallel,
+        num_microbatches=num_microbatches,
+    )
+
+
+def refuse_kernels(shape: "KernelShape", *, attention_kernel: str | None, loss_kernel: str | None = None) -> None:
     """Raises for kernels that cannot run on the machines, or not at the shape that a device gets of the rows."""
-    platform, device_kind = _devices(resources)
     if attention_kernel is None and loss_kernel is None:
-        if platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX
+        if shape.platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX
             from runtime.kernels.block_sizes import generation_of, splash_blocks
 
             splash_blocks(
-                generation_of(device_kind),
-                head_dim=model.head_dim,
-                num_rows=sequence_length // context_parallel,
-                item_bytes=2 if compute_dtype == "bfloat16" else 4,
+                generation_of(shape.device_kind),
+                head_dim=shape.head_dim,
+                num_rows=shape.stretch,
+                item_bytes=shape.item_bytes,
             )
         return
     from runtime.kernels.choice import (
@@ -168,29 +175,9 @@ def refuse_kernels(
         chosen_kernels,
         described_attention_blocks,
         described_loss_blocks,
-        kernel_shape_on,
     )
 
-    kernels = chosen_kernels(
-        platform,
-        device_kind=device_kind,
-        sequence_length=sequence_length,
-        head_dim=model.head_dim,
-        compute_dtype=compute_dtype,
-        context_parallel=context_parallel,
-        attention_kernel=attention_kernel,
-        loss_kernel=loss_kernel,
-    )
-    shape = kernel_shape_on(
-        device_kind,
-        model,
-        num_devices=num_devices,
-        context_parallel=context_parallel,
-        num_rows=num_rows,
-        sequence_length=sequence_length,
-        compute_dtype=compute_dtype,
-        num_microbatches=num_microbatches,
-    )
+    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
     for asked, kernel, described in (
         (attention_kernel, kernels.attention, described_attention_blocks),
         (loss_kernel, kernels.loss, described_loss_blocks),

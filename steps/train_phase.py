@@ -199,7 +199,6 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import agree
-    from runtime.parallel.mesh import device_kind, platform
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
@@ -216,16 +215,6 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         return published[config.until_step].result
     host = context.host
     mesh = joined_mesh(context, model_parallel=config.model_parallel, context_parallel=config.context_parallel)
-    kernels = chosen_kernels(
-        platform(mesh),
-        device_kind=device_kind(mesh),
-        sequence_length=config.sequence_length,
-        head_dim=config.model.head_dim,
-        compute_dtype=config.compute_dtype,
-        context_parallel=config.context_parallel,
-        attention_kernel=config.attention_kernel,
-        loss_kernel=config.loss_kernel,
-    )
     shape = kernel_shape(
         mesh,
         config.model,
@@ -234,6 +223,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         compute_dtype=config.compute_dtype,
         num_microbatches=config.num_microbatches,
     )
+    kernels = chosen_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     train_step = build_train_step(
         config.model,

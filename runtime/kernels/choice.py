@@ -1,7 +1,7 @@
 """Which kernels a platform runs by default and why; and why a named one cannot run there."""
 
 import logging
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runtime.kernels import (
     attention,
@@ -11,7 +11,9 @@ from runtime.kernels import (
     cross_entropy,
     cross_entropy_chunked,
 )
+from runtime.kernels.shape import KernelShape
 from runtime.parallel.mesh import device_kind as kind_of
+from runtime.parallel.mesh import platform as platform_of
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -37,23 +39,6 @@ _ONLY_ON = {
 }
 
 
-class KernelShape(NamedTuple):
-    """What a device gives its kernels, in all that block sizes depend on."""
-
-    device_kind: str
-    head_dim: int
-    stretch: int
-    """Tokens of a row that a device holds."""
-    first_row: int
-    """Position at which the last stretch begins."""
-    hidden_size: int
-    vocab_size: int
-    num_tokens: int
-    """Of a micro-batch, whose losses a device computes."""
-    item_bytes: int
-    """Of a number that is computed with."""
-
-
 def kernel_shape(
     mesh: "Mesh",
     model: "LlamaConfig",
@@ -61,77 +46,47 @@ def kernel_shape(
     num_rows: int,
     sequence_length: int,
     compute_dtype: str,
-    num_microbatches: int,
+    num_microbatches: int = 1,
 ) -> KernelShape:
-    """Of a step over `num_rows` sequences on all devices of `mesh` together, computed in "bfloat16" or "float32"."""
-    return kernel_shape_on(
+    """Of a step over `num_rows` sequences on all devices of `mesh` together."""
+    return KernelShape.of(
+        platform_of(mesh),
         kind_of(mesh),
         model,
         num_devices=mesh.size,
-        context_parallel=mesh.shape["context"],
         num_rows=num_rows,
         sequence_length=sequence_length,
         compute_dtype=compute_dtype,
+        context_parallel=mesh.shape["context"],
         num_microbatches=num_microbatches,
-    )
-
-
-def kernel_shape_on(
-    device_kind: str,
-    model: "LlamaConfig",
-    *,
-    num_devices: int,
-    context_parallel: int,
-    num_rows: int,
-    sequence_length: int,
-    compute_dtype: str,
-    num_microbatches: int,
-) -> KernelShape:
-    """The same of as many devices, which need not be there."""
-    stretch = sequence_length // context_parallel
-    return KernelShape(
-        device_kind=device_kind,
-        head_dim=model.head_dim,
-        stretch=stretch,
-        first_row=sequence_length - stretch,
-        hidden_size=model.hidden_size,
-        vocab_size=model.vocab_size,
-        num_tokens=num_rows * sequence_length // num_devices // num_microbatches,
-        item_bytes=2 if compute_dtype == "bfloat16" else 4,
     )
 
 
 _LOSS_AT_ONCE = "loss: gradients formed while the logits are there"
 
 
-def _not_by_triton(device_kind: str, stretch: int, head_dim: int, compute_dtype: str) -> str | None:
+def _not_by_triton(shape: KernelShape) -> str | None:
     """Why `pallas_gpu` is not the default for rows of this shape on this GPU."""
-    if (family := block_sizes.family_of(device_kind)) is None:
-        return f"pallas_gpu was never compiled for {device_kind}"
-    if compute_dtype != "bfloat16":
-        return f"blocks of pallas_gpu in {compute_dtype} may need more shared memory than a GPU has"
+    if (family := block_sizes.family_of(shape.device_kind)) is None:
+        return f"pallas_gpu was never compiled for {shape.device_kind}"
+    if shape.compute_dtype != "bfloat16":
+        return f"blocks of pallas_gpu in {shape.compute_dtype} may need more shared memory than a GPU has"
     try:
-        block_sizes.triton_blocks(family, head_dim=head_dim, num_rows=stretch)
+        block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=shape.stretch)
     except ValueError as error:
         return str(error).partition(": ")[2].partition(";")[0]
     return None
 
 
-def default_kernels(
-    platform: str,
-    *,
-    device_kind: str,
-    sequence_length: int,
-    head_dim: int,
-    compute_dtype: str,
-    context_parallel: int = 1,
-) -> KernelChoice:
-    """The fastest kernels known to be right on `platform` ("cpu", "gpu" or "tpu") at this shape.
+def default_kernels(shape: KernelShape) -> KernelChoice:
+    """The fastest kernels known to be right on the platform at this shape.
 
-    Of GPUs no kernel was ever timed: docs/gpu.md says why their default is the one that it is. `device_kind` is
-    Ray's name of one, or the driver's.
+    Of GPUs no kernel was ever timed: docs/gpu.md says why their default is the one that it is.
+
+    Raises:
+        ValueError: no kernels are known for the platform.
     """
-    match platform:
+    match shape.platform:
         case "tpu":
             return KernelChoice(
                 attention="splash",
@@ -140,8 +95,7 @@ def default_kernels(
                 "products with the head where pallas_tpu, which needs less memory, takes five",
             )
         case "gpu":
-            stretch = sequence_length // context_parallel
-            missing = _not_by_triton(device_kind, stretch, head_dim, compute_dtype)
+            missing = _not_by_triton(shape)
             why_attention = (
                 "scores stay in registers, documents are kept apart by segment ids (cudnn reads a mask of tokens x "
                 "tokens)"
@@ -159,21 +113,21 @@ def default_kernels(
                 loss="chunked",
                 reason=f"attention: by blocks of queries, no keys after a block; {_LOSS_AT_ONCE}",
             )
-    raise ValueError(f"platform is {platform!r}; kernels are known for cpu, gpu and tpu.")
+    raise ValueError(f"platform is {shape.platform!r}; kernels are known for cpu, gpu and tpu.")
 
 
 LEAVE_IT_OUT = " Or leave it out: None takes the default."
 
 
 def chosen_kernels(
-    platform: str, *, attention_kernel: str | None = None, loss_kernel: str | None = None, **shape: Any
+    shape: KernelShape, *, attention_kernel: str | None = None, loss_kernel: str | None = None
 ) -> KernelChoice:
-    """Those that are asked for, and those of `default_kernels` for the same arguments where none is.
+    """Those that are asked for, and those of `default_kernels` where none is.
 
     Raises:
         ValueError: one that is asked for is unknown, or cannot run on the platform.
     """
-    default = default_kernels(platform, **shape)
+    default = default_kernels(shape)
     asked = {"attention": attention_kernel, "loss": loss_kernel}
     taken = {name: kernel for name, kernel in asked.items() if kernel is not None}
     if not taken:
@@ -181,7 +135,7 @@ def chosen_kernels(
     reason = f"{' and '.join(f'{name}_kernel' for name in taken)} as asked for; by default: {default.reason}"
     choice = default._replace(**taken, reason=reason)
     try:
-        check_kernels(platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
+        check_kernels(shape.platform, attention_kernel=choice.attention, loss_kernel=choice.loss)
     except ValueError as error:
         raise ValueError(f"{error}{LEAVE_IT_OUT}") from None
     return choice
@@ -221,7 +175,7 @@ def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
             triton = block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=whole_row)
             return f"{_named(triton.blocks)} ({unknown}{triton.reason})"
         case "cudnn":
-            attention_gpu.refuse_for_cudnn("bfloat16" if shape.item_bytes == 2 else "float32")
+            attention_gpu.refuse_for_cudnn(shape.compute_dtype)
             pairs = shape.stretch * (shape.first_row + shape.stretch)
             return f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
         case "chunked":
@@ -268,5 +222,5 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
         if name in _ONLY_ON and platform != _ONLY_ON[name][0]:
             raise ValueError(
                 f"{argument} is {name!r}, {_ONLY_ON[name][1]}, and the mesh is of platform {platform!r}; "
-                f"pass a kernel of default_kernels({platform!r}, ...)."
+                f"pass a kernel that default_kernels names there."
             )

@@ -313,9 +313,9 @@ def test_a_shape_that_a_kernel_or_the_mesh_does_not_take_is_refused_in_its_own_w
 def test_kernels_are_chosen_by_the_kind_of_device_that_a_slice_has(phase, monkeypatch):
     asked = []
 
-    def choose(platform, **shape):
-        asked.append((platform, shape["device_kind"]))
-        return default_kernels(platform, **shape)
+    def choose(shape):
+        asked.append((shape.platform, shape.device_kind))
+        return default_kernels(shape)
 
     monkeypatch.setattr("runtime.kernels.choice.default_kernels", choose)
     named = phase.model_copy(update={"loss_kernel": "chunked_wide", "model": WIDE, "sequence_length": 1024})

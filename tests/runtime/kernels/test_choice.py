@@ -9,19 +9,21 @@ from jax.sharding import Mesh
 
 from runtime.kernels.choice import (
     KernelChoice,
-    KernelShape,
     check_kernels,
     default_kernels,
     described_blocks,
     kernel_shape,
 )
+from runtime.kernels.shape import KernelShape
 from runtime.parallel.mesh import MeshShape, make_mesh
 from tests.runtime.interop.small_llama import CONFIG
 
+SHAPE = KernelShape("tpu", "TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, "bfloat16")
 
-def default(platform: str, sequence_length: int = 4096, **changes: Any) -> KernelChoice:
-    shape = {"device_kind": "NVIDIA H200", "head_dim": 128, "compute_dtype": "bfloat16"} | changes
-    return default_kernels(platform, sequence_length=sequence_length, **shape)
+
+def default(platform: str, stretch: int = 4096, *, device_kind: str = "NVIDIA H200", **changes: Any) -> KernelChoice:
+    shape = SHAPE._replace(platform=platform, device_kind=device_kind, stretch=stretch, **changes)
+    return default_kernels(shape)
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
@@ -41,11 +43,8 @@ def test_no_sequence_holds_all_scores_on_a_cpu(sequence_length: int) -> None:
     ("shape", "why"),
     [
         ({"head_dim": 80}, "because head_dim 80 is none of 64, 128"),
-        ({"sequence_length": 4000}, "because 4000 tokens of a row are not a whole number of blocks of 64"),
-        (
-            {"sequence_length": 192, "context_parallel": 2},
-            "because 96 tokens of a row are not a whole number of blocks",
-        ),
+        ({"stretch": 4000}, "because 4000 tokens of a row are not a whole number of blocks of 64"),
+        ({"stretch": 96, "first_row": 96}, "because 96 tokens of a row are not a whole number of blocks"),
         ({"device_kind": "NVIDIA L40S"}, "because pallas_gpu was never compiled for NVIDIA L40S"),
         ({"compute_dtype": "float32"}, "because blocks of pallas_gpu in float32 may need more shared memory"),
     ],
@@ -107,9 +106,6 @@ def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
     shared = Mesh(np.array(jax.devices()[:1] * 8).reshape(2, 4), ("data_x", "context"))  # eight in name
     last = kernel_shape(shared, CONFIG, num_rows=4, sequence_length=64, compute_dtype="bfloat16", num_microbatches=1)
     assert (last.num_tokens, last.stretch, last.first_row) == (32, 16, 48)
-
-
-SHAPE = KernelShape("TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, 2)
 
 
 @pytest.mark.parametrize(
