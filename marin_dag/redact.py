@@ -32,6 +32,9 @@ ENVIRONMENT_NAME = re.compile(rf"TOKEN(?![A-Z])|{OTHER_SECRETS}|signature|_KEY$|
 # Shorter values ("1", "true", "token") would blot out ordinary words.
 SHORTEST_SECRET = 8
 FINGERPRINT_DIGITS = 12
+QUOTE = r"[bru]{0,2}[\"']"
+# What follows a quoted name without quotes, and is left as it is: else JSON is JSON no more.
+NO_JSON = r"(?!null\b|true\b|false\b|none\b|nan\b|-?\d|-?infinity\b|[\[{(])"
 # Of each match the first group stays. A name that a pattern looks for, such as that of a scheme, has a longest length:
 # else a line of a hundred kilobytes takes minutes.
 URL_PATTERNS = (
@@ -42,9 +45,11 @@ PATTERNS = (
     re.compile(r"(\bauthorization[\"']?\s*[:=]\s*[\"']?(?:[\w-]+\s+)?)[^\s\"',}]+", re.IGNORECASE),
     re.compile(r"(\bbearer\s+)[\w.~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"(\b(?:set-)?cookie[\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE),
-    re.compile(rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*[\"']|\s*[=:]\s*[\"']?))[^\s\"'&,;]+", re.IGNORECASE),
+    re.compile(
+        rf"({SECRET_NAME}(?:[\"']\s*[=:]\s*(?:{QUOTE}|{NO_JSON})|\s*[=:]\s*(?:{QUOTE})?))[^\s\"'&,;]+", re.IGNORECASE
+    ),
     re.compile(r"(\b)(?:hf_[A-Za-z0-9]{16,}|(?:ghp_|github_pat_|glpat-|xox[bp]-|AIza|ya29\.)[\w-]{8,})"),
-    re.compile(r"(\b)sk-(?=[\w-]*\d)[\w-]{16,}"),
+    re.compile(r"(\b)sk-(?=[\w-]{0,100}\d)[\w-]{16,}"),
     re.compile(r"(\b)eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"),
     re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).+?(?=-----END|\Z)", re.DOTALL),
 )

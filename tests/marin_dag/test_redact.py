@@ -85,11 +85,24 @@ def test_a_permission_leaves_no_trace_in_an_identity():
     assert "p?ss" not in redact("https://me:p?ss@host/x") + redact_identity("https://me:p?ss@host/x")
 
 
-@pytest.mark.parametrize("piece", ["ab-", "x-", "a.b ", "sk ", "token "])
+@pytest.mark.parametrize("piece", ["ab-", "x-", "a.b ", "sk ", "sk-", "token "])
 def test_a_line_of_half_a_megabyte_is_shown_as_it_is(piece: str):
     """It would take hours if each place where a name may begin looked to the end."""
     text = piece * (2**19 // len(piece))
     assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("{'api_key': b'abcdefgh1234'}", "{'api_key': b'***'}"),
+        ("{'hf_token': SecretBox, 'n': 1}", "{'hf_token': ***, 'n': 1}"),
+        ("api_key=b'abcdefgh1234'", "api_key=b'***'"),
+        ("{'api_key': None, 'secret': True, 'token': -1}", "{'api_key': None, 'secret': True, 'token': -1}"),
+    ],
+)
+def test_a_value_is_hidden_however_python_writes_it(text: str, shown: str):
+    assert redact(text) == shown
 
 
 def test_json_stays_json():
