@@ -197,12 +197,16 @@ class Leases:
 
     def _beat_all(self) -> None:
         # Side by side: one after the other, those of many steps on a far store come later than others wait for them.
+        # Nor does one wait for another: a request may hang for longer than a lease lives.
+        under_way: dict[int, threading.Thread] = {}
         while not self._stopped.wait(HEARTBEAT_SECONDS):
-            beats = [threading.Thread(target=lease.beat, daemon=True) for lease in list(self._held)]
-            for beat in beats:
-                beat.start()
-            for beat in beats:
-                beat.join()
+            under_way = {lease: beat for lease, beat in under_way.items() if beat.is_alive()}
+            for lease in list(self._held):
+                if id(lease) not in under_way:
+                    under_way[id(lease)] = beat = threading.Thread(target=lease.beat, daemon=True)
+                    beat.start()
+        for beat in under_way.values():
+            beat.join()
 
     def _holder(self, digest: str, epoch: int) -> Holder:
         try:

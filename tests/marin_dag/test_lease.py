@@ -178,6 +178,35 @@ def test_the_leases_of_many_steps_beat_at_once(tmp_path: Path, monkeypatch: pyte
     assert lost == []
 
 
+def test_a_heartbeat_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lease_module, "HEARTBEAT_SECONDS", 0.01)
+    store = LocalStore(str(tmp_path))
+    write, goes_on, hanging, beaten = store.write, threading.Event(), threading.Event(), threading.Event()
+    stuck, other = "a" * 64, "b" * 64
+    beats: list[str] = []
+
+    def write_or_hang(path: str, data: bytes) -> None:
+        if stuck in path:
+            hanging.set()
+            goes_on.wait(60)
+        elif hanging.is_set():
+            beats.append(path)
+            if len(beats) == 5:
+                beaten.set()
+        write(path, data)
+
+    leases = Leases(store)
+    assert isinstance(leases.acquire(stuck, "stuck", ignore), Lease)
+    monkeypatch.setattr(store, "write", write_or_hang)
+    assert hanging.wait(60)
+    assert isinstance(leases.acquire(other, "other", ignore), Lease)
+    try:
+        assert beaten.wait(50)
+    finally:
+        goes_on.set()
+        leases.close()
+
+
 def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epochs(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     leases = Leases(store)
