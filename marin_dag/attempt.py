@@ -67,8 +67,7 @@ class AttemptContext:
         self._published: set[int] = set()
         self.repaired: tuple[str, ...] = ()
         """Of the first output, where this attempt is forced."""
-        kind = task.kind.load()
-        self._resumes_at = kind.resumes_at
+        self._kind = kind = task.kind.load()
         self._code = watch_of(task.name, kind, task.config, task.identity, self.log)
         self.log_path = f"{self._output}.log" if host.index == 0 else f"{self._output}.host{host.index}.log"
         """Relative to the prefix."""
@@ -80,7 +79,7 @@ class AttemptContext:
     def work_path(self) -> str:
         """See StepContext. Made when it is first asked for: many steps have nothing to resume from."""
         if self._task.identity["code"]["policy"] == "versioned" and not self._task.is_forced:
-            leave_code(self._store, self._work, self._task.identity, self._resumes_at)
+            leave_code(self._store, self._work, self._task.identity, self._kind.resumes_at)
         return self._store.make_folder(self._work, is_durable=True)
 
     def map(
@@ -128,7 +127,7 @@ class AttemptContext:
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
-        if self._task.milestone is None and not self._task.kind.load().parts:
+        if self._task.milestone is None and not self._kind.parts:
             raise TypeError(
                 f"{self.name}: only a kind with a StopAt field has milestones, and one with parts=True parts; return "
                 "the result instead."
@@ -144,7 +143,6 @@ class AttemptContext:
 
     def milestones(self) -> dict[int, Input[Any]]:
         """See StepContext."""
-        kind = self._task.kind.load()
         return {
             milestone: Input(
                 None,
@@ -152,7 +150,7 @@ class AttemptContext:
                 name=self.name,
                 digest=self.digest,
                 path=self._store.url(record.output_path),
-                result=kind.result_type.model_validate(record.result),
+                result=self._kind.result_type.model_validate(record.result),
             )
             for milestone, record in sorted(self._records.milestones(self.digest).items())
             if self._may_see(milestone)
@@ -164,8 +162,7 @@ class AttemptContext:
 
     def _may_see(self, milestone: int) -> bool:
         if self._task.is_forced:  # else it would find its own end, and have nothing to do
-            kind = self._task.kind.load()
-            start = None if kind.continues is None else getattr(self._task.config, kind.continues)
+            start = None if self._kind.continues is None else getattr(self._task.config, self._kind.continues)
             return isinstance(start, Input) and start.digest == self.digest and milestone <= (start.milestone or 0)
         known = self._task.known_milestones
         return known is None or milestone in known or milestone in self._published
@@ -173,6 +170,22 @@ class AttemptContext:
     def stop_requested(self) -> bool:
         """See StepContext."""
         return self._channel.stop_requested()
+
+    def check_inputs(self) -> None:
+        """Raises DamagedInputError if files are missing of what this attempt reads.
+
+        One that goes on from a state of its own trajectory reads nothing of the one that the trajectory began with.
+        """
+        config = self._task.config
+        if self._kind.continues is not None and self._has_state():
+            config = config.model_copy(update={self._kind.continues: None})
+        refuse_damaged_inputs(self._records, config)
+
+    def _has_state(self) -> bool:
+        files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]
+        saved = self._kind.resumes_at(files) if self._kind.resumes_at is not None else ()
+        until = getattr(self._task.config, self._kind.stop_field) if self._kind.stop_field is not None else 0
+        return any(at <= until for at in (*saved, *self.milestones()))
 
     def check_code(self) -> None:
         """Raises CodeChangedError if this process may run another code than the one that was planned."""
@@ -254,7 +267,7 @@ class AttemptContext:
         return first
 
     def _result_data(self, result: BaseModel) -> Any:
-        wanted = self._task.kind.load().result_type
+        wanted = self._kind.result_type
         if not isinstance(result, wanted):
             raise TypeError(f"{self.name}: returned {result!r}, not a {wanted.__qualname__} as its signature says.")
         data = result.model_dump(mode="json")
@@ -269,7 +282,7 @@ class AttemptContext:
                 "Use finite numbers, strings, and models of them."
             )
         # As a path of its own, or at the beginning of one: "gs://bucket/data/x" does not lie below "/data".
-        below_prefix = re.compile(rf"(?<![\w./-]){re.escape(self._store.prefix)}(?![\w-]|\.\w)")
+        below_prefix = re.compile(rf"(?:(?<=://)|(?<![\w./-])){re.escape(self._store.prefix)}(?![\w-]|\.\w)")
         if any(below_prefix.search(text) for text in _texts(data)):
             raise ValueError(
                 f"{self.name}: its result holds the prefix {self._store.prefix}, so that the same step would differ "
@@ -319,7 +332,7 @@ def run_attempt(
             refuse_another_config(task.name, task.kind.load(), task.config, task.identity)
             context.check_code()
             if host.index == 0:
-                refuse_damaged_inputs(Records(store), task.config)
+                context.check_inputs()
             if host.num_hosts == 1 and channel.stop_requested():  # while this waited for its resources
                 return Outcome(task, "stopped")
             result = task.kind.load().function(task.config, context)

@@ -4,6 +4,7 @@ To look through the whole graph after each step made a chain of n steps cost n s
 """
 
 import bisect
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -23,12 +24,13 @@ class Frontier:
     States change through `move`, and keys become committed through `commit`.
     """
 
-    def __init__(self, nodes: Iterable[Node]) -> None:
+    def __init__(self, nodes: Iterable[Node], max_alike: int = sys.maxsize) -> None:
+        self._max_alike = max_alike
         self.committed: set[str] = set()
         """Keys that have a record, as far as this run has seen."""
         self.running: dict[str, Node] = {}
         """By key, in the order in which they began."""
-        self.num_running_on: Counter[Resources] = Counter()
+        self._num_running_on: Counter[Resources] = Counter()
         self._nodes = list(nodes)
         self._index = {node.step.key: index for index, node in enumerate(self._nodes)}
         self._by_digest: dict[str, list[Node]] = defaultdict(list)
@@ -41,7 +43,11 @@ class Frontier:
             self._missing[key] = set(wanted)
             for keys, digest in wanted.items():
                 self._readers[digest].append((keys, node))
-        self._complete = [index for index, node in enumerate(self._nodes) if not self._missing[node.step.key]]
+        # By what they run on: where as many run as may, the rest of them is not looked at one by one.
+        self._complete: dict[Resources, list[int]] = defaultdict(list)
+        for index, node in enumerate(self._nodes):
+            if not self._missing[node.step.key]:
+                self._complete[node.step.resources].append(index)
         self._suspects = list(self._nodes)
         self._num_unfinished = len(self._nodes)
 
@@ -56,10 +62,10 @@ class Frontier:
         self._num_unfinished += _is_unfinished(state) - _is_unfinished(before)
         key = node.step.key
         if self.running.pop(key, None) is not None:
-            self.num_running_on[node.step.resources] -= 1
+            self._num_running_on[node.step.resources] -= 1
         if state == "running":
             self.running[key] = node
-            self.num_running_on[node.step.resources] += 1
+            self._num_running_on[node.step.resources] += 1
         self._note_complete(node)
         if not _is_unfinished(state):
             readers = self._readers[node.step.digest]
@@ -88,11 +94,12 @@ class Frontier:
         return next((key for key in item.keys if key in self.committed), None)
 
     def ready(self, now: float) -> Iterator[Node]:
-        """Nodes that may start: inputs committed, no pause left, and no other leg of the trajectory in the way. It goes
-        by what is so when it is asked for the next, not by what was when it was asked for the first."""
+        """Nodes that may start: inputs committed, no pause left, no other leg of the trajectory in the way, and fewer
+        than `max_alike` on the same resources. It goes by what is so when it is asked for the next, not by what was
+        when it was asked for the first."""
         index = -1
-        while (place := bisect.bisect_right(self._complete, index)) < len(self._complete):
-            index = self._complete[place]
+        while (after := self._complete_after(index)) is not None:
+            index = after
             node = self._nodes[index]
             growing = (item for _, item in node.step.inputs if item.is_growing)
             is_due = node.state == "waiting" and node.not_before <= now and not self._is_in_turn_behind(node)
@@ -138,16 +145,25 @@ class Frontier:
             if other is not node
         )
 
+    def _complete_after(self, index: int) -> int | None:
+        candidates = []
+        for resources, indices in self._complete.items():
+            place = bisect.bisect_right(indices, index)
+            if place < len(indices) and self._num_running_on[resources] < self._max_alike:
+                candidates.append(indices[place])
+        return min(candidates, default=None)
+
     def _note_complete(self, node: Node) -> None:
         """Keeps the list of those that wait with all inputs committed."""
         index = self._index[node.step.key]
-        place = bisect.bisect_left(self._complete, index)
-        is_listed = place < len(self._complete) and self._complete[place] == index
+        indices = self._complete[node.step.resources]
+        place = bisect.bisect_left(indices, index)
+        is_listed = place < len(indices) and indices[place] == index
         belongs = node.state == "waiting" and not self._missing[node.step.key]
         if belongs and not is_listed:
-            self._complete.insert(place, index)
+            indices.insert(place, index)
         elif is_listed and not belongs:
-            del self._complete[place]
+            del indices[place]
 
 
 def _is_unfinished(state: State) -> bool:

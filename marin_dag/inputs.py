@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from marin_dag.step import Milestone, Step
 
 ResultT = TypeVar("ResultT")
+ConfigT = TypeVar("ConfigT", bound=BaseModel)
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 FIRST_PART = 1
@@ -71,6 +72,14 @@ class Input(Generic[ResultT_co]):
     def has_step(self) -> bool:
         """Whether this input still belongs to a graph."""
         return self._step is not None
+
+    def config_of(self, config_type: type[ConfigT]) -> ConfigT | None:
+        """The config of the step behind, where this belongs to a graph and the config is of this type.
+
+        A field takes whatever kind returns its result, one of a user's own too, so that checks ask by the type.
+        """
+        config = None if self._step is None else self._step.config
+        return config if isinstance(config, config_type) else None
 
     @property
     def name(self) -> str:

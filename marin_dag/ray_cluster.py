@@ -71,6 +71,7 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
     import ray
 
     os.environ["PYTHONPATH"] = python_path()
+    folder_of_sockets = _folder_of_sockets()
     try:
         with _in_groups_of_their_own():
             context = ray.init(
@@ -80,7 +81,7 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
                 include_dashboard=True,
                 dashboard_host="127.0.0.1",
                 object_store_memory=OBJECT_STORE_IN_BYTES,
-                _temp_dir=_folder_of_sockets(),
+                _temp_dir=folder_of_sockets,
                 job_config=_named(job_name),
                 **OPTIONS,
             )
@@ -93,8 +94,20 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
 
 
 def _folder_of_sockets() -> str | None:
-    """None is Ray's own choice, below the folder for temporary files; batch systems like to give jobs a long one."""
-    return "/tmp/ray" if len(tempfile.gettempdir()) > LONGEST_FOLDER_OF_SOCKETS else None
+    """None is Ray's own choice, below the folder for temporary files; batch systems like to give jobs a long one.
+
+    Raises:
+        UserError: a folder is named for Ray alone, and is too long.
+    """
+    chosen = os.environ.get("RAY_TMPDIR")
+    if chosen is None:
+        return "/tmp/ray" if len(tempfile.gettempdir()) > LONGEST_FOLDER_OF_SOCKETS else None
+    if len(chosen) > LONGEST_FOLDER_OF_SOCKETS:
+        raise UserError(
+            f"RAY_TMPDIR is {chosen}: {len(chosen)} characters, and Ray's sockets below it have longer paths than "
+            f"the system takes; name a folder of at most {LONGEST_FOLDER_OF_SOCKETS}, or unset RAY_TMPDIR."
+        )
+    return None
 
 
 def _cause(error: Exception) -> str:

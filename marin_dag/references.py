@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import copy
 import enum
 import hashlib
 from typing import NamedTuple
@@ -17,6 +16,8 @@ _OPAQUE_CALLS = frozenset(
     {
         "importlib.util.spec_from_file_location",
         "importlib.metadata.entry_points",
+        "inspect.getcomments",
+        "inspect.getdoc",
         "inspect.getsource",
         "inspect.getsourcelines",
         "pkgutil.iter_modules",
@@ -27,7 +28,9 @@ _OPAQUE_CALLS = frozenset(
     }
 )
 _OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
+_DOCSTRING = "a docstring, which is no code"
 _OPAQUE_VALUES = {
+    "__doc__": _DOCSTRING,
     "__file__": "files beside the code",
     "importlib.resources": "files beside the code",
     "pkgutil.get_data": "files beside the code",
@@ -35,9 +38,11 @@ _OPAQUE_VALUES = {
     "sys.modules": "modules by name",
 }
 _OPAQUE_ATTRIBUTES = {
-    "__doc__": "a docstring, which is no code",
+    "__doc__": _DOCSTRING,
     "__subclasses__": "classes that may be defined anywhere",
 }
+_LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
+_ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
 
 
 class Aspect(enum.IntEnum):
@@ -204,10 +209,8 @@ class _Scanner:
                 self._class(node, Aspect.FULL)
             case ast.AnnAssign():
                 self._visit(node.target, Aspect.FULL)
-                if self.scopes:  # of a local variable: never evaluated
-                    self._annotation(node.annotation)
-                else:
-                    self._visit(_unquoted(node.annotation), aspect)
+                # That of a local variable is never evaluated.
+                self._annotation(node.annotation, Aspect.INTERFACE if self.scopes else aspect)
                 self._visit(node.value, Aspect.FULL)
             case ast.Attribute() | ast.Name():
                 self._chain(node, aspect)
@@ -221,22 +224,37 @@ class _Scanner:
         for child in children(node):
             self._visit(child, aspect)
 
-    def _annotation(self, node: ast.expr | None) -> None:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            with contextlib.suppress(SyntaxError):  # a text that is no type, as jaxtyping's axis names
-                self._visit(ast.parse(node.value, mode="eval").body, Aspect.INTERFACE)
-            return
-        if isinstance(node, ast.Subscript):
-            self._annotation(node.value)
-            self._annotation(node.slice)
-        elif isinstance(node, (ast.Tuple, ast.List)):
-            for item in node.elts:
-                self._annotation(item)
-        elif isinstance(node, ast.BinOp):
-            self._annotation(node.left)
-            self._annotation(node.right)
-        else:
-            self._visit(node, Aspect.INTERFACE)
+    def _annotation(self, node: ast.expr | None, aspect: Aspect = Aspect.INTERFACE) -> None:
+        """A type, whose quoted parts a model or `get_type_hints` evaluates like the others.
+
+        The strings of `Literal` are values, those behind the type in `Annotated` texts, and those behind the array in
+        jaxtyping's names of axes: no code, whatever they spell.
+        """
+        match node:
+            case ast.Constant(value=str(text)):
+                with contextlib.suppress(SyntaxError, ValueError):  # a text that is no type
+                    self._annotation(ast.parse(text, mode="eval").body, aspect)
+            case ast.Subscript(value=generic, slice=inner):
+                self._annotation(generic, aspect)
+                base, chain = _dotted(generic)
+                names = [] if base is None else self._full_names(base, chain)
+                if any(name in _LITERAL for name in names):
+                    return
+                items = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+                first_alone = any(name in _ANNOTATED or name.startswith("jaxtyping.") for name in names)
+                for index, item in enumerate(items):
+                    if index and first_alone:
+                        self._visit(item, aspect)
+                    else:
+                        self._annotation(item, aspect)
+            case ast.Tuple(elts=items) | ast.List(elts=items):
+                for item in items:
+                    self._annotation(item, aspect)
+            case ast.BinOp(left=left, right=right):
+                self._annotation(left, aspect)
+                self._annotation(right, aspect)
+            case _:
+                self._visit(node, aspect)
 
     def _signature(self, arguments: ast.arguments) -> None:
         every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
@@ -362,19 +380,6 @@ class _Scanner:
                 stripped = name.lstrip(".")
                 return absolute(stripped, len(name) - len(stripped), self.module.package)
         return None
-
-
-def _unquoted(annotation: ast.expr) -> ast.expr:
-    """An annotation of a field, whose quoted parts a model or `get_type_hints` evaluates like the others."""
-    return _Unquoted().visit(copy.deepcopy(annotation))
-
-
-class _Unquoted(ast.NodeTransformer):
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:
-        if isinstance(node.value, str):
-            with contextlib.suppress(SyntaxError):  # a value, as in `Literal[...]`, or an axis name of jaxtyping
-                return self.visit(ast.parse(node.value, mode="eval").body)
-        return node
 
 
 def _without_config_type(function: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:

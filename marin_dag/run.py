@@ -75,7 +75,7 @@ class Run:
         self._leases = Leases(store)
         self._nodes = {step.key: Node(step) for step in reversed(steps)}
         self._nodes = {step.key: self._nodes[step.key] for step in steps}
-        self._frontier = Frontier(self._nodes.values())
+        self._frontier = Frontier(self._nodes.values(), backend.max_alike)
         self._committed = self._frontier.committed
         self._ended_leases: list[Lease] = []
         self._num_interrupts = 0
@@ -172,8 +172,6 @@ class Run:
         for node in self._frontier.ready(time.monotonic()):
             if len(self._frontier.running) >= self._backend.max_running or self._is_stopping:
                 return
-            if self._frontier.num_running_on[node.step.resources] >= self._backend.max_alike:
-                continue
             try:
                 self._start(node)
             except (UserError, ValidationError, ImportError) as error:

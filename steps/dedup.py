@@ -70,7 +70,8 @@ class _Drops(BaseModel, frozen=True, extra="forbid"):
 
 def _check(config: DedupConfig) -> None:
     for earlier in config.against:
-        if earlier.has_step and earlier.step.config.minhash != config.minhash:
+        its = earlier.config_of(DedupConfig)
+        if its is not None and its.minhash != config.minhash:
             raise ValueError(
                 f"minhash differs from that of {earlier.name}, which it is compared with; signatures can be compared "
                 "only if they are made alike. Give both the same."

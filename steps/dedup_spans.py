@@ -67,7 +67,8 @@ class EditedShard(EditedDocumentsShard, frozen=True, extra="forbid"):
 
 def _check(config: DedupSpansConfig) -> None:
     for earlier in config.against:
-        if earlier.has_step and earlier.step.config.spans.min_words != config.spans.min_words:
+        its = earlier.config_of(DedupSpansConfig)
+        if its is not None and its.spans.min_words != config.spans.min_words:
             raise ValueError(
                 f"spans.min_words differs from that of {earlier.name}, which it is compared with; give both the same."
             )

@@ -12,7 +12,7 @@ from steps.joined_mesh import joined_mesh
 from steps.phase_checks import num_devices_of, refuse_kernels, shape_on
 from steps.tokenize import TokenizeResult
 from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of, tokenizers_of_phase
-from steps.train_phase import TrainPhaseResult
+from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
 
 
 class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
@@ -70,9 +70,9 @@ def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
     Raises:
         ValueError: the attention kernel cannot run on the machines, or not at the phase's length and head size.
     """
-    if not config.phase.has_step:
+    phase = config.phase.config_of(TrainPhaseConfig)
+    if phase is None:
         return
-    phase = config.phase.step.config
     try:
         shape = shape_on(
             resources,

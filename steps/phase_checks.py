@@ -36,7 +36,7 @@ def check_config(config: "TrainPhaseConfig") -> None:
         )
     refuse_several_tokenizers(tokenizers_of_phase("start", config.start) | tokenizers_of(config.caches))
     _refuse_larger_vocabularies(config)
-    before = config.start.step.config if config.start is not None and config.start.has_step else config
+    before = _config_before(config) or config
     for field in ("packing", "sequence_length") if config.restore in KEEP_THE_DATA_POSITION else ():
         old, new = getattr(before, field), getattr(config, field)
         if old != new:
@@ -58,20 +58,30 @@ def refuse_larger_vocabulary(source: str, num_ids: int, vocab_size: int) -> None
         )
 
 
+def _config_before(config: "TrainPhaseConfig") -> "TrainPhaseConfig | None":
+    """Of the phase that this one starts from, while it is planned."""
+    from steps.train_phase import TrainPhaseConfig
+
+    return None if config.start is None else config.start.config_of(TrainPhaseConfig)
+
+
 def _refuse_larger_vocabularies(config: "TrainPhaseConfig") -> None:
     """Of tokenizers that are to be trained; of others it shows when the caches are there."""
+    from steps.tokenize import TokenizeConfig
+    from steps.train_tokenizer import TrainTokenizerConfig
+
     for name, cache in config.caches.items():
-        tokenizer = cache.step.config.tokenizer if cache.has_step else None
-        size = getattr(tokenizer.step.config, "vocab_size", 0) if tokenizer is not None and tokenizer.has_step else 0
-        refuse_larger_vocabulary(name, size, config.model.vocab_size)
+        its = cache.config_of(TokenizeConfig)
+        trained = None if its is None else its.tokenizer.config_of(TrainTokenizerConfig)
+        refuse_larger_vocabulary(name, 0 if trained is None else trained.vocab_size, config.model.vocab_size)
 
 
 def _refuse_jumps(config: "TrainPhaseConfig") -> None:
     """A phase that starts from a phase says which jumps are meant."""
-    if config.start is None or not config.start.has_step:
+    before = _config_before(config)
+    if before is None:
         return
-    before = config.start.step.config
-    if config.start.milestone is not None:
+    if config.start is not None and config.start.milestone is not None:
         before = before.model_copy(update={"until_step": config.start.milestone})
     try:
         refuse_unacknowledged_changes("", before, config)

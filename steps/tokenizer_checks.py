@@ -19,15 +19,21 @@ Tokenizers = dict[str, Input[TokenizerResult]]
 
 
 def tokenizers_of(caches: Caches) -> Tokenizers:
-    """Of the caches of a phase or of an evaluation; none of what is no longer part of a graph."""
-    return {f"caches[{name!r}]": cache.step.config.tokenizer for name, cache in caches.items() if cache.has_step}
+    """Of the caches of a phase or of an evaluation; none of what is no longer part of a graph, or of another kind."""
+    from steps.tokenize import TokenizeConfig
+
+    configs = {name: cache.config_of(TokenizeConfig) for name, cache in caches.items()}
+    return {f"caches[{name!r}]": config.tokenizer for name, config in configs.items() if config is not None}
 
 
 def tokenizers_of_phase(field: str, phase: "Input[TrainPhaseResult] | None") -> Tokenizers:
     """Of the phase that a config names in `field`."""
-    if phase is None or not phase.has_step:
+    from steps.train_phase import TrainPhaseConfig
+
+    config = None if phase is None else phase.config_of(TrainPhaseConfig)
+    if phase is None or config is None:
         return {}
-    return {f"{field} {phase.name!r}": found for found in list(tokenizers_of(phase.step.config.caches).values())[:1]}
+    return {f"{field} {phase.name!r}": found for found in list(tokenizers_of(config.caches).values())[:1]}
 
 
 def refuse_several_tokenizers(tokenizers: Tokenizers) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from marin_dag.commands.run import backend_named
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
-from marin_dag.damage import findings_of
+from marin_dag.damage import NOT_OURS, findings_of
 from marin_dag.errors import UserError
 from marin_dag.quantities import in_bytes
 from marin_dag.records import Record, Records
@@ -49,7 +49,10 @@ def _verified(session: Session, name: str, records: Records, record: Record) -> 
         print(f"  {finding.path} {finding.what}")
     if len(findings) > MAX_FINDINGS:
         print(f"  and {len(findings) - MAX_FINDINGS} more")
-    print(f"to make them again, and replace what is damaged:  {session.line('--force', name, '--until', name)}")
+    if all(finding.what == NOT_OURS for finding in findings):
+        print("no reader sees them: remove them, or leave them")
+    else:
+        print(f"to make them again, and replace what is damaged:  {session.line('--force', name, '--until', name)}")
     return False
 
 

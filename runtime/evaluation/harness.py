@@ -72,6 +72,8 @@ class LlamaHarness(TemplateLM):
         room = self._scorer.max_length
         for number, request in enumerate(requests):
             context, tokens = self._split(*request.args)
+            # The first stretch alone: those behind it see what comes before them as far as a window holds.
+            self.num_truncated[request.task_name or ""] += len(context) + min(len(tokens), room) > room + 1
             for begin in range(0, max(len(tokens), 1), room):
                 before = [*context, *tokens[:begin]]
                 scored.append(self._fit(before, tokens[begin : begin + room], request.task_name))
@@ -150,7 +152,6 @@ class LlamaHarness(TemplateLM):
                 f"{task_name}: a continuation has no tokens of its own; the tokenizer merges it into the context."
             )
         tokens = (*context, *continuation)
-        self.num_truncated[task_name or ""] += len(tokens) > self._scorer.max_length + 1
         return Scored(tokens[-(self._scorer.max_length + 1) :][:-1], tuple(continuation))
 
     def _decode(self, tokens: Sequence[int]) -> str:

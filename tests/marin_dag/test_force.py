@@ -10,6 +10,7 @@ from marin_dag.records import Records
 from marin_dag.store import open_store
 from tests.marin_dag.test_run import output, record, run
 from tests.marin_dag.toy_steps import (
+    Count,
     CountConfig,
     FailConfig,
     JoinConfig,
@@ -112,3 +113,26 @@ def test_a_step_whose_input_lost_a_file_says_how_to_make_it_again(prefix: str, t
     assert "To make them again:  --force first --until first" in display.text
     assert run(prefix, [first], force=frozenset({first.key}))[0] == 0
     assert run(prefix, [second])[0] == 0
+
+
+def test_a_trajectory_with_a_state_of_its_own_needs_no_more_of_what_it_began_with(prefix: str, tmp_path: Path) -> None:
+    marks = str(tmp_path / "marks")
+    first = count("first", CountConfig(stride=1, until_step=5))
+    config = CountConfig(stride=2, until_step=8, start=first, marks=marks)
+    code, display = run(prefix, [first, count("second", config)])
+    assert code == 0, display.text
+    store, made = open_store(prefix), record(prefix, first)
+    store.delete(f"{made.output_path}/{made.manifest[0].path}")
+    # On from what it published.
+    code, display = run(prefix, [count("second", config.model_copy(update={"until_step": 11}))])
+    assert code == 0, display.text
+    assert executions(tmp_path / "marks") == {f"count{number}": 1 for number in range(5, 11)}
+    # Another trajectory has nothing yet, or only what lies behind its end, and would begin with the damaged one.
+    other = count("other", config.model_copy(update={"stride": 3}))
+    for saved in (None, 9, 7):
+        if saved is not None:
+            state = Count(step=saved, value=3 * (saved - 5)).model_dump_json()
+            store.write(f"work/{other.digest}/saved-{saved:06d}.json", state.encode())
+        code, display = run(prefix, [other])
+        assert (code == 0) == (saved == 7)
+        assert ("the input first: 1 of its 1 files are missing or cut" in display.text) == (saved != 7)

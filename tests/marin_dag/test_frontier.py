@@ -7,6 +7,7 @@ import pytest
 
 from marin_dag.frontier import Frontier
 from marin_dag.node import Node
+from marin_dag.resources import Cpu
 from tests.marin_dag.growing_steps import FollowConfig, GrowConfig, follow, grow
 from tests.marin_dag.test_run import run
 from tests.marin_dag.toy_steps import CountConfig, JoinConfig, WriteConfig, count, join, write
@@ -135,6 +136,29 @@ def test_what_becomes_ready_while_others_are_started_is_seen_at_once():
         frontier.commit(node.step.key)  # somebody else has made it meanwhile
         frontier.move(node, "done")
     assert seen == ["a", "b", "both", "first", "second", "third", "last"]
+
+
+def test_of_steps_on_the_same_resources_no_more_start_than_may_and_the_rest_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[str] = []
+    in_turn = Frontier._is_in_turn_behind
+    monkeypatch.setattr(
+        Frontier, "_is_in_turn_behind", lambda self, node: (looks.append(node.step.name), in_turn(self, node))[1]
+    )
+    every = [
+        Node(write(f"{kind}{number}", WriteConfig(text=f"{kind}{number}"), resources=resources))
+        for number in range(100)
+        for kind, resources in (("wide", Cpu(2)), ("narrow", Cpu(1)))
+    ]
+    frontier = Frontier(every, max_alike=2)
+    for node in frontier.ready(0.0):
+        frontier.move(node, "running")
+    assert [node.step.name for node in frontier.running.values()] == ["wide0", "narrow0", "wide1", "narrow1"] == looks
+    looks.clear()
+    frontier.move(every[0], "done")
+    assert [node.step.name for node in frontier.ready(0.0)][:2] == ["wide2", "wide3"]
+    assert not any(name.startswith("narrow") for name in looks)
 
 
 def test_each_step_of_a_chain_is_looked_at_a_fixed_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

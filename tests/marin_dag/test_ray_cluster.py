@@ -60,5 +60,15 @@ def test_who_has_no_home_is_told_where_else_a_token_may_be(monkeypatch):
 
 @pytest.mark.parametrize(("length", "folder"), [(28, None), (29, "/tmp/ray")])
 def test_sockets_lie_where_their_paths_are_short_enough(monkeypatch, length, folder):
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * (length - 1))
     assert started_with(monkeypatch)["_temp_dir"] == folder
+
+
+def test_a_folder_that_is_named_for_ray_is_taken_or_refused(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/" + "a" * 90)
+    monkeypatch.setenv("RAY_TMPDIR", "/srv/ray")
+    assert started_with(monkeypatch)["_temp_dir"] is None
+    monkeypatch.setenv("RAY_TMPDIR", "/" + "b" * 40)
+    with pytest.raises(UserError, match=r"RAY_TMPDIR is /bbb.*: 41 characters"):
+        started_with(monkeypatch)

@@ -229,6 +229,7 @@ def told(config: WriteConfig, context: StepContext) -> Text:
         ("PREFIX", True),
         ("PREFIX/outputs/x", True),
         ("it is in PREFIX.", True),
+        ("file://PREFIX/outputs/x", True),
         ("PREFIX-of-others", False),
         ("gs://bucketPREFIX/x", False),
         ("../PREFIX", False),

@@ -4,16 +4,17 @@ import dataclasses
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.plan import check_configs
-from marin_dag.step import Step
+from marin_dag.step import Step, StepContext, step
 from runtime.data.mixture import MixtureSchedule
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export
-from steps.tokenize import TokenizeConfig, tokenize
-from steps.train_phase import train_phase
+from steps.tokenize import TokenizeConfig, TokenizeResult, tokenize
+from steps.train_phase import TrainPhaseResult, train_phase
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 from tests.steps.phase_runs import MODEL, a_phase
 from tests.steps.text_steps import WrittenConfig, written
@@ -67,3 +68,33 @@ def test_another_tokenizer_than_the_phase_was_trained_under_is_refused(step_of, 
     check_configs(Graph([step_of(OURS)]).steps)
     with pytest.raises(UserError, match=f"{first} is under the tokenizer 'ours' .*, and {other} under 'others'"):
         check_configs(Graph([step_of(OTHERS)]).steps)
+
+
+class ImportedConfig(BaseModel, frozen=True, extra="forbid"):
+    """Of a user's own kinds, which name no tokenizer, no caches and no model."""
+
+    folder: str
+
+
+@step()
+def imported_cache(config: ImportedConfig, context: StepContext) -> TokenizeResult:
+    raise NotImplementedError(config.folder)
+
+
+@step()
+def imported_phase(config: ImportedConfig, context: StepContext) -> TrainPhaseResult:
+    raise NotImplementedError(config.folder)
+
+
+def test_a_kind_of_ones_own_whose_tokenizer_cannot_be_known_is_planned():
+    cache = imported_cache("cache", ImportedConfig(folder="a"))
+    start = imported_phase("start", ImportedConfig(folder="b"))
+    steps = [
+        train_phase("next", a_phase(cache, start=start, model=WIDE, until_step=16)),
+        ema_eval("ema_eval", EmaEvalConfig(phase=start, caches={"web": cache}, max_tokens_per_domain=9)),
+        hf_export(
+            "hf_export",
+            HfExportConfig(phase=start, tokenizer=OURS, weights="hot", dtype="float32", model_name="toy"),
+        ),
+    ]
+    check_configs(Graph(steps).steps)

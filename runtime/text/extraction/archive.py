@@ -62,6 +62,8 @@ class Unit(NamedTuple):
     format_index: int
     members: tuple[str, ...]
     """Empty for a file that is no archive."""
+    outdated: tuple[tuple[str, int], ...] = ()
+    """How many times a member of a tar lies before its last: who appends to a tar replaces what was there."""
 
 
 class Listing(NamedTuple):
@@ -84,6 +86,7 @@ def list_units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: i
         unit_bytes = _WHOLE
     damage = None
     members = [Member(name, 0)]
+    numbers: Counter[str] = Counter()
     if is_archive(path):
         members = []
         try:
@@ -93,9 +96,14 @@ def list_units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: i
             damage = str(error)
         numbers = Counter(member.name for member in members)
         if damage is None and (twice := [name for name, number in numbers.items() if number > 1]):
-            damage = f"{path}: {len(twice)} of its members are there more than once, such as {twice[0]!r}; one is read."
+            damage = f"{path}: {len(twice)} members are there more than once, such as {twice[0]!r}; the last is read."
         members = list({member.name: member for member in members}.values())
     found = []
+
+    def unit_of(index: int, names: list[str]) -> Unit:
+        outdated = [(name, numbers[name] - 1) for name in names if numbers[name] > 1]
+        return Unit(path, name, index, tuple(names), tuple(outdated))
+
     for index, format_ in enumerate(formats):
         group: list[str] = []
         group_bytes = 0
@@ -105,11 +113,11 @@ def list_units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: i
             group.append(member.name)
             group_bytes += member.size_in_bytes
             if group_bytes >= unit_bytes:
-                found.append(Unit(path, name, index, tuple(group)))
+                found.append(unit_of(index, group))
                 group, group_bytes = [], 0
         if group:
-            found.append(Unit(path, name, index, tuple(group)))
-    return Listing(found if is_archive(path) else [unit._replace(members=()) for unit in found], damage)
+            found.append(unit_of(index, group))
+    return Listing(found if is_archive(path) else [unit._replace(members=(), outdated=()) for unit in found], damage)
 
 
 def covers(format_: Format, name: str) -> bool:
@@ -137,9 +145,12 @@ def open_members(unit: Unit) -> Iterator[tuple[str, Callable[[], IO[bytes]]]]:
         return
     # No further than to the last: what is wrong behind it is the listing's to tell, once.
     left = set(unit.members)
+    outdated = Counter(dict(unit.outdated))
     for member, tar in _tar_members(unit.file):
         name = _printable(member.name)
-        if name in left:
+        if outdated[name]:
+            outdated[name] -= 1
+        elif name in left:
             left.remove(name)
             yield prefix + name, functools.partial(_open_tar_member, tar, member)
         if not left:

@@ -51,6 +51,10 @@ def test_each_kind_of_damage_is_named_with_its_file(made: Toy, damage: Any, foun
     assert code == 1
     assert found in said
     assert "text/web: 1 of its files are not as recorded" in said
+    # Making it again mends what is damaged, and leaves what somebody put beside it.
+    advises_force = "--force text/web --until text/web" in said
+    assert advises_force != ("no reader sees them: remove them, or leave them" in said)
+    assert advises_force == ("manifest" not in found)
     assert said.count("all as recorded") == 3
 
 

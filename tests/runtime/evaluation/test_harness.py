@@ -89,6 +89,15 @@ def test_log_likelihoods_and_greedy_flags_equal_those_of_lm_evals_own_adapter(bo
     assert ours.num_truncated["a_task"] >= 1
 
 
+@pytest.mark.parametrize(("context", "num_truncated"), [("", 0), ("the quick brown fox", 1)])
+def test_a_prompt_that_loses_its_beginning_counts_once_however_long_its_continuation(both, context, num_truncated):
+    ours, _ = both
+    before = ours.num_truncated["long"]
+    long = Instance("loglikelihood", {}, (context, text(2, 3 * MAX_LENGTH)), 0, metadata=("long", 0, 1))
+    ours.loglikelihood([long])
+    assert ours.num_truncated["long"] - before == num_truncated
+
+
 def test_rolling_log_likelihoods_cover_texts_longer_than_the_context(both):
     ours, theirs = both
     texts = ["fox", text(1, 20), text(2, 400), text(3, 97)]

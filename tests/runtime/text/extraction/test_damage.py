@@ -18,7 +18,7 @@ from fsspec.implementations.memory import MemoryFile
 
 from runtime.text.drops import DropLedger
 from runtime.text.extraction import archive
-from runtime.text.extraction.archive import is_archive, list_units
+from runtime.text.extraction.archive import is_archive, list_units, open_members
 from runtime.text.extraction.extract import extract
 from runtime.text.extraction.formats import (
     ChatTable,
@@ -339,24 +339,26 @@ def stored(name, data):
 
 
 @pytest.mark.parametrize("suffix", ["zip", "tar", "tar.gz"])
-def test_a_member_that_is_there_twice_is_read_once_and_told(suffix, tmp_path):
+def test_of_a_member_that_is_there_twice_the_last_is_read_and_it_is_told(suffix, tmp_path):
     path = str(tmp_path / f"a.{suffix}")
+    texts = ("first", "second", "third")
     if suffix == "zip":
         with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as archive:
             warnings.simplefilter("ignore")
-            for text in ("first", "second"):
+            for text in texts:
                 archive.writestr("x.jsonl", json.dumps({"text": text}) + "\n")
     else:
         with tarfile.open(path, "w:gz" if suffix.endswith("gz") else "w") as archive:
-            for text in ("first", "second"):
+            for text in texts:
                 data = (json.dumps({"text": text}) + "\n").encode()
                 info = tarfile.TarInfo("x.jsonl")
                 info.size = len(data)
                 archive.addfile(info, io.BytesIO(data))
     for unit_bytes in (1, 1 << 20):
         listing = list_units(path, "a", (JsonLines(),), unit_bytes=unit_bytes)
-        assert [unit.members for unit in listing.units] == [("x.jsonl",)]
-        assert (
-            listing.damage is not None
-            and "1 of its members are there more than once, such as 'x.jsonl'" in listing.damage
-        )
+        (unit,) = listing.units
+        assert [(name, json.loads(opened().read())) for name, opened in open_members(unit)] == [
+            ("a/x.jsonl", {"text": "third"})
+        ]
+        assert listing.damage is not None
+        assert "1 members are there more than once, such as 'x.jsonl'; the last is read" in listing.damage
