@@ -51,7 +51,7 @@ class ExtractedShard(DocumentsShard, frozen=True, extra="forbid"):
 class ListedFile(BaseModel, frozen=True, extra="forbid"):
     """What of one file is read, cut into the work of shards."""
 
-    units: tuple[tuple[str, str, int, tuple[str, ...]], ...]
+    units: tuple[tuple[str, str, int, tuple[str, ...], tuple[tuple[str, int], ...]], ...]
     damage: str | None
     """What is wrong with an archive, if not all of its members can be had."""
 
