@@ -231,7 +231,7 @@ def _refuse_another_checkout() -> None:
     imported = Path(__file__).resolve().parents[1]
     folders = Path(script).resolve().parents if script else ()
     own = next((folder for folder in folders if (folder / "marin_dag/__init__.py").is_file()), imported)
-    if own != imported:
+    if not own.samefile(imported):  # one folder has other names through a mount
         raise UserError(
             f"{script} lies in {own}, and the code that it imports in {imported}: its environment is another "
             f"checkout's. Make one of its own by `make .venv/ready` there, or put PYTHONPATH={own} before the command."

@@ -155,7 +155,9 @@ class DetachedRuns:
 
 def _outputs_below(folder: Path, prefix: str) -> list[str]:
     """Outputs that lie below the project's folder are data, whether git is told to ignore them or not."""
-    path = Path(prefix)  # of a cloud's, nothing that is there
+    if "://" in prefix:
+        return []
+    path, folder = Path(prefix).resolve(), folder.resolve()
     if path == folder or not path.is_relative_to(folder):
         return []
     return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path.relative_to(folder).as_posix())]

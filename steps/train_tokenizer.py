@@ -124,6 +124,7 @@ def written_tokenizer(document: str, context: StepContext, *, eos_token: str, bo
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_str(document)
+    tokenizer.no_padding()  # as documents are encoded, whatever the file was saved with
     eos_token_id = _id_of(tokenizer, eos_token, "eos_token", context.name)
     bos_token_id = None if bos_token is None else _id_of(tokenizer, bos_token, "bos_token", context.name)
     added, opened = tokenizer.encode("").ids, [] if bos_token_id is None else [bos_token_id]

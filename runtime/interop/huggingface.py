@@ -94,7 +94,7 @@ def write_tokenizer(
     """Writes tokenizer.json and tokenizer_config.json; returns the names of the files.
 
     A model trained on documents that open with BOS must be given one: where the file does not say so itself, its
-    post-processor is told to. Otherwise tokenizer.json is copied byte for byte.
+    post-processor is told to; and it pads and cuts nothing. Otherwise tokenizer.json is copied byte for byte.
     """
     with fsspec.open(tokenizer_file, "rb") as source:
         content = source.read()
@@ -104,6 +104,10 @@ def write_tokenizer(
             f"{tokenizer_file}: {tokenizer.get_vocab_size()} tokens, but the model's vocab_size is {vocab_size}; "
             "this is not the tokenizer that the model was trained with."
         )
+    if tokenizer.padding is not None or tokenizer.truncation is not None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        content = tokenizer.to_str(pretty=True).encode()
     eos, bos = (
         _token_text(tokenizer, token_id, role, tokenizer_file)
         for token_id, role in zip(special_tokens, ("eos_token", "bos_token"), strict=True)
@@ -150,6 +154,8 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
         raise InteropError(f"{config_file}: eos_token_id is not given; without it no text has an end.")
     with fsspec.open(f"{folder}/tokenizer.json", "rb") as file:
         tokenizer = Tokenizer.from_str(file.read().decode())
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
     params = _params(_tensors(folder), config, folder, as_stored=as_stored)
     return ImportedModel(params, config, rope, special_tokens, tokenizer)

@@ -181,5 +181,7 @@ def test_outputs_below_the_project_are_not_sent(tmp_path: Path, name: str):
     assert sent() == before
     (tmp_path / "runs of mine" / "more.py").write_text("")
     assert sent() != before
+    (tmp_path / "link").symlink_to(tmp_path / name)
+    assert _outputs_below(tmp_path, str(tmp_path / "link")) == _outputs_below(tmp_path, str(tmp_path / name)) != []
     for elsewhere in ("gs://bucket/runs", str(tmp_path.parent / "runs"), str(tmp_path)):
         assert _outputs_below(tmp_path, elsewhere) == []

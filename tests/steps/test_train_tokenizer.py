@@ -51,6 +51,14 @@ def test_the_names_of_llama_3_are_found_unasked(taken):
     assert (result.bos_token_id, result.eos_token_id, result.vocab_size) == (0, 1, 258)
 
 
+def test_a_file_that_was_saved_with_padding_is_taken(run_alone, tmp_path):
+    tokenizer = train(["x"], vocab_size=258)
+    tokenizer.enable_padding(length=16, pad_token=END_OF_TEXT, pad_id=1)
+    (tmp_path / "tokenizer.json").write_text(tokenizer.to_str())
+    local = LocalTokenizer(folder=str(tmp_path), sha256=hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
+    assert run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=local), "tokenizer").result.bos_token_id == 0
+
+
 @pytest.mark.parametrize(
     ("added", "bos_token"), [([BEGIN_OF_TEXT], None), ([BEGIN_OF_TEXT, END_OF_TEXT], BEGIN_OF_TEXT)]
 )

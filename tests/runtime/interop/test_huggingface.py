@@ -182,6 +182,20 @@ def test_the_tokenizer_makes_a_round_trip_through_transformers(tmp_path, with_bo
     assert theirs.model_max_length == 256
 
 
+def test_a_text_is_encoded_whole_and_alone_whatever_the_file_of_the_tokenizer_was_saved_with(tmp_path):
+    plain = Tokenizer.from_file(str(tokenizer_file(tmp_path / "plain.json", with_bos=False)))
+    expected = plain.encode("the quick fox").ids
+    plain.enable_padding(length=64)
+    plain.enable_truncation(2)
+    plain.save(str(tmp_path / "padded.json"))
+    special = SpecialTokens(eos_token_id=0, bos_token_id=None)
+    write_model(str(tmp_path / "export"), model(), CONFIG, LLAMA3_ROPE, special, dtype="float32")
+    source = str(tmp_path / "padded.json")
+    write_tokenizer(str(tmp_path / "export"), source, special, vocab_size=CONFIG.vocab_size, max_length=256)
+    assert read_model(str(tmp_path / "export")).tokenizer.encode("the quick fox").ids == expected
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the quick fox") == expected
+
+
 def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
     bare = tokenizer_file(tmp_path / "bare.json", with_bos=False)
     special = SpecialTokens(eos_token_id=0, bos_token_id=1)
