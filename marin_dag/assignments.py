@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from marin_dag.changes import nearest, said_now, value_at
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.graph import AnyStep, Graph
 
 MAX_NAMED = 3
@@ -79,9 +79,8 @@ def _without_step(left: str, value: str, graph: Graph) -> str:
     slashed = left.replace(".", "/")
     having = [step.name for step in graph.steps if head in type(step.config).model_fields]
     if having and slashed not in graph:
-        shown = ", ".join(having[:MAX_NAMED])
-        more = f" and {len(having) - MAX_NAMED} more" if len(having) > MAX_NAMED else ""
-        return f"say of which step: {_form(f'{having[0]}.{left}', value)}. {head} is a field of {shown}{more}."
+        owners = listed(having, MAX_NAMED)
+        return f"say of which step: {_form(f'{having[0]}.{left}', value)}. {head} is a field of {owners}."
     found = f" Did you mean {slashed!r}?" if slashed in graph else nearest(head, graph.names)
     example = "" if field and slashed not in graph else f", such as {_example(graph)}"
     return f"there is no step {head!r}.{found} Write STEP.FIELD=VALUE{example}."

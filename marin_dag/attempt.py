@@ -16,7 +16,7 @@ from marin_dag.code_watch import refuse_another_config, refuse_other_packages, w
 from marin_dag.context import ALONE, Host, StepStopped
 from marin_dag.damage import refuse_damaged_inputs, repair
 from marin_dag.epoch import Epoch
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.inputs import Input
 from marin_dag.parts import Parts, parts_of
 from marin_dag.progress import Progress
@@ -250,8 +250,7 @@ class AttemptContext:
         differing = sorted({entry.path for entry in set(manifest) ^ set(first.manifest)})
         found = []
         if differing:
-            more = f" and {len(differing) - SHOWN_FILES} more" if len(differing) > SHOWN_FILES else ""
-            found.append(f"other files{where}: {', '.join(differing[:SHOWN_FILES])}{more}")
+            found.append(f"other files{where}: {listed(differing, SHOWN_FILES)}")
         if first.result != result:
             found.append(f"another result{where}: {result}, and the first time {first.result}")
         if found:

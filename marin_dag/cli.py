@@ -50,7 +50,7 @@ from marin_dag.commands.session import (
     options_of,
     program,
 )
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.forks import Follow, WithForks
 from marin_dag.parser import Parser
 from marin_dag.redact import RedactingStream
@@ -272,12 +272,9 @@ def _refuse_foreign(command: Command, given: Iterable[str], takes: Mapping[str, 
             if option in command.advice:
                 raise UserError(f"{option}: {of} does not take it; {command.advice[option]}.")
             owners = [f"`{other}`" if other else "a run" for other in takes if option in takes[other]]
-            raise UserError(f"{option}: {of} does not take it; it is an option of {_first(owners)}. Leave it out.")
-
-
-def _first(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MAX_OWNERS])
-    return shown if len(names) <= MAX_OWNERS else f"{shown} and {len(names) - MAX_OWNERS} more commands"
+            raise UserError(
+                f"{option}: {of} does not take it; it is an option of {listed(owners, MAX_OWNERS)}. Leave it out."
+            )
 
 
 def _parser(

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from marin_dag.code import closure_now, module_name
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.identity import canonical
 from marin_dag.inputs import Input
 from marin_dag.sources import Closure
@@ -83,12 +83,12 @@ class CodeWatch:
             touched = {name.rpartition(".")[0] for name in changed}
             if all(module in self._as_planned or module not in sys.modules for module in touched):
                 if changed != self._told:
-                    self._log.info("edited meanwhile, and not what runs here: %s", _listed(changed))
+                    self._log.info("edited meanwhile, and not what runs here: %s", listed(changed, MAX_NAMED))
                 self._told = changed
                 return
         raise CodeChangedError(
-            f"the code of {self._owner} changed while the run was going: {_listed(changed)}. Nothing is committed "
-            "under a digest whose code did not run; start the run again."
+            f"the code of {self._owner} changed while the run was going: {listed(changed, MAX_NAMED)}. Nothing is "
+            "committed under a digest whose code did not run; start the run again."
         )
 
     def _changed(self, found: Closure) -> list[str]:
@@ -128,8 +128,3 @@ def refuse_another_config(name: str, kind: StepKind[Any, Any], config: BaseModel
             f"{name}: its config is not what it was when its digest was computed; a list or mapping inside it was "
             "changed after that. Build the step again instead of changing what it holds."
         )
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

@@ -1,6 +1,6 @@
 """The one family of errors that a user can cause and cure: printed as one message, without a traceback."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class UserError(Exception):
@@ -18,3 +18,9 @@ class RefusedConfigError(ValueError):
     def __init__(self, message: str, cure: Mapping[str, str]) -> None:
         super().__init__(message)
         self.cure = dict(cure)
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """ "a, b and 3 more", of more names than anybody reads."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

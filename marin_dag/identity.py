@@ -84,7 +84,9 @@ def canonical(value: object, path: str) -> Any:
     match value:
         case float() if type(value) is float:
             if not math.isfinite(value):
-                raise NotCanonicalError(path, value, "write None for 'not set'")
+                raise NotCanonicalError(
+                    path, value, "write a finite number, or None for 'not set' where that is allowed"
+                )
             return value
         case Enum():  # before what it may be as well: a StrEnum is not its text
             return ["enum", qualified_name(type(value)), value.value if isinstance(value, Flag) else value.name]

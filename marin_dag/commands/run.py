@@ -34,7 +34,7 @@ def plan_and_run(session: Session) -> int:
         return show_plan(session, plan)
     if not plan.will_run:
         done = sum(step.is_selected for step in plan.steps)
-        print(f"nothing to do: {done} steps, all done")
+        print(f"nothing to do: {done} steps, all done" if done != 1 else "nothing to do: 1 step, done")
         _print_results(session, plan)
         _after_run(session, plan)
         return NOTHING_WOULD_RUN

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pytest
 
 from marin_dag.cost import Cost
+from marin_dag.errors import UserError
 from marin_dag.graph import Graph, Selection
-from marin_dag.plan import make_plan
+from marin_dag.plan import check_configs, make_plan
 from marin_dag.planned import Verdict
 from marin_dag.reasons import KeptParts, NeverMade, NotSelected
 from marin_dag.records import Records
@@ -185,3 +186,14 @@ def test_what_a_recipe_leaves_open_is_told_by_a_plan_and_stops_a_run_before_it_b
     assert bench("--only", "text/web")[0] == 0
     assert bench("--set", "text/code.text=FINAL")[0] == 0
     assert "decided" not in bench("--dry-run", "--set", "text/code.text=FINAL")[1]
+
+
+def test_what_is_wrong_with_several_steps_alike_is_said_once() -> None:
+    counts = {f"count/{number}": -1 for number in range(5)} | {"other": -2}
+    steps = [toy.count(name, toy.CountConfig(texts={}, least=least)) for name, least in counts.items()]
+    with pytest.raises(UserError) as caught:
+        check_configs(steps)
+    assert str(caught.value).splitlines() == [
+        "count/0, count/1, count/2 and 2 more: least is -1; a count is never below 0.",
+        "other: least is -2; a count is never below 0.",
+    ]

@@ -1,10 +1,10 @@
 """Readings: what a person types is read by the field's type, or refused in words that say what the field takes."""
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 
 from marin_dag.readings import RefusedValueError, read_text, shape
 
@@ -26,6 +26,15 @@ class Mixture(BaseModel, frozen=True, extra="forbid"):
 
 
 Schedule = Constant | Ramp
+
+
+def _above_zero(value: str) -> str:
+    if value.startswith("-"):
+        raise ValueError("it lies above 0.")
+    return value
+
+
+Positive = Annotated[str, AfterValidator(_above_zero)]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +92,11 @@ def test_a_field_with_structure_says_what_it_takes() -> None:
 def test_a_plain_field_says_what_is_wrong_with_the_value() -> None:
     with pytest.raises(RefusedValueError, match="'x' is refused: Input should be a valid integer"):
         read_text(int, "x", None)
+
+
+def test_a_refusal_ends_with_one_full_stop_whether_the_types_own_message_has_one_or_not() -> None:
+    with pytest.raises(RefusedValueError, match=r"'-1' is refused: it lies above 0\.$"):
+        read_text(Positive, "-1", None)
 
 
 @pytest.mark.parametrize("text", ["none", "NONE"])

@@ -182,3 +182,14 @@ def test_a_file_whose_name_gives_no_label_is_named_with_the_cure(tmp_path, name)
     own_file(tmp_path, name)
     with pytest.raises(ValueError, match=r"its name gives no label for a source; begin it with a letter or a digit"):
         corpus_sources(str(tmp_path), role_of_file)
+
+
+@pytest.mark.parametrize("other", ["notes.txt", "web.parquet", "more/web.jsonl", "web.json"])
+def test_what_would_be_left_out_of_an_own_corpus_is_refused_and_companions_are_not(tmp_path, other):
+    for name in ("web.jsonl", "README.txt", "LICENSE", "card.md", ".DS_Store", ".git/config", other):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text('{"text": "A text."}\n')
+    with pytest.raises(ValueError, match=f": {re.escape(other)} would not be read: .*Convert what"):
+        corpus_sources(str(tmp_path), role_of_file)
+    (tmp_path / other).unlink()
+    assert list(corpus_sources(str(tmp_path), role_of_file)) == ["web"]
