@@ -95,8 +95,8 @@ def test_a_plain_field_says_what_is_wrong_with_the_value() -> None:
 
 
 def test_a_refusal_ends_with_one_full_stop_whether_the_types_own_message_has_one_or_not() -> None:
-    with pytest.raises(RefusedValueError, match=r"'-1' is refused: it lies above 0\.$"):
-        read_text(Positive, "-1", None)
+    with pytest.raises(RefusedValueError, match=r"'-a' is refused: it lies above 0\.$"):
+        read_text(Positive, "-a", None)
 
 
 @pytest.mark.parametrize("text", ["none", "NONE"])
