@@ -97,8 +97,8 @@ def sources_in_order(stretches: Sequence[MixtureStretch]) -> list[str]:
 
 
 def source_style(index: int) -> str:
-    """Fill of a source: eight colours, then the same ones paler."""
-    return f"fill:{colour_of(index)};fill-opacity:var(--a{index // 8 % 3})"
+    """Fill of a source: eight colours, each in four strengths; the recipe at full size has 25 sources."""
+    return f"fill:{colour_of(index)};fill-opacity:var(--a{index // 8 % 4})"
 
 
 def _mixture_panel(frame: Frame, stretches: Sequence[MixtureStretch]) -> Markup:

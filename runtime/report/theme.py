@@ -12,13 +12,13 @@ from runtime.report.plots import TEXT_SIZE
 
 _LIGHT = """
 --page:#fff;--ink:#16191d;--ink2:#4b535c;--ink3:#6b747e;--hair:#e3e6ea;--band:#f3f5f7;--border:#cfd5db;--card:#f7f8fa;
---a0:.68;--a1:.4;--a2:.2;--main:#005f9e;--branch:#c8500a;--kept:#bcd3c5;--good:#0a7a55;--bad:#b3261e;--warn:#8a5a00;--on-area:#0d1013;
+--a0:.68;--a1:.4;--a2:.2;--a3:.92;--main:#005f9e;--branch:#c8500a;--kept:#bcd3c5;--good:#0a7a55;--bad:#b3261e;--warn:#8a5a00;--on-area:#0d1013;
 --c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#b9649a;--c4:#c98a00;--c5:#3f9fd8;--c6:#7a7a1f;--c7:#6b5b95;
 --drop0:#7f5539;--drop1:#c98a00;--drop2:#3f7fb2;--drop3:#b9649a;
 """
 _DARK = """
 --page:#111418;--ink:#eceff2;--ink2:#b4bcc5;--ink3:#8f99a3;--hair:#2a3037;--band:#181c21;--border:#3a424b;--card:#191d22;
---a0:.9;--a1:.6;--a2:.4;--main:#5db4f0;--branch:#f5914e;--kept:#3f5a4b;--good:#46c79a;--bad:#ff8a80;--warn:#e3b341;--on-area:#0d1013;
+--a0:.9;--a1:.6;--a2:.4;--a3:.75;--main:#5db4f0;--branch:#f5914e;--kept:#3f5a4b;--good:#46c79a;--bad:#ff8a80;--warn:#e3b341;--on-area:#0d1013;
 --c0:#4aa8e8;--c1:#f08a4b;--c2:#35c49a;--c3:#e29bc4;--c4:#ecb24a;--c5:#8ccbf2;--c6:#c5c55c;--c7:#b3a4dd;
 --drop0:#b5855f;--drop1:#ecb24a;--drop2:#6fb1e3;--drop3:#e29bc4;
 """
@@ -85,6 +85,7 @@ svg .pale{fill:var(--ink)}
   color:var(--ink2)}
 .keys li{display:flex;align-items:center;gap:6px}.keys svg{width:14px;height:14px;flex:none}
 .scroll{overflow-x:auto;margin:12px 0}
+.words{width:max-content;max-width:calc(100vw - 64px);position:relative;left:50%;transform:translateX(-50%)}.words pre{font-size:13px}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;min-width:min(100%,460px)}
 caption{text-align:left;color:var(--ink2);font-size:13px;padding:0 0 6px}
 th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:baseline;border-bottom:1px solid var(--hair);

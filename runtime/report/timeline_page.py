@@ -27,7 +27,7 @@ def page(title: str, phases: Sequence[Phase], words: str) -> str:
         element("header", element("h1", title), element("p", _summary(report), class_="lead")),
         figure(functools.partial(timeline, report), CAPTION),
         element("ul", *_keys(report), class_="keys"),
-        element("div", element("pre", words), class_="scroll", tabindex="0"),
+        element("div", element("pre", words), class_="scroll words", tabindex="0"),
     )
     head = element(
         "head",
