@@ -78,6 +78,10 @@ class OutputChangedError(Exception):
     """An output was still being written when its step had returned, or no longer holds what a shard wrote."""
 
 
+class UnreadableRecordError(StoreError):
+    """What lies where a record does is none."""
+
+
 class Records:
     """The records of one prefix."""
 
@@ -97,10 +101,10 @@ class Records:
         try:
             return Record.model_validate_json(data)
         except ValidationError as error:
-            raise StoreError(
+            raise UnreadableRecordError(
                 f"{self.store.url(record_path(key))}: not a record of this program ({error.error_count()} errors, "
-                f"first: {error.errors()[0]['msg']}); it was written by another version or edited. Use the version "
-                "that wrote it, or another --prefix."
+                f"first: {error.errors()[0]['msg']}); it was written by another version, edited or damaged. Use the "
+                "version that wrote it, or another --prefix; or delete the file, and its step is run again."
             ) from error
 
     def get(self, key: str) -> Record:

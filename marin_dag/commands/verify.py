@@ -7,7 +7,7 @@ from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Sessi
 from marin_dag.damage import NOT_OURS, findings_of
 from marin_dag.errors import UserError
 from marin_dag.quantities import in_bytes
-from marin_dag.records import Record, Records
+from marin_dag.records import Record, Records, UnreadableRecordError
 from marin_dag.step import Step
 from marin_dag.verify import Rerunner
 
@@ -27,7 +27,12 @@ def _verify(session: Session) -> int:
                 raise UserError(f"verify {step.name}: it is not committed; run it first.")
         elif step.key not in seen:
             seen.add(step.key)
-            record = records.get(step.key)
+            try:
+                record = records.get(step.key)
+            except UnreadableRecordError as error:  # of one step; what others hold is yet to be looked at
+                print(f"{step.name}: {error}")
+                is_good = False
+                continue
             is_good &= _verified(session, step.name, records, record)
             if session.parsed.rerun:
                 is_good &= _rerun(session, step, record)

@@ -85,7 +85,8 @@ svg .pale{fill:var(--ink)}
   color:var(--ink2)}
 .keys li{display:flex;align-items:center;gap:6px}.keys svg{width:14px;height:14px;flex:none}
 .scroll{overflow-x:auto;margin:12px 0}
-.words{width:max-content;max-width:calc(100vw - 64px);position:relative;left:50%;transform:translateX(-50%)}.words pre{font-size:13px}
+.words{width:max-content;max-width:calc(100vw - 64px);position:relative;left:50%;transform:translateX(-50%)}
+.words pre{font-size:13px}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;min-width:min(100%,460px)}
 caption{text-align:left;color:var(--ink2);font-size:13px;padding:0 0 6px}
 th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:baseline;border-bottom:1px solid var(--hair);

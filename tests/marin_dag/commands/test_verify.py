@@ -58,6 +58,19 @@ def test_each_kind_of_damage_is_named_with_its_file(made: Toy, damage: Any, foun
     assert said.count("all as recorded") == 3
 
 
+def test_a_record_that_cannot_be_read_keeps_no_other_step_from_being_looked_at(made: Toy) -> None:
+    ((key),) = Records(open_store(str(made.prefix))).labels()["text/web"]
+    record = made.prefix / "commits" / f"{key}.json"
+    record.chmod(0o644)
+    record.write_text("{")
+    code, said = made("verify", "all")
+    assert code == 1
+    assert f"text/web: {record}: not a record of this program" in said and "delete the file" in said
+    assert said.count("all as recorded") == 7
+    record.unlink()
+    assert made()[0] == 0 and made("verify", "all")[0] == 0
+
+
 def test_a_step_that_is_not_committed_cannot_be_verified(run: Toy) -> None:
     assert "verify count: it is not committed; run it first" in run("verify", "count")[1]
     assert run("verify", "all") == (0, "nothing is committed yet\n")
