@@ -52,6 +52,7 @@ from marin_dag.commands.session import (
 )
 from marin_dag.errors import UserError, listed
 from marin_dag.forks import Follow, WithForks
+from marin_dag.mistakes import said_of
 from marin_dag.parser import Parser
 from marin_dag.redact import RedactingStream
 
@@ -209,7 +210,7 @@ def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -
         if with_traceback:
             traceback.print_exc()
         else:
-            print(f"{name}: {_message(error)}", file=sys.stderr)
+            print(f"{name}: {said_of(error) if isinstance(error, ValidationError) else error}", file=sys.stderr)
         return FAILED
     except Exception:  # not an error of the user's: where it was raised is what helps
         traceback.print_exc()
@@ -236,14 +237,6 @@ def _refuse_another_checkout() -> None:
             f"{script} lies in {own}, and the code that it imports in {imported}: its environment is another "
             f"checkout's. Make one of its own by `make .venv/ready` there, or put PYTHONPATH={own} before the command."
         )
-
-
-def _message(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        problems = error.errors(include_url=False)
-        said = (f"{error.title}.{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in problems)
-        return "\n".join(said)
-    return str(error)
 
 
 def _unknown(word: str, known: Collection[str]) -> str:

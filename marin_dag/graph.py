@@ -21,7 +21,7 @@ class Graph:
     """Immutable; an override makes another graph."""
 
     def __init__(self, targets: Iterable[AnyStep]) -> None:
-        self.targets = tuple(targets)
+        self.targets = _steps(targets)
         self.steps = _ordered(self.targets)
         """Inputs first; otherwise as the recipe names them."""
         self._named: dict[str, AnyStep] = {}
@@ -185,6 +185,17 @@ def _like(
     )
 
 
+def _steps(targets: object) -> tuple[AnyStep, ...]:
+    """What a recipe's function gave, if it is a list of steps."""
+    found = tuple(targets) if isinstance(targets, Iterable) and not isinstance(targets, str | Step) else ()
+    if not all(isinstance(item, Step) for item in found) or (not found and targets not in ([], ())):
+        raise GraphError(
+            f"the recipe's function returned {targets!r}, where a list of steps belongs; return the steps that nothing "
+            "else needs, such as [report]."
+        )
+    return found
+
+
 def _ordered(targets: Sequence[AnyStep], *, with_bases: bool = False) -> tuple[AnyStep, ...]:
     """Depth first without recursion: a chain of ten thousand steps is a graph too."""
     order: dict[AnyStep, None] = {}
@@ -251,5 +262,7 @@ class Selection:
             if selected and name not in selected:
                 raise GraphError(f"--force {name}: {said} leaves it out; select it too, or leave --force out.")
         if not selected:
+            if not graph.names:
+                raise GraphError("the recipe's function returned no steps; return those that nothing else needs.")
             raise GraphError(f"{said}: no step is selected by all of these; leave one of them out.")
         return selected

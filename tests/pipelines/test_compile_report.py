@@ -231,7 +231,7 @@ def test_what_the_slice_cannot_run_is_refused_before_anything_is_compiled(tmp_pa
         argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--set", f"ocelot.{option}"]
         assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv) == 1
         error = capsys.readouterr().err
-        assert "ocelot: " in error and "v4-2048" in error and reason in error
+        assert "tootsie: ocelot, jellyfish, phoenix and " in error and "v4-2048" in error and reason in error
 
 
 def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):

@@ -1,0 +1,55 @@
+"""Mistakes: what a recipe's own line says wrong about a config, in words and with the line."""
+
+import traceback
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from marin_dag.changes import nearest
+
+VALUE_CHARACTERS = 60
+_NOT_THE_RECIPE = ("site-packages", "dist-packages")
+
+
+def said_of(error: ValidationError) -> str:
+    """A line for each field that is wrong: where it was written, what was found there, what the field takes."""
+    place = _place(error.__traceback__)
+    fields = _fields_of(error.__traceback__, error.title)
+    problems = error.errors(include_url=False)
+    return "\n".join(f"{place}{_said(error.title, problem, fields)}" for problem in problems)
+
+
+def _said(title: str, problem: ErrorDetails, fields: Collection[str]) -> str:
+    loc = problem["loc"]
+    path = ".".join([title, *(str(part) for part in loc)])
+    if problem["type"] == "extra_forbidden":
+        return f"{path}: there is no such field.{nearest(str(loc[-1]), fields) if len(loc) == 1 else ''}"
+    if problem["type"] == "missing":
+        return f"{path}: is not given, and has no default."
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
+    value = repr(problem["input"])
+    shown = value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]}..."
+    return f"{path}: {shown} is refused: {message}."
+
+
+def _place(trace: TracebackType | None) -> str:
+    """ "FILE:LINE: " of the innermost line that is neither a library's nor the engine's, or nothing."""
+    engine = Path(__file__).parent
+    for frame in reversed(traceback.extract_tb(trace)):
+        path = Path(frame.filename)
+        if not path.is_relative_to(engine) and not any(part in _NOT_THE_RECIPE for part in path.parts):
+            return f"{frame.filename}:{frame.lineno}: "
+    return ""
+
+
+def _fields_of(trace: TracebackType | None, title: str) -> Collection[str]:
+    """Fields of the model that was being made, which the error itself knows by its title alone."""
+    while trace is not None:
+        made = trace.tb_frame.f_locals.get("self")
+        if isinstance(made, BaseModel) and type(made).__name__ == title:
+            return type(made).model_fields
+        trace = trace.tb_next
+    return ()
