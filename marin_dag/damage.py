@@ -75,8 +75,8 @@ def refuse_damaged_inputs(records: Records, config: BaseModel) -> None:
                 name = inputs[record.key]
                 raise DamagedInputError(
                     f"the input {name}: {len(lost)} of its {len(record.manifest)} files are missing or cut, such as "
-                    f"{records.store.url(record.output_path)}/{lost[0]}. To make them again:  --force {name} --until "
-                    f"{name}"
+                    f"{records.store.url(record.output_path)}/{lost[0]}. To make them again, run the same command "
+                    f"with  --force {name} --until {name}"
                 )
 
 

@@ -105,7 +105,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Token cache of each source that the mixture names; one that is `growing()` is read while it is being built."""
     packing: Packing = "concatenate"
     """What a sequence is made of."""
-    seed: int
+    seed: int = Field(ge=0, lt=2**32)
+    """Of the first weights and of the data's order. The key of the weights holds 32 bits of it, and drops the rest."""
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     reduce_dtype: Literal["bfloat16", "float32"] = "float32"
     """What gradients are summed in over the devices that share the parameters."""

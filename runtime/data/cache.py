@@ -307,7 +307,8 @@ class TokenCache:
     def _torn(self, reason: object) -> CacheError:
         return CacheError(
             f"{self.path}: the token cache is torn: {reason} Its files were changed or lost after they were committed; "
-            "run the tokenize step that made it with --force, or restore the files."
+            "restore them, or run the tokenize step that made it, by whose name its folder begins, with "
+            "--force STEP --until STEP."
         )
 
 

@@ -49,6 +49,10 @@ class LlamaConfig:
     use_qk_norm: bool = False
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, bool) and not value > 0:
+                raise ValueError(f"LlamaConfig.{field.name} is {value}; take more than 0.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"LlamaConfig.num_key_value_heads is {self.num_key_value_heads}, which does not divide "

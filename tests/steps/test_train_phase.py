@@ -477,3 +477,11 @@ def test_a_phase_that_jumps_is_refused_with_the_option_that_says_it_is_meant(pha
     with pytest.raises(RefusedConfigError, match="weight_decay changes") as refused:
         train_phase.check(jumping.config)
     assert refused.value.cure == {"acknowledge": '["weight_decay"]'}
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_would_give_the_first_weights_of_another_is_refused(seed):
+    # What the refusal is for: only 32 bits of it make the key.
+    assert (jax.random.key_data(jax.random.key(seed)) == jax.random.key_data(jax.random.key(seed % 2**32))).all()
+    with pytest.raises(ValidationError, match=r"seed\n.*Input should be (less|greater)"):
+        a_phase(None, seed=seed)

@@ -1,5 +1,7 @@
 """Shapes: published parameter counts, exactly."""
 
+import dataclasses
+
 import pytest
 
 from runtime.model.config import LlamaConfig
@@ -21,3 +23,15 @@ def test_training_flops_of_an_8b_token_are_about_six_a_parameter_and_causal_atte
 def test_heads_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match=r"num_key_value_heads is 3, which does not divide"):
         LlamaConfig(64, 16, 32, 1, 4, 3, 8, 32)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("vocab_size", 0), ("hidden_size", 0), ("num_hidden_layers", -2), ("head_dim", 0), ("rms_norm_eps", 0.0),
+        ("initializer_range", float("nan")),
+    ],
+)  # fmt: skip
+def test_a_model_of_nothing_is_refused(field, value):
+    with pytest.raises(ValueError, match=rf"LlamaConfig\.{field} is {value}; take more than 0"):
+        dataclasses.replace(LLAMA_31_8B, **{field: value})
