@@ -24,6 +24,7 @@ STYLES = {
     "blocked": "red",
     "stopped": "yellow",
 }
+BAR_CELLS, NARROW_BAR_CELLS, ROOMY_COLUMNS = 20, 6, 130
 ENDINGS = frozenset({"done", "failed", "blocked", "stopped"})
 
 
@@ -194,12 +195,13 @@ class TableDisplay:
     def table(self) -> RenderableType:
         """What is on the screen: the last steps that ended, all that run, and the count of the rest."""
         table = Table(box=None, pad_edge=False, show_header=False)
+        width = BAR_CELLS if self._console.width >= ROOMY_COLUMNS else NARROW_BAR_CELLS  # rather than figures that wrap
         for name, what, detail in list(self._ended):
             table.add_row(name, Text(what, style=STYLES.get(what, "")), Text(detail))
         for name in [name for name in self._names if self._states.get(name) == "running"]:
             progress, left = self._progress.get(name, (None, None))
             since = duration(time.monotonic() - self._started[name])
-            detail = since if progress is None else f"{since}  {bar(progress)}  {figures_of(progress, left)}"
+            detail = since if progress is None else f"{since}  {bar(progress, width)}  {figures_of(progress, left)}"
             table.add_row(name, Text("running", style=STYLES["running"]), Text(detail))
         for name in [name for name in self._names if self._states.get(name) == "queued"]:
             table.add_row(name, Text("queued", style=STYLES["queued"]), Text(self._waits[name]))
@@ -210,7 +212,7 @@ class TableDisplay:
         return Group(table, Text(total, style="dim"))
 
 
-def bar(progress: Progress, width: int = 20) -> str:
+def bar(progress: Progress, width: int) -> str:
     """A bar of block characters."""
     share = min(1.0, progress.done / progress.total) if progress.total else 1.0
     return "█" * round(share * width) + "░" * (width - round(share * width))

@@ -13,9 +13,9 @@ from marin_dag.progress import Progress
 class Screen:
     """Both streams of a display, as text."""
 
-    def __init__(self, *, is_terminal: bool = False) -> None:
+    def __init__(self, *, is_terminal: bool = False, width: int = 100) -> None:
         self._streams = io.StringIO(), io.StringIO()
-        options = {"width": 100, "force_terminal": is_terminal, "highlight": False, "color_system": None}
+        options = {"width": width, "force_terminal": is_terminal, "highlight": False, "color_system": None}
         self.out, self.errors = (Console(file=stream, **options) for stream in self._streams)  # type: ignore[arg-type]
 
     @property
@@ -84,8 +84,21 @@ def test_progress_in_a_log_is_a_line_now_and_then(clock: list[float]):
     ]
 
 
+def test_the_figures_of_a_phase_that_was_resumed_fit_on_a_line_of_a_narrow_terminal(clock: list[float]):
+    screen = Screen(width=100)
+    display = TableDisplay(screen.out, screen.errors)
+    display.begin(["phoenix"])
+    display.event("phoenix", "started", "")
+    display.progress(
+        "phoenix", Progress(170, 721, "steps", {"tokens_per_second": 6475, "loss": 4.931, "resumed_at": 90})
+    )
+    clock[0] += 40
+    (row,) = [line for line in screen.table(display).splitlines() if "phoenix" in line]
+    assert row.rstrip().endswith("170/721 steps  6,475 tokens/s  loss 4.931  resumed at 90") and "█░" in row
+
+
 def test_the_table_tells_running_from_queued_from_waiting(clock: list[float]):
-    screen = Screen()
+    screen = Screen(width=140)
     display = TableDisplay(screen.out, screen.errors)
     display.begin(["web", "phoenix", "starling", "export"])
     display.event("web", "started", "")
