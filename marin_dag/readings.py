@@ -39,7 +39,7 @@ def read_text(hint: Any, text: str, context: dict[str, Any] | None) -> Any:
             first = RefusedValueError(str(error))
     assert first is not None
     if not text:
-        raise RefusedValueError(f"no value follows the equals sign; it takes {_choice(hint)}.")
+        raise RefusedValueError(f"no value follows the equals sign; it takes {_choice(hint)}")
     if text.lower() == "none" and type(None) in _options(hint):
         raise RefusedValueError(f"{str(first).rstrip('.')}. To have none, write null.")
     raise first
@@ -71,7 +71,7 @@ def shape(hint: Any) -> str:
 
 def _choice(hint: Any) -> str:
     shapes = list(dict.fromkeys(_shapes(hint)))
-    return shape(hint) if len(shapes) < MAX_ON_ONE_LINE else "one of\n  " + "\n  ".join(shapes)
+    return f"{shape(hint)}." if len(shapes) < MAX_ON_ONE_LINE else "one of\n  " + "\n  ".join(shapes)
 
 
 def _refusal(hint: Any, error: ValidationError) -> str:

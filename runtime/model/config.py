@@ -1,6 +1,7 @@
 """Shape of a Llama and its rotary embedding, as plain values: importable without JAX, so that a plan can read them."""
 
 import dataclasses
+import math
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,6 +13,16 @@ class RopeScaling:
     high_freq_factor: float
     original_max_position_embeddings: int
 
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if not 0 < getattr(self, field.name) < math.inf:
+                raise ValueError(f"RopeScaling.{field.name} is {getattr(self, field.name)}; take more than 0.")
+        if self.low_freq_factor >= self.high_freq_factor:
+            raise ValueError(
+                f"RopeScaling.low_freq_factor is {self.low_freq_factor} and high_freq_factor {self.high_freq_factor}; "
+                "between the two the stretch grows, so the first is the smaller."
+            )
+
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
@@ -19,6 +30,10 @@ class Rope:
 
     rope_theta: float
     scaling: RopeScaling | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 < self.rope_theta < math.inf:
+            raise ValueError(f"Rope.rope_theta is {self.rope_theta}; the base of the wavelengths is more than 1.")
 
 
 LLAMA2_ROPE = Rope(rope_theta=10_000.0)

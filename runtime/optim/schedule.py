@@ -139,6 +139,12 @@ class WsdS:
             raise ValueError(f"WsdS.end_value is {self.end_value}; inverse decay needs 0 < end_value <= peak_value.")
         if not self.cycles or self.cycles[0].start_step != 0:
             raise ValueError("WsdS.cycles must begin with a Cycles whose start_step is 0.")
+        first_decay = self.cycles[0].cycle_steps - self.cycles[0].decay_steps
+        if not 0 <= self.warmup_steps <= first_decay:
+            raise ValueError(
+                f"WsdS.warmup_steps is {self.warmup_steps}; the first decay begins at step {first_decay}, so it lies "
+                f"between 0 and {first_decay}."
+            )
         for earlier, later in itertools.pairwise(self.cycles):
             if (later.start_step - earlier.start_step) % earlier.cycle_steps or later.start_step <= earlier.start_step:
                 raise ValueError(

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from runtime.model.config import LlamaConfig
+from runtime.model.config import LLAMA3_ROPE, LlamaConfig, Rope
 
 LLAMA_31_8B = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
 LLAMA_32_1B = LlamaConfig(128_256, 2048, 8192, 16, 32, 8, 64, 4096, tie_word_embeddings=True)
@@ -35,3 +35,17 @@ def test_heads_that_do_not_divide_are_refused():
 def test_a_model_of_nothing_is_refused(field, value):
     with pytest.raises(ValueError, match=rf"LlamaConfig\.{field} is {value}; take more than 0"):
         dataclasses.replace(LLAMA_31_8B, **{field: value})
+
+
+@pytest.mark.parametrize("theta", [0.0, 1.0, -2.0, float("inf"), float("nan")])
+def test_a_base_of_wavelengths_that_gives_none_is_refused(theta):
+    with pytest.raises(ValueError, match=r"Rope\.rope_theta is .* more than 1"):
+        Rope(rope_theta=theta)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("factor", 0.0), ("high_freq_factor", 1.0), ("original_max_position_embeddings", 0)]
+)
+def test_a_scaling_of_the_rotary_embedding_that_is_none_is_refused(field, value):
+    with pytest.raises(ValueError, match=r"RopeScaling\."):
+        dataclasses.replace(LLAMA3_ROPE.scaling, **{field: value})

@@ -107,6 +107,8 @@ def test_cosine_agrees_with_optax():
         (lambda: Cycles(0, 10, 11), r"Cycles\.decay_steps is 11, longer than cycle_steps = 10"),
         (lambda: WsdS(1e-3, 0.0, 0, (Cycles(0, 10, 1),)), r"WsdS\.end_value is 0"),
         (lambda: WsdS(1e-3, 1e-4, 0, (Cycles(5, 10, 1),)), r"WsdS\.cycles must begin"),
+        (lambda: WsdS(1e-3, 1e-4, 10, (Cycles(0, 10, 1),)), r"WsdS\.warmup_steps is 10; .* between 0 and 9"),
+        (lambda: WsdS(1e-3, 1e-4, -1, (Cycles(0, 10, 1),)), r"WsdS\.warmup_steps is -1"),
     ],
 )
 def test_nonsense_is_refused_at_construction(make, message):
