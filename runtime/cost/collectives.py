@@ -16,6 +16,8 @@ from runtime.cost.program import Instruction, Program
 CALLED_FOR_PRODUCTS = ("tpu_custom_call", "__cublas$", "__cudnn$", "__gpu$xla.gpu.triton")
 """Targets of custom calls that hold the chip's arithmetic units: Mosaic kernels of a TPU; libraries and Triton's."""
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+HANDS_OVER = ("async-start", "call-start", "custom-call-start", "fusion-start")
+"""A computation to other cores of the chip. From jaxlib 0.11 on the name is that of what runs there."""
 BETWEEN_SLICES = ("send",)  # an all-reduce over slices becomes pairs of send and recv, of which one is counted
 
 
@@ -50,12 +52,20 @@ def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
     if "is_scheduled=true" not in text.partition("\n")[0]:
         raise ValueError("the program is not scheduled; pass the text of a compiled program.")
     program = Program.read(text)
-    return list(_Walk(program, axis_sizes).through(program.entry, 1))
+    walk = _Walk(program, axis_sizes)
+    found = list(walk.through(program.entry, 1))
+    for name, instructions in program.computations.items():
+        if name not in walk.seen and any(
+            item.operation.removesuffix("-start") in KINDS for item in instructions.values()
+        ):
+            raise ValueError(f"{name}: a collective in it, and what calls it is not known; its runs cannot be counted.")
+    return found
 
 
 class _Walk:
     def __init__(self, program: Program, axis_sizes: Mapping[str, int]) -> None:
         self._program, self._axis_sizes = program, dict(axis_sizes)
+        self.seen: set[str] = set()
 
     def through(self, name: str, times: int) -> Iterator[Collective]:
         instructions = self._instructions_of(name)
@@ -72,7 +82,7 @@ class _Walk:
                         raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
                 case "fusion":
                     yield from self._in_fusion(instruction, instructions[index + 1 :], times)
-                case "async-start":
+                case operation if operation in HANDS_OVER:
                     if (handed := self._handed_to_a_sparse_core(instruction)) is not None:
                         is_hidden = self._has_work_until_done(instruction, instructions[index + 1 :])
                         yield self._collective(handed, times, is_hidden=is_hidden)
@@ -108,7 +118,7 @@ class _Walk:
 
     def _handed_to_a_sparse_core(self, start: Instruction) -> Instruction | None:
         """The collective that runs there; None where it is something else, such as looking up rows of a table."""
-        found = list(self._in_calls(start.computation("calls")))
+        found = [item for name in start.called for item in self._in_calls(name)]
         if len(found) > 1:
             raise ValueError(
                 f"{start.name}: {len(found)} collectives in one call; which of them work hides is not known."
@@ -129,11 +139,11 @@ class _Walk:
         for instruction in following:
             if runs.name not in instruction.operands:
                 found = found or self._is_work(instruction)
-            elif instruction.operation == "async-done":
+            elif instruction.operation.endswith("-done"):
                 return found
-            elif instruction.operation == "async-update":
+            elif instruction.operation.endswith("-update"):
                 runs, found = instruction, False
-        raise ValueError(f"{start.name}: no async-done in its computation; whether work hides it cannot be told.")
+        raise ValueError(f"{start.name}: no -done in its computation; whether work hides it cannot be told.")
 
     def _has_work_before_the_end(self, start: Instruction, following: Sequence[Instruction]) -> bool:
         for instruction in following:
@@ -177,6 +187,7 @@ class _Walk:
         return math.ceil(bound.integer / stride)
 
     def _instructions_of(self, computation: str) -> list[Instruction]:
+        self.seen.add(computation)
         return list(self._program.computations[computation].values())
 
     def _operands(self, computation: str, instruction: Instruction) -> list[Instruction]:
@@ -191,25 +202,33 @@ class _Walk:
             sides = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
             arrays = max(sides, key=lambda side: sum(array.size_in_bytes for array in side))
         dtype, shape, largest = max(arrays, key=lambda array: array.size_in_bytes)
-        members = self._members(instruction)
         if kind in BETWEEN_SLICES:
             return Collective(kind, dtype, shape, largest, ("replica",), 2, times, is_hidden)
+        members = self._members(instruction)
         is_of_parts = kind == "reduce-scatter" and not is_started
         size = sum(array.size_in_bytes for array in arrays) * (len(members) if is_of_parts else 1)
         return Collective(kind, dtype, shape, size, self._axes(members), len(members), times, is_hidden)
 
     def _members(self, instruction: Instruction) -> list[int]:
         """Devices of the first group."""
-        rest = instruction.rest
+        rest = instruction.attributes
         if (pairs := re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", rest)) is not None:
             return [int(pairs[1]), int(pairs[2])]
         if (listed := re.search(r"replica_groups=\{\{([\d,]+)\}", rest)) is not None:
-            return [int(number) for number in listed[1].split(",")]
+            return _numbers(listed[1])
         if (iota := re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", rest)) is not None:
             groups, sizes = _numbers(iota[1]), _numbers(iota[2])
             order = _numbers(iota[3]) if iota[3] else list(range(len(sizes)))
             return _iota(sizes, order)[: groups[-1]]
-        return list(range(math.prod(self._axis_sizes.values())))
+        if (named := re.search(r"replica_groups=mesh\[([^\]]*)\] \{((?:'\w+',?)*)\}", rest)) is not None:
+            mesh = [(name, int(size)) for name, size in re.findall(r"'(\w+)'=(\d+)", named[1])]
+            within = [index for index, (name, _) in enumerate(mesh) if f"'{name}'" in named[2]]
+            others = [index for index in range(len(mesh)) if index not in within]
+            sizes = [size for _, size in mesh]
+            return _iota(sizes, others + within)[: math.prod(sizes[index] for index in within)]
+        if "replica_groups={}" in rest:
+            return list(range(math.prod(self._axis_sizes.values())))
+        raise ValueError(f"{instruction.name}: which devices take part is not known of {rest[:200]!r}.")
 
     def _axes(self, members: list[int]) -> tuple[str, ...]:
         places = [_unravel(member, list(self._axis_sizes.values())) for member in members]

@@ -60,6 +60,31 @@ def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():
         collectives(TEXT.replace("%next = s32[] add(%turn, %one)", "%next = s32[] multiply(%turn, %one)"), SIZES)
 
 
+MESH = "replica_groups=mesh['replica'=1,'data_x'=2,'data_y'=2,'data_z'=2] "
+
+
+def test_groups_by_the_names_of_axes_are_those_by_the_numbers_of_devices(found):
+    """As jaxlib prints them from 0.11 on."""
+    text = TEXT.replace("replica_groups=[4,2]<=[2,2,2]T(1,2,0)", MESH + "{'data_x'}")
+    text = text.replace("replica_groups={{0,4},{1,5},{2,6},{3,7}}", MESH + "{'data_x'}")
+    text = text.replace("replica_groups={{0,1},{2,3},{4,5},{6,7}}", MESH + "{'data_z'}")
+    text = text.replace("replica_groups={{0,1,2,3,4,5,6,7}}", MESH + "{'data_x','data_y','data_z'}")
+    assert text.count("replica_groups") == text.count(MESH)
+    assert collectives(text, SIZES) == found
+    by_two = {item.axes for item in collectives(text.replace("{'data_z'}", "{'data_x','data_z'}"), SIZES)}
+    assert ("data_x", "data_z") in by_two and ("data_z",) not in by_two
+    assert collectives(TEXT.replace("{{0,1,2,3,4,5,6,7}}", "{}"), SIZES) == found  # all devices
+
+
+@pytest.mark.parametrize(
+    "groups", ["replica_groups=@later", MESH + "{'data_x':(1)2}", MESH[:-1] + ", device_ids=([8]) {'data_x'}", ""]
+)
+def test_groups_that_cannot_be_read_are_refused(groups):
+    text = TEXT.replace("replica_groups={{0,4},{1,5},{2,6},{3,7}}", groups)
+    with pytest.raises(ValueError, match=r"reduce-scatter\.1: which devices take part is not known"):
+        collectives(text, SIZES)
+
+
 @pytest.mark.parametrize(("stride", "times"), [(1, 5), (2, 3), (8, 1)])
 def test_a_loop_turns_as_often_as_its_counter_s_stride_lets_it(stride, times):
     text = TEXT.replace("%one = s32[] constant(1)", f"%one = s32[] constant({stride})")
@@ -132,7 +157,7 @@ def test_branches_that_hold_a_kernel_each_are_work_and_a_collective_in_one_is_re
     with pytest.raises(ValueError, match="chosen: no branches in"):
         found("negate(%p)", "branches_of")
     with pytest.raises(ValueError, match="chosen: a collective in a branch; its runs cannot be counted"):
-        found("all-reduce(%p), channel_id=2, replica_groups={{{{0,1}}}}, to_apply=%add")
+        found("all-reduce(%p), channel_id=2, replica_groups={{0,1}}, to_apply=%add")
 
 
 ON_A_SPARSE_CORE = """
@@ -168,6 +193,23 @@ def test_what_a_sparse_core_gathers_is_hidden_by_work_after_it_has_its_operand(b
     text = ON_A_SPARSE_CORE.format(before=before, between=between, ended="update")
     (gather,) = collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
     assert gather == Collective("all-gather", "bf16", (8, 8), 128, ("data_x",), 4, 1, is_hidden)
+    (told_shortly,) = collectives("HloModule step, is_scheduled=true\n" + shortly(text), {"data_x": 4})
+    assert told_shortly == gather
+
+
+def shortly(text: str) -> str:
+    """As jaxlib prints it from 0.11 on."""
+    text = text.replace("async-start(%p), calls=%lookup", "call-start(%p), to_apply=%lookup")
+    text = text.replace("async-start(%table), calls=%async", "custom-call-start(), called_computations={%called}")
+    text = text.replace("async-update", "custom-call-update").replace("async-done", "custom-call-done")
+    assert "async-" not in text
+    return text
+
+
+def test_a_collective_that_nothing_known_calls_is_refused():
+    text = shortly(ON_A_SPARSE_CORE.format(before="", between="", ended="update"))
+    with pytest.raises(ValueError, match="called: a collective in it, and what calls it is not known"):
+        collectives("HloModule step, is_scheduled=true\n" + text.replace("custom-call-start", "sent"), {"data_x": 4})
 
 
 def test_two_collectives_in_one_call_of_a_sparse_core_are_refused():
@@ -192,5 +234,5 @@ def test_a_collective_in_a_loop_or_a_branch_on_a_sparse_core_is_refused(holder):
 
 def test_what_is_handed_to_a_sparse_core_and_never_taken_back_cannot_be_told():
     text = ON_A_SPARSE_CORE.format(before="", between="", ended="other")
-    with pytest.raises(ValueError, match="start: no async-done in its computation"):
+    with pytest.raises(ValueError, match="start: no -done in its computation"):
         collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
