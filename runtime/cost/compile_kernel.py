@@ -29,6 +29,12 @@ LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256
 ATTENTION = ("splash", "pallas_gpu")
 ASSEMBLED = ("mha_forward", "mha_backward")
 """Names of the kernels that `pallas_gpu` is made of."""
+WRITE_ASSEMBLY = {
+    "xla_dump_emitter_re": "ptx",
+    # Else XLA writes for the assembler that is linked into it, and from jaxlib 0.12 on that one reads a newer language
+    # than the package's `ptxas`.
+    "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
+}
 
 
 def compiled_kernel(chip: str, kernel: str, *, head_dim: int = ATTENTION_SHAPE.head_dim) -> dict[str, Any]:
@@ -44,7 +50,7 @@ def compiled_kernel(chip: str, kernel: str, *, head_dim: int = ATTENTION_SHAPE.h
     if kernel != "pallas_gpu":
         return {"peak_memory_in_bytes": _peak(lowered.compile())}
     with tempfile.TemporaryDirectory() as folder:
-        peak = _peak(lowered.compile(compiler_options={"xla_dump_to": folder, "xla_dump_emitter_re": "ptx"}))
+        peak = _peak(lowered.compile(compiler_options={**WRITE_ASSEMBLY, "xla_dump_to": folder}))
         registers = registers_of(Path(folder), ASSEMBLED)
     return {"peak_memory_in_bytes": peak, "registers": {name: row._asdict() for name, row in registers.items()}}
 
