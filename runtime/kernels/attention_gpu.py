@@ -3,7 +3,7 @@
 `pallas_gpu` keeps documents apart by segment ids. It takes as many key-value heads as query heads and whole rows only,
 so key-value heads are repeated and a stretch is computed as the end of its row. Values and gradients are tested in
 interpret mode, and that both passes become machine code of an H200 that keeps all in registers. JAX means to retire its
-Triton backend; from 0.12 on importing the kernel warns.
+Triton backend; from 0.11.1 on importing the kernel warns.
 
 `cudnn` is told of documents by a mask of tokens x tokens, because the public function takes lengths of whole rows only:
 2 bytes a pair as cuDNN's bias (32 MiB a sequence of 4,096), read by every head, and as much again for the bias's own
