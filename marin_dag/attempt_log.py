@@ -29,6 +29,7 @@ class AttemptLog(io.TextIOBase):
         self._logger = logger
         self._ended = threading.Event()
         self._uploader: threading.Thread | None = None
+        self._is_open = False
 
     def __enter__(self) -> "AttemptLog":
         self._file: IO[str]
@@ -45,6 +46,7 @@ class AttemptLog(io.TextIOBase):
         logging.getLogger().addHandler(self._handler)
         self._level = self._logger.level
         self._logger.setLevel(logging.INFO)
+        self._is_open = True
         return self
 
     def __exit__(
@@ -54,6 +56,7 @@ class AttemptLog(io.TextIOBase):
         self._logger.setLevel(self._level)
         self._handler.flush()
         self._printed.flush()
+        self._is_open = False
         if self._uploader is not None:
             self._ended.set()
             self._uploader.join()
@@ -70,9 +73,10 @@ class AttemptLog(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """As a stream has it."""
-        self._printed.flush()
-        self._file.flush()
+        """As a stream has it; Python also calls it before it frees one, and from 3.13 on prints what that raises."""
+        if self._is_open:
+            self._printed.flush()
+            self._file.flush()
 
     def _upload_now_and_then(self) -> None:
         while not self._ended.wait(UPLOAD_SECONDS):

@@ -27,6 +27,15 @@ def test_what_a_step_prints_goes_to_a_stream_that_is_no_terminal(tmp_path: Path)
     assert store.read(PATH).decode().splitlines() == ["step 1", "--token=***"]
 
 
+def test_a_log_that_is_not_open_is_flushed_and_freed_without_a_word(tmp_path: Path):
+    log = AttemptLog(LocalStore(str(tmp_path)), PATH, LOGGER)
+    log.flush()
+    with log:
+        pass
+    log.flush()
+    log.close()
+
+
 def test_a_log_that_could_not_be_uploaded_is_sent_whole_the_next_time_and_fails_no_step(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
