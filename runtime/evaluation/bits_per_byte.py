@@ -111,7 +111,8 @@ def bits_per_byte(
         if rows is not None:
             tokens, segment_ids = rows.placed(tokens), rows.placed(segment_ids)
         of_batch: tuple[Any, ...] = (*eval_step(params, tokens, segment_ids), tokens, segment_ids)
-        losses, has_target, tokens, segment_ids = map(np.asarray if rows is None else whole, of_batch)
+        on_this_host = (np.asarray(part) if rows is None else whole(part) for part in of_batch)
+        losses, has_target, tokens, segment_ids = on_this_host
         text_bytes = token_bytes[np.roll(tokens, -1, axis=1)]
         # Select, do not multiply: what lies at padding may be anything.
         is_counted = has_target & (segment_ids != PADDING_SEGMENT) & (text_bytes > 0)
