@@ -103,13 +103,18 @@ def test_a_mistake_in_the_real_recipe_is_one_message_and_writes_nothing(
     [
         (
             "kestrel.model.vocab_size=300",
-            "kestrel: model.vocab_size is 300, and the tokenizer of source 'code' has 4,096",
+            "kestrel, ocelot, jellyfish and 14 more: model.vocab_size is 300, and the tokenizer of source 'code' has "
+            "4,096",
         ),
         (
             "tokenizer.vocab_size=8192",
-            "kestrel: model.vocab_size is 4,096, and the tokenizer of source 'code' has 8,192",
+            "kestrel, ocelot, jellyfish and 14 more: model.vocab_size is 4,096, and the tokenizer of source 'code' has "
+            "8,192",
         ),
-        ("kestrel.sequence_length=512", "kestrel: sequence_length is 512, and model.max_position_embeddings 256"),
+        (
+            "kestrel.sequence_length=512",
+            "kestrel, ocelot, jellyfish and 14 more: sequence_length is 512, and model.max_position_embeddings 256",
+        ),
     ],
 )
 def test_what_would_end_in_nan_is_refused_in_the_plan(
