@@ -150,6 +150,10 @@ def main(
     parser.refuse_unknown_options(arguments)
     parsed = parser.parse_intermixed_args(arguments)
     command = DEFAULT if parsed.command is None else known.get(parsed.command)
+    if parsed.help and command is not None:
+        of_command = parser.help_of(command, takes[command.name] - frozenset(only_dry_run)) if parsed.command else None
+        print(of_command or parser.format_help(), end="")
+        return NOTHING_WOULD_RUN
     flags = frozenset(text for action in parser._actions if action.nargs == 0 for text in action.option_strings)
 
     def carry_out() -> int:
@@ -280,7 +284,9 @@ def _parser(
         epilog=_epilog(known.values()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
+    parser.add_argument("-h", "--help", action="store_true", help="this list; COMMAND --help: what COMMAND takes")
     parser.add_argument("command", nargs="?", metavar="COMMAND", help=", ".join(known))
     parser.add_argument("names", nargs="*", metavar="STEP", help="what COMMAND is about")
     parser.add_argument("--dry-run", action="store_true", help="print the plan; start nothing, write nothing")

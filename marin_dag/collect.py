@@ -15,7 +15,6 @@ takes a listing of all leases.
 """
 
 import contextlib
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
 from marin_dag.acceptances import ACCEPTED
+from marin_dag.attempt_files import Attempt, attempt_at, beside_attempts, by_attempt, files_of, folder_of, name_in
 from marin_dag.diff import input_keys
 from marin_dag.epoch import LEASES, parts
 from marin_dag.lease import CLOCK_SKEW_SECONDS, STALE_SECONDS, Held, Lease, Leases
@@ -44,9 +44,6 @@ that a kill leaves nothing behind that looks complete and is not."""
 READ_THREADS = 16
 BATCH = 100
 """Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
-ATTEMPT = re.compile(
-    r"outputs/(?P<name>.+)-(?P<short>[0-9a-f]{8})/(?P<attempt>\d{8}-\d{6}-[0-9a-f]{8})(?P<rest>[./].*)"
-)
 
 Kind = Literal["output", "attempt", "work", "certified", "verification"]
 
@@ -120,13 +117,14 @@ class Collector:
         labels = _names_of(self._store)
         kept = self._kept(records, running, committed, labels)
         listed = self._store.list(OUTPUTS)
-        files = _by_attempt(listed)
+        files = by_attempt(listed)
         staying: list[Garbage] = []
-        beside = _beside(listed)
+        beside = beside_attempts(listed)
         found = list(self._outputs(records, kept, files, labels, beside))
         found += self._attempts(files, records.values(), busy, beside)
         names = {records[key].digest: records[key].name for key in sorted(kept)}
-        for garbage in self._work(busy, names):
+        of_short = {short: name_in(entries) for (short, _), entries in files.items()}
+        for garbage in self._work(busy, names, of_short):
             stays = garbage.kind == "certified" and garbage.digest in names.keys() - self._certified_of
             (staying if stays else found).append(garbage)
         self.staying = tuple(staying)
@@ -163,14 +161,14 @@ class Collector:
         self,
         records: dict[str, Record],
         kept: frozenset[str],
-        files: dict[tuple[str, str], list[Entry]],
+        files: dict[Attempt, list[Entry]],
         labels: Mapping[str, set[str]],
         beside: Mapping[str, list[Entry]],
     ) -> Iterator[Garbage]:
         milestones = Counter(record.attempt for record in records.values())
         # Two records may share an output: of the scheme of digests before, and of the one now.
         shared = {records[key].output_path for key in kept}
-        staying = {_folder(path) for path in shared}
+        staying = {folder_of(path) for path in shared}
         self._carried = self._carried_over()
         made_from: dict[str, set[str]] = {}
         for record in records.values():
@@ -179,47 +177,49 @@ class Collector:
         for record in records.values():
             if record.key in kept:
                 continue
-            theirs = _files_of(record, files) if record.output_path not in shared else []
+            theirs = files_of(record, files) if record.output_path not in shared else []
             if milestones[record.attempt] > 1:
                 # Another milestone of its attempt: what lies beside, such as the log, goes with the last of them.
                 own = {f"{record.output_path}/{entry.path}" for entry in record.manifest}
                 theirs = [entry for entry in theirs if entry.path in own]
-            elif _folder(record.output_path) not in staying:
-                theirs = [*theirs, *beside.get(_folder(record.output_path), ())]
+            elif folder_of(record.output_path) not in staying:
+                theirs = [*theirs, *beside.get(folder_of(record.output_path), ())]
             names = tuple(sorted({record.name} | labels.get(record.key, set())))
             needed_by = tuple(sorted(made_from.get(record.digest, ())))
             yield Garbage("output", record.name, record.digest, record.key, tuple(theirs), names, needed_by)
 
     def _attempts(
         self,
-        files: dict[tuple[str, str], list[Entry]],
+        files: dict[Attempt, list[Entry]],
         records: Collection[Record],
         busy: frozenset[str],
         beside: Mapping[str, list[Entry]],
     ) -> list[Garbage]:
-        made_in = (ATTEMPT.fullmatch(f"{record.output_path}/") for record in records)
         # What lies beside attempts none of which committed goes with the first of them.
-        left = {folder: beside[folder] for folder in beside.keys() - {_folder(made.output_path) for made in records}}
-        committed = {(match["short"], match["attempt"]) for match in made_in if match is not None}
+        left = {folder: beside[folder] for folder in beside.keys() - {folder_of(made.output_path) for made in records}}
+        committed = {attempt_at(record.output_path) for record in records}
         held = {digest[:8] for digest in busy}
         youngest: dict[str, float] = {}
         for (short, _), entries in files.items():
             youngest[short] = max(youngest.get(short, 0.0), *(entry.updated for entry in entries))
         digests = _digests_by_short(self._store)
         found = []
-        for (short, attempt), entries in files.items():
+        for made, entries in files.items():
+            short = made.short
             is_old = self._clock() - youngest[short] >= self._older_than_seconds
             # Of two digests that begin alike neither is told from the other: both are left alone.
-            if is_old and (short, attempt) not in committed and short not in held and len(digests.get(short, ())) == 1:
+            if is_old and made not in committed and short not in held and len(digests.get(short, ())) == 1:
                 (digest,) = digests[short]
-                match = ATTEMPT.fullmatch(entries[0].path)
-                assert match is not None
-                theirs = (*entries, *left.pop(f"{OUTPUTS}/{match['name']}-{short}", ()))
-                found.append(Garbage("attempt", f"{match['name']} ({attempt})", digest, "", theirs))
+                name = name_in(entries)
+                theirs = (*entries, *left.pop(f"{OUTPUTS}/{name}-{short}", ()))
+                found.append(Garbage("attempt", f"{name} ({made.attempt})", digest, "", theirs))
         return found
 
-    def _work(self, busy: frozenset[str], kept: Mapping[str, str]) -> Iterator[Garbage]:
-        """`kept` names the digests whose output stays, and with it the events of its work and what is certified."""
+    def _work(self, busy: frozenset[str], kept: Mapping[str, str], of_short: Mapping[str, str]) -> Iterator[Garbage]:
+        """`kept` names the digests whose output stays, and with it the events of its work and what is certified.
+
+        `of_short` names those that have left an attempt, by the beginning of the digest.
+        """
         by_digest: dict[str, list[Entry]] = {}
         for entry in self._store.list(WORK):
             _, digest, rest = entry.path.split("/", 2)
@@ -229,11 +229,13 @@ class Collector:
             certified = _certified_in(entries)
             others = set(entries).difference(*certified.values())
             is_young = any(self._is_young(entry) for entry in entries)
+            short = digest[:8]
+            named = kept.get(digest) or of_short.get(short)
             if others and not is_young:
-                yield Garbage("work", f"{WORK}/{digest[:8]}", digest, "", tuple(sorted(others)))
+                yield Garbage("work", f"{named} ({short})" if named else short, digest, "", tuple(sorted(others)))
             for folder, theirs in certified.items():
                 if digest in kept or not is_young:
-                    name = f"{kept.get(digest, digest[:8])}: {folder.split('/', 2)[2]}"
+                    name = f"{named or short}: {folder.split('/', 2)[2]}"
                     yield Garbage("certified", name, digest, "", tuple(theirs))
 
     def _verifications(self) -> list[Garbage]:
@@ -360,34 +362,6 @@ def _names_of(store: Store) -> dict[str, set[str]]:
         name, _, key = entry.path.removeprefix(f"{LABELS}/").rpartition("/")
         names.setdefault(key, set()).add(name)
     return names
-
-
-def _by_attempt(entries: list[Entry]) -> dict[tuple[str, str], list[Entry]]:
-    found: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
-        match = ATTEMPT.fullmatch(entry.path)
-        if match is not None:
-            found.setdefault((match["short"], match["attempt"]), []).append(entry)
-    return found
-
-
-def _beside(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """By the folder of all attempts at an output: what a pipeline has written there, beside them."""
-    found: dict[str, list[Entry]] = {}
-    for entry in entries:
-        if ATTEMPT.fullmatch(entry.path) is None:
-            found.setdefault(_folder(entry.path), []).append(entry)
-    return found
-
-
-def _folder(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def _files_of(record: Record, files: dict[tuple[str, str], list[Entry]]) -> list[Entry]:
-    # By the folder, which has the digest that the step had when it was made.
-    match = ATTEMPT.fullmatch(f"{record.output_path}/")
-    return [] if match is None else files.get((match["short"], match["attempt"]), [])
 
 
 def _digests_by_short(store: Store) -> dict[str, set[str]]:

@@ -2,11 +2,11 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NoReturn
 
 from marin_dag.changes import nearest
-from marin_dag.commands.session import FAILED
+from marin_dag.commands.session import FAILED, Command
 
 NEGATIVE_NUMBER = re.compile(r"-\.?\d.*")
 
@@ -17,6 +17,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Says what is wrong with the arguments, and exits."""
         self.exit(FAILED, f"{self.prog}: error: {message}\n`{self.prog} --help` lists commands and options.\n")
+
+    def help_of(self, command: Command, options: Collection[str]) -> str:
+        """The help of one command, with those options only that it takes."""
+        page = argparse.ArgumentParser(
+            usage=f"{self.prog} {command.name} {command.usage}".rstrip(),
+            description=f"{command.name}: {command.help}.",
+            epilog=f"`{self.prog} --help` lists all commands.",
+            add_help=False,
+        )
+        for action in self._actions:
+            if not set(options).isdisjoint(action.option_strings):
+                page._add_action(action)
+        return page.format_help()
 
     def refuse_unknown_options(self, arguments: Sequence[str]) -> None:
         """Names the first that is not known; argparse would take its value for the command and find fault with that."""

@@ -18,7 +18,7 @@ from pipelines.mix_command import command
 from pipelines.roles import role_of_file, weights_by_source
 from pipelines.scales import LAPTOP
 from pipelines.source import Source
-from pipelines.sources import corpus_sources
+from pipelines.sources import OWN_FILES, corpus_sources
 from runtime.data.mixing.exp3 import Exp3
 from runtime.data.mixing.fixed import Proportional, Static, Stratified
 from runtime.data.mixing.loss_drop import LossDrop
@@ -143,7 +143,8 @@ def _phase(name: str, policy: MixingPolicy, seed: int, prior: dict[str, float], 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the text is."""
-    parser.add_argument("--corpus", metavar="DIR", required=True, help="folder of *.jsonl.gz, a source each")
+    own = f"train on the {' '.join(OWN_FILES)} of DIR, each a source"
+    parser.add_argument("--corpus", metavar="DIR", required=True, help=own)
 
 
 if __name__ == "__main__":

@@ -89,10 +89,11 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     damaged = [*(detail for _, _, detail in unlisted), *(detail for shard in shards for detail in shard.damaged)]
     num_files = len(files) + sum(max(len(unit[3]) - 1, 0) for unit in work)
     _refuse_too_many_damaged(config, context, damaged, num_damaged, num_files)
+    named = " and `text_field`" if any(hasattr(format_, "text_field") for format_ in config.formats) else ""
     fields = documents_fields(
         context,
         shards,
-        emptied="The source is empty: check the files and `text_field`, or leave the source out.",
+        emptied=f"The source is empty: check the files{named}, or leave the source out.",
         dropped_before=unlisted,
     )
     result = DocumentsResult(**fields)

@@ -54,7 +54,7 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
         yield f"  migrated     from {record.migrated_from}, of an earlier scheme of digests"
     yield f"  attempt      {record.attempt}, lease epoch {made.lease_epoch}"
     changed = "" if not made.is_dirty else f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
-    yield f"  git commit   {made.git_commit or 'none'}{changed}"
+    yield f"  git commit   {made.git_commit or 'none: the script lies in no repository'}{changed}"
     yield f"  lock file    {made.lock or 'none'}"
     yield f"  environment  {store.url(made.environment)}"
     yield f"  command      {' '.join(made.argv)}"

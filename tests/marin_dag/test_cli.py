@@ -56,6 +56,19 @@ def test_a_dry_run_writes_nothing_and_says_that_something_would_run(run: Toy) ->
     assert not run.prefix.exists()
 
 
+def test_the_help_of_a_command_has_its_own_options_and_runs_nothing(run: Toy) -> None:
+    for arguments in (["gc", "--help"], ["--help", "gc"], ["gc", "--yes", "-h"]):
+        code, page = run(*arguments)
+        assert code == 0 and page.startswith("usage: ") and " gc [--yes]\n" in page
+        assert "--older-than-days" in page and "--prefix" in page
+        assert "--as NAME" not in page and "--dry-run" not in page
+    code, page = run("--help")
+    assert code == 0 and "--as NAME" in page and "--older-than-days" in page and "exit codes" in page
+    code, said = run("gd", "--help")
+    assert code == 1 and "there is no command 'gd'. Did you mean 'gc'?" in said
+    assert not run.prefix.exists()
+
+
 def test_a_plan_says_in_full_which_prefix_it_speaks_of(
     run: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,7 +118,10 @@ def test_what_killed_attempts_left_goes_when_it_is_old(tmp_path: Path) -> None:
     assert Collector(store, roots, older_than_seconds=3600).find() == []
     old = Collector(store, roots, older_than_seconds=3600, clock=lambda: time.time() + 7200)
     found = old.find()
-    assert sorted(garbage.kind for garbage in found) == ["attempt", "work"]
+    assert [(garbage.kind, garbage.name) for garbage in found] == [
+        ("attempt", "a/b (20200101-000000-0123abcd)"),
+        ("work", "a/b (abababab)"),
+    ]
     assert old.delete(found) == ["", ""]
     assert store.list("outputs") == store.list("work") == []
 
@@ -184,7 +187,7 @@ def test_what_a_finished_step_has_certified_is_listed_apart_and_goes_only_by_its
     assert (code, said.splitlines()) == (0, [stays, "nothing to collect that is older than 7 days"])
     code, said = run("gc", "--yes", *NOW)
     assert code == 0 and said.splitlines()[0] == stays
-    assert [line.split()[:2] for line in said.splitlines()[1:2]] == [["work", f"work/{digest[:8]}"]]
+    assert [line.split()[:2] for line in said.splitlines()[1:2]] == [["work", "kestrel"]]
     assert {entry.path for entry in store.list("work")} == {f"{folder}/{name}" for name in
                                                             ("checkpoint/manifest.json", "certified.json")}  # fmt: skip
     assert run("pin", "kestrel", "--because", "cited")[0] == 0
