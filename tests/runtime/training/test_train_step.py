@@ -164,6 +164,12 @@ def test_the_same_update_twice_is_bitwise_the_same(mesh: Mesh) -> None:
     assert all(map(np.array_equal, jax.tree.leaves(first), jax.tree.leaves(second)))
 
 
+def assert_near(tree: object, expected: object) -> None:
+    """Equal but for rounding: of two programs each may be fused in its own way, and Adam divides by small numbers."""
+    for got, wanted in zip(jax.tree.leaves(tree), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.max(np.abs(wanted)))
+
+
 def test_the_average_follows_the_weights_from_where_it_starts(mesh: Mesh) -> None:
     state = initial_state(CONFIG, 0, mesh)
     state, _ = build(mesh)(state, *batch(), TOLD._replace(average_decays=()))
@@ -186,8 +192,7 @@ def test_several_averages_each_follow_by_their_own_decay_and_change_nothing_else
             expected[name] = decay * expected[name] + (1 - decay) * weights
     for name, values in expected.items():
         np.testing.assert_allclose(state.averages[name].embed_tokens, values, rtol=1e-5, atol=1e-8)
-    both = ((tree.params, tree.mu, tree.nu, tree.averages["fast"]) for tree in (state, alone))
-    assert all(map(np.array_equal, *map(jax.tree.leaves, both)))
+    assert_near(*((tree.params, tree.mu, tree.nu, tree.averages["fast"]) for tree in (state, alone)))
 
 
 def test_a_decay_for_an_average_that_is_not_there_is_refused(mesh: Mesh) -> None:
@@ -202,7 +207,7 @@ def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh
     first, metrics = build(mesh)(state, *batch(), told)
     assert metrics.skip is not None and not metrics.skip.is_skipped and int(first.count) == 1
     plain, _ = build(mesh)(state_of(mesh), *batch(), TOLD)
-    assert all(map(np.array_equal, jax.tree.leaves(plain), jax.tree.leaves(dataclasses.replace(first, history=None))))
+    assert_near(dataclasses.replace(first, history=None), plain)
 
     second, metrics = build(mesh)(first, *batch(1), told._replace(z_loss=worst))
     assert metrics.skip is not None and metrics.skip.is_skipped and int(metrics.skip.num_consecutive) == 1
