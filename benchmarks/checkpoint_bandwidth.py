@@ -94,7 +94,7 @@ def random_state() -> TrainState:
 def plain_write(path: Path, arrays: list[np.ndarray]) -> None:
     with open(path, "wb", buffering=0) as file:
         for array in arrays:
-            view = memoryview(array.reshape(-1).view(np.uint8))
+            view = array.reshape(-1).view(np.uint8).data
             for start in range(0, len(view), PIECE_IN_BYTES):
                 file.write(view[start : start + PIECE_IN_BYTES])
         os.fsync(file.fileno())
@@ -108,7 +108,7 @@ def plain_read(path: Path, arrays: list[np.ndarray]) -> list[np.ndarray]:
     with open(path, "rb", buffering=0) as file:
         for array in arrays:
             made.append(np.empty_like(array))
-            view = memoryview(made[-1].reshape(-1).view(np.uint8))
+            view = made[-1].reshape(-1).view(np.uint8).data
             for start in range(0, len(view), PIECE_IN_BYTES):
                 file.readinto(view[start : start + PIECE_IN_BYTES])
     return made

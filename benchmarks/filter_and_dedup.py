@@ -43,9 +43,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.verdict import conclude
+from marin_dag.context import StepContext
 from marin_dag.inputs import Input
 from runtime.text.documents import Document, write_documents
 from runtime.text.filter_rules import FineWebQuality, GopherQuality, GopherRepetition
@@ -88,6 +89,10 @@ class Pool:
             results.append(result)
             self.seconds_in_line[process] = max(seconds, self.seconds_in_line.get(process, 0.0))
         return results
+
+
+def _context(executor: concurrent.futures.Executor, name: str, output: Path, in_line: dict[int, float]) -> StepContext:
+    return cast(StepContext, Pool(executor, name, str(output), in_line))
 
 
 def _timed(function: Callable[..., Any], item: Any, path: str) -> tuple[Any, int, float]:
@@ -208,11 +213,11 @@ def _ours(folder: Path, workers: int) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as executor:
         config = FilterConfig(documents=given, rules=RULES)
-        filtered = filter_documents.function(config, Pool(executor, "filter", str(folder / "filtered"), in_line))
+        filtered = filter_documents.function(config, _context(executor, "filter", folder / "filtered", in_line))
         filtered_at = time.perf_counter()
         kept_by_rules = Input(None, name="filter", digest="1" * 64, path=str(folder / "filtered"), result=filtered)
         deduplicate = DedupConfig(documents=kept_by_rules, keys_per_task=KEYS_PER_TASK)
-        kept = dedup.function(deduplicate, Pool(executor, "dedup", str(folder / "deduplicated"), in_line))
+        kept = dedup.function(deduplicate, _context(executor, "dedup", folder / "deduplicated", in_line))
     seconds = time.perf_counter() - began
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return {

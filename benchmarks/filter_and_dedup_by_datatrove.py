@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from datatrove.data import Document
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.dedup import MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
 from datatrove.pipeline.dedup.exact_dedup import (
@@ -32,7 +33,7 @@ from datatrove.pipeline.writers import ParquetWriter
 BUCKETS = 14
 
 
-def text_of(document):
+def text_of(document: Document) -> str:
     return document.text
 
 

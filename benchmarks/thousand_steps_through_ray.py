@@ -8,6 +8,7 @@ peers' environment (`make benchmarks`). The last line is JSON: claim, ours, refe
 
 import argparse
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def start_cluster() -> None:
     os.environ["PYTHONPATH"] = str(ROOT)
     import ray
 
-    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     ray.get([ray.remote(lambda: None).remote() for _ in range(4)])  # workers are up
 
 

@@ -36,7 +36,7 @@ from benchmarks.verdict import conclude
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.run import Run
-from marin_dag.step import Runtime, StepContext, step
+from marin_dag.step import Runtime, Step, StepContext, step
 from marin_dag.store import open_store
 from runtime.data.ranks import ranks_of
 from runtime.text.documents import Document, write_documents
@@ -251,7 +251,8 @@ def seconds_of_the_step(folder: Path, number: int, eos: str, bos: str | None) ->
     documents, tokenizer = documents_in("documents", config), tokenizer_in("tokenizer", config)
     cache = tokenize("tokenize", TokenizeConfig(documents=documents, tokenizer=tokenizer, validation_share=0.01))
     shown = io.StringIO()
-    for steps in ([documents, tokenizer], [cache]):
+    groups: tuple[list[Step[Any]], ...] = ([documents, tokenizer], [cache])
+    for steps in groups:
         display = LineDisplay(Console(file=shown), Console(file=shown))
         run = Run(steps, open_store(f"{folder}/runs"), LocalBackend(), display, command="")
         begun = time.perf_counter()

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -38,6 +39,8 @@ from runtime.training.train_step import Hyperparameters
 
 BAR_TORCH, BAR_PLAIN = 1.3, 0.97
 LEARNING_RATE = 1e-4
+SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
+"""Of transformers' config, which takes it and does not declare it."""
 BATCH = (LAPTOP.batches[-1].global_batch_size, LAPTOP.sequence_length)
 Step = Callable[[], float]
 """One update; returns its loss, so the update is finished."""
@@ -88,8 +91,8 @@ def with_torch(tokens: np.ndarray, *, is_compiled: bool) -> Step:
         rms_norm_eps=model_config.rms_norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": LLAMA2_ROPE.rope_theta},
         tie_word_embeddings=model_config.tie_word_embeddings,
-        attn_implementation="sdpa",
         use_cache=False,
+        **SDPA,
     )
     model = transformers.LlamaForCausalLM(config).train()
     weights = {name: torch.from_numpy(np.array(values)) for name, values in state_dict(fresh_state().params)}

@@ -74,6 +74,8 @@ ATTENTION_KERNELS = ("chunked", "pallas_gpu", "cudnn", "tokamax triton", "tokama
 DOCUMENT_TOKENS = 500
 """Of the packed documents, on average."""
 REMAT: dict[str, "Remat"] = {"ours": "dots", "ours, none": "none", "ours, full": "full"}
+SDPA: dict[str, Any] = {"attn_implementation": "sdpa"}
+"""Of transformers' config, which takes it and does not declare it."""
 SMOKE_CASES = {"smoke": Case(LlamaConfig(512, 64, 128, 2, 4, 2, 16, 128), 2, None)}
 SMOKE_LOSS = LossShape(256, 32, 512)
 SMOKE_ATTENTION = AttentionShape(2, 1024, 4, 2, 64)
@@ -152,8 +154,8 @@ def with_torch(case: Case, turns: int) -> dict[str, Any]:
         head_dim=model.head_dim,
         max_position_embeddings=model.max_position_embeddings,
         tie_word_embeddings=False,
-        attn_implementation="sdpa",
         use_cache=False,
+        **SDPA,
     )
     torch.manual_seed(0)
     with torch.device(device):
@@ -188,8 +190,16 @@ def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
 
     tokens, hidden_size, vocab_size = shape
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    row = {"head_dim": 128, "stretch": 4096, "first_row": 0, "compute_dtype": "bfloat16"}
-    kernel = default_kernels(KernelShape(platform(mesh), device_kind(mesh), **shape._asdict(), **row)).loss
+    kernel_shape = KernelShape(
+        platform(mesh),
+        device_kind(mesh),
+        head_dim=128,
+        stretch=4096,
+        first_row=0,
+        compute_dtype="bfloat16",
+        **shape._asdict(),
+    )
+    kernel = default_kernels(kernel_shape).loss
     keys = jax.random.split(jax.random.key(0), 3)
     hidden = jax.random.normal(keys[0], (tokens, hidden_size), jnp.bfloat16)
     head = 0.02 * jax.random.normal(keys[1], (hidden_size, vocab_size), jnp.bfloat16)
@@ -229,7 +239,7 @@ def attention(kernel: str, shape: AttentionShape, turns: int) -> dict[str, Any]:
         library, _, implementation = kernel.partition(" ")
         if library != "tokamax":
             return attend(query, key, value, segment_ids, kernel=kernel)
-        import tokamax  # type: ignore[import-not-found]
+        import tokamax
 
         is_same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
         return tokamax.dot_product_attention(
@@ -313,7 +323,8 @@ def main() -> None:
             f"{devices['torch']!r}: install jax[cuda12] and torch's CUDA build there, or try --smoke."
         )
     peak = SMOKE_PEAK if arguments.smoke else PEAK_FLOPS[devices["jax"]]
-    results, holds = {}, True
+    results: dict[str, dict[str, Any]] = {}
+    holds = True
     wanted = arguments.only or [*CASES, "loss", "attention"]
     for name, case in SMOKE_CASES.items() if arguments.smoke else CASES.items():
         if name not in wanted and not arguments.smoke:
