@@ -73,7 +73,7 @@ lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet -o requirements.lock
 	echo 'libtpu==0.0.51' | uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements-libtpu.lock
 	(sed -n 's/^jax==/jax-cuda12-plugin==/; s/ \\$$//; /^jax-cuda12-plugin/p' requirements.lock; echo nvidia-cuda-nvcc-cu12) | uv pip compile - --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-annotate --quiet -o requirements-cuda.lock
-	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet --extra test --extra wandb --no-emit-package torch -c requirements.lock -o requirements-test.lock
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --quiet --extra test --extra wandb --extra tensorboard --no-emit-package torch -c requirements.lock -o requirements-test.lock
 
 format: .venv/test-ready
 	.venv/bin/ruff format .

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from marin_dag.cli import main
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
-from pipelines import mixtures, waits_command
+from pipelines import curves_command, mixtures, waits_command
 from pipelines.mix_command import command
 from pipelines.roles import role_of_file, weights_by_source
 from pipelines.scales import LAPTOP
@@ -55,7 +55,7 @@ POLICIES: dict[str, MixingPolicy] = {
 # Written mixture of such a run: all sources alike, which `stratified` is to be compared with.
 EVEN = ("loss_drop_even",)
 RESULTS = {"mixing_table": "table.md"}
-OWN_COMMANDS = (command(), waits_command.COMMAND)
+OWN_COMMANDS = (command(), waits_command.COMMAND, curves_command.COMMAND)
 
 
 def build(arguments: argparse.Namespace) -> Sequence[Step]:

@@ -18,7 +18,15 @@ from pathlib import Path
 from marin_dag.cli import main
 from marin_dag.errors import UserError
 from marin_dag.step import Step
-from pipelines import certified_command, compile_report, mix_command, mixtures, timeline_command, waits_command
+from pipelines import (
+    certified_command,
+    compile_report,
+    curves_command,
+    mix_command,
+    mixtures,
+    timeline_command,
+    waits_command,
+)
 from pipelines.corpus import Corpus, corpus_of, eight_b_corpus, laptop_corpus
 from pipelines.eight_b_sources import eight_b_sources
 from pipelines.evaluation import evaluated, exported, reported, scored
@@ -240,6 +248,7 @@ OWN_COMMANDS = (
     mix_command.command(source_tokens),
     waits_command.COMMAND,
     certified_command.COMMAND,
+    curves_command.COMMAND,
 )
 
 

@@ -16,7 +16,7 @@ from marin_dag.cli import main
 from marin_dag.commands.session import Finished
 from marin_dag.resources import Cpu
 from marin_dag.step import Step
-from pipelines import waits_command
+from pipelines import curves_command, waits_command
 from pipelines.source import DEGENERATE
 from pipelines.sources import evaluation_items_step
 from runtime.data.mixture import MixtureSchedule
@@ -182,6 +182,6 @@ if __name__ == "__main__":
             name="web_corpus",
             results=RESULTS,
             summary=summary,
-            commands=(waits_command.COMMAND,),
+            commands=(waits_command.COMMAND, curves_command.COMMAND),
         )
     )

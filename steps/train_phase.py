@@ -1,9 +1,8 @@
 """Train phase: one leg of a run, from the state its predecessor left to `until_step`."""
 
-import contextlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -26,8 +25,6 @@ from steps.phase_checks import check_config, check_resources
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from runtime.training.run_state import RunState
 
 FINAL_LOSS_STEPS = 20
@@ -35,7 +32,7 @@ FINAL_LOSS_STEPS = 20
 EXECUTION_FIELDS = {
     "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
     "checkpoint_every_seconds", "publish_every_steps", "give_up_seconds", "digest_every_steps", "model_parallel",
-    "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel", "remat", "wandb_project",
+    "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel", "remat",
 }  # fmt: skip
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
@@ -138,8 +135,6 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """What the backward pass finds saved: "none" is everything, "full" the input of each layer only."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
-    wandb_project: Runtime[str | None] = None
-    """Log to Weights & Biases in offline mode under this project."""
 
     @property
     def averages(self) -> tuple[Ema, ...]:
@@ -297,23 +292,21 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             *(blocks["attention"], blocks["loss"], config.remat, config.num_microbatches),
         )
         notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
-        with _exports(config, context) as exports:
-            try:
-                run = train(
-                    run,
-                    settings=settings,
-                    train_step=train_step,
-                    loader=loader_of(config, context),
-                    saving=saving,
-                    events=events,
-                    control=Control(context.stop_requested, agree=agree, notice=notice),
-                    on_milestone=publish,
-                    on_progress=show,
-                    exports=exports,
-                    rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),
-                )
-            except TrainingStopped as stopped:
-                raise StepStopped(str(stopped)) from stopped
+        try:
+            run = train(
+                run,
+                settings=settings,
+                train_step=train_step,
+                loader=loader_of(config, context),
+                saving=saving,
+                events=events,
+                control=Control(context.stop_requested, agree=agree, notice=notice),
+                on_milestone=publish,
+                on_progress=show,
+                rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),
+            )
+        except TrainingStopped as stopped:
+            raise StepStopped(str(stopped)) from stopped
         if skipped := run.metrics.skipped_steps:
             context.log.warning(
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
@@ -334,24 +327,3 @@ def _result(config: TrainPhaseConfig, run: "RunState") -> TrainPhaseResult:
         averages=config.averages,
         num_skipped=len(run.metrics.skipped_steps),
     )
-
-
-@contextlib.contextmanager
-def _exports(config: TrainPhaseConfig, context: StepContext) -> "Iterator[tuple[Any, ...]]":
-    """Where rows are copied to besides the metrics table."""
-    if config.wandb_project is None:
-        yield ()
-        return
-    from runtime.tracking.wandb_export import WandbExport
-
-    export = WandbExport(
-        project=config.wandb_project,
-        run_id=context.digest[:16],
-        name=context.name,
-        directory=f"{context.work_path}/wandb",
-        config=config.model_dump(mode="json", exclude=EXECUTION_FIELDS),
-    )
-    try:
-        yield (export,)
-    finally:
-        export.finish()

@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -63,13 +63,6 @@ class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved i
 
 class _AskedToStop(Exception):  # noqa: N818 -- not an error
     """Raised in the loop's thread while it waits for a batch."""
-
-
-class MetricsExport(Protocol):
-    """Where rows are copied to as they come in; after a resume, steps since the last checkpoint come again."""
-
-    def log(self, row: MetricsRow) -> None:
-        """One finished update."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,7 +134,6 @@ def train(
     control: Control,
     on_milestone: Callable[[RunState, str], None],
     on_progress: Callable[[int, float, float], None] = lambda step, tokens_per_second, loss: None,
-    exports: tuple[MetricsExport, ...] = (),
     rows: HostRows | None = None,
 ) -> RunState:
     """Takes updates from `run.step` to `settings.until_step` and returns the state there, published.
@@ -198,8 +190,6 @@ def train(
             if lag_steps:
                 feedback.publish(row.step - 1, losses.seen(row.step))
             meter.loss = row.loss
-            for export in exports:
-                export.log(row)
 
     def leave(run: RunState) -> NoReturn:
         fetch(all_but=0)

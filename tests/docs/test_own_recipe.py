@@ -43,6 +43,7 @@ def test_the_recipe_is_planned_run_and_looked_at_as_it_stands(tmp_path: Path) ->
         ("mix", "papers"),
         ("waits", "base"),
         ("certified", "certified"),
+        ("curves", "cooldown-zloss  step          30"),
     ):
         code, said = mine(command)
         assert code == 0 and expected in said, said

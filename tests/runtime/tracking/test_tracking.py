@@ -1,10 +1,7 @@
-"""Metrics tables are deterministic; event logs survive a kill; W&B runs offline or says why it cannot."""
+"""Metrics tables are deterministic; event logs survive a kill."""
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import fsspec
 import pytest
@@ -14,7 +11,6 @@ from hypothesis import strategies as st
 from runtime.tracking import events as events_module
 from runtime.tracking.events import EventLog, read_events
 from runtime.tracking.metrics import INTEGERS, MetricsError, MetricsRow, MetricsTable
-from runtime.tracking.wandb_export import WandbExport, WandbMissingError
 
 
 def row(step: int, loss: float = 2.5) -> MetricsRow:
@@ -91,40 +87,3 @@ def test_events_in_a_bucket_are_complete_once_closed(monkeypatch):
             log.write("step", step=step)
     with fsspec.open("memory://run/events/1.jsonl", "r") as file:
         assert [json.loads(line)["step"] for line in file] == [0, 1, 2]
-
-
-LOG_TWO_ATTEMPTS = """
-import sys
-from tests.runtime.tracking.test_tracking import row
-from runtime.tracking.wandb_export import WandbExport
-for steps in ((1, 2, 3), (3, 4)):
-    identity = {"project": "p", "run_id": "0123456789abcdef", "name": "phase"}
-    export = WandbExport(**identity, directory=sys.argv[1], config={"seed": 0})
-    for step in steps:
-        export.log(row(step))
-    export.finish()
-"""
-
-
-def test_wandb_writes_offline_runs_under_one_id(tmp_path):
-    """In a child: W&B starts a service of its own, and its warnings are not ours."""
-    subprocess.run([sys.executable, "-c", LOG_TWO_ATTEMPTS, str(tmp_path)], check=True, timeout=480)
-    # A folder an attempt, named by the second it began in: the second one of a second gets a suffix, the file does not.
-    logs = sorted((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
-    assert [log.name for log in logs] == ["run-0123456789abcdef.wandb"] * 2
-
-
-def test_wandb_asked_for_and_missing_is_an_error_with_the_cure(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(WandbMissingError, match=r"wandb_project='p' .* is not installed; install the extra"):
-        WandbExport(project="p", run_id="1", name="phase", directory=str(tmp_path), config={})
-
-
-def test_wandb_cannot_write_into_a_bucket(tmp_path):
-    with pytest.raises(ValueError, match="W&B writes offline runs to a local folder only"):
-        WandbExport(project="p", run_id="1", name="phase", directory="gs://bucket/work", config={})
-
-
-def test_importing_the_export_does_not_import_wandb():
-    code = "import sys, runtime.tracking.wandb_export; assert 'wandb' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path.cwd(), timeout=480)

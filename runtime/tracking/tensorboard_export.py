@@ -1,0 +1,41 @@
+"""TensorBoard: the curves of a phase as an event file, written whole each time."""
+
+import time
+from pathlib import Path
+
+from runtime.tracking.curves import Curves
+
+SUFFIX = ".curves"
+"""Tells our event files from others in the folder."""
+
+
+class TensorBoardMissingError(RuntimeError):
+    """Event files were asked for, and the package that writes them is not installed."""
+
+
+def write_events(curves: Curves, folder: Path) -> Path:
+    """The event file, one event an update; what an earlier call wrote into `folder` is deleted when it is complete.
+
+    Tables tell no times, which would differ from run to run: all events have the time of this call.
+    """
+    try:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+    except ImportError as error:
+        raise TensorBoardMissingError(
+            "event files for TensorBoard are written by the package `tensorboardX`, which is not installed; install "
+            "the extra (pip install 'marin-dag[tensorboard]')."
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    earlier = set(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
+    writer = EventsWriter(str(folder / "events"), SUFFIX)
+    now = time.time()
+    for step, figures in curves.rows():
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in figures.items()]
+        writer.write_event(Event(wall_time=now, step=step, summary=Summary(value=values)))
+    writer.close()
+    written = Path(writer._file_name)
+    for file in earlier - {written}:
+        file.unlink(missing_ok=True)
+    return written

@@ -1,0 +1,163 @@
+"""Curves: each update of a phase once, with the figures that it has, as TensorBoard and W&B are given them."""
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.tracking import curves as curves_module
+from runtime.tracking.curves import Curves, curves_of
+from runtime.tracking.metrics import MetricsRow, MetricsTable
+from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
+from runtime.tracking.tensorboard_export import SUFFIX, TensorBoardMissingError, write_events
+from runtime.tracking.wandb_export import WandbMissingError, write_wandb_run
+
+LOSSES = (3.5, math.nan, 2.5, 2.25)
+OF_CODE = {1: (8, 16.0), 2: (8, math.nan), 3: (0, 0.0)}
+"""Predicted positions and the sum of their losses, by step; the last update draws none of it."""
+
+
+def tables() -> tuple[bytes, bytes]:
+    """Four updates, of which the second was left out; `code` is drawn in the first three."""
+    metrics, losses = MetricsTable(), SourceLossesTable()
+    for step, loss in enumerate(LOSSES, start=1):
+        metrics.append(MetricsRow(step, step * 2**40, 4, 28, 1e-3, loss, 0.0, 1.0, 0.1, 10.0, 3.4, int(loss != loss)))
+        rows = [SourceLosses(step, "code", "c", 0.25, 1, *OF_CODE[step])] if step in OF_CODE else []
+        losses.append([*rows, SourceLosses(step, "web", "w", 1 - 0.25 * len(rows), 3, 10, 10 * step)])
+    return metrics.to_parquet(), losses.to_parquet()
+
+
+def test_an_update_has_the_figures_that_it_has_and_no_others():
+    rows = dict(curves_of(*tables(), after_step=0).rows())
+    assert list(rows) == [1, 2, 3, 4]
+    told = ("train/loss", "train/is_skipped", "loss_by_source/code", "share_by_source/code", "loss_by_source/web")
+    assert [tuple(rows[step].get(name) for name in told) for step in rows] == [
+        (3.5, 0, 2, 0.25, 1),
+        (None, 1, None, 0.25, 2),
+        (2.5, 0, None, 0.25, 3),
+        (2.25, 0, None, None, 4),
+    ]
+    assert rows[4]["train/consumed_tokens"] == 4 * 2**40 and "train/step" not in rows[4]
+
+
+@given(after_step=st.integers(0, 5), together=st.integers(1, 5))
+def test_rows_are_those_behind_the_step_however_they_are_taken(after_step, together):
+    whole = dict(curves_of(*tables(), after_step=0).rows())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(curves_module, "ROWS_TOGETHER", together)
+        rows = dict(curves_of(*tables(), after_step=after_step).rows())
+    assert rows == {step: figures for step, figures in whole.items() if step > after_step}
+
+
+def events_in(file: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """By the format of TFRecord: a length, its checksum, the bytes, theirs."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    def masked(data: bytes) -> int:
+        crc = google_crc32c.value(data)
+        return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+    data = file.read_bytes()
+    while data:
+        size = int.from_bytes(data[:8], "little")
+        content = data[12 : 12 + size]
+        assert int.from_bytes(data[8:12], "little") == masked(data[:8])
+        assert int.from_bytes(data[12 + size : 16 + size], "little") == masked(content)
+        event = Event.FromString(content)
+        data = data[16 + size :]
+        if event.HasField("summary"):
+            yield event.step, {value.tag: value.simple_value for value in event.summary.value}
+
+
+def test_an_event_file_has_every_update_and_takes_the_place_of_the_one_before(tmp_path):
+    curves = curves_of(*tables(), after_step=1)
+    another = tmp_path / "phase/events.out.tfevents.1.host"
+    another.parent.mkdir()
+    another.write_bytes(b"of somebody else")
+    old = write_events(Curves(np.array([9]), {"x": np.array([1.0])}), tmp_path / "phase")
+    old = old.rename(old.with_name(f"events.out.tfevents.1.host{SUFFIX}"))
+    written = write_events(curves, tmp_path / "phase")
+    assert set((tmp_path / "phase").iterdir()) == {written, another}
+    as_float32 = [(step, {k: float(np.float32(v)) for k, v in figures.items()}) for step, figures in curves.rows()]
+    assert list(events_in(written)) == as_float32
+
+
+WRITE_TWICE = """
+import sys
+from pathlib import Path
+from tests.runtime.tracking.test_curves import tables
+from runtime.tracking.curves import curves_of
+from runtime.tracking.wandb_export import write_wandb_run
+for after_step in (2, 0):
+    curves = curves_of(*tables(), after_step=after_step)
+    print(write_wandb_run(curves, Path(sys.argv[1]), project="p", run_id="0123456789abcdef", name="phase", config={"seed": 0}))
+"""  # noqa: E501
+
+
+def records_in(file: Path) -> Iterator[bytes]:
+    """By the format of LevelDB's log: blocks of 32 KiB, parts with a checksum, a length and a kind."""
+    data, at, record = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if 2**15 - at % 2**15 < 7:
+            at += 2**15 - at % 2**15
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def test_an_offline_run_has_every_update_and_takes_the_place_of_the_one_before(tmp_path):
+    """In a child: W&B starts a service of its own, and its warnings are not ours."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE_TWICE, str(tmp_path)], check=True, timeout=480, capture_output=True, text=True
+    )
+    written = Path(done.stdout.splitlines()[-1])
+    assert list((tmp_path / "wandb").glob("offline-run-*")) == [written]
+    records = [Record.FromString(record) for record in records_in(written / "run-0123456789abcdef.wandb")]
+    (run,) = (record.run for record in records if record.HasField("run"))
+    assert (run.run_id, run.project, run.display_name) == ("0123456789abcdef", "p", "phase")
+    history = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in records
+        if record.HasField("history")
+    ]
+    logged = [{name: value for name, value in row.items() if not name.startswith("_")} for row in history]
+    assert logged == [{"step": step, **figures} for step, figures in curves_of(*tables(), after_step=0).rows()]
+
+
+@pytest.mark.parametrize(
+    ("package", "error", "write"),
+    [
+        ("wandb", WandbMissingError, lambda curves, folder: write_wandb_run(
+            curves, folder, project="p", run_id="1", name="phase", config={})),
+        ("tensorboardX", TensorBoardMissingError, write_events),
+    ],
+)  # fmt: skip
+def test_a_package_that_is_missing_is_an_error_with_the_cure(tmp_path, monkeypatch, package, error, write):
+    for name in [name for name in sys.modules if name.partition(".")[0] == package] or [package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(error, match=rf"`{package}`, which is not installed; install the extra"):
+        write(curves_of(*tables(), after_step=0), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_the_exports_imports_neither_package():
+    code = (
+        "import sys, runtime.tracking.wandb_export, runtime.tracking.tensorboard_export; "
+        "assert not {'wandb', 'tensorboardX'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path.cwd(), timeout=480)
