@@ -1,10 +1,12 @@
 """AttemptLog: the log file beside an attempt, without secrets; readable while the step runs."""
 
+import contextlib
 import io
 import logging
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -54,18 +56,16 @@ class AttemptLog(io.TextIOBase):
     ) -> None:
         logging.getLogger().removeHandler(self._handler)
         self._logger.setLevel(self._level)
-        self._handler.flush()
-        self._printed.flush()
         self._is_open = False
+        with _full_disk_ignored():
+            self._handler.flush()
+            self._printed.flush()
         if self._uploader is not None:
             self._ended.set()
             self._uploader.join()
             self._upload()
-        try:
+        with _full_disk_ignored():
             self._file.close()
-        except OSError as error:  # what is still buffered of the log does not fit on the disk
-            if error.errno not in LIMITS:
-                raise
 
     def write(self, text: str) -> int:
         """Takes what a step prints."""
@@ -83,11 +83,22 @@ class AttemptLog(io.TextIOBase):
             self._upload()
 
     def _upload(self) -> None:
-        self._file.flush()
+        with _full_disk_ignored():
+            self._file.flush()
         try:
             self._store.write(self._path, Path(self._file.name).read_bytes())
         except StoreError as error:  # the next time all of it is sent; a log is no reason to fail a step
             self._logger.warning("the log %s could not be written: %s", self._path, error)
+
+
+@contextlib.contextmanager
+def _full_disk_ignored() -> Iterator[None]:
+    """What is still buffered of the log does not fit on the disk: the step tells of it, which fails of the same."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in LIMITS:
+            raise
 
 
 class _RedactingHandler(logging.StreamHandler[IO[str]]):

@@ -120,6 +120,9 @@ class _Written(io.BytesIO):
             self._store.write(self._path, self.getvalue())
         super().close()
 
+    def __del__(self) -> None:
+        """Whoever was killed while it wrote closes nothing any more."""
+
 
 class MemoryStore(ReplayedStore):
     """Answers at once: for a run that nobody disturbs."""

@@ -208,7 +208,9 @@ def test_decimals_that_print_differently_differ_and_none_is_rounded() -> None:
 
 def test_two_classes_of_one_name_in_two_modules_differ() -> None:
     def made(module: str) -> Any:
-        return dataclasses.make_dataclass("Linear", [("peak", float)], frozen=True, namespace={"__module__": module})
+        made = dataclasses.make_dataclass("Linear", [("peak", float)], frozen=True)
+        made.__module__ = module
+        return made
 
     assert of(made("first")(1.0)) != of(made("second")(1.0))
     colors = [enum.Enum("Color", "RED", module=module) for module in ("first", "second")]

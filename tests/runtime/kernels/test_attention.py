@@ -2,7 +2,6 @@
 
 import functools
 import re
-import types
 from collections.abc import Callable
 
 import jax
@@ -158,6 +157,7 @@ def test_packed_documents_are_each_as_if_alone(name: str) -> None:
         np.testing.assert_allclose(packed[:, own], alone, atol=2e-5)
 
 
+@pytest.mark.usefixtures("described_gpu")
 def test_both_passes_of_the_gpu_kernel_lower_to_triton() -> None:
     def total(*parts: jax.Array) -> jax.Array:
         return attention_gpu.pallas_gpu(*parts).astype(jnp.float32).sum()
@@ -171,13 +171,10 @@ def test_both_passes_of_the_gpu_kernel_lower_to_triton() -> None:
 
 
 @pytest.mark.parametrize(("first_row", "mask"), [(0, "CAUSAL"), (64, "NO_MASK")])
+@pytest.mark.usefixtures("described_gpu")
 def test_both_passes_of_the_cudnn_kernel_lower_to_its_calls_whose_own_mask_is_causal_for_whole_rows(
-    first_row: int, mask: str, monkeypatch: pytest.MonkeyPatch
+    first_row: int, mask: str
 ) -> None:
-    # JAX asks for the version of a library that a CPU build has not; nothing of it is called to lower.
-    installed = types.SimpleNamespace(cudnn_get_version=lambda: 91_000)
-    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.cuda_versions", installed)
-
     def total(*parts: jax.Array) -> jax.Array:
         return attention_gpu.cudnn(*parts, first_row=first_row).astype(jnp.float32).sum()
 
