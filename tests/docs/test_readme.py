@@ -15,8 +15,8 @@ from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, buil
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "python pipelines/tootsie.py"
-RUNS_ALONE = ("ls", "why", "diff", "fork", "drop", "mix", "timeline", "waits", "certified", "--dry-run")
-"""What of a command makes it one that starts nothing; any other is planned here and not run."""
+STARTS_NOTHING = {"--dry-run", *COMMANDS, *(command.name for command in OWN_COMMANDS)}
+"""What of a line makes it one that starts no step; any other is planned here and not run."""
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -46,7 +46,7 @@ def call(arguments: list[str], prefix: Path, corpus: Path) -> int:
         arguments += ["--prefix", str(prefix)]
     else:
         arguments[arguments.index("--prefix") + 1] = str(prefix)
-    if not any(word in RUNS_ALONE for word in arguments):
+    if not any(word in STARTS_NOTHING for word in arguments):
         arguments.append("--dry-run")
     given = {"results": RESULTS, "summary": headline, "follow": FOLLOW, "commands": OWN_COMMANDS}
     return main(build, add_arguments=add_arguments, name="tootsie", argv=arguments, **given)
