@@ -55,9 +55,7 @@ def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
     walk = _Walk(program, axis_sizes)
     found = list(walk.through(program.entry, 1))
     for name, instructions in program.computations.items():
-        if name not in walk.seen and any(
-            item.operation.removesuffix("-start") in KINDS for item in instructions.values()
-        ):
+        if name not in walk.seen and any(map(_is_collective, instructions.values())):
             raise ValueError(f"{name}: a collective in it, and what calls it is not known; its runs cannot be counted.")
     return found
 
@@ -101,7 +99,7 @@ class _Walk:
             return  # its start was counted
         is_started = any("AsyncCollectiveStart" in item.rest for item in inner)
         for item in inner:
-            if item.operation in KINDS:
+            if _is_collective(item):
                 yield self._collective(item, times, is_hidden=is_started and self._is_carried(item, following))
 
     def _is_carried(self, started: Instruction, following: Sequence[Instruction]) -> bool:
@@ -130,7 +128,7 @@ class _Walk:
             inner = [found for name in item.called for found in self._in_calls(name)]
             if inner and item.operation in ("while", "conditional"):
                 raise ValueError(f"{item.name}: a collective in a {item.operation} there; its runs cannot be counted.")
-            yield from [item] if item.operation in KINDS else inner
+            yield from [item] if _is_collective(item) else inner
 
     def _has_work_until_done(self, start: Instruction, following: Sequence[Instruction]) -> bool:
         """A start without its operand only loads the program; the update that brings the operand lets it run."""
@@ -233,6 +231,10 @@ class _Walk:
     def _axes(self, members: list[int]) -> tuple[str, ...]:
         places = [_unravel(member, list(self._axis_sizes.values())) for member in members]
         return tuple(axis for index, axis in enumerate(self._axis_sizes) if len({place[index] for place in places}) > 1)
+
+
+def _is_collective(instruction: Instruction) -> bool:
+    return instruction.operation.removesuffix("-start") in KINDS or instruction.operation in BETWEEN_SLICES
 
 
 def _channel(instruction: Instruction) -> str | None:

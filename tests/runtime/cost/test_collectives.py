@@ -212,6 +212,18 @@ def test_a_collective_that_nothing_known_calls_is_refused():
         collectives("HloModule step, is_scheduled=true\n" + text.replace("custom-call-start", "sent"), {"data_x": 4})
 
 
+def test_a_collective_that_is_started_and_ended_on_a_sparse_core_counts_like_a_whole_one():
+    text = ON_A_SPARSE_CORE.format(before="", between=PRODUCT, ended="update")
+    started = text.replace(
+        "ROOT %gather.1 = bf16[8,8]{1,0} all-gather(%p)", "%gather.1 = (bf16[2,8], bf16[8,8]) all-gather-start(%p)"
+    ).replace("dimensions={0}\n", "dimensions={0}\n  ROOT %gather.2 = bf16[8,8]{1,0} all-gather-done(%gather.1)\n")
+    assert started.count("all-gather-") == 2
+    first, again = (
+        collectives("HloModule step, is_scheduled=true\n" + each, {"data_x": 4}) for each in (text, started)
+    )
+    assert first == again != []
+
+
 def test_two_collectives_in_one_call_of_a_sparse_core_are_refused():
     text = ON_A_SPARSE_CORE.format(before="", between="", ended="update")
     twice = text.replace("called_computations={%called}", "called_computations={%called, %called}")
