@@ -24,7 +24,7 @@ from steps.fetch import Wheel, files_in, installed_python
 
 OWN_FILES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst")
 """What of a user's folder is read; JSON lines, each file a source."""
-COMPANIONS = ("*.md", "LICENSE*", "README*")
+COMPANIONS = ("*.md", *(f"{name}{suffix}" for name in ("LICENSE", "README") for suffix in ("", ".txt", ".rst")))
 """What may lie beside it unread, besides hidden files."""
 MAX_NAMED = 3
 

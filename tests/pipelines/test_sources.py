@@ -184,7 +184,7 @@ def test_a_file_whose_name_gives_no_label_is_named_with_the_cure(tmp_path, name)
         corpus_sources(str(tmp_path), role_of_file)
 
 
-@pytest.mark.parametrize("other", ["notes.txt", "web.parquet", "more/web.jsonl", "web.json"])
+@pytest.mark.parametrize("other", ["notes.txt", "web.parquet", "more/web.jsonl", "web.json", "README.parquet"])
 def test_what_would_be_left_out_of_an_own_corpus_is_refused_and_companions_are_not(tmp_path, other):
     for name in ("web.jsonl", "README.txt", "LICENSE", "card.md", ".DS_Store", ".git/config", other):
         (tmp_path / name).parent.mkdir(exist_ok=True)

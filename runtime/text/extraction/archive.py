@@ -96,7 +96,9 @@ def list_units(path: str, name: str, formats: Sequence[Format], *, unit_bytes: i
             damage = str(error)
         numbers = Counter(member.name for member in members)
         if damage is None and (twice := [name for name, number in numbers.items() if number > 1]):
-            damage = f"{path}: {len(twice)} members are there more than once, such as {twice[0]!r}; the last is read."
+            damage = (
+                f"{path}: members that are there more than once: {len(twice)}, such as {twice[0]!r}; the last is read."
+            )
         members = list({member.name: member for member in members}.values())
     found = []
 

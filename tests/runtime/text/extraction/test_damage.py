@@ -361,4 +361,4 @@ def test_of_a_member_that_is_there_twice_the_last_is_read_and_it_is_told(suffix,
             ("a/x.jsonl", {"text": "third"})
         ]
         assert listing.damage is not None
-        assert "1 members are there more than once, such as 'x.jsonl'; the last is read" in listing.damage
+        assert "members that are there more than once: 1, such as 'x.jsonl'; the last is read" in listing.damage
