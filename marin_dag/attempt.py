@@ -174,7 +174,7 @@ class AttemptContext:
     def check_inputs(self) -> None:
         """Raises DamagedInputError if files are missing of what this attempt reads.
 
-        One that goes on from a state of its own trajectory reads nothing of the one that the trajectory began with.
+        One that goes on from a state behind where its input ends reads nothing of that input.
         """
         config = self._task.config
         if self._kind.continues is not None and self._has_state():
@@ -185,7 +185,10 @@ class AttemptContext:
         files = [entry.path.removeprefix(f"{self._work}/") for entry in self._store.list(self._work)]
         saved = self._kind.resumes_at(files) if self._kind.resumes_at is not None else ()
         until = getattr(self._task.config, self._kind.stop_field) if self._kind.stop_field is not None else 0
-        return any(at <= until for at in (*saved, *self.milestones()))
+        start = getattr(self._task.config, self._kind.continues) if self._kind.continues is not None else None
+        # The input of a later leg is a state of its own trajectory, and the one that it reads unless there is a newer.
+        begun = start.milestone or 0 if isinstance(start, Input) and start.digest == self.digest else -1
+        return any(begun < at <= until for at in (*saved, *self.milestones()))
 
     def check_code(self) -> None:
         """Raises CodeChangedError if this process may run another code than the one that was planned."""

@@ -6,7 +6,7 @@ import logging
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -32,6 +32,8 @@ class AttemptLog(io.TextIOBase):
         self._ended = threading.Event()
         self._uploader: threading.Thread | None = None
         self._is_open = False
+        self._lost: OSError | None = None
+        """What kept a part of the log from its file."""
 
     def __enter__(self) -> "AttemptLog":
         self._file: IO[str]
@@ -44,7 +46,7 @@ class AttemptLog(io.TextIOBase):
             self._uploader = threading.Thread(target=self._upload_now_and_then, name="log upload", daemon=True)
             self._uploader.start()
         self._printed = LinesWithoutSecrets(self._file.write)
-        self._handler = _RedactingHandler(self._file)
+        self._handler = _RedactingHandler(self._file, self._lose)
         logging.getLogger().addHandler(self._handler)
         self._level = self._logger.level
         self._logger.setLevel(logging.INFO)
@@ -57,15 +59,19 @@ class AttemptLog(io.TextIOBase):
         logging.getLogger().removeHandler(self._handler)
         self._logger.setLevel(self._level)
         self._is_open = False
-        with _full_disk_ignored():
+        with self._full_disk_noted():
             self._handler.flush()
             self._printed.flush()
         if self._uploader is not None:
             self._ended.set()
             self._uploader.join()
             self._upload()
-        with _full_disk_ignored():
+        with self._full_disk_noted():
             self._file.close()
+        if (
+            self._lost is not None and self._uploader is not None
+        ):  # on one disk, the step tells of it: it fails of the same
+            self._logger.warning("a part of the log %s is lost: %s", self._path, self._lost)
 
     def write(self, text: str) -> int:
         """Takes what a step prints."""
@@ -83,34 +89,40 @@ class AttemptLog(io.TextIOBase):
             self._upload()
 
     def _upload(self) -> None:
-        with _full_disk_ignored():
+        with self._full_disk_noted():
             self._file.flush()
         try:
             self._store.write(self._path, Path(self._file.name).read_bytes())
         except StoreError as error:  # the next time all of it is sent; a log is no reason to fail a step
             self._logger.warning("the log %s could not be written: %s", self._path, error)
 
+    def _lose(self, error: OSError) -> None:
+        self._lost = error
 
-@contextlib.contextmanager
-def _full_disk_ignored() -> Iterator[None]:
-    """What is still buffered of the log does not fit on the disk: the step tells of it, which fails of the same."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in LIMITS:
-            raise
+    @contextlib.contextmanager
+    def _full_disk_noted(self) -> Iterator[None]:
+        """Of what is still buffered and does not fit on the disk it is said once, at the end: a log fails no step."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in LIMITS:
+                raise
+            self._lose(error)
 
 
 class _RedactingHandler(logging.StreamHandler[IO[str]]):
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: IO[str], lose: Callable[[OSError], None]) -> None:
         super().__init__(stream)
         self.setFormatter(logging.Formatter(FORMAT))
+        self._lose = lose
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name is logging's
-        """A full disk is told once, by the step that fails of it, and not with a traceback for each line lost."""
+        """A full disk is told once, at the end, and not with a traceback for each line lost."""
         error = sys.exc_info()[1]
-        if not (isinstance(error, OSError) and error.errno in LIMITS):
+        if isinstance(error, OSError) and error.errno in LIMITS:
+            self._lose(error)
+        else:
             super().handleError(record)

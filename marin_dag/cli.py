@@ -148,6 +148,9 @@ def main(
     known = COMMANDS | {command.name: command for command in commands}
     parser, takes = _parser(name, known, add_arguments)
     parser.refuse_unknown_options(arguments)
+    if {"-h", "--help"} & set(arguments):  # who asks what there is need not know what has to be given
+        for action in parser._actions:
+            action.required = False
     parsed = parser.parse_intermixed_args(arguments)
     command = DEFAULT if parsed.command is None else known.get(parsed.command)
     if parsed.help and command is not None:

@@ -157,7 +157,10 @@ def _outputs_below(folder: Path, prefix: str) -> list[str]:
     """Outputs that lie below the project's folder are data, whether git is told to ignore them or not."""
     if "://" in prefix:
         return []
-    path, folder = Path(prefix).resolve(), folder.resolve()
-    if path == folder or not path.is_relative_to(folder):
-        return []
-    return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path.relative_to(folder).as_posix())]
+    # By the names they are called by, and by where links lead: what is packed follows links.
+    places = [
+        (Path(prefix).absolute(), folder.absolute()),
+        (Path(prefix).resolve(), folder.resolve()),
+    ]
+    below = {path.relative_to(top).as_posix() for path, top in places if path != top and path.is_relative_to(top)}
+    return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", name) for name in sorted(below)]

@@ -25,7 +25,7 @@ def said_of(error: ValidationError) -> str:
 def _said(title: str, problem: ErrorDetails, fields: Collection[str]) -> str:
     loc = problem["loc"]
     path = ".".join([title, *(str(part) for part in loc)])
-    if problem["type"] == "extra_forbidden":
+    if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"{path}: there is no such field.{nearest(str(loc[-1]), fields) if len(loc) == 1 else ''}"
     if problem["type"] == "missing":
         return f"{path}: is not given, and has no default."

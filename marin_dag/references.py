@@ -253,6 +253,16 @@ class _Scanner:
             case ast.BinOp(left=left, right=right):
                 self._annotation(left, aspect)
                 self._annotation(right, aspect)
+            case ast.IfExp(body=first, orelse=second):
+                self._visit(node.test, aspect)
+                self._annotation(first, aspect)
+                self._annotation(second, aspect)
+            case ast.BoolOp(values=items):
+                for item in items:
+                    self._annotation(item, aspect)
+            case ast.Call(args=[ast.Constant() as quoted, *_]):  # ForwardRef("Inner")
+                self._visit(node, aspect)
+                self._annotation(quoted, aspect)
             case _:
                 self._visit(node, aspect)
 

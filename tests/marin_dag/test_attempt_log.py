@@ -60,3 +60,18 @@ def test_a_log_that_could_not_be_uploaded_is_sent_whole_the_next_time_and_fails_
     lines = store.read(PATH).decode().splitlines()
     assert lines[0] == "first" and lines[-1] == "last"
     assert f"the log {PATH} could not be written: the store is away" in caplog.text
+
+
+def test_a_log_that_a_full_disk_cuts_on_its_way_to_a_bucket_is_told_once_and_fails_no_step(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    if isinstance(store, LocalStore):
+        return  # there the step writes to the same disk
+    full = Path("/dev/full").open("w", buffering=1)  # noqa: SIM115 -- the log closes it
+    monkeypatch.setattr(attempt_log.tempfile, "NamedTemporaryFile", lambda *_, **__: full)
+    monkeypatch.setattr(attempt_log.Path, "read_bytes", lambda path: b"")  # of a device that gives no end
+    with AttemptLog(store, PATH, LOGGER):
+        LOGGER.info("first")
+        LOGGER.info("last")
+    (told,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert told.getMessage() == f"a part of the log {PATH} is lost: [Errno 28] No space left on device"

@@ -1,5 +1,6 @@
 """Command line: plans, runs, reasons, forks and messages, over a small pipeline in one process."""
 
+import argparse
 import os
 import re
 import subprocess
@@ -67,6 +68,21 @@ def test_the_help_of_a_command_has_its_own_options_and_runs_nothing(run: Toy) ->
     code, said = run("gd", "--help")
     assert code == 1 and "there is no command 'gd'. Did you mean 'gc'?" in said
     assert not run.prefix.exists()
+
+
+def test_help_is_given_without_what_a_recipe_requires(capsys: pytest.CaptureFixture[str]) -> None:
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--corpus", required=True, help="whose texts")
+
+    def called(*arguments: str) -> int:
+        return main(toy.build, add_arguments=add_arguments, name="toy", argv=list(arguments))
+
+    for arguments in (["--help"], ["gc", "-h"]):
+        assert called(*arguments) == 0
+        assert "whose texts" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as refused:
+        called("--dry-run")
+    assert refused.value.code == 1 and "required: --corpus" in capsys.readouterr().err
 
 
 def test_a_plan_says_in_full_which_prefix_it_speaks_of(

@@ -182,6 +182,25 @@ def test_outputs_below_the_project_are_not_sent(tmp_path: Path, name: str):
     (tmp_path / "runs of mine" / "more.py").write_text("")
     assert sent() != before
     (tmp_path / "link").symlink_to(tmp_path / name)
-    assert _outputs_below(tmp_path, str(tmp_path / "link")) == _outputs_below(tmp_path, str(tmp_path / name)) != []
+    of_link, of_outputs = (_outputs_below(tmp_path, str(tmp_path / each)) for each in ("link", name))
+    assert of_outputs and set(of_link) == {"/link", *of_outputs}
     for elsewhere in ("gs://bucket/runs", str(tmp_path.parent / "runs"), str(tmp_path)):
         assert _outputs_below(tmp_path, elsewhere) == []
+
+
+def test_outputs_that_a_link_below_the_project_leads_to_are_not_sent(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    from ray._private.runtime_env.packaging import get_uri_for_directory
+
+    project, scratch = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("scratch")
+    (project / "runs").symlink_to(scratch)
+    (project.parent / "by another name").symlink_to(project)
+    monkeypatch.chdir(project.parent / "by another name")
+    excludes = [
+        _outputs_below(folder, prefix) for folder in (project, Path()) for prefix in (f"{project}/runs", "runs")
+    ]
+    assert all("/runs" in each for each in excludes)
+    before = get_uri_for_directory(str(project), include_gitignore=True, excludes=excludes[0])
+    (scratch / "output").write_text("a")
+    assert get_uri_for_directory(str(project), include_gitignore=True, excludes=excludes[0]) == before

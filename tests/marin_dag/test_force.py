@@ -136,3 +136,20 @@ def test_a_trajectory_with_a_state_of_its_own_needs_no_more_of_what_it_began_wit
         code, display = run(prefix, [other])
         assert (code == 0) == (saved == 7)
         assert ("the input first: 1 of its 1 files are missing or cut" in display.text) == (saved != 7)
+
+
+def test_a_later_leg_of_a_trajectory_that_has_nothing_yet_asks_for_the_end_of_the_leg_before(prefix: str) -> None:
+    first = count("first", CountConfig(stride=1, until_step=5))
+    second = count("second", CountConfig(stride=1, until_step=8, start=first))
+    assert second.digest == first.digest
+    assert run(prefix, [first])[0] == 0
+    store, made = open_store(prefix), record(prefix, first)
+    store.delete(f"{made.output_path}/{made.manifest[0].path}")
+    code, display = run(prefix, [second])
+    assert code == 1
+    assert "the input first: 1 of its 1 files are missing or cut" in display.text
+    assert "run the same command with  --force first --until first" in display.text
+    # From a state behind that end it goes on without it.
+    store.write(f"work/{second.digest}/saved-000006.json", Count(step=6, value=6).model_dump_json().encode())
+    code, display = run(prefix, [second])
+    assert code == 0, display.text

@@ -1,5 +1,6 @@
 """Mistakes in a recipe: the line, the field, what was found there and the nearest name."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,14 @@ class Rate(BaseModel, frozen=True, extra="forbid"):
     value: float = Field(lt=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Share:
+    amount: float = 0.0
+
+
 class Config(BaseModel, frozen=True, extra="forbid"):
     learning_rate: Rate
+    share: Share = Share()
     name: str = ""
 
     @model_validator(mode="after")
@@ -38,6 +45,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         ),
         ({"learning_rate": {"value": 2}}, "Config.learning_rate.value: 2 is refused: Input should be less than 1."),
         ({"learning_rate": {"valu": 2}}, "Config.learning_rate.valu: there is no such field."),
+        ({"learning_rate": {"value": 0}, "share": {"amont": 1}}, "Config.share.amont: there is no such field."),
         ({}, "Config.learning_rate: is not given, and has no default."),
         ({"learning_rate": {"value": 0}, "name": 3}, "Config.name: 3 is refused: Input should be a valid string."),
         ({"learning_rate": "x" * 99}, f"Config.learning_rate: '{'x' * 59}... is refused: Input should be a valid"),
