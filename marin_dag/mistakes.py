@@ -1,7 +1,7 @@
 """Mistakes: what a recipe's own line says wrong about a config, in words and with the line."""
 
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -19,7 +19,13 @@ def said_of(error: ValidationError) -> str:
     place = _place(error.__traceback__)
     fields = _fields_of(error.__traceback__, error.title)
     problems = error.errors(include_url=False)
-    return "\n".join(f"{place}{_said(error.title, problem, fields)}" for problem in problems)
+    classes: dict[tuple[int | str, ...], list[str]] = {}
+    for problem in problems:
+        if (name := _class_of(problem)) is not None:
+            classes.setdefault(problem["loc"][:-1], []).append(name)
+    lines = [_said(error.title, problem, fields) for problem in problems if _class_of(problem) is None]
+    lines += [_said_of_classes(error, loc, names) for loc, names in classes.items()]
+    return "\n".join(f"{place}{line}" for line in lines)
 
 
 def _said(title: str, problem: ErrorDetails, fields: Collection[str]) -> str:
@@ -30,9 +36,25 @@ def _said(title: str, problem: ErrorDetails, fields: Collection[str]) -> str:
     if problem["type"] == "missing":
         return f"{path}: is not given, and has no default."
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
+    return f"{path}: {_shown(problem)} is refused: {message}."
+
+
+def _class_of(problem: ErrorDetails) -> str | None:
+    """The class that was tried in vain, where a field takes one of several: pydantic tells of each as a field."""
+    name = problem.get("ctx", {}).get("class_name")
+    return name if problem["type"] in ("dataclass_type", "model_type") and problem["loc"][-1:] == (name,) else None
+
+
+def _said_of_classes(error: ValidationError, loc: tuple[int | str, ...], names: Sequence[str]) -> str:
+    """One line for all classes that a field takes, instead of one for each."""
+    value = next(_shown(problem) for problem in error.errors(include_url=False) if problem["loc"] == (*loc, names[0]))
+    path = ".".join([error.title, *map(str, loc)])
+    return f"{path}: {value} is refused: it takes one of {', '.join(names)}."
+
+
+def _shown(problem: ErrorDetails) -> str:
     value = repr(problem["input"])
-    shown = value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]}..."
-    return f"{path}: {shown} is refused: {message}."
+    return value if len(value) <= VALUE_CHARACTERS else f"{value[:VALUE_CHARACTERS]}..."
 
 
 def _place(trace: TracebackType | None) -> str:

@@ -26,6 +26,7 @@ class Share:
 
 class Config(BaseModel, frozen=True, extra="forbid"):
     learning_rate: Rate
+    either: Rate | Share = Share()
     share: Share = Share()
     name: str = ""
 
@@ -46,6 +47,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
         ({"learning_rate": {"value": 2}}, "Config.learning_rate.value: 2 is refused: Input should be less than 1."),
         ({"learning_rate": {"valu": 2}}, "Config.learning_rate.valu: there is no such field."),
         ({"learning_rate": {"value": 0}, "share": {"amont": 1}}, "Config.share.amont: there is no such field."),
+        ({"learning_rate": {"value": 0}, "either": 3}, "Config.either: 3 is refused: it takes one of Rate, Share."),
         ({}, "Config.learning_rate: is not given, and has no default."),
         ({"learning_rate": {"value": 0}, "name": 3}, "Config.name: 3 is refused: Input should be a valid string."),
         ({"learning_rate": "x" * 99}, f"Config.learning_rate: '{'x' * 59}... is refused: Input should be a valid"),
