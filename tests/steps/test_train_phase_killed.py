@@ -104,7 +104,8 @@ def test_killed_at_any_step_the_next_attempt_ends_with_the_leaves_and_batches_of
         folder.mkdir()
     undisturbed = train(whole, phase, num_devices, is_shared, 1)
 
-    dies_at = random.Random(num_devices).randrange(1, UNTIL_STEP)
+    # The second save waits for the first, so behind it there is a state to go on from.
+    dies_at = random.Random(num_devices).randrange(2 * phase.checkpoint_every_steps + 1, UNTIL_STEP)
     child = FORKSERVER.Process(target=train, args=(killed, phase, num_devices, is_shared, 1, dies_at))
     child.start()
     child.join()
@@ -121,8 +122,10 @@ def test_killed_at_any_step_the_next_attempt_ends_with_the_leaves_and_batches_of
     assert 0 < undisturbed.at(UNTIL_STEP).result.num_skipped < UNTIL_STEP
     seen, again = batches(whole, 1), batches(killed, 2)
     assert seen == drawn.setdefault("by the first", seen)
-    assert len(set(seen)) == UNTIL_STEP and UNTIL_STEP - dies_at <= len(again)
-    assert (batches(killed, 1), again) == (seen[:dies_at], seen[-len(again) :]), f"killed at step {dies_at}"
+    assert len(set(seen)) == UNTIL_STEP
+    begun = UNTIL_STEP - len(again)
+    assert 0 < begun <= dies_at and begun % phase.checkpoint_every_steps == 0, "it went on, not from scratch"
+    assert (batches(killed, 1), again) == (seen[:dies_at], seen[begun:]), f"killed at step {dies_at}"
 
     assert replay([str(whole / "work"), str(killed / "work")]) == 0
     assert "digests compared, 0 differ" in capsys.readouterr().out

@@ -1,0 +1,136 @@
+"""Every setting of a phase reaches the update, the program and the checkpoints: a wrong config is found too late."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.optim.ema import Ema
+from runtime.optim.schedule import Constant, Linear
+from runtime.optim.skip_rule import SkipRule
+from runtime.training import loop, train_step
+from runtime.training.train_step import Hyperparameters
+from steps.train_phase import TrainPhaseConfig
+from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
+
+FIRST = {
+    "until_step": 3,
+    "rope": LLAMA3_ROPE,
+    "learning_rate": Linear(peak_value=3e-2, end_value=1e-3, start_step=0, decay_steps=7),
+    "weight_decay": 0.05,
+    "b1": 0.8,
+    "b2": 0.91,
+    "eps": 1e-7,
+    "max_norm": 0.7,
+    "z_loss": 3e-4,
+    "average": Ema(decay=0.6, name="quick"),
+    "more_averages": (Ema(decay=0.9, name="apart"),),
+    "skip": SkipRule(window_steps=5, sigma=7.0, warmup_steps=3, max_consecutive=2),
+    "compute_dtype": "bfloat16",
+    "reduce_dtype": "bfloat16",
+    "attention_kernel": "reference",
+    "loss_kernel": "reference",
+    "remat": "dots",
+    "num_microbatches": 2,
+    "checkpoint_every_steps": 2,
+    "checkpoint_every_seconds": 123.0,
+    "publish_every_steps": 3,
+    "digest_every_steps": 2,
+}
+"""No value is a default, and none is that of `SECOND`."""
+SECOND = {
+    "until_step": 6,
+    "rope": LLAMA2_ROPE,
+    "learning_rate": Constant(value=2e-3),
+    "weight_decay": 0.2,
+    "b1": 0.85,
+    "b2": 0.97,
+    "eps": 1e-6,
+    "max_norm": 1.3,
+    "z_loss": 5e-4,
+    "average": None,
+    "more_averages": (),
+    "skip": None,
+    "compute_dtype": "float32",
+    "reduce_dtype": "float32",
+    "attention_kernel": "chunked",
+    "loss_kernel": "chunked",
+    "remat": "none",
+    "num_microbatches": 1,
+    "checkpoint_every_steps": 3,
+    "checkpoint_every_seconds": math.inf,
+    "publish_every_steps": 5,
+    "digest_every_steps": 0,
+}
+PROGRAM = ("compute_dtype", "reduce_dtype", "attention_kernel", "loss_kernel", "remat", "num_microbatches")
+SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "publish_every_steps")
+
+
+class Seen:
+    """What a phase asked of the runtime."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.built: list[dict[str, Any]] = []
+        self.told: list[Hyperparameters] = []
+        self.trained: list[dict[str, Any]] = []
+        build, train = train_step.build_train_step, loop.train
+
+        def recorded_build(model: Any, rope: Any, mesh: Any, **asked: Any) -> Callable:
+            self.built.append({"model": model, "rope": rope, **asked})
+            update = build(model, rope, mesh, **asked)
+
+            def recorded(state: Any, tokens: Any, segment_ids: Any, told: Hyperparameters) -> Any:
+                self.told.append(told)
+                return update(state, tokens, segment_ids, told)
+
+            return recorded
+
+        def recorded_train(run: Any, **asked: Any) -> Any:
+            self.trained.append(asked)
+            return train(run, **asked)
+
+        patch.setattr(train_step, "build_train_step", recorded_build)
+        patch.setattr(loop, "train", recorded_train)
+
+
+def expected(config: TrainPhaseConfig, step: int) -> Hyperparameters:
+    """Of the update that follows `step` finished ones, straight from what a recipe writes."""
+    return Hyperparameters(
+        learning_rate=config.learning_rate(step),
+        weight_decay=config.weight_decay,
+        b1=config.b1,
+        b2=config.b2,
+        eps=config.eps,
+        max_norm=config.max_norm,
+        z_loss=config.z_loss,
+        skip_sigma=math.inf if config.skip is None else config.skip.sigma,
+        skip_warmup_steps=0 if config.skip is None else config.skip.warmup_steps,
+        average_decays=tuple(decay for _, decay in sorted((each.name, each.decay) for each in config.averages)),
+    )
+
+
+@pytest.mark.usefixtures("use_devices")
+def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no_step_before(tmp_path, monkeypatch):
+    seen = Seen(monkeypatch)
+    cache = cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size)
+    first = a_phase(cache, **FIRST)
+    run = Trajectory(tmp_path / "first", "f" * 64)
+    run.run(first)
+    second = a_phase(cache, start=run.at(3), **SECOND)
+    branch = Trajectory(tmp_path / "second", "s" * 64)
+    branch.run(second)
+
+    assert seen.told == [expected(first if step < 3 else second, step) for step in range(6)]
+    assert len(set(seen.told[:3])) == 3, "the learning rate moves"
+    for config, built, trained in zip((first, second), seen.built, seen.trained, strict=True):
+        assert built == {name: getattr(config, name) for name in ("model", "rope", *PROGRAM)}
+        saving = trained["saving"]
+        assert [getattr(saving, name) for name in SAVING] == [getattr(config, name) for name in SAVING]
+        settings = trained["settings"]
+        assert (settings.until_step, settings.global_batch_size) == (config.until_step, config.global_batch_size)
+        assert (settings.skip_rule, settings.digest_every_steps) == (config.skip, config.digest_every_steps)
+    plain = a_phase(cache)
+    proves_nothing = [name for name, value in FIRST.items() if value in (SECOND[name], getattr(plain, name))]
+    assert proves_nothing == []
