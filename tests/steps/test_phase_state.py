@@ -2,14 +2,21 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
+import jax
 import pytest
 
 from marin_dag.context import StepStopped
+from runtime.optim.skip_rule import SkipRule
+from runtime.optim.skipping import SkipHistory
+from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.tracking.events import EventLog
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import TemporaryCheckpoints
+from steps.phase_state import first_state
 from steps.train_phase import TrainPhaseConfig
-from tests.steps.phase_runs import Trajectory, a_phase, cache_of
+from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")
 
@@ -59,3 +66,29 @@ def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):
     monkeypatch.setattr("steps.phase_state.of_first_host", of_first_host)
     trajectory.run(phase)
     assert found[0] == (5, 1) and {figures["resumed_at"] for figures in trajectory.told} == {4}
+
+
+def test_what_a_skip_rule_has_seen_goes_on_with_the_next_phase_unless_its_window_is_another(tmp_path):
+    rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)  # so tight that it does skip
+    hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
+    before = a_phase(hard, until_step=9, skip=rule)
+    run = Trajectory(tmp_path, "e" * 64)
+    assert 0 < run.run(before).num_skipped < 9
+    mesh = make_mesh(MeshShape(), jax.devices())
+
+    def history(**changes: Any) -> SkipHistory:
+        config = before.model_copy(update={"start": run.at(9), "until_step": 12, **changes})
+        with EventLog(str(tmp_path / "events.jsonl")) as events:
+            found = first_state(config, mesh, events).state.history
+        assert found is not None
+        return found
+
+    kept = history()
+    assert int(kept.num_good) + int(kept.num_skipped) == 9 and int(kept.num_skipped) > 0
+    figures = [run.metrics(9)[row] for row in range(9)]
+    good = [row.loss for row in figures if not row.is_skipped]
+    ring = [kept.losses[index % 4].item() for index in range(len(good))]
+    assert ring[-4:] == good[-4:]
+    wider, anew = SkipRule(window_steps=5, sigma=1.0, warmup_steps=3, max_consecutive=9), history(restore="weights")
+    for begun in (history(skip=wider), anew):
+        assert int(begun.num_good) == int(begun.num_skipped) == 0

@@ -1,6 +1,9 @@
 """A checkpoint is complete or invisible, and what comes back is what went in, on any mesh."""
 
+import concurrent.futures
+import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import equinox as eqx
@@ -337,3 +340,43 @@ def test_a_bucket_holds_the_same_files_as_a_folder(tmp_path, scheme, request):
     assert [(found.step, found.is_complete) for found in temporary.all()] == [(5, True)]
     temporary.prune(5, keep=0)
     assert files.list_keys() == set()
+
+
+class Late(concurrent.futures.Future):
+    """Of a chunk that is written last of all, or not at all."""
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        super().__init__()
+        self._wait = wait
+
+    def result(self, timeout: float | None = None) -> None:
+        self._wait()
+
+
+@pytest.mark.parametrize("kind", ["chunk", "table"])
+def test_a_checkpoint_is_invisible_as_long_as_a_file_of_it_may_not_be_durable(tmp_path, monkeypatch, kind):
+    path, seen = str(tmp_path / "checkpoint"), []
+    owner, name = {
+        "chunk": (checkpoint.ChunkedArray, "write_chunk"),
+        "table": (checkpoint.CheckpointFiles, "start_write"),
+    }[kind]
+    start, fails = getattr(owner, name), False
+
+    def look() -> None:
+        seen.append(checkpoint.is_complete(path))
+        if fails:
+            raise OSError(errno.EIO, "the disk is gone")
+
+    def held(owner: object, what: object, *data: object) -> concurrent.futures.Future:
+        started = start(owner, what, *data)
+        return started if str(what).endswith("manifest.json") else Late(look)
+
+    monkeypatch.setattr(owner, name, held)
+    checkpoint.save(path, state_on(2), {"step": 5}).wait()
+    assert seen and not any(seen)
+    assert checkpoint.is_complete(path)
+
+    fails = True
+    with pytest.raises(CheckpointError, match=r"was not written: \[Errno 5\] the disk is gone; it stays invisible"):
+        checkpoint.save(path, state_on(2), {"step": 5}).wait()
+    assert not checkpoint.is_complete(path)
