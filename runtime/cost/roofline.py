@@ -3,8 +3,9 @@
     step = max(products / peak, weights through memory / bandwidth) + optimiser's state through memory + exposed wires
 
 Products count what the program does: with full rematerialisation each layer's forward pass twice. Attention counts the
-blocks below the diagonal; of a context axis those of its last stretch. Hidden collectives cost nothing; exposed ones
-run one after the other, each at the bandwidth of the torus axis it goes along. Model and context axes are neighbours on
+blocks below the diagonal; of a context axis those of its last stretch. Collectives run one after the other, each at the
+bandwidth of the torus axis it goes along. Hidden ones cost nothing as long as products and weights last as long as they
+all do; what outlasts these is exposed too. Model and context axes are neighbours on
 one axis of the torus; the data axis that they were cut from reaches over them, so its rings share wires. GPUs of a host
 have a switch; what leaves a host goes over the network cards of those of its GPUs that share in it. Activations through
 memory are left out, and so are launch and host times.
@@ -50,7 +51,9 @@ class Roofline:
     weights_seconds: float
     optimizer_seconds: float
     exposed_seconds: float
+    """Collectives that nothing hides, and what hidden ones take longer than all that could hide them."""
     hidden_seconds: float
+    """Collectives beside which the schedule has work, for as long as they last."""
     tokens: int
 
     @property
@@ -104,11 +107,13 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     )
     flops = flops_of(request)
     busiest = flops.executed + flops.attention * (_share_of_the_last_stretch(request) - 1)
+    products_seconds = busiest / (num_chips * chip.peak_flops)
+    weights_seconds = passes * multiplied * request.num_microbatches / chip.hbm_bytes_per_second
     return Roofline(
-        products_seconds=busiest / (num_chips * chip.peak_flops),
-        weights_seconds=passes * multiplied * request.num_microbatches / chip.hbm_bytes_per_second,
+        products_seconds=products_seconds,
+        weights_seconds=weights_seconds,
         optimizer_seconds=state / chip.hbm_bytes_per_second,
-        exposed_seconds=exposed,
+        exposed_seconds=exposed + max(0.0, hidden - max(products_seconds, weights_seconds)),
         hidden_seconds=hidden,
         tokens=request.global_batch_size * request.sequence_length,
     )

@@ -52,15 +52,26 @@ def compiled(*items: Collective) -> Compiled:
 
 
 def test_a_step_is_products_optimiser_and_what_is_exposed():
-    exposed = Collective("all-gather", "bf16", (4, 4), 90_000_000, ("data_x",), 2, 2, False)
-    found = roofline_of(REQUEST, compiled(exposed, dataclasses.replace(exposed, is_hidden=True)))
+    exposed = Collective("all-gather", "bf16", (4, 4), 90_000, ("data_x",), 2, 2, False)
+    hidden = dataclasses.replace(exposed, array_bytes=30, times=1, is_hidden=True)
+    found = roofline_of(REQUEST, compiled(exposed, hidden))
     assert found.products_seconds == flops_of(REQUEST).executed / (4 * 197e12)
-    assert found.exposed_seconds == found.hidden_seconds == 2 * 45_000_000 / 45e9
+    assert found.exposed_seconds == 2 * 45_000 / 45e9
+    assert found.hidden_seconds == 15 / 45e9 < found.products_seconds
     assert found.optimizer_seconds == pytest.approx(4 * MODEL.num_parameters / 4 * 7 / 0.819e12)
     assert found.step_seconds == pytest.approx(
         max(found.products_seconds, found.weights_seconds) + found.optimizer_seconds + found.exposed_seconds
     )
     assert found.exposed_share == found.exposed_seconds / found.step_seconds
+
+
+def test_what_hidden_collectives_take_longer_than_the_work_that_could_hide_them_is_exposed():
+    hidden = Collective("all-gather", "bf16", (4, 4), 90_000_000, ("data_x",), 2, 2, True)
+    found = roofline_of(REQUEST, compiled(hidden))
+    work = max(found.products_seconds, found.weights_seconds)
+    assert found.hidden_seconds == 2 * 45_000_000 / 45e9 > work > 0
+    assert found.exposed_seconds == pytest.approx(found.hidden_seconds - work)
+    assert found.step_seconds == pytest.approx(found.hidden_seconds + found.optimizer_seconds)
     assert found.tokens_per_second == TOKENS / found.step_seconds
 
 
