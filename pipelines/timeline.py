@@ -16,6 +16,8 @@ from runtime.report.recipe import described, rate, shares, side_branches
 from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learning_rate_jump, legs_of
 
 SCHEMA = "marin_dag.timeline/1"
+SAID_OF_EVERY_PHASE = ("rope", "mixture")
+"""What a reader holds against the published table phase by phase, and would otherwise look for further up."""
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
@@ -73,8 +75,7 @@ def render(phases: Mapping[str, Step], forks: Collection[str] = (), names: Colle
     parts = [_aligned([HEADINGS, *rows]), ""]
     for name in order:
         leg = legs[name]
-        before = None if leg.parent is None else legs[leg.parent]
-        parts += [*_in_full(leg, before, phases), *_refused(refused.get(name)), ""]
+        parts += [*_in_full(leg, legs, phases, order), *_refused(refused.get(name)), ""]
     if names:
         return "\n".join(parts[:-1])
     last = legs[main_line[-1]]
@@ -194,8 +195,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[str]:
+def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], shown: Collection[str]) -> list[str]:
     settings, phase = leg.settings, phases[leg.name]
+    before = None if leg.parent is None else legs[leg.parent]
     origin = "from scratch" if before is None else f"from {before.name} at {leg.begin_step:,}"
     lines = [f"{leg.name}  {origin}, on {phase.resources}"]
     lines.append(
@@ -216,11 +218,26 @@ def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[s
         lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture, leg.begin_step)]
         return lines
     left = _left(leg, phases)
-    for change in changes(left, settings):
+    changed = changes(left, settings)
+    for change in changed:
         lines += _change(leg, left, change)
-    if not any(line.startswith("  ~") for line in lines):
+    if not changed:
         lines.append("  = everything as in the phase before")
+    for field in SAID_OF_EVERY_PHASE:
+        if field not in {change.field for change in changed}:
+            lines += _unchanged(leg, field, legs, shown)
     return lines
+
+
+def _unchanged(leg: Leg, field: str, legs: Mapping[str, Leg], shown: Collection[str]) -> list[str]:
+    """A setting and the phase that set it; a mixture, being long, in full only where that phase is not shown too."""
+    origin, value = leg.name, getattr(leg.settings, field)
+    while (parent := legs[origin].parent) is not None and getattr(legs[parent].settings, field) == value:
+        origin = parent
+    if not isinstance(value, MixtureSchedule):
+        return [f"  = {field:<17} {described(value)}, as in {origin}"]
+    lines = [f"as in {origin}"] if origin in shown else [f"as in {origin}:", *_mixture(value, leg.begin_step)]
+    return [f"  = {field:<17} {line}" for line in lines]
 
 
 def _cycles(leg: Leg) -> list[str]:

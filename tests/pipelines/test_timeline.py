@@ -99,6 +99,23 @@ def test_the_first_phase_says_everything_and_its_cycles(text):
     assert "= weight_decay      0.05" in kestrel and "theta 10,000, no scaling" in kestrel
 
 
+def test_every_phase_says_its_rotary_embedding_and_its_mixture(steps, text):
+    for name in steps:
+        fields = [line.split()[1] for line in paragraph(text, name).splitlines() if line[:4] in ("  = ", "  ~ ")]
+        assert fields.count("rope") == 1 and "mixture" in fields, name
+    jellyfish, deeper_starling = paragraph(text, "jellyfish"), paragraph(text, "deeper_starling")
+    assert "  = rope              theta 500,000, Llama-3 scaling ×8, as in ocelot" in jellyfish
+    assert "  = mixture           as in kestrel" in paragraph(text, "ocelot")
+    assert "  = mixture           as in starling" in deeper_starling and "nemotron" not in deeper_starling
+    # The phase that set it, not the one before.
+    assert "  = mixture           as in jellyfish" in paragraph(text, "raccoon_softer")
+
+
+def test_a_mixture_whose_phase_is_not_shown_too_is_written_out(steps):
+    deeper_starling = paragraph(render(steps, names=("deeper_starling",)), "deeper_starling")
+    assert "  = mixture           as in starling:\n  = mixture           nemotron_medium 22.1 %, " in deeper_starling
+
+
 def test_a_jump_is_shown_with_both_rates_and_its_step(text):
     ocelot = paragraph(text, "ocelot")
     assert "acknowledged: a jump from 1e-3 to 1.7e-3 at step 660,001" in ocelot
@@ -117,9 +134,9 @@ def test_a_jump_that_nobody_acknowledged_is_said_to_be_one(steps):
 
 
 def test_some_phases_alone_are_shown_as_among_all(steps, text):
-    table, *paragraphs = render(steps, names=("raccoon_soft", "phoenix")).split("\n\n")
-    assert [row.split()[0] for row in table.splitlines()] == ["phase", "phoenix", "raccoon_soft"]
-    assert [part.rstrip() for part in paragraphs] == [paragraph(text, "phoenix"), paragraph(text, "raccoon_soft")]
+    table, *paragraphs = render(steps, names=("raccoon_soft", "jellyfish")).split("\n\n")
+    assert [row.split()[0] for row in table.splitlines()] == ["phase", "jellyfish", "raccoon_soft"]
+    assert [part.rstrip() for part in paragraphs] == [paragraph(text, "jellyfish"), paragraph(text, "raccoon_soft")]
 
 
 def timeline(*arguments):
