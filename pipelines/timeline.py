@@ -18,6 +18,8 @@ from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learn
 SCHEMA = "marin_dag.timeline/1"
 SAID_OF_EVERY_PHASE = ("rope", "mixture")
 """What a reader holds against the published table phase by phase, and would otherwise look for further up."""
+VALUE_WIDTH = 98
+"""Characters beside the name of a field: a mixture fits a terminal of 120."""
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
@@ -260,7 +262,7 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     if change.field == "mixture":
         lines = _mixture(leg.settings.mixture, leg.begin_step)
         left_out = sorted(set(before.mixture.shares_at(leg.begin_step)) - set(leg.settings.mixture.sources))
-        lines += [f"no longer: {', '.join(left_out)}"] if left_out else []
+        lines += _filled("no longer: ", ", ".join(left_out)) if left_out else []
         return [f"  ~ {'mixture':<17} {line}" for line in lines]
     line = f"  ~ {change.field:<17} {described(change.before)}  ->  {described(change.after)}"
     if not change.is_abrupt:
@@ -280,8 +282,17 @@ def _mixture(mixture: MixtureSchedule, begin_step: int) -> list[str]:
     lines = []
     later = [segment for segment in mixture.segments if segment.start_step > begin_step]
     for segment in (mixture.segment_at(begin_step), *later):
-        words = shares(segment.shares()).split(", ")
         begin = f"from step {max(segment.start_step, begin_step):,}: " if later else ""
-        lines += [begin + ", ".join(words[:6])]
-        lines += [" " * len(begin) + ", ".join(words[at : at + 6]) for at in range(6, len(words), 6)]
+        lines += _filled(begin, shares(segment.shares()))
     return lines
+
+
+def _filled(begin: str, listed: str) -> list[str]:
+    """What is listed behind `begin`, broken after a comma where a line would not fit beside the name of its field."""
+    lines, indent = [begin], " " * len(begin)
+    for word in listed.split(", "):
+        if len(lines[-1]) + len(word) >= VALUE_WIDTH and lines[-1] not in (begin, indent):
+            lines[-1] = lines[-1].removesuffix(" ")
+            lines.append(indent)
+        lines[-1] += f"{word}, "
+    return [*lines[:-1], lines[-1].removesuffix(", ")]

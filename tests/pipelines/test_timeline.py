@@ -20,6 +20,7 @@ from pipelines.timeline_plot import draw
 from pipelines.tootsie import OWN_COMMANDS, add_arguments, branches, build, phases, variant
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.optim.ema import Ema
+from runtime.report.recipe import shares
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -201,6 +202,13 @@ def test_the_mixture_of_a_phase_that_changes_it_midway_has_both_parts(text):
         "from step 820,000: dclm_baseline 25.7 %" in phoenix and "from step 822,000: nemotron_medium 30.8 %" in phoenix
     )
     assert "no longer: algebraic_stack, arxiv, dolmino_dclm," in phoenix  # of jellyfish
+
+
+def test_a_mixture_fits_a_terminal_of_120_columns_and_loses_no_source(steps, text):
+    lines = [line for line in text.splitlines() if line[2:11] in ("= mixture", "~ mixture")]
+    assert len(lines) > len(steps) and max(map(len, lines)) <= 120
+    told = [line[22:].strip() for line in paragraph(text, "starling").splitlines() if "mixture" in line]
+    assert ", ".join(line.removesuffix(",") for line in told) == shares(steps["starling"].config.mixture.shares_at(0))
 
 
 def test_what_has_passed_when_a_phase_begins_is_not_shown(steps):
