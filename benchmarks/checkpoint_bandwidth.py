@@ -1,4 +1,4 @@
-"""Claim: a checkpoint of a gigabyte is saved and restored at 0.7 of the speed of plain files of the same bytes.
+"""Claim: a checkpoint of a gigabyte is saved and restored at 0.7 of the speed of plain files, and of Orbax, at least.
 
 Ours is `checkpoint.save` until the manifest is durable, the snapshot included, and `checkpoint.load` into arrays that
 are ready, every checksum verified. Plain is `write` of the same arrays into one file and `fsync`, and `readinto` of new
@@ -41,6 +41,8 @@ from runtime.training.state import TrainState, abstract_state
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / ".venv-peers" / "bin" / "python"
 BAR = 0.7
+BAR_TO_ORBAX = 0.7
+ACTS = ("save", "restore")
 PIECE_IN_BYTES = 2**24
 RESIDENT_BAR = 0.01
 MODEL = LlamaConfig(
@@ -144,6 +146,21 @@ def seconds_of(act: Callable[[], object]) -> float:
     return time.perf_counter() - begun
 
 
+def judged(speed: dict[str, float]) -> dict[str, object]:
+    """The ratios of both acts to plain files and to Orbax, of GB/s by act and name, and whether all reach the bars."""
+    ratios = {act: speed[f"{act} ours"] / speed[f"{act} plain"] for act in ACTS}
+    to_orbax = {act: speed[f"{act} ours"] / speed[f"{act} orbax"] for act in ACTS}
+    return {
+        "ratio": round(min(ratios.values()), 3),
+        "bar": BAR,
+        "ratio_to_orbax": round(min(to_orbax.values()), 3),
+        "bar_to_orbax": BAR_TO_ORBAX,
+        "holds": all(ratios[act] >= BAR and to_orbax[act] >= BAR_TO_ORBAX for act in ACTS),
+        **{f"{act}_ratio": round(ratio, 3) for act, ratio in ratios.items()},
+        **{f"{act}_ratio_to_orbax": round(ratio, 3) for act, ratio in to_orbax.items()},
+    }
+
+
 class Orbax:
     """The peer's process."""
 
@@ -219,22 +236,15 @@ def main() -> None:
                 shutil.rmtree(folder / name)
             print(f"turn {turn}: saved and restored at {', '.join(line)} GB/s", flush=True)
     speed = {name: size / statistics.median(values) / 1e9 for name, values in seconds.items()}
-    ratios = {act: speed[f"{act} ours"] / speed[f"{act} plain"] for act in ("save", "restore")}
     conclude(
         {
-            "claim": "a checkpoint of 1 GB is saved and restored at 0.7 of the speed of plain files at least",
+            "claim": "1 GB is saved and restored at 0.7 of the speed of plain files, and of Orbax, at least",
             "ours": round(speed["save ours"], 3),
             "reference": round(speed["save plain"], 3),
-            "ratio": round(min(ratios.values()), 3),
-            "bar": BAR,
-            "holds": min(ratios.values()) >= BAR,
+            **judged(speed),
             "unit": "GB/s",
             "size_in_bytes": size,
             "speed": {name: round(value, 3) for name, value in speed.items()},
-            "save_ratio": round(ratios["save"], 3),
-            "restore_ratio": round(ratios["restore"], 3),
-            "save_ratio_to_orbax": round(speed["save ours"] / speed["save orbax"], 3),
-            "restore_ratio_to_orbax": round(speed["restore ours"] / speed["restore orbax"], 3),
             "page_cache": "dropped by posix_fadvise before each restore, checked by mincore",
             "load": round(os.getloadavg()[0], 1),
             "versions": {**orbax.versions, "jax": jax.__version__},

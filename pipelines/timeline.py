@@ -16,6 +16,10 @@ from runtime.report.recipe import described, rate, shares, side_branches
 from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learning_rate_jump, legs_of
 
 SCHEMA = "marin_dag.timeline/1"
+SAID_OF_EVERY_PHASE = ("rope", "mixture")
+"""What a reader holds against the published table phase by phase, and would otherwise look for further up."""
+VALUE_WIDTH = 98
+"""Characters beside the name of a field: a mixture fits a terminal of 120."""
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
@@ -73,8 +77,7 @@ def render(phases: Mapping[str, Step], forks: Collection[str] = (), names: Colle
     parts = [_aligned([HEADINGS, *rows]), ""]
     for name in order:
         leg = legs[name]
-        before = None if leg.parent is None else legs[leg.parent]
-        parts += [*_in_full(leg, before, phases), *_refused(refused.get(name)), ""]
+        parts += [*_in_full(leg, legs, phases, order), *_refused(refused.get(name)), ""]
     if names:
         return "\n".join(parts[:-1])
     last = legs[main_line[-1]]
@@ -194,8 +197,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[str]:
+def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], shown: Collection[str]) -> list[str]:
     settings, phase = leg.settings, phases[leg.name]
+    before = None if leg.parent is None else legs[leg.parent]
     origin = "from scratch" if before is None else f"from {before.name} at {leg.begin_step:,}"
     lines = [f"{leg.name}  {origin}, on {phase.resources}"]
     lines.append(
@@ -216,11 +220,26 @@ def _in_full(leg: Leg, before: Leg | None, phases: Mapping[str, Step]) -> list[s
         lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture, leg.begin_step)]
         return lines
     left = _left(leg, phases)
-    for change in changes(left, settings):
+    changed = changes(left, settings)
+    for change in changed:
         lines += _change(leg, left, change)
-    if not any(line.startswith("  ~") for line in lines):
+    if not changed:
         lines.append("  = everything as in the phase before")
+    for field in SAID_OF_EVERY_PHASE:
+        if field not in {change.field for change in changed}:
+            lines += _unchanged(leg, field, legs, shown)
     return lines
+
+
+def _unchanged(leg: Leg, field: str, legs: Mapping[str, Leg], shown: Collection[str]) -> list[str]:
+    """A setting and the phase that set it; a mixture, being long, in full only where that phase is not shown too."""
+    origin, value = leg.name, getattr(leg.settings, field)
+    while (parent := legs[origin].parent) is not None and getattr(legs[parent].settings, field) == value:
+        origin = parent
+    if not isinstance(value, MixtureSchedule):
+        return [f"  = {field:<17} {described(value)}, as in {origin}"]
+    lines = [f"as in {origin}"] if origin in shown else [f"as in {origin}:", *_mixture(value, leg.begin_step)]
+    return [f"  = {field:<17} {line}" for line in lines]
 
 
 def _cycles(leg: Leg) -> list[str]:
@@ -243,7 +262,7 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     if change.field == "mixture":
         lines = _mixture(leg.settings.mixture, leg.begin_step)
         left_out = sorted(set(before.mixture.shares_at(leg.begin_step)) - set(leg.settings.mixture.sources))
-        lines += [f"no longer: {', '.join(left_out)}"] if left_out else []
+        lines += _filled("no longer: ", ", ".join(left_out)) if left_out else []
         return [f"  ~ {'mixture':<17} {line}" for line in lines]
     line = f"  ~ {change.field:<17} {described(change.before)}  ->  {described(change.after)}"
     if not change.is_abrupt:
@@ -263,8 +282,17 @@ def _mixture(mixture: MixtureSchedule, begin_step: int) -> list[str]:
     lines = []
     later = [segment for segment in mixture.segments if segment.start_step > begin_step]
     for segment in (mixture.segment_at(begin_step), *later):
-        words = shares(segment.shares()).split(", ")
         begin = f"from step {max(segment.start_step, begin_step):,}: " if later else ""
-        lines += [begin + ", ".join(words[:6])]
-        lines += [" " * len(begin) + ", ".join(words[at : at + 6]) for at in range(6, len(words), 6)]
+        lines += _filled(begin, shares(segment.shares()))
     return lines
+
+
+def _filled(begin: str, listed: str) -> list[str]:
+    """What is listed behind `begin`, broken after a comma where a line would not fit beside the name of its field."""
+    lines, indent = [begin], " " * len(begin)
+    for word in listed.split(", "):
+        if len(lines[-1]) + len(word) >= VALUE_WIDTH and lines[-1] not in (begin, indent):
+            lines[-1] = lines[-1].removesuffix(" ")
+            lines.append(indent)
+        lines[-1] += f"{word}, "
+    return [*lines[:-1], lines[-1].removesuffix(", ")]

@@ -1,23 +1,29 @@
 """--dry-run --compile: which programs are compiled, what is said of them, and what is said of one that does not fit."""
 
 import dataclasses
+import inspect
 
+import jax
 import pytest
 
 from marin_dag.cli import main
 from marin_dag.errors import UserError
-from marin_dag.resources import Cpu, Gpu
+from marin_dag.resources import Cpu, Gpu, Tpu
 from pipelines import compile_report
 from pipelines.compile_cures import cures
 from pipelines.compile_report import request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import add_arguments, build, phases
+from runtime.cost import compile_program
 from runtime.cost.collectives import Collective
 from runtime.cost.compile_program import mesh_shape_of
-from runtime.cost.request import Compiled, DoesNotFit
+from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.cost.roofline import roofline_of
 from runtime.evaluation.window_batch import window_batch
+from runtime.optim.ema import Ema
+from runtime.optim.skip_rule import SkipRule
+from runtime.parallel.mesh import MeshShape, make_mesh
 from steps.ema_eval import EmaEvalConfig
 
 GATHER = Collective("all-gather", "bf16", (1, 4096, 14_336), 2 * 4096 * 14_336, ("data_x",), 8, 64, True)
@@ -53,6 +59,64 @@ def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
     assert compile_report._program(train, COMPILED, ["kestrel"])[0].endswith("(v5e:16x16), model 4, context 2: kestrel")
     with pytest.raises(ValueError, match=r"is 24, which does not divide the 256 chips of v5litepod-256"):
         mesh_shape_of(dataclasses.replace(train, model_parallel=12))
+
+
+@pytest.fixture
+def unusual(main_line):
+    """A phase none of whose fields that decide its program has the value that it has in kestrel."""
+    kestrel = main_line["kestrel"]
+    changes = {
+        "model": dataclasses.replace(kestrel.config.model, num_hidden_layers=3, use_qk_norm=True),
+        "sequence_length": 2048,
+        "global_batch_size": 3072,
+        "average": Ema(0.99),
+        "more_averages": (Ema(0.999, "slow"),),
+        "compute_dtype": "float32",
+        "reduce_dtype": "float32",
+        "skip": SkipRule(window_steps=77, sigma=6.0, warmup_steps=2, max_consecutive=3),
+        "attention_kernel": "chunked",
+        "loss_kernel": "chunked",
+        "remat": "dots",
+        "num_microbatches": 3,
+        "model_parallel": 4,
+        "context_parallel": 2,
+    }
+    return kestrel.with_config(kestrel.config.model_copy(update=changes)).on(Tpu("v4-128", num_slices=4))
+
+
+def test_every_field_of_a_phase_that_decides_its_program_is_in_what_is_compiled(main_line, unusual):
+    usual, request, config = request_of(main_line["kestrel"], "train"), request_of(unusual, "train"), unusual.config
+    fields = [field.name for field in dataclasses.fields(Request) if field.name != "step"]
+    of_phase = [name for name in fields if hasattr(config, name)]
+    assert {name: getattr(request, name) for name in of_phase} == {name: getattr(config, name) for name in of_phase}
+    others = {"slice": "v4-128", "num_slices": 4, "num_averages": 2, "skip_window_steps": 77}
+    assert {name: getattr(request, name) for name in fields if name not in of_phase} == others
+    same = [name for name in fields if getattr(request, name) == getattr(usual, name)]
+    assert same == [], "give `unusual` another value: what is left out would not be seen here"
+    assert (usual.reduce_dtype, usual.skip_window_steps) == ("bfloat16", 0)
+
+
+def test_the_compiler_is_given_the_program_of_the_request_and_a_state_with_its_history(unusual, monkeypatch):
+    arguments = set(inspect.signature(compile_program.train_program).parameters) - {"config", "mesh", "donate"}
+    asked, states = {}, []
+
+    class Program:
+        def lower(self, state, *batch):
+            states.append(state)
+            return self
+
+        def compile(self, compiler_options):
+            return self
+
+    def train_program(model, mesh, *, donate, **options):
+        asked.update(options, model=model)
+        return Program()
+
+    monkeypatch.setattr(compile_program, "train_program", train_program)
+    compile_program.compiled_program(request_of(unusual, "train"), make_mesh(MeshShape(), jax.devices()[:1]))
+    assert asked == {name: getattr(unusual.config, name) for name in ("model", *arguments)}
+    (state,) = states
+    assert (state.skip_window_steps, len(state.averages)) == (77, 2)
 
 
 def test_a_phase_on_cpus_or_on_an_unknown_gpu_is_refused(main_line):

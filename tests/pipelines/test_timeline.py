@@ -20,6 +20,7 @@ from pipelines.timeline_plot import draw
 from pipelines.tootsie import OWN_COMMANDS, add_arguments, branches, build, phases, variant
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.optim.ema import Ema
+from runtime.report.recipe import shares
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -99,6 +100,23 @@ def test_the_first_phase_says_everything_and_its_cycles(text):
     assert "= weight_decay      0.05" in kestrel and "theta 10,000, no scaling" in kestrel
 
 
+def test_every_phase_says_its_rotary_embedding_and_its_mixture(steps, text):
+    for name in steps:
+        fields = [line.split()[1] for line in paragraph(text, name).splitlines() if line[:4] in ("  = ", "  ~ ")]
+        assert fields.count("rope") == 1 and "mixture" in fields, name
+    jellyfish, deeper_starling = paragraph(text, "jellyfish"), paragraph(text, "deeper_starling")
+    assert "  = rope              theta 500,000, Llama-3 scaling ×8, as in ocelot" in jellyfish
+    assert "  = mixture           as in kestrel" in paragraph(text, "ocelot")
+    assert "  = mixture           as in starling" in deeper_starling and "nemotron" not in deeper_starling
+    # The phase that set it, not the one before.
+    assert "  = mixture           as in jellyfish" in paragraph(text, "raccoon_softer")
+
+
+def test_a_mixture_whose_phase_is_not_shown_too_is_written_out(steps):
+    deeper_starling = paragraph(render(steps, names=("deeper_starling",)), "deeper_starling")
+    assert "  = mixture           as in starling:\n  = mixture           nemotron_medium 22.1 %, " in deeper_starling
+
+
 def test_a_jump_is_shown_with_both_rates_and_its_step(text):
     ocelot = paragraph(text, "ocelot")
     assert "acknowledged: a jump from 1e-3 to 1.7e-3 at step 660,001" in ocelot
@@ -117,9 +135,9 @@ def test_a_jump_that_nobody_acknowledged_is_said_to_be_one(steps):
 
 
 def test_some_phases_alone_are_shown_as_among_all(steps, text):
-    table, *paragraphs = render(steps, names=("raccoon_soft", "phoenix")).split("\n\n")
-    assert [row.split()[0] for row in table.splitlines()] == ["phase", "phoenix", "raccoon_soft"]
-    assert [part.rstrip() for part in paragraphs] == [paragraph(text, "phoenix"), paragraph(text, "raccoon_soft")]
+    table, *paragraphs = render(steps, names=("raccoon_soft", "jellyfish")).split("\n\n")
+    assert [row.split()[0] for row in table.splitlines()] == ["phase", "jellyfish", "raccoon_soft"]
+    assert [part.rstrip() for part in paragraphs] == [paragraph(text, "jellyfish"), paragraph(text, "raccoon_soft")]
 
 
 def timeline(*arguments):
@@ -184,6 +202,13 @@ def test_the_mixture_of_a_phase_that_changes_it_midway_has_both_parts(text):
         "from step 820,000: dclm_baseline 25.7 %" in phoenix and "from step 822,000: nemotron_medium 30.8 %" in phoenix
     )
     assert "no longer: algebraic_stack, arxiv, dolmino_dclm," in phoenix  # of jellyfish
+
+
+def test_a_mixture_fits_a_terminal_of_120_columns_and_loses_no_source(steps, text):
+    lines = [line for line in text.splitlines() if line[2:11] in ("= mixture", "~ mixture")]
+    assert len(lines) > len(steps) and max(map(len, lines)) <= 120
+    told = [line[22:].strip() for line in paragraph(text, "starling").splitlines() if "mixture" in line]
+    assert ", ".join(line.removesuffix(",") for line in told) == shares(steps["starling"].config.mixture.shares_at(0))
 
 
 def test_what_has_passed_when_a_phase_begins_is_not_shown(steps):

@@ -30,6 +30,7 @@ from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS, JUMPS
 from steps.tokenize import TokenizeResult
 from steps.train_phase import EXECUTION_FIELDS, TrainPhaseConfig, train_phase
+from tests.steps import phase_runs
 from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")
@@ -214,9 +215,11 @@ def test_averages_that_cannot_be_told_apart_are_refused(phase):
         second.then("third", until_step=10, average=None)
 
 
+OTHER_EXECUTION = {"num_microbatches": 2, "attention_kernel": "chunked", "loss_kernel": "reference", "remat": "none"}
+
+
 def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(tmp_path, phase):
-    own = {"num_microbatches": 2, "attention_kernel": "chunked", "loss_kernel": "reference", "remat": "none"}
-    other = phase.model_copy(update=own)
+    other = phase.model_copy(update=OTHER_EXECUTION)
     assert train_phase("other", other).digest == train_phase("first", phase).digest
     whole, parts = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "parts", "e" * 64)
     whole.run(phase)
@@ -225,10 +228,26 @@ def test_micro_batches_kernels_and_remat_are_execution_and_change_rounding_only(
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
     facts = [checkpoint.read_metadata(f"{run.at(8).path}/checkpoint")["facts"] for run in (whole, parts)]
     assert facts[0] == facts[1]
-    begin = parts.events()[0]
-    assert (begin["kernels"]["attention"], begin["kernels"]["loss"]) == ("chunked", "reference")
-    assert begin["kernels"]["reason"].startswith("attention_kernel and loss_kernel as asked for")
+
+
+def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_run(tmp_path, phase, caplog):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    with caplog.at_level(logging.INFO, phase_runs.__name__):
+        trajectory.run(until(phase, 1, **OTHER_EXECUTION))
+    begin = trajectory.events()[0]
+    reason = begin["kernels"]["reason"]
+    assert reason.startswith(
+        "attention_kernel and loss_kernel as asked for; by default: attention: by blocks of queries"
+    )
+    blocks = {"attention": "query 16", "loss": "all tokens"}
+    assert begin["event"] == "phase"
+    assert begin["kernels"] == {"attention": "chunked", "loss": "reference", "reason": reason, "blocks": blocks}
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
+    printed = [record.getMessage() for record in caplog.records if record.name == phase_runs.__name__]
+    assert printed == [
+        f"from step 0 to 1, 64 tokens an update, kernels: attention chunked, loss reference ({reason})",
+        "blocks: attention: query 16; loss: all tokens; remat none, micro-batches: 2",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,10 @@ def test_a_pinned_output_stays_and_who_depends_on_garbage_is_said(edited: Toy) -
     code, said = edited("pin", "count", "--because", "cited in the paper", *webb)
     assert code == 0 and "count: pinned; `gc` keeps it" in said
     assert "cited in the paper" in edited("pin")[1]
+    outputs = {line.split()[1] for line in edited("gc", *NOW)[1].splitlines() if line.startswith("output")}
+    assert outputs == {"text/web", "kestrel", "ocelot", "phoenix"}  # what is pinned is not even listed
     code, said = edited("gc", "--yes", *NOW)
+    assert code == 0
     assert any(line.startswith("output") and "count were made from it" in line for line in said.splitlines())
     verdicts = edited.verdicts(*webb)
     assert verdicts["count"] == "done"

@@ -39,6 +39,24 @@ def test_an_array_counts_as_its_memory_in_c_order(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == array.tobytes(order="C")
 
 
+@pytest.mark.parametrize("flags", [direct_files._DIRECT, 0], ids=["direct", "as any other"])
+def test_the_file_and_then_its_folder_are_flushed_to_the_disk_before_a_write_counts_as_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int
+) -> None:
+    path, data = tmp_path / "new" / "file", np.arange(5_000, dtype=np.int64)
+    fsync, flushed = os.fsync, []
+
+    def noting(file: int) -> None:
+        fsync(file)
+        of = Path(os.readlink(f"/proc/self/fd/{file}"))  # noqa: PTH115 -- of a descriptor
+        flushed.append((of, path.stat().st_size))
+
+    monkeypatch.setattr(direct_files, "_DIRECT", flags)
+    monkeypatch.setattr(direct_files.os, "fsync", noting)
+    start_write(str(path), data).result()
+    assert flushed == [(path, data.nbytes), (path.parent, data.nbytes)]  # and the file as long as it will stay
+
+
 def test_where_the_file_system_has_no_direct_writes_the_bytes_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
