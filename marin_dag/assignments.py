@@ -26,6 +26,11 @@ def parse_assignment(text: str, graph: Graph) -> tuple[str, str, str]:
         raise AssignmentError(f"--set {text!r}: name a field of {name}: {meant}. Fields: {fields}.")
     if not equals:
         raise AssignmentError(f"--set {text!r}: {_no_value(left, _now(graph.step(name), field))}")
+    if field == "resources" and field not in type(graph.step(name).config).model_fields:
+        raise AssignmentError(
+            f"--set {text!r}: what machines a step runs on is no field of it, and changes nothing that it makes; the "
+            f"recipe says it (now {graph.step(name).resources}), by `resources=` of the step or by `step.on(...)`."
+        )
     return name, field, value
 
 

@@ -36,7 +36,8 @@ def _said(title: str, problem: ErrorDetails, fields: Collection[str]) -> str:
     if problem["type"] == "missing":
         return f"{path}: is not given, and has no default."
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
-    return f"{path}: {_shown(problem)} is refused: {message}."
+    # Of a whole config it is not the value that tells what is wrong.
+    return f"{path}: {_shown(problem)} is refused: {message}." if loc else f"{path}: {message}."
 
 
 def _class_of(problem: ErrorDetails) -> str | None:

@@ -14,6 +14,8 @@ from marin_dag.errors import UserError
 from marin_dag.inputs import Input
 
 MAX_ON_ONE_LINE = 3
+CONTAINER_WANTED = ("tuple_type", "list_type", "dict_type")
+"""What pydantic calls a value that is no tuple, list or mapping where one belongs."""
 
 
 class RefusedValueError(ValueError):
@@ -56,11 +58,13 @@ def validated(hint: Any, value: Any, context: dict[str, Any] | None = None) -> A
     return found
 
 
-def first_problem(error: ValidationError) -> str:
-    """The first of what pydantic found, in one line."""
+def first_problem(error: ValidationError, *, is_of_a_field: bool = True) -> str:
+    """The first of what pydantic found, in one line; of a whole config that one field was changed of, only what."""
     problem = error.errors(include_url=False)[0]
     inner = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    if not inner and not is_of_a_field:
+        return f"{message}."
     return f"{problem['input']!r} is refused{' at ' + inner if inner else ''}: {message}."
 
 
@@ -76,6 +80,8 @@ def _choice(hint: Any) -> str:
 
 def _refusal(hint: Any, error: ValidationError) -> str:
     problems = error.errors(include_url=False)
+    if problems[0]["type"] in CONTAINER_WANTED and not problems[0]["loc"]:
+        return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
     structured = [option for option in _options(hint) if _is_structured(option)]
     if not structured or (len(problems) == 1 and not problems[0]["type"].startswith(("dataclass", "model"))):
         return first_problem(error)

@@ -9,6 +9,7 @@ from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.optim.ema import Ema, average_named
 from steps.joined_mesh import joined_mesh
+from steps.phase_averages import refuse_unkept_average
 from steps.phase_checks import num_devices_of, refuse_kernels, shape_on
 from steps.tokenize import TokenizeResult
 from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of, tokenizers_of_phase
@@ -59,9 +60,11 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
     num_tokens: dict[str, int]
 
 
-def check_tokenizer(config: EmaEvalConfig) -> None:
-    """Raises ValueError where the phase was trained under another tokenizer than the text is given in."""
+def check_phase(config: EmaEvalConfig) -> None:
+    """Raises where the phase is trained under another tokenizer than that of the text, or keeps no such
+    average."""
     refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase) | tokenizers_of(config.caches))
+    refuse_unkept_average("average", config.phase, config.average, instead="null")
 
 
 def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
@@ -86,7 +89,7 @@ def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
         raise ValueError(f"on {resources}: {error} Or name another one: attention_kernel='chunked'.") from None
 
 
-@step(policy="tracked", packages=("jax",), check=check_tokenizer, check_on=check_kernel)
+@step(policy="tracked", packages=("jax",), check=check_phase, check_on=check_kernel)
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
     import numpy as np

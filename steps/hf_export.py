@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from marin_dag.step import Input, StepContext, step
 from runtime.optim.ema import Ema, average_named
+from steps.phase_averages import refuse_unkept_average
 from steps.tokenizer import TokenizerResult
 from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of_phase
 from steps.train_phase import TrainPhaseResult
@@ -39,12 +40,13 @@ class HfExportResult(BaseModel, frozen=True, extra="forbid"):
     consumed_tokens: int
 
 
-def check_tokenizer(config: HfExportConfig) -> None:
-    """Raises ValueError where the phase was trained under another tokenizer."""
+def check_phase(config: HfExportConfig) -> None:
+    """Raises where the phase is trained under another tokenizer, or keeps no such average."""
     refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase) | {"tokenizer": config.tokenizer})
+    refuse_unkept_average("weights", config.phase, None if config.weights == "hot" else config.weights, instead="hot")
 
 
-@step(policy="tracked", packages=("safetensors",), check=check_tokenizer)
+@step(policy="tracked", packages=("safetensors",), check=check_phase)
 def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
     """Weights, configuration, tokenizer and a card that says which weights these are; in the memory of one host."""
     if context.host.num_hosts > 1:

@@ -37,6 +37,10 @@ def test_an_assignment_is_split_at_the_longest_name(graph: Graph, text: str, exp
         ("phoenix.zloss", f"{TORN} --set phoenix.zloss=VALUE. Did you mean 'z_loss'?"),
         ("phoenix.z_loss:1", "an equals sign belongs between field and value: --set phoenix.z_loss=1."),
         ("phoenix", "name a field of phoenix: --set phoenix.FIELD=VALUE. Fields: start, until_step, data"),
+        (
+            "phoenix.resources=Cpu(1)",
+            "what machines a step runs on is no field of it, and changes nothing that it makes",
+        ),
         ("phoenix=1", "name a field of phoenix: --set phoenix.FIELD=1. Fields: start,"),
         ("z_loss=1", "say of which step: --set kestrel.z_loss=1. z_loss is a field of kestrel, ocelot, phoenix."),
         ("z_loss", "say of which step: --set kestrel.z_loss=VALUE."),

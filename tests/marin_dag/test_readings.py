@@ -99,6 +99,19 @@ def test_a_refusal_ends_with_one_full_stop_whether_the_types_own_message_has_one
         read_text(Positive, "-a", None)
 
 
+@pytest.mark.parametrize(
+    ("hint", "takes"),
+    [
+        (tuple[Ramp, ...], r"\[\{.*\}, \.\.\.\]"),
+        (tuple[str, ...], r"\[str, \.\.\.\]"),
+        (dict[str, int], r"\{str: int, \.\.\.\}"),
+    ],
+)
+def test_a_field_that_holds_several_says_in_which_form_it_takes_them(hint: Any, takes: str) -> None:
+    with pytest.raises(RefusedValueError, match=rf"'Ramp\(1\)' is refused; it takes {takes}"):
+        read_text(hint, "Ramp(1)", None)
+
+
 @pytest.mark.parametrize("text", ["none", "NONE"])
 def test_whoever_types_none_is_told_to_write_null(text: str) -> None:
     assert read_text(Ramp | None, "None", None) is None

@@ -1,0 +1,61 @@
+"""Averages that a phase will not keep are refused while it is planned, and not by the export behind its last step."""
+
+from typing import Any
+
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.graph import Graph
+from marin_dag.plan import check_configs
+from marin_dag.step import Step
+from runtime.optim.ema import Ema
+from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.hf_export import HfExportConfig, hf_export
+from steps.train_phase import train_phase
+from tests.steps.phase_runs import a_phase
+from tests.steps.test_tokenizer_checks import OURS, WIDE, tokenized
+
+CACHE = tokenized(OURS, "first")
+KEPT = (Ema(decay=0.9), Ema(decay=0.99, name="slow"))
+
+
+def phase(*averages: Ema) -> Step[Any]:
+    average, more = (averages[0], averages[1:]) if averages else (None, ())
+    return train_phase("phase", a_phase(CACHE, model=WIDE, average=average, more_averages=more))
+
+
+def export(of: Step[Any], weights: str) -> Step[Any]:
+    config = HfExportConfig(phase=of, tokenizer=OURS, weights=weights, dtype="float32", model_name="toy")
+    return hf_export("hf_export", config)
+
+
+def evaluation(of: Step[Any], average: str | None) -> Step[Any]:
+    config = EmaEvalConfig(phase=of, caches={"code": CACHE}, max_tokens_per_domain=9, average=average)
+    return ema_eval("ema_eval", config)
+
+
+@pytest.mark.parametrize(
+    ("step", "said", "cure"),
+    [
+        (export(phase(), "averaged"), "phase keeps no average, and 'averaged'", "--set hf_export.weights=hot"),
+        (export(phase(*KEPT), "slo"), "averages called averaged, slow, and 'slo'", "--set hf_export.weights=hot"),
+        (evaluation(phase(*KEPT), "slo"), "averages called averaged, slow, and 'slo'", "--set ema_eval.average=null"),
+    ],
+)
+def test_an_average_that_the_phase_will_not_keep_is_refused_with_what_may_be_said_instead(step, said, cure) -> None:
+    with pytest.raises(UserError) as refused:
+        check_configs(Graph([step]).steps)
+    assert said in str(refused.value) and cure in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        export(phase(), "hot"),
+        export(phase(*KEPT), "slow"),
+        evaluation(phase(), None),
+        evaluation(phase(*KEPT), "averaged"),
+    ],
+)
+def test_what_the_phase_keeps_is_not(step: Step[Any]) -> None:
+    check_configs(Graph([step]).steps)
