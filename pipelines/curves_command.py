@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.changes import nearest
-from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.records import Records
@@ -142,5 +142,5 @@ COMMAND = Command(
     100,
     _add_arguments,
     ("--set",),
-    ONLY_LOOKS,
+    WRITES_WHAT_IS_ASKED_FOR,
 )

@@ -1,6 +1,7 @@
 """`curves`: each phase with its own updates, of the newest state that is whole, for people and for other tools."""
 
 import jax.numpy as jnp
+import pytest
 
 from marin_dag.cli import main
 from marin_dag.graph import Graph
@@ -77,6 +78,13 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys):
     assert {figures["loss_by_source/web"] for _, figures in told} == {2.0}
     code, out, _ = run(prefix, capsys, "curves", "kestrel")
     assert code == 0 and len(out.splitlines()) == 1 and out.startswith("kestrel ")
+
+
+@pytest.mark.parametrize("command", ["curves", "mix", "timeline", "waits"])
+def test_what_may_write_a_file_does_not_say_that_it_writes_nothing(tmp_path, capsys, command):
+    code, out, err = run(tmp_path, capsys, command, "--dry-run")
+    said = "it starts nothing, and writes nothing but what an option of its own asks for; leave --dry-run out."
+    assert (code, out, err) == (1, "", f"tootsie: --dry-run: `{command}` does not take it; {said}\n")
 
 
 def test_what_cannot_be_told_or_written_is_refused(tmp_path, capsys):
