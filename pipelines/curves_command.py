@@ -41,7 +41,7 @@ def _curves(session: Session) -> int:
         return NOTHING_WOULD_RUN
     width = max(map(len, saved))
     for name, found in saved.items():
-        curves = read_curves(found, after_step=_first_step(graph, name))
+        curves = read_curves(found, after_step=_first_step(graph, name), by_source=any(folders.values()))
         if not curves.step.size:
             continue
         print(f"{name:<{width}}  {_said(curves)}")
@@ -99,14 +99,17 @@ def newest_saved(store: Store, digest: str) -> Saved | None:
     return max(found, default=None)
 
 
-def read_curves(saved: Saved, *, after_step: int) -> "Curves":
-    """Verified against the checkpoint's checksums."""
-    from runtime.tracking.curves import curves_of
+def read_curves(saved: Saved, *, after_step: int, by_source: bool) -> "Curves":
+    """Verified against the checkpoint's checksums. What is only of sources is large, and read if it is asked for."""
+    from runtime.tracking.curves import curves_of, with_sources
     from runtime.training.checkpoint import read_beside
     from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 
-    metrics, source_losses = (read_beside(f"{saved.folder}/{CHECKPOINT}", key) for key in (METRICS, SOURCE_LOSSES))
-    return curves_of(metrics, source_losses, after_step=after_step)
+    checkpoint = f"{saved.folder}/{CHECKPOINT}"
+    curves = curves_of(read_beside(checkpoint, METRICS), after_step=after_step)
+    if not by_source or not curves.step.size:
+        return curves
+    return with_sources(curves, read_beside(checkpoint, SOURCE_LOSSES))
 
 
 def _first_step(graph: Graph, name: str) -> int:

@@ -1,5 +1,7 @@
 """`curves`: each phase with its own updates, of the newest state that is whole, for people and for other tools."""
 
+from pathlib import Path
+
 import jax.numpy as jnp
 import pytest
 
@@ -40,6 +42,11 @@ def save(prefix, digest, step, *, loss, left_out=()):
     return folder
 
 
+def damage(folder, name):
+    file = Path(folder, name)
+    file.write_bytes(b"x" + file.read_bytes()[1:])
+
+
 def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys):
     prefix = tmp_path / "runs"
     phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
@@ -78,6 +85,14 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys):
     assert {figures["loss_by_source/web"] for _, figures in told} == {2.0}
     code, out, _ = run(prefix, capsys, "curves", "kestrel")
     assert code == 0 and len(out.splitlines()) == 1 and out.startswith("kestrel ")
+
+
+def test_what_is_only_of_sources_is_not_read_where_nothing_is_written(tmp_path, capsys):
+    phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    folder = save(tmp_path, phases.step("kestrel").digest, 3, loss=2.0)
+    damage(folder, SOURCE_LOSSES)
+    code, out, _ = run(tmp_path, capsys, "curves")
+    assert code == 0 and "loss 2.0000" in out
 
 
 @pytest.mark.parametrize("command", ["curves", "mix", "timeline", "waits"])
