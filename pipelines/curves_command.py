@@ -1,5 +1,9 @@
 """curves: how far each phase has come; `--tensorboard DIR` and `--wandb DIR` give its figures to those tools."""
 
+import contextlib
+import os
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 ID_DIGITS = 16
 """Of the digest: the id of a run at W&B."""
+WANDB_FOLDER = "wandb"
+"""What W&B makes of its own inside the folder that it is given."""
 
 
 class Saved(NamedTuple):
@@ -28,41 +34,38 @@ class Saved(NamedTuple):
 
 
 def _curves(session: Session) -> int:
-    folders = {"tensorboard": session.parsed.tensorboard, "wandb": session.parsed.wandb}
-    for option, folder in folders.items():
-        if folder is not None:
-            _refuse_no_folder(f"--{option}", folder)
+    board, wandb = session.parsed.tensorboard, session.parsed.wandb
     graph = session.graph()
     trainings = _wanted(session, graph)
     phases = {names[0]: digest for digest, names in trainings.items()}
+    if board is not None:
+        _refuse_unwritable("--tensorboard", board, phases)
+    if wandb is not None:
+        _refuse_unwritable("--wandb", wandb, (WANDB_FOLDER,))
+    _refuse_missing_packages(board, wandb)
     saved = {name: found for name, digest in phases.items() if (found := newest_saved(session.store, digest))}
     if not saved:
         print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
         return NOTHING_WOULD_RUN
     width = max(map(len, saved))
+    by_source = board is not None or wandb is not None
     for name, found in saved.items():
-        curves = read_curves(found, after_step=_first_step(graph, name), by_source=any(folders.values()))
+        curves = read_curves(found, after_step=_first_step(graph, name), by_source=by_source)
         if not curves.step.size:
             continue
         print(f"{name:<{width}}  {_said(curves)}")
-        if folders["tensorboard"] is not None:
-            from runtime.tracking.tensorboard_export import write_events
-
-            write_events(curves, Path(folders["tensorboard"], name))
-        if folders["wandb"] is not None:
-            from runtime.tracking.wandb_export import write_wandb_run
-
-            config = graph.step(name).config.model_dump(mode="json", exclude={"start", "caches", "replay"})
-            run_id = phases[name][:ID_DIGITS]
-            written = write_wandb_run(
-                curves, Path(folders["wandb"]), project=session.pipeline, run_id=run_id, name=name, config=config
-            )
-            print(f"{'':<{width}}  wandb sync {written}")
+        if board is not None:
+            with _refused("--tensorboard", board):
+                _write_events(curves, Path(board, name))
+        if wandb is not None:
+            with _refused("--wandb", wandb):
+                written = _write_wandb_run(session, graph, name, curves, Path(wandb))
+            print(f"{'':<{width}}  {shlex.join(['wandb', 'sync', str(written)])}")
     for names in trainings.values():
         if len(names) > 1 and names[0] in saved:
             print(shared(names))
-    if folders["tensorboard"] is not None:
-        print(f"tensorboard --logdir {folders['tensorboard']}")
+    if board is not None:
+        print(shlex.join(["tensorboard", "--logdir", board]))
     return NOTHING_WOULD_RUN
 
 
@@ -79,12 +82,59 @@ def _wanted(session: Session, graph: Graph) -> dict[str, list[str]]:
     return {digest: names for digest, names in trainings.items() if not named or not set(named).isdisjoint(names)}
 
 
-def _refuse_no_folder(option: str, folder: str) -> None:
-    path = Path(folder)
+def _refuse_unwritable(option: str, folder: str, inner: Iterable[str]) -> None:
+    """Refuses a folder in which the folders `inner` could not be made or written; makes none of them."""
     if "://" in folder:
         raise UserError(f"{option} {folder}: it is written on this machine; name a local folder.")
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{option} {folder}: it is a file; name a folder.")
+    for path in (Path(folder, name).absolute() for name in inner):
+        stands = next(each for each in (path, *path.parents) if os.path.lexists(each))
+        if not stands.is_dir():
+            raise UserError(f"{option} {folder}: {stands} is no folder; move it away, or name another folder.")
+        if not os.access(stands, os.W_OK | os.X_OK):
+            raise UserError(f"{option} {folder}: nothing can be written to {stands}; name another folder.")
+
+
+def _refuse_missing_packages(board: str | None, wandb: str | None) -> None:
+    if board is not None:
+        from runtime.tracking import tensorboard_export
+
+        with _refused("--tensorboard", board):
+            tensorboard_export.refuse_missing_package()
+    if wandb is not None:
+        from runtime.tracking import wandb_export
+
+        with _refused("--wandb", wandb):
+            wandb_export.refuse_missing_package()
+
+
+@contextlib.contextmanager
+def _refused(option: str, folder: str) -> Iterator[None]:
+    """What an export says of its package or of its folder, as an error of the user's."""
+    from runtime.tracking.tensorboard_export import TensorBoardMissingError
+    from runtime.tracking.wandb_export import WandbFolderError, WandbMissingError
+
+    try:
+        yield
+    except (TensorBoardMissingError, WandbMissingError, WandbFolderError) as error:
+        raise UserError(f"{option} {folder}: {error}") from error
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise UserError(f"{option} {folder}: it could not be written ({what}); name another folder.") from error
+
+
+def _write_events(curves: "Curves", folder: Path) -> None:
+    from runtime.tracking.tensorboard_export import write_events
+
+    write_events(curves, folder)
+
+
+def _write_wandb_run(session: Session, graph: Graph, name: str, curves: "Curves", folder: Path) -> Path:
+    from runtime.tracking.wandb_export import write_wandb_run
+
+    step = graph.step(name)
+    config = step.config.model_dump(mode="json", exclude={"start", "caches", "replay"})
+    run_id = step.digest[:ID_DIGITS]
+    return write_wandb_run(curves, folder, project=session.pipeline, run_id=run_id, name=name, config=config)
 
 
 def newest_saved(store: Store, digest: str) -> Saved | None:

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import tracemalloc
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from runtime.tracking.curves import Curves, curves_of, with_sources
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.tracking.tensorboard_export import SUFFIX, TensorBoardMissingError, write_events
-from runtime.tracking.wandb_export import WandbMissingError, write_wandb_run
+from runtime.tracking.wandb_export import WandbFolderError, WandbMissingError, write_wandb_run
 
 LOSSES = (3.5, math.nan, 2.5, 2.25)
 OF_CODE = {1: (8, 16.0), 2: (8, math.nan), 3: (0, 0.0)}
@@ -209,9 +210,24 @@ def test_a_package_that_is_missing_is_an_error_with_the_cure(tmp_path, monkeypat
     for name in [name for name in sys.modules if name.partition(".")[0] == package] or [package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(error, match=rf"`{package}`, which is not installed; install the extra"):
+    with pytest.raises(error, match=rf"`{package}`, which is not installed; install it: .*-m pip install {package}"):
         write(curves_behind(0), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_wandb_writes_elsewhere_is_refused_and_deleted(tmp_path, monkeypatch):
+    """Where it may not write, W&B takes the machine's temporary folder, and `silent` keeps its warning to itself."""
+    elsewhere = tmp_path / "tmp/wandb/offline-run-20260101_000000-1"
+    elsewhere.mkdir(parents=True)
+    calls = []
+    begun = types.SimpleNamespace(
+        settings=types.SimpleNamespace(sync_dir=str(elsewhere)), finish=lambda: calls.append("finish")
+    )
+    fake = types.SimpleNamespace(init=lambda **_: begun, Settings=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.raises(WandbFolderError, match=f"cannot write there and took {elsewhere}; name another folder"):
+        write_wandb_run(curves_behind(0), tmp_path / "mine", project="p", run_id="1", name="phase", config={})
+    assert calls == ["finish"] and not elsewhere.exists()
 
 
 def test_importing_the_exports_imports_neither_package():
