@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.changes import nearest
-from marin_dag.commands.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.records import Records
+from marin_dag.records import Records, UnreadableRecordError
 from marin_dag.store import Store
 from pipelines.waits_command import names_of_trainings, shared
 from steps.train_phase import FINAL_LOSS_STEPS, TrainPhaseConfig
@@ -25,10 +25,16 @@ WANDB_FOLDER = "wandb"
 """What W&B makes of its own inside the folder that it is given."""
 
 
+MOST_LOOKS = 10
+"""At one phase whose checkpoints go while they are read. A run saves every ten minutes."""
+
+
 class Saved(NamedTuple):
-    """The newest state of a training."""
+    """A state of a training; the newest is the greatest."""
 
     step: int
+    is_milestone: bool
+    """At one step preferred: a run deletes its temporary checkpoints, and what is published stays."""
     folder: str
     """Has `checkpoint/` and the tables beside it."""
 
@@ -43,16 +49,22 @@ def _curves(session: Session) -> int:
     if wandb is not None:
         _refuse_unwritable("--wandb", wandb, (WANDB_FOLDER,))
     _refuse_missing_packages(board, wandb)
-    saved = {name: found for name, digest in phases.items() if (found := newest_saved(session.store, digest))}
-    if not saved:
-        print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
-        return NOTHING_WOULD_RUN
-    width = max(map(len, saved))
+    from runtime.training.checkpoint import CheckpointError  # not above: a plan imports this module
+
+    width = max(map(len, phases))
     by_source = board is not None or wandb is not None
-    for name, found in saved.items():
-        curves = read_curves(found, after_step=_first_step(graph, name), by_source=by_source)
-        if not curves.step.size:
+    told, is_good = set(), True
+    for name, digest in phases.items():
+        after_step = _first_step(graph, name)
+        try:
+            curves = read_newest(session.store, digest, after_step=after_step, by_source=by_source)
+        except (CheckpointError, UnreadableRecordError) as error:  # of one phase; the others are yet to be looked at
+            print(f"{name:<{width}}  {error}")
+            is_good = False
             continue
+        if curves is None or not curves.step.size:
+            continue
+        told.add(name)
         print(f"{name:<{width}}  {_said(curves)}")
         if board is not None:
             with _refused("--tensorboard", board):
@@ -62,11 +74,13 @@ def _curves(session: Session) -> int:
                 written = _write_wandb_run(session, graph, name, curves, Path(wandb))
             print(f"{'':<{width}}  {shlex.join(['wandb', 'sync', str(written)])}")
     for names in trainings.values():
-        if len(names) > 1 and names[0] in saved:
+        if len(names) > 1 and names[0] in told:
             print(shared(names))
-    if board is not None:
+    if board is not None and told:
         print(shlex.join(["tensorboard", "--logdir", board]))
-    return NOTHING_WOULD_RUN
+    if is_good and not told:
+        print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
+    return NOTHING_WOULD_RUN if is_good else FAILED
 
 
 def _wanted(session: Session, graph: Graph) -> dict[str, list[str]]:
@@ -143,10 +157,36 @@ def newest_saved(store: Store, digest: str) -> Saved | None:
 
     # Epoch 0 is nobody's: this only looks.
     every = TemporaryCheckpoints(store.url(f"work/{digest}/temporary"), lease_epoch=0).all()
-    found = [Saved(each.step, each.folder) for each in every if each.is_complete]
+    found = [Saved(each.step, False, each.folder) for each in every if each.is_complete]
     milestones = Records(store).milestones(digest)
-    found += [Saved(step, store.url(record.output_path)) for step, record in milestones.items()]
+    found += [Saved(step, True, store.url(record.output_path)) for step, record in milestones.items()]
     return max(found, default=None)
+
+
+def read_newest(store: Store, digest: str, *, after_step: int, by_source: bool) -> "Curves | None":
+    """Of the newest state of one training; None if nothing is saved.
+
+    A run that goes on deletes what it has saved anew, maybe while it is read here: then the newest is looked for again.
+
+    Raises:
+        CheckpointError: the newest is damaged, or went and left nothing.
+    """
+    from runtime.training.checkpoint import CheckpointError
+
+    failed, why = None, None
+    for _ in range(MOST_LOOKS):
+        saved = newest_saved(store, digest)
+        if saved is None or saved == failed:
+            break
+        try:
+            return read_curves(saved, after_step=after_step, by_source=by_source)
+        except CheckpointError as error:
+            failed, why = saved, error
+    if failed is None or why is None:
+        return None
+    if saved is None:
+        raise CheckpointError(f"{failed.folder}: deleted while it was read, and nothing else is saved; ask again.")
+    raise why
 
 
 def read_curves(saved: Saved, *, after_step: int, by_source: bool) -> "Curves":

@@ -3,6 +3,7 @@
 import errno
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import types
@@ -109,6 +110,15 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
     assert code == 0 and len(out.splitlines()) == 1 and out.startswith("kestrel ")
 
 
+def test_the_newest_state_is_told_and_at_one_step_the_published_one(tmp_path, capsys, phases):
+    digest = phases.step("kestrel").digest
+    save(tmp_path, digest, 5, loss=1.0)
+    publish(tmp_path, digest, 5, loss=2.0)
+    assert "loss 2.0000" in run(tmp_path, capsys, "curves")[1]
+    save(tmp_path, digest, 6, loss=3.0)
+    assert "loss 3.0000" in run(tmp_path, capsys, "curves")[1]
+
+
 def test_a_run_is_read_out_of_a_bucket(tmp_path, gcs_bucket, capsys, phases):
     prefix = f"gs://{gcs_bucket}/{uuid.uuid4().hex}"
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
@@ -161,11 +171,29 @@ def test_lines_to_paste_are_quoted(tmp_path, capsys, phases):
     assert shlex.split(out.splitlines()[-1]) == ["tensorboard", "--logdir", board]
 
 
+def test_a_damaged_phase_is_told_in_one_line_and_hides_no_other(tmp_path, capsys, phases):
+    kestrel, ocelot, jellyfish = (phases.step(name) for name in ("kestrel", "ocelot", "jellyfish"))
+    folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
+    damage(folder, METRICS)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / f"{ocelot.digest}@5.json").write_text("{")
+    save(tmp_path, jellyfish.digest, ocelot.until + 1, loss=2.0)
+    code, out, err = run(tmp_path, capsys, "curves")
+    assert (code, err) == (1, "")
+    first, second, third = out.splitlines()
+    assert first.startswith("kestrel ") and f"{folder}/checkpoint: file metrics.parquet is damaged: its CRC32C" in first
+    assert second.startswith("ocelot ") and "not a record of this program" in second
+    assert third.startswith("jellyfish ") and "loss 2.0000" in third
+
+
 def test_what_is_only_of_sources_is_not_read_where_nothing_is_written(tmp_path, capsys, phases):
     folder = save(tmp_path, phases.step("kestrel").digest, 3, loss=2.0)
     damage(folder, SOURCE_LOSSES)
     code, out, _ = run(tmp_path, capsys, "curves")
     assert code == 0 and "loss 2.0000" in out
+    code, out, _ = run(tmp_path, capsys, "curves", "--tensorboard", str(tmp_path / "board"))
+    (line,) = out.splitlines()
+    assert code == 1 and "file source_losses.parquet is damaged" in line and not (tmp_path / "board").exists()
 
 
 def before_reads(monkeypatch, *actions):
@@ -178,6 +206,58 @@ def before_reads(monkeypatch, *actions):
         return read_beside(path, key)
 
     monkeypatch.setattr(checkpoint, "read_beside", read)
+
+
+def test_a_checkpoint_that_a_run_deletes_while_it_is_read_is_looked_for_again(tmp_path, capsys, phases, monkeypatch):
+    kestrel = phases.step("kestrel").digest
+    temporary = TemporaryCheckpoints(f"{tmp_path}/work/{kestrel}/temporary", lease_epoch=3)
+    save(tmp_path, kestrel, 3, loss=2.0)
+
+    def go_on(step):
+        save(tmp_path, kestrel, step, loss=1.0)
+        temporary.prune(step, keep=1)
+
+    # The second read is of the table beside a manifest that was there when it was opened.
+    before_reads(monkeypatch, lambda: go_on(4), lambda: None, lambda: go_on(5))
+    code, out, err = run(tmp_path, capsys, "curves", "--tensorboard", str(tmp_path / "board"))
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split()[:3] == ["kestrel", "step", "5"]
+    (events,) = (tmp_path / "board/kestrel").iterdir()
+    assert len(list(events_in(events))) == 5
+
+
+def test_a_phase_is_looked_for_right_before_it_is_read(tmp_path, capsys, phases, monkeypatch):
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    save(tmp_path, kestrel.digest, 3, loss=2.0)
+    save(tmp_path, ocelot.digest, kestrel.until + 1, loss=2.0)
+    before_reads(monkeypatch, lambda: save(tmp_path, ocelot.digest, kestrel.until + 2, loss=1.0))
+    _, out, _ = run(tmp_path, capsys, "curves")
+    assert out.splitlines()[1].split()[:3] == ["ocelot", "step", f"{kestrel.until + 2:,}"]
+
+
+def test_a_checkpoint_that_went_and_left_nothing_is_told_in_one_line(tmp_path, capsys, phases, monkeypatch):
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
+    save(tmp_path, ocelot.digest, kestrel.until + 1, loss=2.0)
+    before_reads(monkeypatch, lambda: shutil.rmtree(folder))
+    code, out, err = run(tmp_path, capsys, "curves")
+    first, second = out.splitlines()
+    assert (code, err) == (1, "") and second.startswith("ocelot ")
+    assert first.endswith(f"{folder}: deleted while it was read, and nothing else is saved; ask again.")
+
+
+def test_a_phase_whose_checkpoints_keep_going_is_given_up(tmp_path, capsys, phases, monkeypatch):
+    kestrel = phases.step("kestrel").digest
+    folders = [save(tmp_path, kestrel, 1, loss=2.0)]
+
+    def replace():
+        folders.append(save(tmp_path, kestrel, len(folders) + 1, loss=2.0))
+        shutil.rmtree(folders[-2])
+
+    before_reads(monkeypatch, *[replace] * 50)
+    code, out, err = run(tmp_path, capsys, "curves")
+    assert (code, err, len(out.splitlines())) == (1, "", 1) and "there is no complete checkpoint here" in out
+    assert len(folders) == 11
 
 
 @pytest.mark.parametrize(("option", "package"), [("--tensorboard", "tensorboardX"), ("--wandb", "wandb")])
