@@ -1,13 +1,17 @@
 """curves: how far each phase has come; `--tensorboard DIR` and `--wandb DIR` give its figures to those tools."""
 
+import contextlib
+import os
+import shlex
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marin_dag.changes import nearest
-from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.records import Records
+from marin_dag.records import Records, UnreadableRecordError
 from marin_dag.store import Store
 from pipelines.waits_command import names_of_trainings, shared
 from steps.train_phase import FINAL_LOSS_STEPS, TrainPhaseConfig
@@ -17,53 +21,66 @@ if TYPE_CHECKING:
 
 ID_DIGITS = 16
 """Of the digest: the id of a run at W&B."""
+WANDB_FOLDER = "wandb"
+"""What W&B makes of its own inside the folder that it is given."""
+
+
+MOST_LOOKS = 10
+"""At one phase whose checkpoints go while they are read. A run saves every ten minutes."""
 
 
 class Saved(NamedTuple):
-    """The newest state of a training."""
+    """A state of a training; the newest is the greatest."""
 
     step: int
+    is_milestone: bool
+    """At one step preferred: a run deletes its temporary checkpoints, and what is published stays."""
     folder: str
     """Has `checkpoint/` and the tables beside it."""
 
 
 def _curves(session: Session) -> int:
-    folders = {"tensorboard": session.parsed.tensorboard, "wandb": session.parsed.wandb}
-    for option, folder in folders.items():
-        if folder is not None:
-            _refuse_no_folder(f"--{option}", folder)
+    board, wandb = session.parsed.tensorboard, session.parsed.wandb
     graph = session.graph()
     trainings = _wanted(session, graph)
     phases = {names[0]: digest for digest, names in trainings.items()}
-    saved = {name: found for name, digest in phases.items() if (found := newest_saved(session.store, digest))}
-    if not saved:
-        print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
-        return NOTHING_WOULD_RUN
-    width = max(map(len, saved))
-    for name, found in saved.items():
-        curves = read_curves(found, after_step=_first_step(graph, name))
-        if not curves.step.size:
+    if board is not None:
+        _refuse_unwritable("--tensorboard", board, phases)
+    if wandb is not None:
+        _refuse_unwritable("--wandb", wandb, (WANDB_FOLDER,))
+    _refuse_missing_packages(board, wandb)
+    from runtime.training.checkpoint import CheckpointError  # not above: a plan imports this module
+
+    width = max(map(len, phases))
+    by_source = board is not None or wandb is not None
+    told, is_good = set(), True
+    for name, digest in phases.items():
+        after_step = _first_step(graph, name)
+        try:
+            curves = read_newest(session.store, digest, after_step=after_step, by_source=by_source)
+        except (CheckpointError, UnreadableRecordError) as error:  # of one phase; the others are yet to be looked at
+            print(f"{name:<{width}}  {error}")
+            is_good = False
             continue
+        if curves is None or not curves.step.size:
+            continue
+        told.add(name)
         print(f"{name:<{width}}  {_said(curves)}")
-        if folders["tensorboard"] is not None:
-            from runtime.tracking.tensorboard_export import write_events
-
-            write_events(curves, Path(folders["tensorboard"], name))
-        if folders["wandb"] is not None:
-            from runtime.tracking.wandb_export import write_wandb_run
-
-            config = graph.step(name).config.model_dump(mode="json", exclude={"start", "caches", "replay"})
-            run_id = phases[name][:ID_DIGITS]
-            written = write_wandb_run(
-                curves, Path(folders["wandb"]), project=session.pipeline, run_id=run_id, name=name, config=config
-            )
-            print(f"{'':<{width}}  wandb sync {written}")
+        if board is not None:
+            with _refused("--tensorboard", board):
+                _write_events(curves, Path(board, name))
+        if wandb is not None:
+            with _refused("--wandb", wandb):
+                written = _write_wandb_run(session, graph, name, curves, Path(wandb))
+            print(f"{'':<{width}}  {shlex.join(['wandb', 'sync', str(written)])}")
     for names in trainings.values():
-        if len(names) > 1 and names[0] in saved:
+        if len(names) > 1 and names[0] in told:
             print(shared(names))
-    if folders["tensorboard"] is not None:
-        print(f"tensorboard --logdir {folders['tensorboard']}")
-    return NOTHING_WOULD_RUN
+    if board is not None and told:
+        print(shlex.join(["tensorboard", "--logdir", board]))
+    if is_good and not told:
+        print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
+    return NOTHING_WOULD_RUN if is_good else FAILED
 
 
 def _wanted(session: Session, graph: Graph) -> dict[str, list[str]]:
@@ -79,12 +96,59 @@ def _wanted(session: Session, graph: Graph) -> dict[str, list[str]]:
     return {digest: names for digest, names in trainings.items() if not named or not set(named).isdisjoint(names)}
 
 
-def _refuse_no_folder(option: str, folder: str) -> None:
-    path = Path(folder)
+def _refuse_unwritable(option: str, folder: str, inner: Iterable[str]) -> None:
+    """Refuses a folder in which the folders `inner` could not be made or written; makes none of them."""
     if "://" in folder:
         raise UserError(f"{option} {folder}: it is written on this machine; name a local folder.")
-    if path.exists() and not path.is_dir():
-        raise UserError(f"{option} {folder}: it is a file; name a folder.")
+    for path in (Path(folder, name).absolute() for name in inner):
+        stands = next(each for each in (path, *path.parents) if os.path.lexists(each))
+        if not stands.is_dir():
+            raise UserError(f"{option} {folder}: {stands} is no folder; move it away, or name another folder.")
+        if not os.access(stands, os.W_OK | os.X_OK):
+            raise UserError(f"{option} {folder}: nothing can be written to {stands}; name another folder.")
+
+
+def _refuse_missing_packages(board: str | None, wandb: str | None) -> None:
+    if board is not None:
+        from runtime.tracking import tensorboard_export
+
+        with _refused("--tensorboard", board):
+            tensorboard_export.refuse_missing_package()
+    if wandb is not None:
+        from runtime.tracking import wandb_export
+
+        with _refused("--wandb", wandb):
+            wandb_export.refuse_missing_package()
+
+
+@contextlib.contextmanager
+def _refused(option: str, folder: str) -> Iterator[None]:
+    """What an export says of its package or of its folder, as an error of the user's."""
+    from runtime.tracking.tensorboard_export import TensorBoardMissingError
+    from runtime.tracking.wandb_export import WandbFolderError, WandbMissingError
+
+    try:
+        yield
+    except (TensorBoardMissingError, WandbMissingError, WandbFolderError) as error:
+        raise UserError(f"{option} {folder}: {error}") from error
+    except OSError as error:
+        what = error.strerror or str(error)
+        raise UserError(f"{option} {folder}: it could not be written ({what}); name another folder.") from error
+
+
+def _write_events(curves: "Curves", folder: Path) -> None:
+    from runtime.tracking.tensorboard_export import write_events
+
+    write_events(curves, folder)
+
+
+def _write_wandb_run(session: Session, graph: Graph, name: str, curves: "Curves", folder: Path) -> Path:
+    from runtime.tracking.wandb_export import write_wandb_run
+
+    step = graph.step(name)
+    config = step.config.model_dump(mode="json", exclude={"start", "caches", "replay"})
+    run_id = step.digest[:ID_DIGITS]
+    return write_wandb_run(curves, folder, project=session.pipeline, run_id=run_id, name=name, config=config)
 
 
 def newest_saved(store: Store, digest: str) -> Saved | None:
@@ -93,20 +157,49 @@ def newest_saved(store: Store, digest: str) -> Saved | None:
 
     # Epoch 0 is nobody's: this only looks.
     every = TemporaryCheckpoints(store.url(f"work/{digest}/temporary"), lease_epoch=0).all()
-    found = [Saved(each.step, each.folder) for each in every if each.is_complete]
+    found = [Saved(each.step, False, each.folder) for each in every if each.is_complete]
     milestones = Records(store).milestones(digest)
-    found += [Saved(step, store.url(record.output_path)) for step, record in milestones.items()]
+    found += [Saved(step, True, store.url(record.output_path)) for step, record in milestones.items()]
     return max(found, default=None)
 
 
-def read_curves(saved: Saved, *, after_step: int) -> "Curves":
-    """Verified against the checkpoint's checksums."""
-    from runtime.tracking.curves import curves_of
+def read_newest(store: Store, digest: str, *, after_step: int, by_source: bool) -> "Curves | None":
+    """Of the newest state of one training; None if nothing is saved.
+
+    A run that goes on deletes what it has saved anew, maybe while it is read here: then the newest is looked for again.
+
+    Raises:
+        CheckpointError: the newest is damaged, or went and left nothing.
+    """
+    from runtime.training.checkpoint import CheckpointError
+
+    failed, why = None, None
+    for _ in range(MOST_LOOKS):
+        saved = newest_saved(store, digest)
+        if saved is None or saved == failed:
+            break
+        try:
+            return read_curves(saved, after_step=after_step, by_source=by_source)
+        except CheckpointError as error:
+            failed, why = saved, error
+    if failed is None or why is None:
+        return None
+    if saved is None:
+        raise CheckpointError(f"{failed.folder}: deleted while it was read, and nothing else is saved; ask again.")
+    raise why
+
+
+def read_curves(saved: Saved, *, after_step: int, by_source: bool) -> "Curves":
+    """Verified against the checkpoint's checksums. What is only of sources is large, and read if it is asked for."""
+    from runtime.tracking.curves import curves_of, with_sources
     from runtime.training.checkpoint import read_beside
     from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 
-    metrics, source_losses = (read_beside(f"{saved.folder}/{CHECKPOINT}", key) for key in (METRICS, SOURCE_LOSSES))
-    return curves_of(metrics, source_losses, after_step=after_step)
+    checkpoint = f"{saved.folder}/{CHECKPOINT}"
+    curves = curves_of(read_beside(checkpoint, METRICS), after_step=after_step)
+    if not by_source or not curves.step.size:
+        return curves
+    return with_sources(curves, read_beside(checkpoint, SOURCE_LOSSES))
 
 
 def _first_step(graph: Graph, name: str) -> int:
@@ -142,5 +235,5 @@ COMMAND = Command(
     100,
     _add_arguments,
     ("--set",),
-    ONLY_LOOKS,
+    WRITES_WHAT_IS_ASKED_FOR,
 )

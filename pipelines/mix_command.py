@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from marin_dag.changes import nearest
-from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.quantities import in_short
 from marin_dag.records import Records
@@ -46,7 +46,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         return NOTHING_WOULD_RUN
 
     said = "tokens and epochs of each source by phase, up to PHASE (by default the last)"
-    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",), ONLY_LOOKS)
+    return Command("mix", "[PHASE]", said, run, 0, 1, _add_arguments, ("--set",), WRITES_WHAT_IS_ASKED_FOR)
 
 
 def _add_arguments(parser: Any) -> None:

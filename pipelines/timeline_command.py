@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from marin_dag.changes import nearest
-from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.plan import refusals
 from pipelines.picture_file import refuse_unwritable
@@ -51,5 +51,5 @@ COMMAND = Command(
     100,
     _add_arguments,
     ("--set", "--json"),
-    ONLY_LOOKS,
+    WRITES_WHAT_IS_ASKED_FOR,
 )

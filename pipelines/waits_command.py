@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
+from marin_dag.commands.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.step import Step
 from marin_dag.store import Store
@@ -106,5 +106,5 @@ COMMAND = Command(
     0,
     _add_arguments,
     ("--set",),
-    ONLY_LOOKS,
+    WRITES_WHAT_IS_ASKED_FOR,
 )

@@ -152,6 +152,10 @@ EVERYWHERE = frozenset({"--prefix", "--backend", "--traceback"})
 NO_ADVICE: Mapping[str, str] = {}
 ONLY_LOOKS: Mapping[str, str] = {"--dry-run": "it only looks, and starts and writes nothing; leave --dry-run out"}
 """The advice of every command that writes nothing."""
+WRITES_WHAT_IS_ASKED_FOR: Mapping[str, str] = {
+    "--dry-run": "it starts nothing, and writes nothing but what an option of its own asks for; leave --dry-run out"
+}
+"""The advice of every command that looks, and that draws or writes what it saw where it is told to."""
 
 
 class Command(NamedTuple):

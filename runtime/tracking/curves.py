@@ -5,11 +5,11 @@ stands, once, however often the run was killed, while whoever listens to a run h
 of which nothing was saved, for nothing.
 """
 
-import io
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
@@ -18,6 +18,7 @@ from runtime.tracking.metrics import MetricsRow
 
 OF_UPDATES = "train"
 ROWS_TOGETHER = 4096
+READ_TOGETHER = 2**16
 LOSS_OF_SOURCES, SHARE_OF_SOURCES = "loss_by_source", "share_by_source"
 
 
@@ -39,31 +40,53 @@ class Curves(NamedTuple):
                 yield step, {names[index]: row[index] for index in np.flatnonzero(has)}
 
 
-def curves_of(metrics: bytes, source_losses: bytes, *, after_step: int) -> Curves:
-    """The updates behind `after_step`, of the two Parquet files of a checkpoint (see run_state).
+def curves_of(metrics: bytes, *, after_step: int) -> Curves:
+    """The updates behind `after_step`, of the metrics that lie beside a checkpoint (see run_state).
 
-    An update that the skip rule left out has the figures that it was left out for. A source from which it drew nothing
-    to predict has no loss there.
+    An update that the skip rule left out has the figures that it was left out for.
     """
-    rows = pq.read_table(io.BytesIO(metrics), filters=pc.field("step") > after_step)
-    step = rows["step"].to_numpy().astype(np.int64)
+    # A buffer of Arrow's, read in this thread: a program that ends right after a scan is aborted by threads of Arrow
+    # that are not done with what is Python's (apache/arrow#39862).
+    table = pq.ParquetFile(pa.BufferReader(metrics)).read(use_threads=False)
+    rows = table.filter(pc.greater(table["step"], after_step))
     figures = {
         f"{OF_UPDATES}/{name}": rows[name].to_numpy().astype(np.float64)
         for name in MetricsRow._fields
         if name != "step"
     }
-    drawn = pq.read_table(io.BytesIO(source_losses), filters=pc.field("step") > after_step)
-    place = np.searchsorted(step, drawn["step"].to_numpy())
-    share, num_targets, loss_sum = (drawn[name].to_numpy() for name in ("share", "num_targets", "loss_sum"))
-    names = np.asarray(drawn["source"].to_pylist(), dtype=object)
-    for source in sorted(set(names)):
-        of_source = names == source
-        has_loss = of_source & (num_targets > 0)
-        for kind, where, values in (
-            (LOSS_OF_SOURCES, has_loss, loss_sum[has_loss] / num_targets[has_loss]),
-            (SHARE_OF_SOURCES, of_source, share[of_source]),
-        ):
-            curve = np.full(len(step), np.nan)
-            curve[place[where]] = values
-            figures[f"{kind}/{source}"] = curve
+    return Curves(rows["step"].to_numpy().astype(np.int64), figures)
+
+
+def with_sources(curves: Curves, source_losses: bytes) -> Curves:
+    """`curves`, and the loss and the share of each source that these updates could draw from.
+
+    Args:
+        curves: one or more updates.
+        source_losses: what lies beside the same checkpoint. A source from which an update drew nothing to predict has
+            no loss there.
+    """
+    step = curves.step
+    by_source: dict[str, np.ndarray] = {}
+    # As indices, never a string a row: there are millions of rows, and a few names.
+    table = pq.ParquetFile(pa.BufferReader(source_losses), read_dictionary=["source"])
+    columns = ["step", "source", "share", "num_targets", "loss_sum"]
+    for batch in table.iter_batches(READ_TOGETHER, columns=columns, use_threads=False):
+        drawn = batch.filter(pc.greater_equal(batch["step"], int(step[0])))
+        place = np.searchsorted(step, drawn["step"].to_numpy())
+        share, num_targets, loss_sum = (drawn[name].to_numpy() for name in ("share", "num_targets", "loss_sum"))
+        index = drawn["source"].indices.to_numpy()
+        # A source whose tokens were made anew has two indices.
+        for word_index, source in enumerate(drawn["source"].dictionary.to_pylist()):
+            of_source = index == word_index
+            if not of_source.any():
+                continue
+            if source not in by_source:
+                by_source[source] = np.full((2, len(step)), np.nan)
+            losses, shares = by_source[source]
+            has_loss = of_source & (num_targets > 0)
+            losses[place[has_loss]] = loss_sum[has_loss] / num_targets[has_loss]
+            shares[place[of_source]] = share[of_source]
+    figures = dict(curves.figures)
+    for source, (losses, shares) in sorted(by_source.items()):
+        figures |= {f"{LOSS_OF_SOURCES}/{source}": losses, f"{SHARE_OF_SOURCES}/{source}": shares}
     return Curves(step, figures)

@@ -1,5 +1,7 @@
 """TensorBoard: the curves of a phase as an event file, written whole each time."""
 
+import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -13,20 +15,27 @@ class TensorBoardMissingError(RuntimeError):
     """Event files were asked for, and the package that writes them is not installed."""
 
 
+def refuse_missing_package() -> None:
+    """Raises TensorBoardMissingError; for whoever wants to know before there is something to write."""
+    try:
+        import tensorboardX.event_file_writer  # noqa: F401
+    except ImportError as error:
+        raise TensorBoardMissingError(
+            "event files for TensorBoard are written by the package `tensorboardX`, which is not installed; install "
+            f"it: {shlex.join([sys.executable, '-m', 'pip', 'install', 'tensorboardX'])}"
+        ) from error
+
+
 def write_events(curves: Curves, folder: Path) -> Path:
     """The event file, one event an update; what an earlier call wrote into `folder` is deleted when it is complete.
 
     Tables tell no times, which would differ from run to run: all events have the time of this call.
     """
-    try:
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-    except ImportError as error:
-        raise TensorBoardMissingError(
-            "event files for TensorBoard are written by the package `tensorboardX`, which is not installed; install "
-            "the extra (pip install 'marin-dag[tensorboard]')."
-        ) from error
+    refuse_missing_package()
+    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.summary_pb2 import Summary
+
     folder.mkdir(parents=True, exist_ok=True)
     earlier = set(folder.glob(f"events.out.tfevents.*{SUFFIX}"))
     writer = EventsWriter(str(folder / "events"), SUFFIX)

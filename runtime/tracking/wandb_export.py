@@ -5,7 +5,9 @@ the place of what was sent before (wandb/wandb#2858), and attempts that were log
 the place of one another (wandb/wandb#3841): so there is one file, with every update in it.
 """
 
+import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,32 @@ class WandbMissingError(RuntimeError):
     """W&B was asked for and is not installed."""
 
 
+class WandbFolderError(RuntimeError):
+    """W&B does not write where it was told to."""
+
+
+def refuse_missing_package() -> None:
+    """Raises WandbMissingError; for whoever wants to know before there is something to write."""
+    try:
+        import wandb  # noqa: F401
+    except ImportError as error:
+        raise WandbMissingError(
+            "runs for Weights & Biases are written by the package `wandb`, which is not installed; install "
+            f"it: {shlex.join([sys.executable, '-m', 'pip', 'install', 'wandb'])}"
+        ) from error
+
+
 def write_wandb_run(
     curves: Curves, folder: Path, *, project: str, run_id: str, name: str, config: Mapping[str, Any]
 ) -> Path:
-    """The folder of the offline run, below `folder`; one of this id that an earlier call wrote there is deleted."""
-    try:
-        import wandb
-    except ImportError as error:
-        raise WandbMissingError(
-            "runs for Weights & Biases are written by the package `wandb`, which is not installed; install the extra "
-            "(pip install 'marin-dag[wandb]')."
-        ) from error
+    """The folder of the offline run, below `folder`; one of this id that an earlier call wrote there is deleted.
+
+    Raises:
+        WandbFolderError: W&B writes elsewhere. What it began there is deleted.
+    """
+    refuse_missing_package()
+    import wandb
+
     folder.mkdir(parents=True, exist_ok=True)
     earlier = set((folder / "wandb").glob(f"offline-run-*-{run_id}"))
     run = wandb.init(
@@ -42,13 +59,17 @@ def write_wandb_run(
             console="off", disable_code=True, disable_git=True, silent=True, x_disable_stats=True, x_disable_meta=True
         ),
     )
+    written = Path(run.settings.sync_dir)
+    if not written.resolve().is_relative_to(folder.resolve()):  # it may not write there, and takes /tmp without a word
+        run.finish()
+        shutil.rmtree(written, ignore_errors=True)
+        raise WandbFolderError(f"W&B cannot write there and took {written}; name another folder.")
     # The axis is ours: W&B's own counter begins at 0 in each run.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     for step, figures in curves.rows():
         run.log({"step": step, **figures})
     run.finish()
-    written = Path(run.settings.sync_dir)
     for run_folder in earlier - {written}:
         shutil.rmtree(run_folder)
     return written

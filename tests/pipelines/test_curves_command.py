@@ -1,17 +1,32 @@
 """`curves`: each phase with its own updates, of the newest state that is whole, for people and for other tools."""
 
+import errno
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import types
+import uuid
+from pathlib import Path
+
 import jax.numpy as jnp
+import pytest
 
 from marin_dag.cli import main
 from marin_dag.graph import Graph
+from marin_dag.records import Records
+from marin_dag.store import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
+from runtime.tracking import tensorboard_export
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 from runtime.training.temporary import TemporaryCheckpoints
-from tests.runtime.tracking.test_curves import events_in
+from tests.marin_dag.test_records import a_record
+from tests.runtime.tracking.test_curves import events_in, records_in
 
 
 def run(prefix, capsys, *words):
@@ -26,22 +41,38 @@ def run(prefix, capsys, *words):
     return code, printed.out, printed.err
 
 
-def save(prefix, digest, step, *, loss, left_out=()):
-    """A temporary checkpoint with the tables of all updates up to its own."""
+@pytest.fixture(scope="module")
+def phases():
+    return Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+
+
+def save(prefix, digest, step, *, loss, left_out=(), folder=None):
+    """A checkpoint, a temporary one if no folder is named, with the tables of all updates up to its own."""
     metrics, losses = MetricsTable(), SourceLossesTable()
     for row in range(1, step + 1):
         metrics.append(MetricsRow(row, row * 1000, 4, 28, 1e-3, loss, 0.0, 1.5, 0.1, 10.0, 3.4, int(row in left_out)))
         losses.append([SourceLosses(row, "web", "w", 1.0, 4, 28, 28 * loss)])
-    folder = TemporaryCheckpoints(f"{prefix}/work/{digest}/temporary", lease_epoch=3).folder_of(step)
+    folder = folder or TemporaryCheckpoints(f"{prefix}/work/{digest}/temporary", lease_epoch=3).folder_of(step)
     beside = {METRICS: metrics.to_parquet, SOURCE_LOSSES: losses.to_parquet}
     metadata = {"step": step, "consumed_tokens": step * 1000}
     checkpoint.save(f"{folder}/{CHECKPOINT}", {"w": jnp.zeros(2)}, metadata, beside=beside).wait()
     return folder
 
 
-def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys):
+def publish(prefix, digest, step, *, loss):
+    store = open_store(str(prefix))
+    record = a_record("kestrel", digest, milestone=step)
+    save(prefix, digest, step, loss=loss, folder=store.url(record.output_path))
+    Records(store).commit(record)
+
+
+def damage(folder, name):
+    file = Path(folder, name)
+    file.write_bytes(b"x" + file.read_bytes()[1:])
+
+
+def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, phases):
     prefix = tmp_path / "runs"
-    phases = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     code, out, _ = run(prefix, capsys, "curves")
     assert code == 0 and out.startswith("nothing of these phases is saved")
@@ -79,12 +110,221 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys):
     assert code == 0 and len(out.splitlines()) == 1 and out.startswith("kestrel ")
 
 
+def test_the_newest_state_is_told_and_at_one_step_the_published_one(tmp_path, capsys, phases):
+    digest = phases.step("kestrel").digest
+    save(tmp_path, digest, 5, loss=1.0)
+    publish(tmp_path, digest, 5, loss=2.0)
+    assert "loss 2.0000" in run(tmp_path, capsys, "curves")[1]
+    save(tmp_path, digest, 6, loss=3.0)
+    assert "loss 3.0000" in run(tmp_path, capsys, "curves")[1]
+
+
+def test_a_run_is_read_out_of_a_bucket(tmp_path, gcs_bucket, capsys, phases):
+    prefix = f"gs://{gcs_bucket}/{uuid.uuid4().hex}"
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    publish(prefix, kestrel.digest, 3, loss=2.0)
+    save(prefix, ocelot.digest, kestrel.until + 2, loss=1.0)
+    code, out, err = run(prefix, capsys, "curves", "--tensorboard", str(tmp_path / "board"))
+    assert code == 0, err
+    assert [line.split()[:3] for line in out.splitlines()[:2]] == [
+        ["kestrel", "step", "3"],
+        ["ocelot", "step", f"{kestrel.until + 2:,}"],
+    ]
+    (kestrels,), (ocelots,) = ((tmp_path / "board" / name).iterdir() for name in ("kestrel", "ocelot"))
+    assert [len(list(events_in(file))) for file in (kestrels, ocelots)] == [3, 2]
+
+
+def test_wandb_is_given_a_run_a_phase_and_the_line_that_sends_it_can_be_pasted(tmp_path, phases):
+    """In a child: W&B starts a service of its own, and its warnings are not ours."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    kestrel = phases.step("kestrel")
+    save(tmp_path / "runs", kestrel.digest, 3, loss=2.0)
+    folder = tmp_path / "my folder"
+    command = [
+        sys.executable,
+        "pipelines/tootsie.py",
+        "curves",
+        "--prefix",
+        str(tmp_path / "runs"),
+        "--wandb",
+        str(folder),
+    ]
+    done = subprocess.run(command, timeout=480, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    told, how = done.stdout.splitlines()
+    assert told.startswith("kestrel ")
+    program, verb, written = shlex.split(how)
+    assert (program, verb, Path(written).parent) == ("wandb", "sync", folder / "wandb")
+    records = [Record.FromString(data) for data in records_in(Path(written, f"run-{kestrel.digest[:16]}.wandb"))]
+    (begun,) = (record.run for record in records if record.HasField("run"))
+    assert (begun.project, begun.display_name) == ("tootsie", "kestrel")
+    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    assert config["until_step"] == kestrel.until and "start" not in config
+    assert len([record for record in records if record.HasField("history")]) == 3
+
+
+def test_lines_to_paste_are_quoted(tmp_path, capsys, phases):
+    save(tmp_path / "runs", phases.step("kestrel").digest, 2, loss=2.0)
+    board = str(tmp_path / "my board's")
+    _, out, _ = run(tmp_path / "runs", capsys, "curves", "--tensorboard", board)
+    assert shlex.split(out.splitlines()[-1]) == ["tensorboard", "--logdir", board]
+
+
+def test_a_damaged_phase_is_told_in_one_line_and_hides_no_other(tmp_path, capsys, phases):
+    kestrel, ocelot, jellyfish = (phases.step(name) for name in ("kestrel", "ocelot", "jellyfish"))
+    folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
+    damage(folder, METRICS)
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / f"{ocelot.digest}@5.json").write_text("{")
+    save(tmp_path, jellyfish.digest, ocelot.until + 1, loss=2.0)
+    code, out, err = run(tmp_path, capsys, "curves")
+    assert (code, err) == (1, "")
+    first, second, third = out.splitlines()
+    assert first.startswith("kestrel ") and f"{folder}/checkpoint: file metrics.parquet is damaged: its CRC32C" in first
+    assert second.startswith("ocelot ") and "not a record of this program" in second
+    assert third.startswith("jellyfish ") and "loss 2.0000" in third
+
+
+def test_what_is_only_of_sources_is_not_read_where_nothing_is_written(tmp_path, capsys, phases):
+    folder = save(tmp_path, phases.step("kestrel").digest, 3, loss=2.0)
+    damage(folder, SOURCE_LOSSES)
+    code, out, _ = run(tmp_path, capsys, "curves")
+    assert code == 0 and "loss 2.0000" in out
+    code, out, _ = run(tmp_path, capsys, "curves", "--tensorboard", str(tmp_path / "board"))
+    (line,) = out.splitlines()
+    assert code == 1 and "file source_losses.parquet is damaged" in line and not (tmp_path / "board").exists()
+
+
+def before_reads(monkeypatch, *actions):
+    """Does each before one of the first reads."""
+    left, read_beside = list(actions), checkpoint.read_beside
+
+    def read(path, key):
+        if left:
+            left.pop(0)()
+        return read_beside(path, key)
+
+    monkeypatch.setattr(checkpoint, "read_beside", read)
+
+
+def test_a_checkpoint_that_a_run_deletes_while_it_is_read_is_looked_for_again(tmp_path, capsys, phases, monkeypatch):
+    kestrel = phases.step("kestrel").digest
+    temporary = TemporaryCheckpoints(f"{tmp_path}/work/{kestrel}/temporary", lease_epoch=3)
+    save(tmp_path, kestrel, 3, loss=2.0)
+
+    def go_on(step):
+        save(tmp_path, kestrel, step, loss=1.0)
+        temporary.prune(step, keep=1)
+
+    # The second read is of the table beside a manifest that was there when it was opened.
+    before_reads(monkeypatch, lambda: go_on(4), lambda: None, lambda: go_on(5))
+    code, out, err = run(tmp_path, capsys, "curves", "--tensorboard", str(tmp_path / "board"))
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split()[:3] == ["kestrel", "step", "5"]
+    (events,) = (tmp_path / "board/kestrel").iterdir()
+    assert len(list(events_in(events))) == 5
+
+
+def test_a_phase_is_looked_for_right_before_it_is_read(tmp_path, capsys, phases, monkeypatch):
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    save(tmp_path, kestrel.digest, 3, loss=2.0)
+    save(tmp_path, ocelot.digest, kestrel.until + 1, loss=2.0)
+    before_reads(monkeypatch, lambda: save(tmp_path, ocelot.digest, kestrel.until + 2, loss=1.0))
+    _, out, _ = run(tmp_path, capsys, "curves")
+    assert out.splitlines()[1].split()[:3] == ["ocelot", "step", f"{kestrel.until + 2:,}"]
+
+
+def test_a_checkpoint_that_went_and_left_nothing_is_told_in_one_line(tmp_path, capsys, phases, monkeypatch):
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
+    save(tmp_path, ocelot.digest, kestrel.until + 1, loss=2.0)
+    before_reads(monkeypatch, lambda: shutil.rmtree(folder))
+    code, out, err = run(tmp_path, capsys, "curves")
+    first, second = out.splitlines()
+    assert (code, err) == (1, "") and second.startswith("ocelot ")
+    assert first.endswith(f"{folder}: deleted while it was read, and nothing else is saved; ask again.")
+
+
+def test_a_phase_whose_checkpoints_keep_going_is_given_up(tmp_path, capsys, phases, monkeypatch):
+    kestrel = phases.step("kestrel").digest
+    folders = [save(tmp_path, kestrel, 1, loss=2.0)]
+
+    def replace():
+        folders.append(save(tmp_path, kestrel, len(folders) + 1, loss=2.0))
+        shutil.rmtree(folders[-2])
+
+    before_reads(monkeypatch, *[replace] * 50)
+    code, out, err = run(tmp_path, capsys, "curves")
+    assert (code, err, len(out.splitlines())) == (1, "", 1) and "there is no complete checkpoint here" in out
+    assert len(folders) == 11
+
+
+@pytest.mark.parametrize(("option", "package"), [("--tensorboard", "tensorboardX"), ("--wandb", "wandb")])
+def test_a_missing_package_is_one_line_before_anything_is_read_or_written(
+    tmp_path, capsys, phases, monkeypatch, option, package
+):
+    save(tmp_path / "runs", phases.step("kestrel").digest, 3, loss=2.0)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package] or [package]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, package, None)
+    before_reads(monkeypatch, lambda: pytest.fail("it was read"))
+    code, out, err = run(tmp_path / "runs", capsys, "curves", option, str(tmp_path / "x"))
+    assert (code, out) == (1, "") and not (tmp_path / "x").exists()
+    (line,) = err.splitlines()
+    assert line.startswith(f"tootsie: {option} {tmp_path / 'x'}: ")
+    assert line.endswith(f"`{package}`, which is not installed; install it: {sys.executable} -m pip install {package}")
+
+
+def test_a_folder_that_wandb_does_not_take_is_one_line(tmp_path, capsys, phases, monkeypatch):
+    """Root may write anywhere, so W&B is a fake that does what it does where it may not."""
+    save(tmp_path / "runs", phases.step("kestrel").digest, 3, loss=2.0)
+    begun = types.SimpleNamespace(
+        settings=types.SimpleNamespace(sync_dir=str(tmp_path / "tmp/wandb/offline-run-1")), finish=lambda: None
+    )
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda **_: begun, Settings=lambda **_: None))
+    code, _, err = run(tmp_path / "runs", capsys, "curves", "--wandb", str(tmp_path / "mine"))
+    (line,) = err.splitlines()
+    assert code == 1 and line == (
+        f"tootsie: --wandb {tmp_path / 'mine'}: W&B cannot write there and took {begun.settings.sync_dir}; "
+        "name another folder."
+    )
+
+
+def test_a_write_that_fails_is_one_line(tmp_path, capsys, phases, monkeypatch):
+    def write_events(curves, folder):
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))
+
+    save(tmp_path / "runs", phases.step("kestrel").digest, 3, loss=2.0)
+    monkeypatch.setattr(tensorboard_export, "write_events", write_events)
+    folder = tmp_path / "board"
+    code, _, err = run(tmp_path / "runs", capsys, "curves", "--tensorboard", str(folder))
+    said = f"--tensorboard {folder}: it could not be written (No space left on device); name another folder."
+    assert (code, err) == (1, f"tootsie: {said}\n")
+
+
+@pytest.mark.parametrize("command", ["curves", "mix", "timeline", "waits"])
+def test_what_may_write_a_file_does_not_say_that_it_writes_nothing(tmp_path, capsys, command):
+    code, out, err = run(tmp_path, capsys, command, "--dry-run")
+    said = "it starts nothing, and writes nothing but what an option of its own asks for; leave --dry-run out."
+    assert (code, out, err) == (1, "", f"tootsie: --dry-run: `{command}` does not take it; {said}\n")
+
+
 def test_what_cannot_be_told_or_written_is_refused(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
+    file = tmp_path / "file"
+    file.write_text("")
+    for folder in ("board", "of-wandb"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "board/ocelot").write_text("")
+    (tmp_path / "of-wandb/wandb").symlink_to("nowhere")
+    move = "is no folder; move it away, or name another folder."
     for words, message in (
         (("kestral",), "curves kestral: there is no such phase. Did you mean 'kestrel'?"),
         (("--tensorboard", "gs://bucket/x"), "--tensorboard gs://bucket/x: it is written on this machine"),
-        (("--wandb", str(tmp_path / "file")), f"--wandb {tmp_path / 'file'}: it is a file; name a folder."),
+        (("--wandb", str(file)), f"--wandb {file}: {file} {move}"),
+        (("--tensorboard", f"{file}/sub"), f"--tensorboard {file}/sub: {file} {move}"),
+        (("--tensorboard", str(tmp_path / "board")), f"{tmp_path}/board/ocelot {move}"),
+        (("--wandb", str(tmp_path / "of-wandb")), f"{tmp_path}/of-wandb/wandb {move}"),
     ):
         code, out, err = run(tmp_path / "runs", capsys, "curves", *words)
         assert (code, out) == (1, "") and message in err, err

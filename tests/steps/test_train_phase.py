@@ -165,7 +165,7 @@ def test_a_checkpoint_tells_the_configuration_but_nothing_of_its_execution(tmp_p
     facts = checkpoint.read_metadata(f"{trajectory.at(8).path}/checkpoint")["facts"]
     assert facts["model"]["hidden_size"] == 16
     assert facts["learning_rate"]["kind"] == "linear"
-    assert not {"until_step", "start", "checkpoint_every_steps", "wandb_project"} & set(facts)
+    assert not {"until_step", "start", "checkpoint_every_steps"} & set(facts)
     committed = b"".join(trajectory.files(8).values())
     assert str(tmp_path).encode() not in committed
     assert b"attempt" not in committed

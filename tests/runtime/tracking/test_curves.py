@@ -4,6 +4,8 @@ import json
 import math
 import subprocess
 import sys
+import tracemalloc
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.tracking import curves as curves_module
-from runtime.tracking.curves import Curves, curves_of
+from runtime.tracking.curves import Curves, curves_of, with_sources
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.tracking.tensorboard_export import SUFFIX, TensorBoardMissingError, write_events
-from runtime.tracking.wandb_export import WandbMissingError, write_wandb_run
+from runtime.tracking.wandb_export import WandbFolderError, WandbMissingError, write_wandb_run
 
 LOSSES = (3.5, math.nan, 2.5, 2.25)
 OF_CODE = {1: (8, 16.0), 2: (8, math.nan), 3: (0, 0.0)}
@@ -35,8 +37,14 @@ def tables() -> tuple[bytes, bytes]:
     return metrics.to_parquet(), losses.to_parquet()
 
 
+def curves_behind(after_step: int) -> Curves:
+    metrics, source_losses = tables()
+    curves = curves_of(metrics, after_step=after_step)
+    return with_sources(curves, source_losses) if curves.step.size else curves
+
+
 def test_an_update_has_the_figures_that_it_has_and_no_others():
-    rows = dict(curves_of(*tables(), after_step=0).rows())
+    rows = dict(curves_behind(0).rows())
     assert list(rows) == [1, 2, 3, 4]
     told = ("train/loss", "train/is_skipped", "loss_by_source/code", "share_by_source/code", "loss_by_source/web")
     assert [tuple(rows[step].get(name) for name in told) for step in rows] == [
@@ -50,11 +58,64 @@ def test_an_update_has_the_figures_that_it_has_and_no_others():
 
 @given(after_step=st.integers(0, 5), together=st.integers(1, 5))
 def test_rows_are_those_behind_the_step_however_they_are_taken(after_step, together):
-    whole = dict(curves_of(*tables(), after_step=0).rows())
+    whole = dict(curves_behind(0).rows())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves_module, "ROWS_TOGETHER", together)
-        rows = dict(curves_of(*tables(), after_step=after_step).rows())
+        rows = dict(curves_behind(after_step).rows())
     assert rows == {step: figures for step, figures in whole.items() if step > after_step}
+
+
+def test_a_source_is_one_whatever_its_tokens_and_is_told_only_where_it_was_drawn_from():
+    """In the dictionary of the table it stands once for each identity, and so does what was drawn from before."""
+    metrics, losses = MetricsTable(), SourceLossesTable()
+    for step, source, identity in ((1, "old", "o"), (2, "web", "first"), (3, "web", "second")):
+        metrics.append(MetricsRow(step, step, 1, 7, 1e-3, 2.0, 0.0, 1.0, 0.1, 10.0, 3.4))
+        losses.append([SourceLosses(step, source, identity, 1.0, 1, 7, 7.0 * step)])
+    curves = with_sources(curves_of(metrics.to_parquet(), after_step=1), losses.to_parquet())
+    assert {name for name in curves.figures if "_by_source/" in name} == {"loss_by_source/web", "share_by_source/web"}
+    assert curves.figures["loss_by_source/web"].tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("together", [1, 2, 3])
+def test_sources_are_the_same_however_many_rows_are_read_together(monkeypatch, together):
+    whole = dict(curves_behind(0).rows())
+    monkeypatch.setattr(curves_module, "READ_TOGETHER", together)
+    assert dict(curves_behind(0).rows()) == whole
+
+
+def test_of_millions_of_rows_no_text_is_made(monkeypatch):
+    """A string a row took ten times as long, and twice the memory."""
+    num_updates, num_sources = 20_000, 25
+    metrics, losses = MetricsTable(), SourceLossesTable()
+    for step in range(1, num_updates + 1):
+        metrics.append(MetricsRow(step, step, 1, 7, 1e-3, 2.0, 0.0, 1.0, 0.1, 10.0, 3.4))
+    losses._sources = [(f"source_{index}", "") for index in range(num_sources)]
+    for name, column in losses._columns.items():
+        of_row = {"step": lambda row: row // num_sources + 1, "source": lambda row: row % num_sources}.get(name)
+        column.extend(of_row(row) if of_row else 1 for row in range(num_updates * num_sources))
+    curves = curves_of(metrics.to_parquet(), after_step=0)
+    data = losses.to_parquet()
+    tracemalloc.start()
+    with_sources(curves, data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    kept = 2 * num_sources * num_updates * 8
+    assert peak < 2 * kept
+
+
+IN_ONE_THREAD = """
+import os
+from tests.runtime.tracking.test_curves import curves_behind, tables
+tables()
+before = len(os.listdir("/proc/self/task"))
+curves_behind(0)
+assert len(os.listdir("/proc/self/task")) == before
+"""
+
+
+def test_reading_starts_no_threads():
+    """A program that ends right after a read was aborted by those of Arrow, in four of ten calls of `curves`."""
+    subprocess.run([sys.executable, "-c", IN_ONE_THREAD], check=True, cwd=Path.cwd(), timeout=480)
 
 
 def events_in(file: Path) -> Iterator[tuple[int, dict[str, float]]]:
@@ -78,7 +139,7 @@ def events_in(file: Path) -> Iterator[tuple[int, dict[str, float]]]:
 
 
 def test_an_event_file_has_every_update_and_takes_the_place_of_the_one_before(tmp_path):
-    curves = curves_of(*tables(), after_step=1)
+    curves = curves_behind(1)
     another = tmp_path / "phase/events.out.tfevents.1.host"
     another.parent.mkdir()
     another.write_bytes(b"of somebody else")
@@ -93,11 +154,10 @@ def test_an_event_file_has_every_update_and_takes_the_place_of_the_one_before(tm
 WRITE_TWICE = """
 import sys
 from pathlib import Path
-from tests.runtime.tracking.test_curves import tables
-from runtime.tracking.curves import curves_of
+from tests.runtime.tracking.test_curves import curves_behind
 from runtime.tracking.wandb_export import write_wandb_run
 for after_step in (2, 0):
-    curves = curves_of(*tables(), after_step=after_step)
+    curves = curves_behind(after_step)
     print(write_wandb_run(curves, Path(sys.argv[1]), project="p", run_id="0123456789abcdef", name="phase", config={"seed": 0}))
 """  # noqa: E501
 
@@ -135,7 +195,7 @@ def test_an_offline_run_has_every_update_and_takes_the_place_of_the_one_before(t
         if record.HasField("history")
     ]
     logged = [{name: value for name, value in row.items() if not name.startswith("_")} for row in history]
-    assert logged == [{"step": step, **figures} for step, figures in curves_of(*tables(), after_step=0).rows()]
+    assert logged == [{"step": step, **figures} for step, figures in curves_behind(0).rows()]
 
 
 @pytest.mark.parametrize(
@@ -150,9 +210,24 @@ def test_a_package_that_is_missing_is_an_error_with_the_cure(tmp_path, monkeypat
     for name in [name for name in sys.modules if name.partition(".")[0] == package] or [package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(error, match=rf"`{package}`, which is not installed; install the extra"):
-        write(curves_of(*tables(), after_step=0), tmp_path)
+    with pytest.raises(error, match=rf"`{package}`, which is not installed; install it: .*-m pip install {package}"):
+        write(curves_behind(0), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_wandb_writes_elsewhere_is_refused_and_deleted(tmp_path, monkeypatch):
+    """Where it may not write, W&B takes the machine's temporary folder, and `silent` keeps its warning to itself."""
+    elsewhere = tmp_path / "tmp/wandb/offline-run-20260101_000000-1"
+    elsewhere.mkdir(parents=True)
+    calls = []
+    begun = types.SimpleNamespace(
+        settings=types.SimpleNamespace(sync_dir=str(elsewhere)), finish=lambda: calls.append("finish")
+    )
+    fake = types.SimpleNamespace(init=lambda **_: begun, Settings=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.raises(WandbFolderError, match=f"cannot write there and took {elsewhere}; name another folder"):
+        write_wandb_run(curves_behind(0), tmp_path / "mine", project="p", run_id="1", name="phase", config={})
+    assert calls == ["finish"] and not elsewhere.exists()
 
 
 def test_importing_the_exports_imports_neither_package():
