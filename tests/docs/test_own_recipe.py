@@ -42,7 +42,7 @@ def test_the_recipe_is_planned_run_and_looked_at_as_it_stands(tmp_path: Path) ->
         ("timeline", "cooldown-zloss"),
         ("mix", "papers"),
         ("waits", "base"),
-        ("certified", "certified"),
+        ("certified", "nothing of these phases is certified: a checkpoint is once"),
         ("curves", "cooldown-zloss  step          30"),
     ):
         code, said = mine(command)
