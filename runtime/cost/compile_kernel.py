@@ -20,7 +20,7 @@ from runtime.cost.kernel_alone import (
     jit_like_a_step,
     loss_with_gradients,
 )
-from runtime.cost.registers import registers_of
+from runtime.cost.registers import registers_of, toolkit
 from runtime.kernels.attention import attend
 from runtime.kernels.cross_entropy import linear_cross_entropy
 
@@ -50,7 +50,9 @@ def compiled_kernel(chip: str, kernel: str, *, head_dim: int = ATTENTION_SHAPE.h
     if kernel != "pallas_gpu":
         return {"peak_memory_in_bytes": _peak(lowered.compile())}
     with tempfile.TemporaryDirectory() as folder:
-        peak = _peak(lowered.compile(compiler_options={**WRITE_ASSEMBLY, "xla_dump_to": folder}))
+        # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.
+        options = {**WRITE_ASSEMBLY, "xla_gpu_cuda_data_dir": str(toolkit()), "xla_dump_to": folder}
+        peak = _peak(lowered.compile(compiler_options=options))
         registers = registers_of(Path(folder), ASSEMBLED)
     return {"peak_memory_in_bytes": peak, "registers": {name: row._asdict() for name, row in registers.items()}}
 

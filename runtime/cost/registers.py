@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+PTXAS = Path("bin", "ptxas")
 _TARGET = re.compile(r"^\.target (\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"\.entry ([\w$]+)")
 _TOLD = re.compile(
@@ -45,24 +46,31 @@ def registers_of(folder: Path, names: tuple[str, ...]) -> dict[str, Registers]:
     return {name: found[name] for name in names}
 
 
+def toolkit() -> Path:
+    """The folder of the installed package that holds CUDA's assembler.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    spec = importlib.util.find_spec("nvidia.cuda_nvcc")
+    for place in (spec.submodule_search_locations if spec is not None else None) or ():
+        if Path(place, PTXAS).exists():
+            return Path(place)
+    raise RuntimeError("no ptxas: run `make .venv-cuda/ready`, or install nvidia-cuda-nvcc-cu12.")
+
+
 def _assembled(path: Path, text: str) -> dict[str, Registers]:
     """Of every kernel of a file; a warning names none of them, and is taken to be of all."""
     target = _TARGET.search(text)
     if target is None:
         raise LookupError(f"{path}: no .target, which says for which GPU it is")
     finished = subprocess.run(
-        [_ptxas(), "-v", f"-arch={target[1].rstrip(',')}", str(path), "-o", "/dev/null"], capture_output=True, text=True
+        [str(toolkit() / PTXAS), "-v", f"-arch={target[1].rstrip(',')}", str(path), "-o", "/dev/null"],
+        capture_output=True,
+        text=True,
     )
     told = _TOLD.findall(finished.stderr)
     if finished.returncode or not told:
         raise RuntimeError(f"ptxas refused {path}:\n{finished.stderr[-2000:]}")
     is_serialized = any(warning in finished.stderr for warning in _SERIALIZED)
     return {name: Registers(int(used), int(spilled), is_serialized) for name, spilled, used in told}
-
-
-def _ptxas() -> str:
-    spec = importlib.util.find_spec("nvidia.cuda_nvcc")
-    for place in (spec.submodule_search_locations if spec is not None else None) or ():
-        if (found := Path(place, "bin", "ptxas")).exists():
-            return str(found)
-    raise RuntimeError("no ptxas: run `make .venv-cuda/ready`, or install nvidia-cuda-nvcc-cu12.")
