@@ -363,7 +363,7 @@ def _is_of_the_worker(error: BaseException) -> bool:
 
 
 def failure_of(task: Task, error: BaseException) -> Failure:
-    """`error` as the record of a failed attempt."""
+    """`error` as the record of a failed attempt. Of any error that has one, its `step_to_force` is kept."""
     explained = None
     if isinstance(error, OSError) and error.errno in LIMITS:
         explained = explain_os_error(error, str(error.filename or attempt_path(task.name, task.digest, task.attempt)))
@@ -376,4 +376,5 @@ def failure_of(task: Task, error: BaseException) -> Failure:
         log_path=f"{attempt_path(task.name, task.digest, task.attempt)}.log",
         is_transient=is_transient(error),
         finished=now(),
+        step_to_force=getattr(error, "step_to_force", ""),
     )
