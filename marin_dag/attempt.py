@@ -24,7 +24,7 @@ from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_known_secrets
 from marin_dag.shards import ShardMap
-from marin_dag.store import LIMITS, explain_os_error, open_store
+from marin_dag.store import explain_os_error, limit_met, open_store
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Task
 from marin_dag.transient import is_transient
 from marin_dag.work_code import leave_code
@@ -364,9 +364,9 @@ def _is_of_the_worker(error: BaseException) -> bool:
 
 def failure_of(task: Task, error: BaseException) -> Failure:
     """`error` as the record of a failed attempt. Of any error that has one, its `step_to_force` is kept."""
-    explained = None
-    if isinstance(error, OSError) and error.errno in LIMITS:
-        explained = explain_os_error(error, str(error.filename or attempt_path(task.name, task.digest, task.attempt)))
+    explained, limit = None, limit_met(error)
+    if limit is not None:
+        explained = explain_os_error(limit, str(limit.filename or attempt_path(task.name, task.digest, task.attempt)))
     return Failure(
         key=task.key,
         name=task.name,

@@ -208,6 +208,16 @@ def test_a_disk_that_fills_up_under_a_step_fails_that_step_with_one_message(tmp_
     assert finish(driver(tmp_path, "local", 0, LARGE="1"))[0] == 0
 
 
+@pytest.mark.parametrize("library", ["tensorstore", "pyarrow"])
+def test_a_disk_that_fills_up_under_a_library_is_the_same_message(tmp_path: Path, library: str):
+    code, output = finish(driver(tmp_path, "local", 0, FILE_LIMIT="50000", LARGE_BY=library))
+    assert code == 1
+    assert "File too large: the file is larger than this process may write; raise `ulimit -f`, then run the" in output
+    assert f"outputs/large-{library}-" in output.split("failed:")[-1]
+    assert "6 of 7 steps are done, 1 failed" in output
+    assert "Traceback" not in output
+
+
 def test_a_cloud_that_cannot_be_reached_is_one_message(tmp_path: Path):
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd()), "STORAGE_EMULATOR_HOST": "http://127.0.0.1:9"}
     command = [sys.executable, "tests/marin_dag/toy_driver.py", "gs://bucket/runs", "ray", "0", str(tmp_path)]
