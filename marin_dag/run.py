@@ -102,6 +102,8 @@ class Run:
         with heard(self._on_signal) as listen_again, self._display:
             self._display.begin([node.step.name for node in self._unfinished()])
             try:
+                if self._backend.announcement:
+                    self._display.say(self._backend.announcement)
                 greeting = self._backend.start(self, self._asked_for())
                 listen_again()
                 if greeting:

@@ -153,7 +153,9 @@ def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_
     os.killpg(process.pid, number)
     code, output = finish(process)
     assert code == 1, output
-    assert "Ray dashboard http://127.0.0.1:" in output
+    announcement, greeting = output.splitlines()[:2]
+    assert announcement == "starting Ray on this machine (a few seconds)"
+    assert greeting.startswith("Ray dashboard http://127.0.0.1:")
     assert "(it asks for a token; the one in RAY_AUTH_TOKEN)" in output
     assert "main  stopped:  its work so far is kept" in output
     assert "0123456789abcdef" not in output

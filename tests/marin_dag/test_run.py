@@ -262,6 +262,27 @@ def test_a_step_whose_worker_is_ended_from_outside_is_tried_again(tmp_path: Path
     assert "step retrying in" in display.text
 
 
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("", "starting Ray on this machine (a few seconds)"), ("10.0.0.1:6379", "joining Ray at 10.0.0.1:6379")],
+)
+def test_what_takes_a_while_is_said_before_it_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, said: str
+):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("marin_dag.ray_backend.is_connected", lambda: False)
+    display = Recorder()
+
+    def start(*arguments: Any) -> str:
+        raise UserError("; ".join(display.lines))
+
+    monkeypatch.setattr(RayBackend, "start", start)
+    step = write("step", WriteConfig(text="a"))
+    with pytest.raises(UserError) as told:
+        Run([step], open_store(str(tmp_path / "runs")), RayBackend(), display, command="").run()
+    assert str(told.value) == said
+
+
 def test_what_another_run_makes_is_not_asked_of_the_machines_of_this_one(tmp_path: Path):
     asked: dict[str, Resources] = {}
 
