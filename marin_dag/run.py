@@ -388,6 +388,7 @@ class Run:
         self._release_what_has_ended()
         for node in list(self._frontier.running.values()):
             self._frontier.move(node, "stopped")
+            self._display.event(node.step.name, "stopped", "cancelled" if node.has_started else "before it began")
             self._release(node)
         self._leases.close()
 

@@ -137,6 +137,7 @@ def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(tmp_path: Path,
     code, output = finish(process)
     assert code == 1
     assert "interrupted; what was running is cancelled, what was finished is kept" in output
+    assert "squares  stopped:  cancelled" in output
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
 
