@@ -119,11 +119,11 @@ class AttemptContext:
         self._shard_files += files
         return results
 
-    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
+    def progress(self, done: int, total: int, unit: str, *, begin: float = 0, **figures: float) -> None:
         """See StepContext."""
         self._code.glance()
         if self.host.index == 0:
-            self._channel.report(self._task.key, Progress(done, total, unit, figures))
+            self._channel.report(self._task.key, Progress(done, total, unit, figures, begin))
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
