@@ -24,7 +24,7 @@ from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_known_secrets
 from marin_dag.shards import ShardMap
-from marin_dag.store import LIMITS, explain_os_error, open_store
+from marin_dag.store import explain_os_error, limit_met, open_store
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Task
 from marin_dag.transient import is_transient
 from marin_dag.work_code import leave_code
@@ -119,11 +119,11 @@ class AttemptContext:
         self._shard_files += files
         return results
 
-    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
+    def progress(self, done: int, total: int, unit: str, *, begin: float = 0, **figures: float) -> None:
         """See StepContext."""
         self._code.glance()
         if self.host.index == 0:
-            self._channel.report(self._task.key, Progress(done, total, unit, figures))
+            self._channel.report(self._task.key, Progress(done, total, unit, figures, begin))
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
@@ -363,10 +363,10 @@ def _is_of_the_worker(error: BaseException) -> bool:
 
 
 def failure_of(task: Task, error: BaseException) -> Failure:
-    """`error` as the record of a failed attempt."""
-    explained = None
-    if isinstance(error, OSError) and error.errno in LIMITS:
-        explained = explain_os_error(error, str(error.filename or attempt_path(task.name, task.digest, task.attempt)))
+    """`error` as the record of a failed attempt. Of any error that has one, its `step_to_force` is kept."""
+    explained, limit = None, limit_met(error)
+    if limit is not None:
+        explained = explain_os_error(limit, str(limit.filename or attempt_path(task.name, task.digest, task.attempt)))
     return Failure(
         key=task.key,
         name=task.name,
@@ -376,4 +376,5 @@ def failure_of(task: Task, error: BaseException) -> Failure:
         log_path=f"{attempt_path(task.name, task.digest, task.attempt)}.log",
         is_transient=is_transient(error),
         finished=now(),
+        step_to_force=getattr(error, "step_to_force", ""),
     )

@@ -29,6 +29,10 @@ class Backend(Protocol):
     max_alike: int
     """How many of them that ask for the same machines: what waits for chips keeps nothing from the cores."""
 
+    @property
+    def announcement(self) -> str:
+        """What to tell the user before `start`, where that takes a while; else ""."""
+
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
         """Gets ready for steps, by name, that ask for such resources; returns what to tell the user about it, or "".
 

@@ -83,8 +83,8 @@ class StepContext(Protocol):
         """
         ...
 
-    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
-        """Tell the live table how far the step is."""
+    def progress(self, done: int, total: int, unit: str, *, begin: float = 0, **figures: float) -> None:
+        """Tell the live table how far the step is; its bar goes from `begin`, where the step began, to `total`."""
         ...
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:

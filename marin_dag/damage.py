@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -56,7 +56,14 @@ def _compared(store: Store, record: Record, entry: FileEntry) -> Finding | None:
 
 
 class DamagedInputError(UserError):
-    """An input that was committed whole is not whole any more."""
+    """An input that was committed whole is not whole any more; `step_to_force` makes it again."""
+
+    def __init__(self, message: str, step_to_force: str) -> None:
+        super().__init__(message)
+        self.step_to_force = step_to_force
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), self.step_to_force)
 
 
 def refuse_damaged_inputs(records: Records, config: BaseModel) -> None:
@@ -76,7 +83,8 @@ def refuse_damaged_inputs(records: Records, config: BaseModel) -> None:
                 raise DamagedInputError(
                     f"the input {name}: {len(lost)} of its {len(record.manifest)} files are missing or cut, such as "
                     f"{records.store.url(record.output_path)}/{lost[0]}. To make them again, run the same command "
-                    f"with  --force {name} --until {name}"
+                    f"with  --force {name} --until {name}",
+                    step_to_force=name,
                 )
 
 

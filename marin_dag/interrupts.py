@@ -20,8 +20,14 @@ def heard(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callab
         yield lambda: None
         return
 
+    def handler(number: int, frame: FrameType | None) -> None:
+        on_signal(number, frame)
+
+    # For `runtime.training.signals`: a phase that runs in this process hears signals itself.
+    handler.hears_always = True  # type: ignore[attr-defined]
+
     def listen() -> dict[signal.Signals, Any]:
-        return {number: signal.signal(number, on_signal) for number in SIGNALS}
+        return {number: signal.signal(number, handler) for number in SIGNALS}
 
     previous = listen()
 

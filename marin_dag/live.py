@@ -214,8 +214,8 @@ class TableDisplay:
 
 def bar(progress: Progress, width: int) -> str:
     """A bar of block characters."""
-    share = min(1.0, progress.done / progress.total) if progress.total else 1.0
-    return "█" * round(share * width) + "░" * (width - round(share * width))
+    num_full = round(progress.share * width)
+    return "█" * num_full + "░" * (width - num_full)
 
 
 def figures_of(progress: Progress, seconds_left: float | None) -> str:

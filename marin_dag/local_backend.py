@@ -20,6 +20,7 @@ class LocalBackend:
     """See Backend. A cancelled step is asked to stop, and refused at its commit if it does not listen."""
 
     max_running = max_alike = 1
+    announcement = ""
 
     def __init__(self) -> None:
         self._queue: list[Task] = []

@@ -20,6 +20,10 @@ from marin_dag.store import Store
 
 DETACHED_FROM = "MARIN_DAG_DETACHED_FROM"
 """Environment variable of a detached driver, whose copy of the project has no repository: the `git_state` it left."""
+NOTHING_TRACKED_CHANGED = hashlib.sha256(b"").hexdigest()
+"""The `dirty_diff` of older records whose only changes were untracked files, which they do not tell of."""
+UNTRACKED_FILES, UNTRACKED_BYTES = 1000, 64 * 2**20
+"""How many untracked files are read, and how much of them: a recipe is small, and outputs may lie beside it."""
 LOCK_FILES = ("requirements.lock", "uv.lock", "pylock.toml", "poetry.lock")
 
 
@@ -37,7 +41,7 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     git_commit: str | None
     is_dirty: bool | None
     dirty_diff: str | None = None
-    """SHA-256 of `git diff HEAD`; None for a clean tree, or where there is no git."""
+    """SHA-256 of `git diff HEAD` and of what is untracked and not ignored; None for a clean tree, or without git."""
     lock: str | None = None
     """SHA-256 of the lock file of the environment, where the repository has one."""
     argv: tuple[str, ...]
@@ -92,8 +96,34 @@ def git_state(folder: Path) -> GitState:
     if commit is None:
         return GitState(None, None, None)
     changes = _git(folder, "status", "--porcelain")
-    diff = _sha256(_git(folder, "diff", "HEAD", "--binary")) if changes else None
-    return GitState(commit, None if changes is None else bool(changes), diff)
+    return GitState(commit, None if changes is None else bool(changes), _digest_of_changes(folder) if changes else None)
+
+
+def _digest_of_changes(folder: Path) -> str | None:
+    """Of the diff, which is all where no file is untracked; of the first `UNTRACKED_FILES` untracked ones path and
+    contents, beyond `UNTRACKED_BYTES` path and size."""
+    diff = _git(folder, "diff", "HEAD", "--binary")
+    root = _git(folder, "rev-parse", "--show-toplevel")
+    untracked = _git(Path(root), "ls-files", "--others", "--exclude-standard", "-z") if root is not None else None
+    if diff is None or root is None or untracked is None:
+        return None
+    digest = hashlib.sha256(diff.encode(errors="surrogateescape"))
+    names = sorted(name for name in untracked.split("\0") if name)
+    left = UNTRACKED_BYTES
+    for name in names[:UNTRACKED_FILES]:
+        path = Path(root, name)
+        try:
+            is_read = path.is_file() and path.stat().st_size <= left
+            data = path.read_bytes() if is_read else b""
+            size = path.lstat().st_size
+        except OSError:  # it goes while this looks, or may not be read
+            is_read, data, size = False, b"", 0
+        left -= len(data)
+        contents = hashlib.sha256(data).hexdigest() if is_read else f"{size} bytes"
+        digest.update(f"\0{name}\0{contents}".encode(errors="surrogateescape"))
+    if len(names) > UNTRACKED_FILES:
+        digest.update(f"\0{len(names)} files".encode())
+    return digest.hexdigest()
 
 
 def _lock_of(folder: Path) -> str | None:
@@ -105,10 +135,6 @@ def _lock_of(folder: Path) -> str | None:
         if (parent / ".git").exists():
             return None
     return None
-
-
-def _sha256(text: str | None) -> str | None:
-    return None if text is None else hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def installed_packages() -> dict[str, str]:
@@ -131,10 +157,10 @@ def _keep_environment(store: Store) -> str:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     """Git's answer, or None where there is no git or no repository: an installed recipe has neither."""
+    # `status` would write down what it found, under a lock that stays behind where it is killed or the disk is full.
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, errors="surrogateescape", timeout=20
-        )
+        done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

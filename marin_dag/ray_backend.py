@@ -44,6 +44,14 @@ class RayBackend:
         self._has: dict[str, float] = {}
         self._switchboard: Any = None
 
+    @property
+    def announcement(self) -> str:
+        """See Backend."""
+        if is_connected():
+            return ""
+        address = os.environ.get("RAY_ADDRESS")
+        return f"joining Ray at {address}" if address else "starting Ray on this machine (a few seconds)"
+
     def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
         """See Backend. A cluster of one's own does not grow; one that is joined may, so that its steps wait."""
         self._listener = listener

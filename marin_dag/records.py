@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from marin_dag.provenance import Provenance
 from marin_dag.redact import redact
@@ -72,6 +72,9 @@ class Failure(BaseModel, frozen=True, extra="forbid"):
     finished: str
     progress: str = ""
     """What the attempt left to resume from; two failures with the same mark got nowhere between them."""
+    step_to_force: str = Field(default="", exclude=True)
+    """The step whose output is to be made again first: without that the same command fails in the same way. Not of the
+    record: what a person is to do may be done by the time it is read."""
 
 
 class OutputChangedError(Exception):

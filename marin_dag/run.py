@@ -49,6 +49,7 @@ class Run:
         backend: where attempts run; started only if something is to run.
         display: what the user sees.
         command: what the user types to go on after a failure.
+        command_to_force: what the user types to make the output of one step again, by its name.
         back_off_seconds: the wait before the second attempt; it doubles.
         force: keys of committed steps to run again; they must give the same files, and the record stays what it was.
         is_to_end: asked while running steps save their work; whether to cancel them, as a second Ctrl-C does.
@@ -62,6 +63,7 @@ class Run:
         display: Display,
         *,
         command: str,
+        command_to_force: Callable[[str], str] | None = None,
         back_off_seconds: float = 2.0,
         force: frozenset[str] = frozenset(),
         is_to_end: Callable[[], bool] = lambda: False,
@@ -70,6 +72,7 @@ class Run:
         self._backend = backend
         self._display = display
         self._command = command
+        self._command_to_force = command_to_force or (lambda name: f"{command} --force {name} --until {name}")
         self._back_off_seconds = back_off_seconds
         self._records = Records(store)
         self._leases = Leases(store)
@@ -99,6 +102,8 @@ class Run:
         with heard(self._on_signal) as listen_again, self._display:
             self._display.begin([node.step.name for node in self._unfinished()])
             try:
+                if self._backend.announcement:
+                    self._display.say(self._backend.announcement)
                 greeting = self._backend.start(self, self._asked_for())
                 listen_again()
                 if greeting:
@@ -383,6 +388,7 @@ class Run:
         self._release_what_has_ended()
         for node in list(self._frontier.running.values()):
             self._frontier.move(node, "stopped")
+            self._display.event(node.step.name, "stopped", "cancelled" if node.has_started else "before it began")
             self._release(node)
         self._leases.close()
 
@@ -395,5 +401,8 @@ class Run:
             return 0
         count = {state: states.count(state) for state in get_args(State) if state in ENDINGS}
         self._display.complain(summary(len(states), count))
-        self._display.complain(f"to go on:  {self._command}")
+        first = dict.fromkeys(failure.step_to_force for failure in self.failures.values() if failure.step_to_force)
+        for name in first:
+            self._display.complain(f"first:     {self._command_to_force(name)}")
+        self._display.complain(f"{'then:    ' if first else 'to go on:'}  {self._command}")
         return 1

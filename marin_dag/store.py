@@ -29,6 +29,8 @@ TEMPORARY_NAME = re.compile(r"\.tmp-[0-9a-f]{32}|\.nfs[0-9a-f]{8,}|\.DS_Store")
 CHECKSUM_BLOCK_IN_BYTES = 1 << 20
 LIMITS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a write that met a limit of the machine."""
+TENSORSTORE_OS_ERROR = re.compile(r"\[os_error_code='(\d+)'\]")
+TENSORSTORE_PATH = re.compile(r'"(.+?)"')
 
 
 class StoreError(UserError):
@@ -355,6 +357,17 @@ def _explained(path: Path) -> Iterator[None]:
     except OSError as error:
         passes = error.errno in TRANSIENT_NUMBERS
         raise StoreError(explain_os_error(error, str(path)), is_transient=passes) from error
+
+
+def limit_met(error: BaseException) -> OSError | None:
+    """The limit of the machine that a write met, which TensorStore tells in words alone; None for any other error."""
+    if isinstance(error, OSError):
+        return error if error.errno in LIMITS else None
+    number = TENSORSTORE_OS_ERROR.search(str(error)) if isinstance(error, ValueError) else None
+    if number is None or int(number[1]) not in LIMITS:
+        return None
+    path = TENSORSTORE_PATH.search(str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])), path and path[1])
 
 
 def explain_os_error(error: OSError, path: str) -> str:

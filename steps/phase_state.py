@@ -33,7 +33,7 @@ def own_state(
     All hosts take the one that host 0 finds: an attempt that has lost its lease may complete one while they look.
 
     Raises:
-        TornCheckpointError: a file of it is damaged or gone.
+        TornCheckpointError: a file of it is damaged or gone; with its `step_to_force` where another step made it.
     """
     milestones = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
     newest = temporary.newest(config.until_step)
@@ -49,6 +49,8 @@ def own_state(
         run = run_state.resumed(folder, functools.partial(placed_shapes, config.model, mesh), **_extras(config))
     except TornCheckpointError as error:
         if lease_epoch == NONE:
+            if config.start is not None and config.start.key == f"{context.digest}@{step}":
+                _name_the_step(error, config.start.name)
             raise
         manifest = f"{folder}/{run_state.CHECKPOINT}/manifest.json"
         raise TornCheckpointError(f"{error} Or delete {manifest} to go on from the one before.") from error
@@ -57,12 +59,20 @@ def own_state(
 
 
 def first_state(config: "TrainPhaseConfig", mesh: Mesh, events: EventLog) -> RunState:
-    """Of a trajectory without a state of its own: what `start` says."""
+    """Of a trajectory without a state of its own: what `start` says.
+
+    Raises:
+        TornCheckpointError: that is damaged; its `step_to_force` makes it again.
+    """
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
         return run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config)))
     state_like = functools.partial(placed_shapes, config.model, mesh)
-    run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
+    try:
+        run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
+    except TornCheckpointError as error:
+        _name_the_step(error, config.start.name)
+        raise
     events.write(
         "start",
         step=run.step,
@@ -71,6 +81,11 @@ def first_state(config: "TrainPhaseConfig", mesh: Mesh, events: EventLog) -> Run
         restore=config.restore,
     )
     return run
+
+
+def _name_the_step(error: TornCheckpointError, name: str) -> None:
+    """For the end of the run, which tells a person how to go on: the checkpoint does not know who made it."""
+    error.step_to_force = name  # type: ignore[attr-defined]
 
 
 def _extras(config: "TrainPhaseConfig") -> dict[str, Any]:

@@ -251,11 +251,12 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         run = first_state(config, mesh, events) if own is None else own
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         tokens_per_step = config.global_batch_size * config.sequence_length
+        begin = 0 if config.start is None else config.start.milestone or 0
         resumed = {} if own is None else {"resumed_at": own.step}
 
         def show(step: int, tokens_per_second: float, loss: float) -> None:
             figures = {"tokens_per_second": tokens_per_second, "loss": loss, **resumed}
-            context.progress(step, config.until_step, "steps", **figures)
+            context.progress(step, config.until_step, "steps", begin=begin, **figures)
 
         def publish(run: "RunState", folder: str) -> None:
             context.publish(run.step, folder, _result(config, run))

@@ -9,7 +9,15 @@ import traceback
 from typing import Any
 
 from marin_dag.commands.detach import detach
-from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Finished, Session
+from marin_dag.commands.session import (
+    FAILED,
+    INTERRUPTED,
+    NOTHING_WOULD_RUN,
+    SELECTION,
+    SOMETHING_WOULD_RUN,
+    Finished,
+    Session,
+)
 from marin_dag.errors import UserError
 from marin_dag.explain import explain
 from marin_dag.plan import Plan
@@ -112,7 +120,16 @@ def _carry_out(session: Session, plan: Plan) -> int:
     backend = backend_named(session.parsed.backend, session.pipeline)
     name = os.environ.get(RUN_NAME)
     is_to_end = (lambda: False) if name is None else Wishes(session.store, name).is_to_end
-    run = Run(steps, session.store, backend, display, command=session.line(), force=forced, is_to_end=is_to_end)
+    run = Run(
+        steps,
+        session.store,
+        backend,
+        display,
+        command=session.line(),
+        command_to_force=lambda step: session.line("--force", step, "--until", step, without=SELECTION),
+        force=forced,
+        is_to_end=is_to_end,
+    )
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started

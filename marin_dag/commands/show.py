@@ -6,6 +6,7 @@ from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, S
 from marin_dag.compare import find_record, made_before
 from marin_dag.diff import config_fields
 from marin_dag.errors import UserError
+from marin_dag.provenance import NOTHING_TRACKED_CHANGED, Provenance
 from marin_dag.records import Record, Records
 from marin_dag.store import Store
 
@@ -53,11 +54,19 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     if record.migrated_from is not None:
         yield f"  migrated     from {record.migrated_from}, of an earlier scheme of digests"
     yield f"  attempt      {record.attempt}, lease epoch {made.lease_epoch}"
-    changed = "" if not made.is_dirty else f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
-    yield f"  git commit   {made.git_commit or 'none: the script lies in no repository'}{changed}"
+    yield f"  git commit   {made.git_commit or 'none: the script lies in no repository'}{changes_said(made)}"
     yield f"  lock file    {made.lock or 'none'}"
     yield f"  environment  {store.url(made.environment)}"
     yield f"  command      {' '.join(made.argv)}"
+
+
+def changes_said(made: Provenance) -> str:
+    """What follows the commit: nothing where the code is the commit's, else that it differs, with a digest."""
+    if not made.is_dirty:
+        return ""
+    if made.dirty_diff == NOTHING_TRACKED_CHANGED:
+        return ", with untracked files"
+    return f", with changes (sha256 {(made.dirty_diff or 'unknown')[:16]})"
 
 
 COMMAND = Command(

@@ -69,6 +69,11 @@ def logged_digests(folders: Iterable[str]) -> list[Logged]:
     return found
 
 
+def _is_missing(folder: str) -> bool:
+    files, path = fsspec.core.url_to_fs(folder.rstrip("/"))
+    return not files.isdir(path)
+
+
 def compare(logged: Iterable[Logged]) -> Replay:
     """Compares each digest with the first one that was logged for its step."""
     first: dict[tuple[str, int], Logged] = {}
@@ -86,12 +91,17 @@ def compare(logged: Iterable[Logged]) -> Replay:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints what was found; 0: all equal, 1: something differs, 2: nothing was made twice."""
+    """Prints what was found; 0: all equal, 1: something differs, 2: nothing was made twice, or there is no folder."""
     parser = argparse.ArgumentParser(prog="python -m runtime.training.replay", description=__doc__)
     parser.add_argument(
         "folder", nargs="+", help="a prefix, below which attempts at one trajectory are compared; or work folders"
     )
-    logged = logged_digests(parser.parse_args(arguments).folder)
+    folders = parser.parse_args(arguments).folder
+    if missing := list(filter(_is_missing, folders)):
+        cure = "give the --prefix of a run, or the work folders of phases (PREFIX/work/DIGEST)."
+        print(f"{', '.join(missing)}: there is no such folder; {cure}", file=sys.stderr)
+        return 2
+    logged = logged_digests(folders)
     found = compare(logged)
     if not found.num_compared:
         print(

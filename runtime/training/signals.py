@@ -20,13 +20,19 @@ logger = logging.getLogger(__name__)
 def heard(numbers: Iterable[signal.Signals], hear: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Calls `hear` for each of these signals inside the block; what heard them before hears them again afterwards.
 
-    It is called twice: in a thread at once, and in the main thread, which must be the caller's, before it goes on.
+    It is called twice: in a thread at once, and in the main thread, which must be the caller's, before it goes on. A
+    handler with a true `hears_always` hears them inside too: of whoever this process is. Others, such as that of a
+    worker of Ray's, would end the process that is to save its work.
     """
+    listened_to = frozenset(numbers)
+    handlers_before = {number: signal.getsignal(number) for number in listened_to}
 
     def handler(number: int, frame: FrameType | None) -> None:
         hear(signal.Signals(number))
+        before = handlers_before[signal.Signals(number)]
+        if callable(before) and getattr(before, "hears_always", False):
+            before(number, frame)
 
-    listened_to = frozenset(numbers)
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     woken_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
@@ -41,7 +47,8 @@ def heard(numbers: Iterable[signal.Signals], hear: Callable[[signal.Signals], No
 
     thread = threading.Thread(target=listen, name="signals", daemon=True)
     thread.start()
-    handlers_before = {number: signal.signal(number, handler) for number in listened_to}
+    for number in listened_to:
+        signal.signal(number, handler)
     try:
         yield
     finally:

@@ -30,6 +30,7 @@ class ForkingBackend:
     """See Backend."""
 
     max_running = max_alike = 3
+    announcement = ""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -175,6 +175,23 @@ def test_what_a_pipeline_writes_after_a_run_is_written_however_it_ended_and_chan
     assert code == 0 and err.endswith('KeyError: "a store\'s own error"\n')
 
 
+def test_the_last_lines_after_a_damaged_input_are_commands_that_help(run: Toy) -> None:
+    run("--until", "text/web")
+    made = Records(open_store(str(run.prefix)))
+    (record,) = [made.get(key) for key in made.committed_keys()]
+    damaged = run.prefix / record.output_path / record.manifest[0].path
+    damaged.unlink()
+    code, said = run("--until", "count")
+    assert code == 1
+    first, then = said.splitlines()[-2:]
+    where = f"--prefix {run.prefix} --backend local"
+    assert first.startswith("first:     python ") and then.startswith("then:      python ")
+    assert first.endswith(f" --force text/web --until text/web {where}")
+    assert then.endswith(f" {where} --until count")
+    assert run("--force", "text/web", "--until", "text/web")[0] == 0
+    assert run("--until", "count")[0] == 0
+
+
 def test_one_changed_field_reruns_its_step_and_what_follows_and_nothing_else(run: Toy) -> None:
     run()
     assert stale(run.verdicts("--set", "ocelot.z_loss=3")) == {"ocelot", "phoenix"}

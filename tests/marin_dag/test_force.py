@@ -111,6 +111,9 @@ def test_a_step_whose_input_lost_a_file_says_how_to_make_it_again(prefix: str, t
     assert code == 1 and "second" not in executions(marks)
     assert f"the input first: 1 of its 1 files are missing or cut, such as {store.url(path)}" in display.text
     assert "To make them again, run the same command with  --force first --until first" in display.text
+    assert display.text.endswith(
+        "first:     python pipelines/toy.py --force first --until first\nthen:      python pipelines/toy.py"
+    )
     assert run(prefix, [first], force=frozenset({first.key}))[0] == 0
     assert run(prefix, [second])[0] == 0
 

@@ -137,6 +137,7 @@ def test_asked_twice_a_run_ends_at_once_and_the_next_one_goes_on(tmp_path: Path,
     code, output = finish(process)
     assert code == 1
     assert "interrupted; what was running is cancelled, what was finished is kept" in output
+    assert "squares  stopped:  cancelled" in output
     assert finish(driver(tmp_path, "local", 0))[0] == 0
     assert committed_bytes(tmp_path / "runs") == expected
 
@@ -153,7 +154,9 @@ def test_asked_once_on_ray_running_steps_save_and_the_dashboard_says_how_to_get_
     os.killpg(process.pid, number)
     code, output = finish(process)
     assert code == 1, output
-    assert "Ray dashboard http://127.0.0.1:" in output
+    announcement, greeting = output.splitlines()[:2]
+    assert announcement == "starting Ray on this machine (a few seconds)"
+    assert greeting.startswith("Ray dashboard http://127.0.0.1:")
     assert "(it asks for a token; the one in RAY_AUTH_TOKEN)" in output
     assert "main  stopped:  its work so far is kept" in output
     assert "0123456789abcdef" not in output
@@ -206,6 +209,16 @@ def test_a_disk_that_fills_up_under_a_step_fails_that_step_with_one_message(tmp_
     assert "6 of 7 steps are done, 1 failed" in output
     assert "Traceback" not in output
     assert finish(driver(tmp_path, "local", 0, LARGE="1"))[0] == 0
+
+
+@pytest.mark.parametrize("library", ["tensorstore", "pyarrow"])
+def test_a_disk_that_fills_up_under_a_library_is_the_same_message(tmp_path: Path, library: str):
+    code, output = finish(driver(tmp_path, "local", 0, FILE_LIMIT="50000", LARGE_BY=library))
+    assert code == 1
+    assert "File too large: the file is larger than this process may write; raise `ulimit -f`, then run the" in output
+    assert f"outputs/large-{library}-" in output.split("failed:")[-1]
+    assert "6 of 7 steps are done, 1 failed" in output
+    assert "Traceback" not in output
 
 
 def test_a_cloud_that_cannot_be_reached_is_one_message(tmp_path: Path):

@@ -59,7 +59,7 @@ def test_those_who_look_on_see_how_far_the_step_was_at_the_last_heartbeat(store:
     lease.progress = Progress(done=3, total=9, unit="steps", figures={"loss": 1.5})
     lease.beat()
     assert leases.running()[DIGEST].progress == lease.progress
-    lease.progress = Progress(done=4, total=9, unit="steps", figures={})
+    lease.progress = Progress(done=4, total=9, unit="steps", figures={}, begin=2)
     assert leases.running()[DIGEST].progress != lease.progress, "told at the next one"
     lease.progress = Progress(done=5, total=9, unit="steps", figures={"loss": math.inf})
     lease.beat()

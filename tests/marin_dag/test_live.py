@@ -198,3 +198,11 @@ def test_a_bar_is_never_wider_than_itself():
     assert bar(Progress(5, 10, "", {}), 4) == "██░░"
     assert bar(Progress(20, 10, "", {}), 4) == "████"
     assert bar(Progress(0, 0, "", {}), 4) == "████"
+
+
+def test_the_bar_of_a_step_that_continues_is_of_its_own_work_and_the_numbers_are_of_all():
+    progress = Progress(660, 840, "steps", {}, begin=600)
+    assert bar(progress, 8) == "██░░░░░░"
+    assert figures_of(progress, None) == "660/840 steps"
+    assert bar(Progress(590, 840, "steps", {}, begin=600), 4) == "░░░░"
+    assert bar(Progress(600, 600, "steps", {}, begin=600), 4) == "████"

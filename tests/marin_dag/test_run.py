@@ -1,5 +1,6 @@
 """The driver: what runs, what does not, what goes on after a failure; the same on every backend and store."""
 
+import io
 import json
 import signal
 from collections.abc import Mapping, Sequence
@@ -7,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from marin_dag.backend import Backend, Listener, Outcome
 from marin_dag.epoch import seal
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.lease import Lease, Leases
-from marin_dag.live import LineDisplay
+from marin_dag.live import LineDisplay, TableDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planned import Verdict
@@ -260,6 +262,44 @@ def test_a_step_whose_worker_is_ended_from_outside_is_tried_again(tmp_path: Path
     assert code == 0, display.text
     assert executions(marks) == {"step": 2}
     assert "step retrying in" in display.text
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("", "starting Ray on this machine (a few seconds)"), ("10.0.0.1:6379", "joining Ray at 10.0.0.1:6379")],
+)
+def test_what_takes_a_while_is_said_before_it_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, said: str
+):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("marin_dag.ray_backend.is_connected", lambda: False)
+    display = Recorder()
+
+    def start(*arguments: Any) -> str:
+        raise UserError("; ".join(display.lines))
+
+    monkeypatch.setattr(RayBackend, "start", start)
+    step = write("step", WriteConfig(text="a"))
+    with pytest.raises(UserError) as told:
+        Run([step], open_store(str(tmp_path / "runs")), RayBackend(), display, command="").run()
+    assert str(told.value) == said
+
+
+def test_after_a_second_interrupt_the_last_frame_shows_nothing_that_runs(tmp_path: Path):
+    class Interrupted(LocalBackend):
+        def wait(self, timeout_seconds: float) -> list[Outcome]:
+            self._listener.on_started(self._queue[0].key)
+            raise KeyboardInterrupt
+
+    screen = Console(file=io.StringIO(), width=100, force_terminal=True, color_system=None)
+    display = TableDisplay(screen, screen)
+    step = write("step", WriteConfig(text="a"))
+    assert Run([step], open_store(str(tmp_path / "runs")), Interrupted(), display, command="again").run() == 1
+    with screen.capture() as capture:
+        screen.print(display.table())
+    last_frame = capture.get()
+    assert "step  stopped  cancelled" in last_frame
+    assert "0/1 done, 0 running, 0 waiting" in last_frame
 
 
 def test_what_another_run_makes_is_not_asked_of_the_machines_of_this_one(tmp_path: Path):

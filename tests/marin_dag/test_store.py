@@ -11,7 +11,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from marin_dag.store import LocalStore, Store, StoreError, explain_os_error, open_store
+from marin_dag.store import LocalStore, Store, StoreError, explain_os_error, limit_met, open_store
 
 
 def test_what_is_written_is_read(store: Store):
@@ -141,6 +141,21 @@ except StoreError as error:
 )
 def test_an_error_of_the_disk_names_the_file_and_the_cure(number: int, message: str):
     assert message in explain_os_error(OSError(number, os.strerror(number)), "/data/runs/commits/x")
+
+
+def test_a_limit_that_tensorstore_tells_in_words_is_told_from_its_other_errors():
+    words = (
+        'RESOURCE_EXHAUSTED: Error writing local file "/data/runs/z/c/0": Failed writing: "/data/runs/z/c/0.__lock": '
+        "Failed to write 738560 bytes to file 3: No space left on device [os_error_code='28']"
+    )
+    limit = limit_met(ValueError(words))
+    assert limit is not None and (limit.errno, limit.filename) == (errno.ENOSPC, "/data/runs/z/c/0")
+    assert "/data/runs/z/c/0: No space left on device: the disk (or your quota) is full" in explain_os_error(
+        limit, limit.filename
+    )
+    assert limit_met(ValueError(words.replace("28", "13"))) is None
+    assert limit_met(RuntimeError(words)) is None
+    assert limit_met(OSError(errno.EACCES, "")) is None
 
 
 def test_a_full_disk_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

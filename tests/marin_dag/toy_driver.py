@@ -1,6 +1,7 @@
 """A driver as a process of its own, for tests that kill it: python toy_driver.py PREFIX BACKEND SECONDS MARKS.
 
-With FILE_LIMIT set, no file of its may grow beyond so many bytes; with LARGE, one step writes a large one.
+With FILE_LIMIT set, no file of its may grow beyond so many bytes; with LARGE, one step writes a large one;
+with LARGE_BY, by the library of that name.
 """
 
 import os
@@ -17,7 +18,18 @@ from marin_dag.ray_backend import RayBackend
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import LocalStore, open_store
-from tests.marin_dag.toy_steps import CountConfig, JoinConfig, ShardsConfig, WriteConfig, count, join, squares, write
+from tests.marin_dag.toy_steps import (
+    CountConfig,
+    JoinConfig,
+    ShardsConfig,
+    WriteByConfig,
+    WriteConfig,
+    count,
+    join,
+    squares,
+    write,
+    write_by,
+)
 
 
 def graph(seconds: float, marks: str) -> list[Step[Any]]:
@@ -55,6 +67,9 @@ def main(arguments: Sequence[str]) -> int:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(os.environ["FILE_LIMIT"]), resource.RLIM_INFINITY))
     if "LARGE" in os.environ:
         steps.append(write("large", WriteConfig(text="x" * 100_000)))
+    if "LARGE_BY" in os.environ:
+        library = os.environ["LARGE_BY"]
+        steps.append(write_by(f"large-{library}", WriteByConfig(library=library, num_values=100_000)))
     run = Run(
         steps,
         open_store(prefix),

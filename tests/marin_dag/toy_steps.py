@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
+import numpy as np
 from pydantic import BaseModel
 
 from marin_dag.cost import Cost
@@ -59,6 +61,31 @@ def write(config: WriteConfig, context: StepContext) -> Text:
     context.log.info("writing %s", config.text)
     write_file(f"{context.output_path}/deep/text.txt", config.text)
     return Text(file="deep/text.txt", num_bytes=len(config.text))
+
+
+class WriteByConfig(BaseModel, frozen=True, extra="forbid"):
+    library: Literal["tensorstore", "pyarrow"]
+    num_values: int
+
+
+@step()
+def write_by(config: WriteByConfig, context: StepContext) -> Text:
+    """Floats in a file that a library writes in its own way, past Python."""
+    values = np.arange(float(config.num_values))
+    file = "c/0" if config.library == "tensorstore" else "values.parquet"
+    if config.library == "tensorstore":
+        import tensorstore
+
+        metadata = {"shape": values.shape, "data_type": "float64", "codecs": ["bytes"]}
+        kvstore = {"driver": "file", "path": f"{context.output_path}/"}
+        array = tensorstore.open({"driver": "zarr3", "kvstore": kvstore, "metadata": metadata}, create=True).result()
+        array.write(values).result()
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table({"value": values}), f"{context.output_path}/{file}")
+    return Text(file=file, num_bytes=values.nbytes)
 
 
 class JoinConfig(BaseModel, frozen=True, extra="forbid"):

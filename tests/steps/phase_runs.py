@@ -46,6 +46,8 @@ class Trajectory:
         self.attempts = 0
         self.told: list[dict[str, float]] = []
         """Figures of the newest attempt's progress."""
+        self.begins: list[float] = []
+        """Where its bar began, each time."""
 
     def at(self, step: int) -> Input[TrainPhaseResult]:
         path, result = self.records[step]
@@ -68,6 +70,7 @@ class Trajectory:
     def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
         self.attempts += 1
         self.told.clear()
+        self.begins.clear()
         return train_phase.function(config, Attempt(self, stop_after))
 
 
@@ -89,8 +92,9 @@ class Attempt:
     def map(self, function: Any, items: Any, *, in_flight: int, name: str = "shards") -> list[Any]:
         raise NotImplementedError
 
-    def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
-        assert done <= total
+    def progress(self, done: int, total: int, unit: str, *, begin: float = 0, **figures: float) -> None:
+        assert begin <= done <= total
+        self._trajectory.begins.append(begin)
         assert unit == "steps"
         self._trajectory.told.append(figures)
 

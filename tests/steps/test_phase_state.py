@@ -53,6 +53,19 @@ def test_of_what_is_torn_only_a_temporary_checkpoint_may_be_deleted_and_then_the
         trajectory.run(phase.model_copy(update={"until_step": 9}))
 
 
+@pytest.mark.parametrize("is_of_own_trajectory", [False, True])
+def test_a_torn_checkpoint_of_the_phase_before_names_the_step_that_makes_it_again(
+    tmp_path, phase, is_of_own_trajectory
+):
+    before = Trajectory(tmp_path / "before", "e" * 64)
+    before.run(phase.model_copy(update={"until_step": 4}))
+    damage_a_chunk(before.records[4][0])
+    following = before if is_of_own_trajectory else Trajectory(tmp_path / "following", "f" * 64)
+    with pytest.raises(TornCheckpointError) as told:
+        following.run(phase.model_copy(update={"start": before.at(4), "until_step": 6}))
+    assert getattr(told.value, "step_to_force", None) == "a phase"
+
+
 def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):
     trajectory = Trajectory(tmp_path, "e" * 64)
     with pytest.raises(StepStopped):

@@ -95,9 +95,11 @@ def test_a_phase_cut_in_two_and_stopped_in_between_commits_the_same_bytes(tmp_pa
     whole, cut = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "cut", "e" * 64)
     whole.run(phase)
     cut.run(until(phase, 4))
+    assert set(cut.begins) == {0}
     with pytest.raises(StepStopped, match="stopped at step 6"):
         cut.run(until(phase, 8, start=cut.at(4)), stop_after=2)
     cut.run(until(phase, 8, start=cut.at(4)))
+    assert set(cut.begins) == {4}  # of the phase, also where an attempt went on at 6
     assert cut.files(8) == whole.files(8)
 
 

@@ -92,6 +92,14 @@ def test_a_replay_without_any_step_made_twice_proves_nothing_and_says_so(tmp_pat
     assert "nothing to compare: 2 digests, no two of one step" in capsys.readouterr().out
 
 
+def test_a_folder_that_is_not_there_is_named_and_nothing_is_compared(tmp_path, capsys):
+    work = log(tmp_path / "work", "a", {10: {"w": "1"}})
+    assert main([work, f"{tmp_path}/nosuch", f"{work}/events/a.jsonl"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{tmp_path}/nosuch, {work}/events/a.jsonl: there is no such folder; give the --prefix of a run" in said.err
+
+
 def test_the_copies_that_other_hosts_of_an_attempt_log_prove_nothing(tmp_path, capsys):
     for host in range(12):
         with EventLog(str(tmp_path / "work/a/events" / log_name("first", host))) as events:

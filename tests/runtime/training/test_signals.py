@@ -77,6 +77,26 @@ def test_other_listeners_hear_their_signals_during_the_block_and_have_their_plac
         writer.close()
 
 
+@pytest.mark.parametrize("hears_always", [False, True])
+def test_a_handler_that_hears_always_hears_once_inside_the_block_and_any_other_not(hears_always: bool):
+    handled: list[int] = []
+
+    def of_the_process(number: int, frame: object) -> None:
+        handled.append(number)
+
+    of_the_process.hears_always = hears_always  # type: ignore[attr-defined]
+    before = signal.signal(signal.SIGUSR2, of_the_process)
+    heard_here: list[int] = []
+    try:
+        with heard([signal.SIGUSR2], heard_here.append):
+            signal.raise_signal(signal.SIGUSR2)
+        assert signal.getsignal(signal.SIGUSR2) is of_the_process
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert set(heard_here) == {signal.SIGUSR2}
+    assert handled == [signal.SIGUSR2] * hears_always
+
+
 def test_a_listener_that_is_full_or_gone_does_not_make_this_one_deaf(caplog: pytest.LogCaptureFixture):
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

@@ -1,0 +1,60 @@
+"""A real driver with a phase in its own process, really signalled: it saves, ends, and the same command goes on."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from marin_dag.commands.session import INTERRUPTED
+from runtime.tracking.events import read_events
+from tests.end_to_end.driver import ROOT, Ended, ended, environment, wait_for
+from tests.steps.phase_driver import UNTIL_STEP
+
+SCRIPT = "tests/steps/phase_driver.py"
+
+
+def start(prefix: Path, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, "--prefix", str(prefix), "--backend", "local"],
+        cwd=ROOT,
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def checkpoints(prefix: Path) -> list[int]:
+    """Steps at which the phase could be resumed."""
+    found = prefix.glob("work/*/temporary/*/checkpoint/manifest.json")
+    return sorted(int(re.findall(r"/step-(\d+)-", str(path))[0]) for path in found)
+
+
+def signalled(prefix: Path, number: signal.Signals) -> Ended:
+    process = start(prefix, SECONDS_PER_UPDATE="0.3")
+    wait_for(lambda: any('"begin"' in log.read_text() for log in prefix.glob("work/*/events/*")), process)
+    time.sleep(1)
+    process.send_signal(number)
+    return ended(process)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_driver_of_a_phase_in_its_own_process_is_a_wish_to_stop(tmp_path: Path, number: signal.Signals):
+    stopped = signalled(tmp_path, number)
+    assert stopped.code == INTERRUPTED, stopped.output + stopped.errors
+    assert "stopping: running steps save their work; interrupt again to cancel them" in stopped.output
+    assert "phase  stopped:  its work so far is kept" in stopped.output
+    assert "retrying" not in stopped.output
+    assert "1 of 2 steps are done, 1 stopped" in stopped.errors
+    (saved,) = checkpoints(tmp_path)
+    assert 0 < saved < UNTIL_STEP
+    last = ended(start(tmp_path))
+    assert last.code == 0, last.output + last.errors
+    log = max(tmp_path.glob("work/*/events/*"))
+    resumed = [event for event in read_events(str(log)) if event["event"] == "resume"]
+    assert [event["step"] for event in resumed] == [saved]
