@@ -194,7 +194,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
 
     from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
-    from runtime.parallel.hosts import agree
+    from runtime.parallel.hosts import Agreement
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
@@ -301,7 +301,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 loader=loader_of(config, context),
                 saving=saving,
                 events=events,
-                control=Control(context.stop_requested, agree=agree, notice=notice),
+                control=Control(context.stop_requested, agree=Agreement(context.attempt), notice=notice),
                 on_milestone=publish,
                 on_progress=show,
                 rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),

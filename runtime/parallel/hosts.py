@@ -7,12 +7,15 @@ import os
 
 import jax
 import numpy as np
+from jax._src import distributed  # its service has no public name; Orbax takes it here, too
 from jax.experimental import multihost_utils
 from jax.extend.backend import clear_backends
 
 MEGASCALE_PORT = "8081"
 INITIALIZATION_TIMEOUT_SECONDS = 300
 PATIENCE = "xla_cpu_collective_call_terminate_timeout_seconds"
+PATIENCE_SECONDS = 24 * 3600
+"""Of hosts that wait for one another: for data, a checkpoint, a busy core."""
 
 
 def join_hosts(*, coordinator: str, num_hosts: int, index: int, num_slices: int = 1, slice_index: int = 0) -> None:
@@ -54,7 +57,7 @@ def open_cores(number: int, *, is_gang: bool = False) -> None:
     # after another, as it may on a busy machine: they come once an update, after all micro-batches.
     flags = os.environ.get("XLA_FLAGS", "")
     if PATIENCE not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --{PATIENCE}={24 * 3600}".strip()
+        os.environ["XLA_FLAGS"] = f"{flags} --{PATIENCE}={PATIENCE_SECONDS}".strip()
     if is_gang:
         jax.config.update("jax_num_cpu_devices", number)
         return
@@ -67,11 +70,37 @@ def open_cores(number: int, *, is_gang: bool = False) -> None:
             jax.config.update("jax_num_cpu_devices", number)
 
 
-def agree(word: int) -> int:
-    """The largest word of all hosts, the same on each; every host must ask."""
-    if jax.process_count() == 1:
-        return word
-    return int(np.max(multihost_utils.process_allgather(np.int32(word))))
+class Agreement:
+    """What all hosts of this run say before an update, agreed on without a device.
+
+    Over the service that JAX's processes meet at. A collective would stand in the device's queue behind the update that
+    was just sent, and each host would wait for that one to end before it could send the next.
+    """
+
+    def __init__(self, name: str) -> None:
+        """`name` is the same on every host, and of no other agreement of these processes."""
+        self._name = name
+        self._round = 0
+        self._told: str | None = None
+
+    def __call__(self, word: int) -> int:
+        """The largest word of all hosts, the same on each; 0 is none. Every host must ask.
+
+        Where another host is gone JAX ends this process, here or wherever it is.
+        """
+        if jax.process_count() == 1:
+            return word
+        service = distributed.global_state.client
+        assert service is not None  # `join_hosts` has made it
+        self._round += 1
+        place = f"{self._name}/{self._round}/"
+        told_before, self._told = self._told, f"{place}{jax.process_index()}" if word else None
+        if self._told is not None:
+            service.key_value_set(self._told, str(word))
+        service.wait_at_barrier(self._name, PATIENCE_SECONDS * 1000)
+        if told_before is not None:  # all are here, so all have read it
+            service.key_value_delete(told_before)
+        return max((int(said) for _, said in service.key_value_dir_get(place)), default=0)
 
 
 def of_first_host(*words: int) -> tuple[int, ...]:

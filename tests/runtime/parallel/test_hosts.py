@@ -1,8 +1,13 @@
-"""Pins down: what a process says before it joins the others; of several slices each says which it is, for libtpu."""
+"""Pins down: what a process says before it joins the others; of several slices each says which it is, for libtpu. Hosts
+agree on the largest word of each round, whatever their devices are still busy with.
+"""
 
+import json
 import os
+import socket
 import subprocess
 import sys
+from subprocess import PIPE
 from typing import Any
 
 import jax
@@ -77,3 +82,35 @@ def test_devices_that_a_process_was_told_to_simulate_stay():
     code = COUNTS.format(before="jax.config.update('jax_num_cpu_devices', 64)", number=1)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == "64"
+
+
+WORDS = [[0, 0], [0, 2], [1, 0], [1, 1], [0, 0], [2, 1], [0, 0]]
+AGREES = f"""
+import json, os, sys
+import jax
+from runtime.parallel.hosts import Agreement, join_hosts
+index = int(sys.argv[2])
+join_hosts(coordinator=sys.argv[1], num_hosts=2, index=index)
+first, second = Agreement("first"), Agreement("second")
+agreed = [(first(words[index]), second(words[1 - index])) for words in {WORDS}]
+busy = jax.jit(lambda: jax.lax.fori_loop(0, 1_000_000, lambda _, x: x @ x * 1e-3, jax.numpy.ones((512, 512))))()
+agreed.append((first(index), second(0)))
+print(json.dumps([agreed, busy.is_ready()]), flush=True)
+sys.stdin.read()  # the other one may not have agreed yet
+os._exit(0)  # without waiting for what the device is busy with
+"""
+
+
+def test_hosts_agree_on_the_largest_word_of_each_round_while_their_devices_are_busy():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    hosts = [
+        subprocess.Popen([sys.executable, "-c", AGREES, coordinator, str(index)], stdin=PIPE, stdout=PIPE, text=True)
+        for index in range(2)
+    ]
+    told = [json.loads(host.stdout.readline()) for host in hosts if host.stdout]
+    for host in hosts:
+        host.communicate()
+    expected = [[max(words)] * 2 for words in WORDS]
+    assert told == [[[*expected, [1, 0]], False]] * 2

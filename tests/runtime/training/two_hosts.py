@@ -11,7 +11,7 @@ import jax
 
 from runtime.data import prefetch
 from runtime.data.prefetch import Prefetch
-from runtime.parallel.hosts import agree, join_hosts
+from runtime.parallel.hosts import Agreement, join_hosts
 from runtime.training import control as control_module
 from runtime.training.control import Control, Word
 from runtime.training.stop_notice import StopNotice
@@ -43,6 +43,8 @@ def wait_for_a_batch(control: Control) -> None:
 def main(coordinator: str, notice: str, index: int) -> None:
     prefetch.HEAR_SECONDS = control_module.POLL_SECONDS = 0.1
     join_hosts(coordinator=coordinator, num_hosts=2, index=index)
+
+    agree = Agreement("two hosts")
 
     def told_agree(word: int) -> int:
         print(f"says {word}", flush=True)
