@@ -215,15 +215,15 @@ def test_tokamax_refuses_numbers_and_rows_that_it_does_not_take() -> None:
         attention_tokamax.tokamax(*inputs(sequence=128, head_dim=64))
     query, key, value, segment_ids = inputs(sequence=192, head_dim=64)
     narrow = [part.astype(jnp.bfloat16) for part in (query, key, value)]
-    with pytest.raises(ValueError, match=r"'tokamax': 192 tokens of a row on a device are not a whole number .* of 128"):
+    with pytest.raises(
+        ValueError, match=r"'tokamax': 192 tokens of a row on a device are not a whole number .* of 128"
+    ):
         attention_tokamax.tokamax(*narrow, segment_ids)
     with pytest.raises(ValueError, match=r"'tokamax': 64 tokens before them are not a whole number of blocks of 128"):
         attention_tokamax.tokamax(narrow[0][:, 64:], *narrow[1:], segment_ids, first_row=64)
 
 
-@pytest.mark.parametrize(
-    ("version", "found"), [(None, "tokamax is not installed"), ("0.0.11", r"tokamax is 0\.0\.11")]
-)
+@pytest.mark.parametrize(("version", "found"), [(None, "tokamax is not installed"), ("0.0.11", r"tokamax is 0\.0\.11")])
 def test_tokamax_of_another_version_is_refused_with_what_to_install(
     version: str | None, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

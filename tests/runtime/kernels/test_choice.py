@@ -119,7 +119,10 @@ def test_tokamax_is_refused_where_it_is_not_installed_also_by_a_plan(monkeypatch
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        ({"device_kind": "A100-80G"}, "'tokamax': its kernels are taken for H100 and H200, and the device is 'A100-80G'"),
+        (
+            {"device_kind": "A100-80G"},
+            "'tokamax': its kernels are taken for H100 and H200, and the device is 'A100-80G'",
+        ),
         ({"device_kind": "NVIDIA B200"}, "and the device is 'NVIDIA B200'; use attention kernel 'chunked'"),
         ({"head_dim": 80}, "'tokamax': head_dim 80 is none of 64, 128; use"),
         ({"compute_dtype": "float32"}, "'tokamax': float32 queries, and it takes bfloat16 and float16 only"),
