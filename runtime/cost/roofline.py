@@ -125,8 +125,10 @@ def _share_of_the_last_stretch(request: Request) -> float:
     if request.attention_kernel == "pallas_gpu":  # computes the rows before its stretch as well
         return stretches
     triangle = (2 * stretches - 1) / stretches
-    if request.attention_kernel == "tokamax" and stretches > 1:  # whole rows against whole columns, backward
+    if request.attention_kernel == "tokamax" and request.step == "train" and stretches > 1:
         forward, backward = ATTENTION_PRODUCTS["tokamax"]
+        forward *= 2 if request.remat == "full" else 1
+        # Backward, a stretch is computed against all keys up to its end: twice the mean of a causal row.
         return (forward * triangle + backward * 2) / (forward + backward)
     return triangle
 
