@@ -5,9 +5,9 @@ MFU, with causal attention counted once as half and once as the whole square, ag
 SDPA under autocast (float32 parameters and moments, as ours). "ours" keeps the products with weights and attention
 (remat="dots"); "none" keeps every activation, as torch does, and "full" nothing: no bar is held against those. Then the
 loss alone, forward and gradients, at 32,768 x 2,560 x 128,256; and attention alone, forward and gradients over packed
-documents at the 8B's shape, by each attention kernel for a GPU. One that cannot run is reported as such, and no other is
-run in its place. Each contestant runs in a process of its own, one after the other, so that neither holds the other's
-memory. It was never run on a GPU: none was there.
+documents at the 8B's shape, by each attention kernel for a GPU. One that cannot run is reported as such, and no other
+is run in its place. Each contestant runs in a process of its own, one after the other, so that neither holds the
+other's memory. It was never run on a GPU: none was there.
 
 Bars: 42 % causal MFU at 125M and 400M, 50 % at 1.5B, ahead of torch in each; the loss in 100 ms and 5 GiB.
 

@@ -46,7 +46,7 @@ def test_the_attention_kernel_of_gpus_computes_more_and_the_last_stretch_of_a_ro
     rest = by_kernel["chunked"].executed - by_kernel["chunked"].attention
     assert products("chunked") == pytest.approx(rest + by_kernel["chunked"].attention * 7 / 4)  # 7 of 16 parts
     assert products("pallas_gpu") == pytest.approx(rest + by_kernel["pallas_gpu"].attention * 4)  # whole rows
-    # Of eleven products, four see 7 of 16 parts, and the seven of the backward pass all keys of the last stretch: 8 of 16.
+    # Of eleven products four see 7 of 16 parts; the seven of the backward pass see all keys of the stretch: 8.
     assert products("tokamax") == pytest.approx(rest + by_kernel["tokamax"].attention * (4 * 7 / 4 + 7 * 2) / 11)
 
 
