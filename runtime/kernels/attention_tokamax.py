@@ -29,6 +29,9 @@ from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 VERSION = "0.0.12"
 """The one whose source was read; pyproject.toml has it as the extra `tokamax`."""
+JAX_SERIES = "0.10."
+"""What its kernels are written for: with JAX 0.12 they fail while they are traced, and later versions of tokamax need
+Python 3.12."""
 
 
 def tokamax(
@@ -48,7 +51,7 @@ def tokamax(
         refuse_dtype(str(query.dtype))
         kind, head_dim = device_kind_here(), query.shape[3]
         blocks = mosaic_blocks(kind, head_dim=head_dim, num_rows=num_rows, first_row=first_row).blocks
-    refuse_missing()
+        refuse_versions()
     attend, mask_of = _op(blocks)
     # Told as causal, the backward pass leaves out what is after the diagonal; that begins at the first key, though.
     ends = {"is_causal": True} if first_row == 0 else {"k_end": jnp.arange(first_row + 1, end + 1, dtype=jnp.int32)}
@@ -66,12 +69,17 @@ def refuse_dtype(dtype: str) -> None:
         )
 
 
-def refuse_missing() -> None:
-    """Raises where the package is not installed, or is of another version."""
+def refuse_versions() -> None:
+    """Raises where the package is not installed, is of another version, or has no kernels for this JAX."""
     try:
         found = f"is {importlib.metadata.version('tokamax')}"
     except importlib.metadata.PackageNotFoundError:
         found = "is not installed"
+    if not (jax := importlib.metadata.version("jax")).startswith(JAX_SERIES):
+        raise ValueError(
+            f"attention kernel 'tokamax': tokamax {VERSION} has its kernels for JAX {JAX_SERIES}x, and this is "
+            f"JAX {jax}; use another attention kernel."
+        )
     if found != f"is {VERSION}":
         raise ValueError(
             f"attention kernel 'tokamax': the package tokamax {found}, and {VERSION} is needed, whose private ops the "

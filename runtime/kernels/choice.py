@@ -233,4 +233,4 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
                 f"pass a kernel that default_kernels names there."
             )
     if attention_kernel == "tokamax":
-        attention_tokamax.refuse_missing()
+        attention_tokamax.refuse_versions()

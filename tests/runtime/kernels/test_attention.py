@@ -223,19 +223,29 @@ def test_tokamax_refuses_numbers_and_rows_that_it_does_not_take() -> None:
         attention_tokamax.tokamax(narrow[0][:, 64:], *narrow[1:], segment_ids, first_row=64)
 
 
-@pytest.mark.parametrize(("version", "found"), [(None, "tokamax is not installed"), ("0.0.11", r"tokamax is 0\.0\.11")])
-def test_tokamax_of_another_version_is_refused_with_what_to_install(
-    version: str | None, found: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("versions", "why"),
+    [
+        ({"jax": "0.10.2"}, r"tokamax is not installed, and (\S+) is needed, .* run: pip install tokamax==\1$"),
+        (
+            {"jax": "0.10.2", "tokamax": "0.0.11"},
+            r"tokamax is 0\.0\.11, and (\S+) is needed, .* run: pip install tokamax==\1$",
+        ),
+        ({"jax": "0.12.0", "tokamax": attention_tokamax.VERSION}, r"for JAX 0\.10\.x, and this is JAX 0\.12\.0; use"),
+    ],
+)
+def test_tokamax_is_refused_for_other_versions_with_what_to_do(
+    versions: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def installed(name: str) -> str:
-        if version is None:
+        if name not in versions:
             raise importlib.metadata.PackageNotFoundError(name)
-        return version
+        return versions[name]
 
     monkeypatch.setattr(attention_tokamax.importlib.metadata, "version", installed)
-    match = rf"'tokamax': the package {found}, and (\S+) is needed, .* run: pip install tokamax==\1$"
-    with pytest.raises(ValueError, match=match):
-        tokamax_without_a_gpu(*inputs(sequence=16, head_dim=8))
+    narrow = [part.astype(jnp.bfloat16) for part in inputs(sequence=128, head_dim=64)[:3]]
+    with pytest.raises(ValueError, match=f"'tokamax': .*{why}"):
+        attention_tokamax.tokamax(*narrow, jnp.ones((2, 128), jnp.int32))
 
 
 def test_tokamax_is_pinned_to_one_version() -> None:

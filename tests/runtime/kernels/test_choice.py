@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from runtime.kernels import attention_tokamax
 from runtime.kernels.choice import (
     KernelChoice,
     check_kernels,
@@ -97,7 +98,8 @@ ONLY_ON_A_GPU = (
 )
 
 
-def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason() -> None:
+def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_tokamax, "JAX_SERIES", "")
     for platform in ("cpu", "tpu"):
         for kernel, what in ONLY_ON_A_GPU:
             with pytest.raises(ValueError, match=f"'{kernel}', {what}, .* platform '{platform}'"):
@@ -108,6 +110,8 @@ def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason() -> None:
 
 def test_tokamax_is_refused_where_it_is_not_installed_also_by_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
+        if name == "jax":
+            return "0.10.2"
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr("importlib.metadata.version", missing)
