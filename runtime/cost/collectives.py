@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from runtime.cost.program import Instruction, Program
 
-CALLED_FOR_PRODUCTS = ("tpu_custom_call", "__cublas$", "__cudnn$", "__gpu$xla.gpu.triton")
+CALLED_FOR_PRODUCTS = ("tpu_custom_call", "__cublas$", "__cudnn$", "__gpu$xla.gpu.triton", "mosaic_gpu")
 """Targets of custom calls that hold the chip's arithmetic units: Mosaic kernels of a TPU; libraries and Triton's."""
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 HANDS_OVER = ("async-start", "call-start", "custom-call-start", "fusion-start")

@@ -5,13 +5,14 @@ kernel what each thread needs.
 """
 
 import json
+import os
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runtime.cost.described_devices import mesh_of_one_chip
+from runtime.cost.described_devices import asked_for, mesh_of_one_chip
 from runtime.cost.kernel_alone import (
     AttentionShape,
     LossShape,
@@ -20,15 +21,17 @@ from runtime.cost.kernel_alone import (
     jit_like_a_step,
     loss_with_gradients,
 )
-from runtime.cost.registers import registers_of, toolkit
+from runtime.cost.registers import registers_of, registers_told, toolkit
 from runtime.kernels.attention import attend
 from runtime.kernels.cross_entropy import linear_cross_entropy
 
 ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
 LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256)
-ATTENTION = ("splash", "pallas_gpu")
+ATTENTION = ("splash", "pallas_gpu", "tokamax")
 ASSEMBLED = ("mha_forward", "mha_backward")
 """Names of the kernels that `pallas_gpu` is made of."""
+OF_TOKAMAX = ("forward", "backward of queries", "backward of keys and values")
+"""What its kernels do, in the order in which they run; all have one name."""
 WRITE_ASSEMBLY = {
     "xla_dump_emitter_re": "ptx",
     # Else XLA writes for the assembler that is linked into it, and from jaxlib 0.12 on that one reads a newer language
@@ -46,10 +49,18 @@ def compiled_kernel(chip: str, kernel: str, *, head_dim: int = ATTENTION_SHAPE.h
     else:
         program = loss_with_gradients(partial(linear_cross_entropy, kernel=kernel))
         arguments = arguments_of(LOSS_SHAPE, mesh)
-    lowered = jit_like_a_step(program, mesh).lower(*arguments)
-    if kernel != "pallas_gpu":
+    with asked_for(mesh, kernel):
+        lowered = jit_like_a_step(program, mesh).lower(*arguments)
+    if kernel not in ("pallas_gpu", "tokamax"):
         return {"peak_memory_in_bytes": _peak(lowered.compile())}
     with tempfile.TemporaryDirectory() as folder:
+        if kernel == "tokamax":  # its kernels are assembled by Mosaic, which is told by its environment
+            os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_TO=folder)
+            peak = _peak(lowered.compile())
+            words = [path.read_text() for path in sorted(Path(folder).glob("*.ptxas"))]
+            of_each = [row for text in words for row in registers_told(text).values()]
+            rows = dict(zip(OF_TOKAMAX, of_each, strict=True))
+            return {"peak_memory_in_bytes": peak, "registers": {name: row._asdict() for name, row in rows.items()}}
         # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.
         options = {**WRITE_ASSEMBLY, "xla_gpu_cuda_data_dir": str(toolkit()), "xla_dump_to": folder}
         peak = _peak(lowered.compile(compiler_options=options))

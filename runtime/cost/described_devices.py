@@ -1,5 +1,6 @@
 """Devices that are not here, as their compilers describe them: enough to build a mesh and to compile for it."""
 
+import contextlib
 from typing import Any
 
 import jax
@@ -25,6 +26,11 @@ def described_devices(one: Slice, *, num_slices: int = 1) -> list[jax.Device]:
     if num_slices > 1:
         options["num_slices"] = num_slices
     return list(topologies.get_topology_desc(one.topology, platform="tpu", **options).devices)
+
+
+def asked_for(mesh: Mesh, attention_kernel: str) -> contextlib.AbstractContextManager[Any]:
+    """While a program with that kernel is lowered for `mesh`: tokamax asks JAX's default device what GPU it is."""
+    return jax.default_device(mesh.devices.flat[0]) if attention_kernel == "tokamax" else contextlib.nullcontext()
 
 
 def mesh_of_one_chip(name: str) -> Mesh:

@@ -17,7 +17,7 @@ _TOLD = re.compile(
     r"Compiling entry function '([^']+)'.*?(\d+) bytes spill stores, \d+ bytes spill loads.*?Used (\d+) registers",
     re.DOTALL,
 )
-_SERIALIZED = ("C7510", "C7515")
+_SERIALIZED = ("C7510", "C7511", "C7512", "C7515")
 """Warnings of ptxas: asynchronous products of Hopper's (wgmma) that are run one after the other."""
 
 
@@ -59,8 +59,13 @@ def toolkit() -> Path:
     raise RuntimeError("no ptxas: run `make .venv-cuda/ready`, or install nvidia-cuda-nvcc-cu12.")
 
 
+def registers_told(text: str) -> dict[str, Registers]:
+    """Of every kernel that the assembler speaks of; a warning names none of them, and is taken to be of all."""
+    is_serialized = any(warning in text for warning in _SERIALIZED)
+    return {name: Registers(int(used), int(spilled), is_serialized) for name, spilled, used in _TOLD.findall(text)}
+
+
 def _assembled(path: Path, text: str) -> dict[str, Registers]:
-    """Of every kernel of a file; a warning names none of them, and is taken to be of all."""
     target = _TARGET.search(text)
     if target is None:
         raise LookupError(f"{path}: no .target, which says for which GPU it is")
@@ -69,8 +74,7 @@ def _assembled(path: Path, text: str) -> dict[str, Registers]:
         capture_output=True,
         text=True,
     )
-    told = _TOLD.findall(finished.stderr)
+    told = registers_told(finished.stderr)
     if finished.returncode or not told:
         raise RuntimeError(f"ptxas refused {path}:\n{finished.stderr[-2000:]}")
-    is_serialized = any(warning in finished.stderr for warning in _SERIALIZED)
-    return {name: Registers(int(used), int(spilled), is_serialized) for name, spilled, used in told}
+    return told

@@ -24,8 +24,8 @@ REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
 all of attention counted; 0.7 of these rooflines lies below that range. Llama 3 405B reports 38 to 43 % on 8,192 and
 more H100 (arXiv:2407.21783, table 4): 0.55 of these rooflines, which allow 75 %, lies within."""
 
-ATTENTION_PRODUCTS = {"pallas_gpu": (2, 7)}
-"""Forward and backward, where they are not two and five: it computes the scores twice in its backward pass."""
+ATTENTION_PRODUCTS = {"pallas_gpu": (2, 7), "tokamax": (2, 7)}
+"""Forward and backward, where they are not two and five: they compute the scores twice in their backward passes."""
 LOSS_PRODUCTS = {"chunked": 3, "chunked_wide": 3, "reference": 3, "pallas_tpu": 5}
 
 
@@ -124,7 +124,13 @@ def _share_of_the_last_stretch(request: Request) -> float:
     stretches = request.context_parallel
     if request.attention_kernel == "pallas_gpu":  # computes the rows before its stretch as well
         return stretches
-    return (2 * stretches - 1) / stretches
+    triangle = (2 * stretches - 1) / stretches
+    if request.attention_kernel == "tokamax" and request.step == "train" and stretches > 1:
+        forward, backward = ATTENTION_PRODUCTS["tokamax"]
+        forward *= 2 if request.remat == "full" else 1
+        # Backward, a stretch is computed against all keys up to its end: twice the mean of a causal row.
+        return (forward * triangle + backward * 2) / (forward + backward)
+    return triangle
 
 
 def seconds_of(item: Collective, request: Request) -> float:

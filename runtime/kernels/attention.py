@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from runtime.kernels import attention_chunked, attention_gpu, attention_tpu
+from runtime.kernels import attention_chunked, attention_gpu, attention_tokamax, attention_tpu
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 
@@ -28,6 +28,7 @@ KERNELS: dict[str, Callable[..., Query]] = {
     "splash": attention_tpu.splash,
     "pallas_gpu": attention_gpu.pallas_gpu,
     "cudnn": attention_gpu.cudnn,
+    "tokamax": attention_tokamax.tokamax,
 }
 
 

@@ -67,7 +67,7 @@ def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: 
     """The output, and the log of each row's denominator as float32[pairs, 1, group rows of all blocks]."""
     num_kv_heads = key.shape[2]
     keys, values, scaled = _by_pair(key), _by_pair(value), query * query.shape[-1] ** -0.5
-    begins = _document_begins(segment_ids)
+    begins = document_begins(segment_ids)
     mixed, normalizers = [], []
     for block in _blocks(query.shape[1], first_row):
         rows, seen = _grouped(scaled[:, block.begin : block.end], num_kv_heads), keys[:, : block.num_keys]
@@ -93,7 +93,7 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
     keys, values, scaled = _by_pair(key), _by_pair(value), query * scale
     expected = _expected(mixed, cotangent, num_kv_heads)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
-    begins, of_query = _document_begins(segment_ids), []
+    begins, of_query = document_begins(segment_ids), []
     of_keys, of_values = jnp.zeros(keys.shape, jnp.float32), jnp.zeros(values.shape, jnp.float32)
     groups = query.shape[2] // num_kv_heads
     for block in _blocks(query.shape[1], first_row):
@@ -142,7 +142,7 @@ def _blocks(num_rows: int, first_row: int) -> Iterator[_Block]:
         yield _Block(begin, end, first_row + end)
 
 
-def _document_begins(segment_ids: SegmentIds) -> Int32[Array, "batch sequence"]:
+def document_begins(segment_ids: SegmentIds) -> Int32[Array, "batch sequence"]:
     """Of each position, where its document begins.
 
     A running maximum is an array for itself in the program. Of comparisons of ids XLA makes a part of every loop that

@@ -62,6 +62,18 @@ class TritonBlocks(NamedTuple):
     num_warps: int
 
 
+class MosaicBlocks(NamedTuple):
+    """Of tokamax's attention kernel, in rows; a program takes two blocks of queries, backward also two of keys."""
+
+    query: int
+    key: int
+    num_stages: int
+    """Blocks of keys that are fetched ahead."""
+    query_backward: int
+    key_backward: int
+    num_stages_backward: int
+
+
 class SplashRow(NamedTuple):
     blocks: SplashBlocks
     reason: str
@@ -74,6 +86,11 @@ class FusedRow(NamedTuple):
 
 class TritonRow(NamedTuple):
     blocks: TritonBlocks
+    reason: str
+
+
+class MosaicRow(NamedTuple):
+    blocks: MosaicBlocks
     reason: str
 
 
@@ -124,6 +141,19 @@ TRITON: dict[tuple[str, int], TritonRow] = {
 assembler keeps everything in a thread's 255 registers (docs/gpu.md). Never timed."""
 
 
+MOSAIC: dict[int, MosaicRow] = {
+    64: MosaicRow(
+        MosaicBlocks(64, 128, 2, 64, 64, 2), "tokamax's own; compiled for an H200: nothing leaves the registers"
+    ),
+    128: MosaicRow(
+        MosaicBlocks(64, 128, 3, 64, 64, 2),
+        "the quickest in tokamax's tuning files, of an H100 at this head size; compiled for an H200: of a thread's "
+        "numbers 40 bytes forward and 72 backward leave the registers",
+    ),
+}
+"""By head size, of a Hopper; bfloat16, tokamax 0.0.12, jax 0.10.2, ptxas 12.9 (docs/gpu.md). Never timed here."""
+
+
 def generation_of(device_kind: str) -> str | None:
     """ "v5e" for "TPU v5 lite"; None for what is no TPU with rows here."""
     return _GENERATIONS.get(device_kind)
@@ -143,15 +173,16 @@ def taken_as(device_kind: str) -> str:
 
 def generation_here() -> str | None:
     """Of the mesh whose `shard_map` is being traced; None outside one."""
-    return generation_of(_device_kind_here())
+    return generation_of(device_kind_here())
 
 
 def family_here() -> str | None:
     """The same of a mesh of GPUs."""
-    return family_of(_device_kind_here())
+    return family_of(device_kind_here())
 
 
-def _device_kind_here() -> str:
+def device_kind_here() -> str:
+    """Of the same mesh; "" outside one."""
     import jax  # a plan looks block sizes up without it
 
     device = jax.sharding.get_abstract_mesh().abstract_device
@@ -226,6 +257,30 @@ def triton_blocks(family: str | None, *, head_dim: int, num_rows: int) -> Triton
         query_backward=_part_of(num_rows, row.blocks.query_backward, row.blocks.query_backward // 2),
     )
     return TritonRow(blocks, _reason_of(blocks, row, f"{num_rows} tokens"))
+
+
+def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: int) -> MosaicRow:
+    """For a stretch of `num_rows` queries that begins at `first_row`; of no device ("") it takes a Hopper's."""
+    if device_kind and family_of(device_kind) != "hopper":
+        known = " and ".join(name for name, family in _GPUS.items() if family == "hopper")
+        raise ValueError(
+            f"attention kernel 'tokamax': its kernels are taken for {known}, and the device is {device_kind!r}; use "
+            "attention kernel 'chunked'."
+        )
+    if head_dim not in MOSAIC:
+        known = ", ".join(str(size) for size in MOSAIC)
+        raise ValueError(
+            f"attention kernel 'tokamax': head_dim {head_dim} is none of {known}; use attention kernel 'chunked'."
+        )
+    row = MOSAIC[head_dim]
+    unit = 2 * max(row.blocks.query, row.blocks.query_backward, row.blocks.key_backward)
+    for tokens, what in ((num_rows, "of a row on a device"), (first_row, "before them")):
+        if tokens % unit:
+            raise ValueError(
+                f"attention kernel 'tokamax': {tokens} tokens {what} are not a whole number of blocks of {unit}; "
+                "change the sequence length, or context_parallel."
+            )
+    return row
 
 
 def splash_bytes(blocks: SplashBlocks, head_dim: int, item_bytes: int = 2) -> int:

@@ -7,6 +7,7 @@ from runtime.kernels import (
     attention,
     attention_chunked,
     attention_gpu,
+    attention_tokamax,
     block_sizes,
     cross_entropy,
     cross_entropy_chunked,
@@ -36,6 +37,7 @@ _ONLY_ON = {
     "pallas_tpu": ("tpu", "a Mosaic TPU kernel"),
     "pallas_gpu": ("gpu", "a Triton GPU kernel"),
     "cudnn": ("gpu", "a kernel of cuDNN"),
+    "tokamax": ("gpu", "a Mosaic GPU kernel"),
 }
 
 
@@ -178,6 +180,12 @@ def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
             attention_gpu.refuse_for_cudnn(shape.compute_dtype)
             pairs = shape.stretch * (shape.first_row + shape.stretch)
             return f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
+        case "tokamax":
+            attention_tokamax.refuse_dtype(shape.compute_dtype)
+            mosaic = block_sizes.mosaic_blocks(
+                shape.device_kind, head_dim=shape.head_dim, num_rows=shape.stretch, first_row=shape.first_row
+            )
+            return f"{_named(mosaic.blocks)} ({mosaic.reason})"
         case "chunked":
             return f"query {attention_chunked.query_block(shape.stretch)}"
         case _:
@@ -207,12 +215,12 @@ def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
             return "all tokens"
 
 
-def _named(blocks: block_sizes.SplashBlocks | block_sizes.TritonBlocks) -> str:
+def _named(blocks: block_sizes.SplashBlocks | block_sizes.TritonBlocks | block_sizes.MosaicBlocks) -> str:
     return ", ".join(f"{name} {size}" for name, size in blocks._asdict().items())
 
 
 def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> None:
-    """Raises where a kernel is unknown or cannot run on `platform`, naming the reason."""
+    """Raises where a kernel is unknown, not installed, or cannot run on `platform`, naming the reason."""
     for argument, name, kernels in (
         ("attention_kernel", attention_kernel, attention.KERNELS),
         ("loss_kernel", loss_kernel, cross_entropy.KERNELS),
@@ -224,3 +232,5 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
                 f"{argument} is {name!r}, {_ONLY_ON[name][1]}, and the mesh is of platform {platform!r}; "
                 f"pass a kernel that default_kernels names there."
             )
+    if attention_kernel == "tokamax":
+        attention_tokamax.refuse_versions()

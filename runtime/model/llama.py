@@ -227,19 +227,23 @@ def _rematerialised(layer: Callable, computation: Computation) -> Callable:
     raise ValueError(f"remat is {computation.remat!r}; it must be one of {', '.join(REMATS)}.")
 
 
+_KERNELS = ("pallas_call", "mpmd_map")  # the second is what Pallas makes of a kernel for Mosaic GPU
+_HOLDS = {"custom_vjp_call": "call_jaxpr", "remat_opt": "fwd_jaxpr"}  # operations and their programs
+
+
 def _products_and_kernels(primitive: Primitive, *arguments: Any, **parameters: Any) -> bool:
     """Whether to keep what an operation gives; what attention names or a kernel gives takes no more than a product."""
     if primitive.name == "name":
         return bool(parameters["name"] == attention_chunked.KEPT)
-    if primitive.name == "custom_vjp_call":
-        return _holds_a_kernel(parameters["call_jaxpr"].jaxpr)
+    if primitive.name in _HOLDS:
+        return _holds_a_kernel(parameters[_HOLDS[primitive.name]].jaxpr)
     is_product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-    return primitive.name == "pallas_call" or bool(is_product(primitive, *arguments, **parameters))
+    return primitive.name in _KERNELS or bool(is_product(primitive, *arguments, **parameters))
 
 
 def _holds_a_kernel(program: Jaxpr) -> bool:
     return any(
-        equation.primitive.name == "pallas_call"
+        equation.primitive.name in _KERNELS
         or any(_holds_a_kernel(part.jaxpr) for part in equation.params.values() if isinstance(part, ClosedJaxpr))
         for equation in program.eqns
     )

@@ -297,6 +297,16 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
         ),
         (
             Gpu("H200", 2),
+            {"attention_kernel": "tokamax", "compute_dtype": "float32"},
+            r"on 2 x H200: attention kernel 'tokamax': float32 queries, .* None takes the default",
+        ),
+        (
+            Gpu("A100-80G", 2),
+            {"attention_kernel": "tokamax", "compute_dtype": "bfloat16"},
+            "'tokamax': its kernels are taken for H100 and H200, and the device is 'A100-80G'",
+        ),
+        (
+            Gpu("H200", 2),
             {"attention_kernel": "pallas_gpu", "sequence_length": 100},
             "'pallas_gpu': 100 tokens of a row",
         ),

@@ -1,15 +1,19 @@
 """Each attention kernel passes one battery: values and gradients of the definition, documents apart, heads grouped."""
 
+import contextlib
 import functools
+import importlib.metadata
 import re
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from runtime.kernels import attention, attention_chunked, attention_gpu, attention_tpu
+from runtime.kernels import attention, attention_chunked, attention_gpu, attention_tokamax, attention_tpu
 
 
 def cudnn_without_cudnn(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
@@ -18,18 +22,30 @@ def cudnn_without_cudnn(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
         return attention_gpu.cudnn(*arrays, first_row=first_row, implementation="xla")
 
 
+def tokamax_without_a_gpu(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
+    """With the mask of the kernel through tokamax's own definition, which mixes dtypes and ranks."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return attention_tokamax.tokamax(*arrays, first_row=first_row, implementation="xla")
+
+
 KERNELS: dict[str, Callable] = {
     "reference": attention.reference,
     "chunked": attention_chunked.chunked,
     "splash": functools.partial(attention_tpu.splash, interpret=True),
     "pallas_gpu": functools.partial(attention_gpu.pallas_gpu, interpret=True),
     "cudnn": cudnn_without_cudnn,
+    "tokamax": tokamax_without_a_gpu,
 }
 
 
 def compiled(function: Callable) -> Callable:
     """Of a new function each time: what was traced with other block sizes is not found again."""
     return jax.jit(lambda *parts: function(*parts))
+
+
+def promotion(name: str) -> contextlib.AbstractContextManager[None]:
+    """Of dtypes, for a call of the kernel: tokamax's own definition is traced once more while it is lowered."""
+    return jax.numpy_dtype_promotion("standard" if name == "tokamax" else "strict")
 
 
 def inputs(sequence: int, head_dim: int) -> tuple[jax.Array, ...]:
@@ -110,7 +126,8 @@ def test_the_gradients_of_the_definition_agree_with_finite_differences() -> None
 def test_bfloat16_in_gives_bfloat16_out_near_the_definition(name: str) -> None:
     query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
     narrow = [jnp.asarray(part, jnp.bfloat16) for part in (query, key, value)]
-    got = compiled(KERNELS[name])(*narrow, segment_ids)
+    with promotion(name):
+        got = compiled(KERNELS[name])(*narrow, segment_ids)
     assert got.dtype == jnp.bfloat16
     expected = definition(*(np.asarray(part, np.float32) for part in narrow), segment_ids)
     np.testing.assert_allclose(np.asarray(got, np.float32), expected, atol=3e-2)
@@ -121,7 +138,8 @@ def test_scores_are_not_rounded_to_bfloat16(name: str) -> None:
     """Scores of some tens: rounded, they are wrong by a tenth, and so is each share."""
     query, key, value, segment_ids = inputs(sequence=128, head_dim=64)
     narrow = [jnp.asarray(part, jnp.bfloat16) for part in (8 * query, key, value)]
-    got = np.asarray(compiled(KERNELS[name])(*narrow, segment_ids), np.float64)
+    with promotion(name):
+        got = np.asarray(compiled(KERNELS[name])(*narrow, segment_ids), np.float64)
     expected = definition(*(np.asarray(part, np.float32) for part in narrow), segment_ids)
     assert np.linalg.norm(got - expected) < 0.004 * np.linalg.norm(expected)
 
@@ -192,11 +210,58 @@ def test_cudnn_refuses_numbers_that_it_does_not_take() -> None:
         attention_gpu.cudnn(*inputs(sequence=16, head_dim=8))
 
 
+def test_tokamax_refuses_numbers_and_rows_that_it_does_not_take() -> None:
+    with pytest.raises(ValueError, match=r"'tokamax': float32 queries, and it takes bfloat16 and float16 only; use"):
+        attention_tokamax.tokamax(*inputs(sequence=128, head_dim=64))
+    query, key, value, segment_ids = inputs(sequence=192, head_dim=64)
+    narrow = [part.astype(jnp.bfloat16) for part in (query, key, value)]
+    with pytest.raises(
+        ValueError, match=r"'tokamax': 192 tokens of a row on a device are not a whole number .* of 128"
+    ):
+        attention_tokamax.tokamax(*narrow, segment_ids)
+    with pytest.raises(ValueError, match=r"'tokamax': 64 tokens before them are not a whole number of blocks of 128"):
+        attention_tokamax.tokamax(narrow[0][:, 64:], *narrow[1:], segment_ids, first_row=64)
+
+
+@pytest.mark.parametrize(
+    ("versions", "why"),
+    [
+        ({"jax": "0.10.2"}, r"tokamax is not installed, and (\S+) is needed, .* run: pip install tokamax==\1$"),
+        (
+            {"jax": "0.10.2", "tokamax": "0.0.11"},
+            r"tokamax is 0\.0\.11, and (\S+) is needed, .* run: pip install tokamax==\1$",
+        ),
+        ({"jax": "0.12.0", "tokamax": attention_tokamax.VERSION}, r"for JAX 0\.10\.x, and this is JAX 0\.12\.0; use"),
+    ],
+)
+def test_tokamax_is_refused_for_other_versions_with_what_to_do(
+    versions: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(name: str) -> str:
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(attention_tokamax.importlib.metadata, "version", installed)
+    narrow = [part.astype(jnp.bfloat16) for part in inputs(sequence=128, head_dim=64)[:3]]
+    with pytest.raises(ValueError, match=f"'tokamax': .*{why}"):
+        attention_tokamax.tokamax(*narrow, jnp.ones((2, 128), jnp.int32))
+
+
+def test_tokamax_is_pinned_to_one_version() -> None:
+    root = Path(__file__).resolve().parents[3]
+    pin = f"tokamax=={attention_tokamax.VERSION}"
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["tokamax"] == [pin]
+    for place in ("benchmarks/peers.txt", "requirements-test.lock"):
+        assert pin in (root / place).read_text().replace(" \\", "").splitlines()
+
+
 def test_splash_refuses_a_sequence_that_is_not_whole_blocks() -> None:
     with pytest.raises(ValueError, match=r"'splash': 100 tokens of a row on a device are not a whole number .* of 128"):
         attention_tpu.splash(*inputs(sequence=100, head_dim=64))
 
 
 def test_an_unknown_kernel_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="'flash' is none of chunked, cudnn, pallas_gpu, reference, splash"):
+    with pytest.raises(ValueError, match="'flash' is none of chunked, cudnn, pallas_gpu, reference, splash, tokamax"):
         attention.attend(*inputs(sequence=8, head_dim=4), kernel="flash")

@@ -1,5 +1,6 @@
 """No silent fallback: what runs is what was asked for, and the reason is there to print."""
 
+import importlib.metadata
 from typing import Any
 
 import jax
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from runtime.kernels import attention_tokamax
 from runtime.kernels.choice import (
     KernelChoice,
     check_kernels,
+    chosen_kernels,
     default_kernels,
     described_blocks,
     kernel_shape,
@@ -64,7 +67,7 @@ def test_a_gpu_computes_what_its_fused_kernel_cannot_in_blocks_and_says_why(shap
         (
             "flash",
             "chunked",
-            "attention_kernel is 'flash'; it must be one of chunked, cudnn, pallas_gpu, reference, splash",
+            "attention_kernel is 'flash'; it must be one of chunked, cudnn, pallas_gpu, reference, splash, tokamax",
         ),
         (
             "reference",
@@ -88,13 +91,52 @@ def test_an_accelerator_never_gets_the_blocks_of_a_cpu_for_its_loss() -> None:
     ]
 
 
-def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason() -> None:
+ONLY_ON_A_GPU = (
+    ("pallas_gpu", "a Triton GPU kernel"),
+    ("cudnn", "a kernel of cuDNN"),
+    ("tokamax", "a Mosaic GPU kernel"),
+)
+
+
+def test_the_gpu_kernels_are_refused_elsewhere_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_tokamax, "JAX_SERIES", "")
     for platform in ("cpu", "tpu"):
-        for kernel, what in (("pallas_gpu", "a Triton GPU kernel"), ("cudnn", "a kernel of cuDNN")):
+        for kernel, what in ONLY_ON_A_GPU:
             with pytest.raises(ValueError, match=f"'{kernel}', {what}, .* platform '{platform}'"):
                 check_kernels(platform, attention_kernel=kernel, loss_kernel="chunked")
             check_kernels("gpu", attention_kernel=kernel, loss_kernel="chunked")
     assert "kept apart by segment ids (cudnn reads a mask of tokens x tokens)" in default("gpu").reason
+
+
+def test_tokamax_is_refused_where_it_is_not_installed_also_by_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        if name == "jax":
+            return "0.10.2"
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    shape = SHAPE._replace(platform="gpu", device_kind="NVIDIA H200")
+    with pytest.raises(ValueError, match=r"tokamax is not installed, .*; run: pip install tokamax==.* Or leave it out"):
+        chosen_kernels(shape, attention_kernel="tokamax")
+
+
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        (
+            {"device_kind": "A100-80G"},
+            "'tokamax': its kernels are taken for H100 and H200, and the device is 'A100-80G'",
+        ),
+        ({"device_kind": "NVIDIA B200"}, "and the device is 'NVIDIA B200'; use attention kernel 'chunked'"),
+        ({"head_dim": 80}, "'tokamax': head_dim 80 is none of 64, 128; use"),
+        ({"compute_dtype": "float32"}, "'tokamax': float32 queries, and it takes bfloat16 and float16 only"),
+        ({"stretch": 4000}, "'tokamax': 4000 tokens of a row on a device are not a whole number of blocks of 128"),
+    ],
+)
+def test_what_tokamax_does_not_take_is_known_from_the_shape(shape: dict, why: str) -> None:
+    hopper = SHAPE._replace(platform="gpu", device_kind="NVIDIA H200")
+    with pytest.raises(ValueError, match=why):
+        described_blocks("tokamax", "chunked", hopper._replace(**shape))
 
 
 def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
@@ -124,6 +166,7 @@ def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
             "24 tokens (",
         ),
         ("cudnn", "chunked", SHAPE._replace(device_kind="NVIDIA H200"), "a mask of 32 MiB a sequence", "24 tokens ("),
+        ("tokamax", "chunked", SHAPE._replace(device_kind="H200"), "query 64, key 128, num_stages 3, ", "24 tokens ("),
         ("chunked", "reference", SHAPE._replace(device_kind="cpu"), "query 256", "all tokens"),
     ],
 )
