@@ -232,6 +232,7 @@ def attention(kernel: str, shape: AttentionShape, turns: int) -> dict[str, Any]:
         jax.random.normal(key, (sequences, tokens, count, head_dim), jnp.bfloat16)
         for key, count in zip(keys, sizes, strict=True)
     ]
+    parts[0] *= head_dim**-0.5  # queries come scaled
     begins = np.random.default_rng(0).uniform(size=(sequences, tokens)) < 1 / DOCUMENT_TOKENS
     segment_ids = jnp.asarray(np.cumsum(begins, axis=1), jnp.int32)
 

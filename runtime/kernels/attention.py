@@ -1,9 +1,10 @@
 """Causal attention between tokens of one document: the definition, and the one place that chooses a kernel.
 
-All kernels take [batch, sequence, heads, head_dim] with grouped key-value heads, scale by head_dim ** -0.5, and
-hold the softmax in float32. Every token sees at least itself, so no row is empty. The queries may be a stretch of
-longer rows: `first_row` is the position at which it begins, and keys, values and segment ids are those of the rows.
-The tokens of a document stand together: of an id that comes again behind another, kernels may see one document or two.
+All kernels take [batch, sequence, heads, head_dim] with grouped key-value heads, and hold the softmax in float32.
+Queries come scaled by head_dim ** -0.5 (`rotary.rotate`): scaled here, in bfloat16, they would be rounded once more.
+Every token sees at least itself, so no row is empty. The queries may be a stretch of longer rows: `first_row` is the
+position at which it begins, and keys, values and segment ids are those of the rows. The tokens of a document stand
+together: of an id that comes again behind another, kernels may see one document or two.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def _attend_rows(query: Array, key: Array, value: Array, segment_ids: Array, fir
     groups, pairs = num_heads // num_kv_heads, batch * num_kv_heads
     # One product a (sequence, key-value head), the rows of its whole group below each other. Written as an einsum
     # over five axes, the same takes twice the time on CPU.
-    rows = (query * head_dim**-0.5).reshape(batch, num_rows, num_kv_heads, groups, head_dim)
+    rows = query.reshape(batch, num_rows, num_kv_heads, groups, head_dim)
     rows = rows.transpose(0, 2, 3, 1, 4).reshape(pairs, groups * num_rows, head_dim)
     keys = key.swapaxes(1, 2).reshape(pairs, num_keys, head_dim)
     values = value.swapaxes(1, 2).reshape(pairs, num_keys, head_dim)

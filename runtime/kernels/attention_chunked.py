@@ -66,11 +66,11 @@ def _forward(
 def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: Array) -> tuple[Array, Array]:
     """The output, and the log of each row's denominator as float32[pairs, 1, group rows of all blocks]."""
     num_kv_heads = key.shape[2]
-    keys, values, scaled = _by_pair(key), _by_pair(value), query * query.shape[-1] ** -0.5
+    keys, values = _by_pair(key), _by_pair(value)
     begins = document_begins(segment_ids)
     mixed, normalizers = [], []
     for block in _blocks(query.shape[1], first_row):
-        rows, seen = _grouped(scaled[:, block.begin : block.end], num_kv_heads), keys[:, : block.num_keys]
+        rows, seen = _grouped(query[:, block.begin : block.end], num_kv_heads), keys[:, : block.num_keys]
         scores = _scores(rows, seen, _is_visible(begins, block, first_row))
         largest = jnp.max(scores, axis=2, keepdims=True)
         numerators = jnp.exp(scores - largest)
@@ -89,8 +89,8 @@ def _mixed(first_row: int, query: Array, key: Array, value: Array, segment_ids: 
 
 def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tuple[Array | None, ...]:
     query, key, value, segment_ids, mixed, normalizer = kept
-    num_kv_heads, scale = key.shape[2], query.shape[-1] ** -0.5
-    keys, values, scaled = _by_pair(key), _by_pair(value), query * scale
+    num_kv_heads = key.shape[2]
+    keys, values = _by_pair(key), _by_pair(value)
     expected = _expected(mixed, cotangent, num_kv_heads)
     product = partial(jnp.einsum, preferred_element_type=jnp.float32)
     begins, of_query = document_begins(segment_ids), []
@@ -99,7 +99,7 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
     for block in _blocks(query.shape[1], first_row):
         of_rows = slice(block.begin, block.end)
         seen = keys[:, : block.num_keys]
-        rows, rows_cotangent = _grouped(scaled[:, of_rows], num_kv_heads), _grouped(cotangent[:, of_rows], num_kv_heads)
+        rows, rows_cotangent = _grouped(query[:, of_rows], num_kv_heads), _grouped(cotangent[:, of_rows], num_kv_heads)
         is_visible = _is_visible(begins, block, first_row)
         of_group = slice(groups * block.begin, groups * block.end)
         shares = jnp.exp(_scores(rows, seen, is_visible) - _by_head(normalizer[:, :, of_group], is_visible))
@@ -109,7 +109,7 @@ def _backward(first_row: int, kept: tuple[Array, ...], cotangent: Array) -> tupl
         shares = shares.astype(value.dtype)
         of_values = of_values.at[:, : block.num_keys].add(product("pkr,prd->pkd", shares, rows_cotangent))
         of_keys = of_keys.at[:, : block.num_keys].add(product("pkr,prd->pkd", of_scores, rows))
-        of_block = product("pdk,pkr->pdr", _transposed(seen), of_scores) * scale
+        of_block = product("pdk,pkr->pdr", _transposed(seen), of_scores)
         of_query.append(_ungrouped(of_block.swapaxes(1, 2), query[:, of_rows]).astype(query.dtype))
     return (
         jnp.concatenate(of_query, axis=1),

@@ -44,7 +44,7 @@ def pallas_gpu(
         key,
         value,
         segment_ids[:, :end],
-        sm_scale=head_dim**-0.5,
+        sm_scale=1.0,
         causal=True,
         block_sizes=attention.BlockSizes(
             block_q=blocks.query,
@@ -83,6 +83,7 @@ def cudnn(
         key[:, :end],
         value[:, :end],
         mask=is_visible[:, None],
+        scale=1.0,
         is_causal=first_row == 0,
         implementation=implementation,
     )

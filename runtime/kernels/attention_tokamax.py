@@ -56,7 +56,7 @@ def tokamax(
     # Told as causal, the backward pass leaves out what is after the diagonal; that begins at the first key, though.
     ends = {"is_causal": True} if first_row == 0 else {"k_end": jnp.arange(first_row + 1, end + 1, dtype=jnp.int32)}
     begins = document_begins(segment_ids[:, :end])[:, None, first_row:]
-    mixed: Query = attend(query, key[:, :end], value[:, :end], mask=mask_of(k_start=begins, **ends))
+    mixed: Query = attend(query, key[:, :end], value[:, :end], logits_scale=1.0, mask=mask_of(k_start=begins, **ends))
     return mixed
 
 

@@ -30,7 +30,7 @@ def splash(
         ids = splash_attention.SegmentIds(q=segments[first_row:], kv=segments)
         return kernel(query, key, value, segment_ids=ids)
 
-    query, key, value = (part.swapaxes(1, 2) for part in (query * head_dim**-0.5, key, value))
+    query, key, value = (part.swapaxes(1, 2) for part in (query, key, value))
     return jax.vmap(one_sequence)(query, key, value, segment_ids).swapaxes(1, 2)
 
 

@@ -196,8 +196,8 @@ def _layer(
     if weights.q_norm is not None and weights.k_norm is not None:
         query = rms_norm(query, weights.q_norm, config.rms_norm_eps)
         key = rms_norm(key, weights.k_norm, config.rms_norm_eps)
-    query, key = rotate(query, *turn), spread.gather_sequence(rotate(key, *turn))
-    value = spread.gather_sequence(value)
+    query = rotate(query, *turn, scale=config.head_dim**-0.5)
+    key, value = (spread.gather_sequence(part) for part in (rotate(key, *turn), value))
 
     def mixed_from(first_row: int) -> Array:
         kernel = computation.attention_kernel

@@ -43,9 +43,11 @@ def rotate(
     heads: Float[Array, "batch sequence heads head_dim"],
     cosine: Float32[Array, "sequence half_head_dim"],
     sine: Float32[Array, "sequence half_head_dim"],
+    *,
+    scale: float = 1.0,
 ) -> Float[Array, "batch sequence heads head_dim"]:
-    """Turns each pair by its angle, in float32; the result has the dtype of `heads`."""
+    """Turns each pair by its angle, in float32; the result, times `scale`, is rounded once to the dtype of `heads`."""
     first, second = jnp.split(heads.astype(jnp.float32), 2, axis=-1)
     cosine, sine = cosine[None, :, None, :], sine[None, :, None, :]
     turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
-    return turned.astype(heads.dtype)
+    return (turned * scale).astype(heads.dtype)

@@ -40,6 +40,7 @@ def filled(described: list[jax.ShapeDtypeStruct]) -> list[jax.Array]:
 
 def test_attention_is_summed_and_differentiated_by_query_key_and_value(mesh):
     *parts, segment_ids = filled(arguments_of(ATTENTION_SHAPE, mesh))
+    parts[0] *= ATTENTION_SHAPE.head_dim**-0.5  # queries come scaled
     segment_ids = jnp.sort(segment_ids, axis=1)
     total, gradients = jit_like_a_step(OF_ATTENTION, mesh)(*parts, segment_ids)
 

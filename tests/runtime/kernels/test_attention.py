@@ -50,7 +50,7 @@ def promotion(name: str) -> contextlib.AbstractContextManager[None]:
 
 def inputs(sequence: int, head_dim: int) -> tuple[jax.Array, ...]:
     rng = np.random.default_rng(0)
-    query = rng.normal(size=(2, sequence, 4, head_dim)).astype(np.float32)
+    query = (rng.normal(size=(2, sequence, 4, head_dim)) * head_dim**-0.5).astype(np.float32)
     key, value = (rng.normal(size=(2, sequence, 2, head_dim)).astype(np.float32) for _ in range(2))
     segment_ids = np.sort(rng.integers(0, 3, (2, sequence), dtype=np.int32), axis=1)
     return tuple(jnp.asarray(part) for part in (query, key, value, segment_ids))
@@ -64,7 +64,7 @@ def definition(*arrays: jax.Array | np.ndarray) -> np.ndarray:
     for b, row, head in np.ndindex(query.shape[:3]):
         visible = [t for t in range(row + 1) if segment_ids[b, t] == segment_ids[b, row]]
         kv_head = head // (query.shape[2] // key.shape[2])
-        scores = key[b, visible, kv_head] @ query[b, row, head] / np.sqrt(query.shape[3])
+        scores = key[b, visible, kv_head] @ query[b, row, head]
         shares = np.exp(scores - scores.max())
         result[b, row, head] = shares / shares.sum() @ value[b, visible, kv_head]
     return result

@@ -41,21 +41,22 @@ def test_a_query_is_turned_as_transformers_turns_it(rope: Rope) -> None:
     np.testing.assert_allclose(ours, expected.numpy(), atol=2e-5)
 
 
+@pytest.mark.parametrize("scale", [1.0, 128**-0.5])
 @pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE])
-def test_bfloat16_heads_far_into_a_row_are_turned_in_float32_and_rounded_once(rope: Rope) -> None:
+def test_bfloat16_heads_far_into_a_row_are_turned_in_float32_and_rounded_once(rope: Rope, scale: float) -> None:
     head_dim, num_positions, last = 128, 8192, 512
     frequencies = inverse_frequencies(rope, head_dim)
     heads = jnp.asarray(np.random.default_rng(0).normal(size=(1, num_positions, 1, head_dim)), jnp.bfloat16)
-    ours = rotate(heads, *rotation(frequencies, num_positions))
+    ours = rotate(heads, *rotation(frequencies, num_positions), scale=scale)
     assert ours.dtype == jnp.bfloat16
     far = slice(num_positions - last, None)
     angles = np.arange(num_positions, dtype=np.float64)[far, None, None] * frequencies.astype(np.float64)
     first, second = np.split(np.asarray(heads[0, far], np.float64), 2, axis=-1)
-    exact = np.concatenate(
+    exact = scale * np.concatenate(
         [first * np.cos(angles) - second * np.sin(angles), second * np.cos(angles) + first * np.sin(angles)], axis=-1
     )
     # Half a unit in the last of eight places, and what an angle below 8192 loses by being one float32.
     rounded_once = 2.0 ** (np.floor(np.log2(np.abs(exact))) - 8)
-    of_the_angle = 2.0**-12 * np.tile(np.hypot(first, second), 2)
+    of_the_angle = scale * 2.0**-12 * np.tile(np.hypot(first, second), 2)
     error = np.abs(np.asarray(ours[0, far], np.float64) - exact)
     assert (error <= rounded_once + 1.01 * of_the_angle).all()
