@@ -22,6 +22,10 @@ READ_TOGETHER = 2**16
 LOSS_OF_SOURCES, SHARE_OF_SOURCES = "loss_by_source", "share_by_source"
 
 
+class ExportError(RuntimeError):
+    """What writes curves for another tool is not installed, or does not write where it was told to."""
+
+
 class Curves(NamedTuple):
     """A row an update, in order of steps."""
 
