@@ -22,7 +22,8 @@ from runtime.optim.schedule import Schedule
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
-from steps.phase_checks import check_config, check_resources
+from steps.machine_checks import check_resources
+from steps.phase_checks import check_config
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
