@@ -105,10 +105,14 @@ def test_of_millions_of_rows_no_text_is_made(monkeypatch):
 
 IN_ONE_THREAD = """
 import os
+from runtime.tracking.metrics import MetricsTable
+from runtime.tracking.source_losses import SourceLossesTable
 from tests.runtime.tracking.test_curves import curves_behind, tables
-tables()
+metrics, losses = tables()
 before = len(os.listdir("/proc/self/task"))
 curves_behind(0)
+MetricsTable.from_parquet(metrics)
+SourceLossesTable.from_parquet(losses)
 assert len(os.listdir("/proc/self/task")) == before
 """
 
