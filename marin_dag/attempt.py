@@ -13,12 +13,12 @@ from pydantic import BaseModel
 
 from marin_dag.attempt_log import AttemptLog
 from marin_dag.code_watch import refuse_another_config, refuse_other_packages, watch_of
-from marin_dag.context import ALONE, Host, StepStopped
+from marin_dag.context import ALONE, Host, Parts, StepStopped
 from marin_dag.damage import DamagedInputError, refuse_damaged_inputs, repair
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError, listed
 from marin_dag.inputs import Input
-from marin_dag.parts import Parts, parts_of
+from marin_dag.parts import parts_of
 from marin_dag.progress import Progress
 from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest

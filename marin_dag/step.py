@@ -5,7 +5,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -15,12 +15,10 @@ from marin_dag.cost import Cost
 from marin_dag.declared import Declared, declared_by_caller
 from marin_dag.errors import UserError
 from marin_dag.fields import OnceField, RuntimeField, StopField, once_fields, stop_field
+from marin_dag.identity import Identity, identity_of
 from marin_dag.inputs import Input, inputs_in
 from marin_dag.resources import Cpu, Resources
 from marin_dag.step_function import types_of
-
-if TYPE_CHECKING:
-    from marin_dag.identity import Identity
 
 __all__ = [
     "Cost",
@@ -261,11 +259,9 @@ class Step(Generic[ResultT]):
         return self.digest if self.until is None else f"{self.digest}@{self.until}"
 
     @property
-    def computed_identity(self) -> "Identity":
+    def computed_identity(self) -> Identity:
         """Digest and document, computed once."""
         if self._identity is None:
-            from marin_dag.identity import identity_of  # identity knows steps; the import goes that way round
-
             # Inputs first and by a stack of our own: a graph may be deeper than Python's.
             below: list[Step[Any]] = [self]
             while below:
