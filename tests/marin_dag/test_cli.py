@@ -121,6 +121,18 @@ def test_a_pipeline_adds_to_a_plan_that_is_shown_and_to_no_run(
     assert "to come" not in capsys.readouterr().out
 
 
+def test_a_run_counts_the_steps_that_the_plan_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [toy.text(name, toy.TextConfig(text=text)) for name, text in (("a", "one"), ("b", "one"), ("c", "two"))]
+    arguments = ["--prefix", str(tmp_path), "--backend", "local"]
+    said = []
+    for _ in range(2):
+        assert main(lambda parsed: texts, name="toy", argv=arguments) == 0
+        said.append(capsys.readouterr().out.splitlines())
+    assert said[0][0] == "3 steps to make: 2 run, 1 share the output of another"
+    assert any("done (2/2)" in line for line in said[0])
+    assert said[1][0] == "nothing to do: 3 steps, all done"
+
+
 def test_a_run_ends_with_the_lines_of_its_summary_which_sees_what_the_steps_returned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
