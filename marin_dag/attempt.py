@@ -19,12 +19,13 @@ from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError, listed
 from marin_dag.inputs import Input
 from marin_dag.parts import parts_of
+from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_known_secrets
 from marin_dag.shards import ShardMap
-from marin_dag.store import explain_os_error, limit_met, open_store
+from marin_dag.store import explain_os_error, limit_met
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Task
 from marin_dag.transient import is_transient
 from marin_dag.work_code import leave_code

@@ -12,9 +12,9 @@ import pytest
 
 from marin_dag.cli import main
 from marin_dag.errors import UserError
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.run import Run
-from marin_dag.store import open_store
 from tests.marin_dag import toy
 
 ROOT = Path(__file__).parents[2]
