@@ -31,8 +31,8 @@ def main() -> None:
         from marin_dag.graph import Graph
         from marin_dag.plan import make_plan
         from marin_dag.planned import Verdict
+        from marin_dag.prefix import open_store
         from marin_dag.records import LABELS, record_path
-        from marin_dag.store import open_store
 
         whole = Graph(layered_graph(LAYERS, WIDTH))
         small = Graph(layered_graph(1, WIDTH))

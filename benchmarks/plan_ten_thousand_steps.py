@@ -45,7 +45,7 @@ def plan_once(prefix: str) -> dict[str, float]:
     from benchmarks.layered_graph import layered_graph
     from marin_dag.graph import Graph
     from marin_dag.plan import make_plan
-    from marin_dag.store import open_store
+    from marin_dag.prefix import open_store
 
     began = time.perf_counter()
     graph = Graph(layered_graph(LAYERS, WIDTH))

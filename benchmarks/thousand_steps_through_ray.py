@@ -60,10 +60,10 @@ def ours(num_steps: int, *, deep: bool) -> float:
     from benchmarks.layered_graph import chain, layered_graph
     from marin_dag.graph import Graph
     from marin_dag.live import LineDisplay
+    from marin_dag.prefix import open_store
     from marin_dag.ray_backend import RayBackend
     from marin_dag.records import Records
     from marin_dag.run import Run
-    from marin_dag.store import open_store
 
     unseen = Console(file=io.StringIO())
     steps = Graph(chain(num_steps) if deep else layered_graph(1, num_steps)).steps

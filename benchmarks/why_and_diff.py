@@ -24,9 +24,9 @@ def main() -> None:
     from marin_dag.explain import explain
     from marin_dag.graph import Graph
     from marin_dag.plan import make_plan
+    from marin_dag.prefix import open_store
     from marin_dag.records import LABELS, Records, record_path
     from marin_dag.siblings import Siblings
-    from marin_dag.store import open_store
 
     with tempfile.TemporaryDirectory() as folder:
         for step in Graph(layered_graph(LAYERS, WIDTH, first=-1)).steps:

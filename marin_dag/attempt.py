@@ -13,18 +13,19 @@ from pydantic import BaseModel
 
 from marin_dag.attempt_log import AttemptLog
 from marin_dag.code_watch import refuse_another_config, refuse_other_packages, watch_of
-from marin_dag.context import ALONE, Host, StepStopped
-from marin_dag.damage import refuse_damaged_inputs, repair
+from marin_dag.context import ALONE, Host, Parts, StepStopped
+from marin_dag.damage import DamagedInputError, refuse_damaged_inputs, repair
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError, listed
 from marin_dag.inputs import Input
-from marin_dag.parts import Parts, parts_of
+from marin_dag.parts import parts_of
+from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
 from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_known_secrets
 from marin_dag.shards import ShardMap
-from marin_dag.store import explain_os_error, limit_met, open_store
+from marin_dag.store import explain_os_error, limit_met
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Task
 from marin_dag.transient import is_transient
 from marin_dag.work_code import leave_code
@@ -363,7 +364,7 @@ def _is_of_the_worker(error: BaseException) -> bool:
 
 
 def failure_of(task: Task, error: BaseException) -> Failure:
-    """`error` as the record of a failed attempt. Of any error that has one, its `step_to_force` is kept."""
+    """`error` as the record of a failed attempt."""
     explained, limit = None, limit_met(error)
     if limit is not None:
         explained = explain_os_error(limit, str(limit.filename or attempt_path(task.name, task.digest, task.attempt)))
@@ -376,5 +377,5 @@ def failure_of(task: Task, error: BaseException) -> Failure:
         log_path=f"{attempt_path(task.name, task.digest, task.attempt)}.log",
         is_transient=is_transient(error),
         finished=now(),
-        step_to_force=getattr(error, "step_to_force", ""),
+        step_to_force=error.step_to_force if isinstance(error, DamagedInputError) else "",
     )

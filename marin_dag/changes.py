@@ -116,7 +116,7 @@ def _rebuilt(where: str, build: Callable[[], Any]) -> Any:
     try:
         return build()
     except ValidationError as error:
-        raise ChangeError(f"{where}: {first_problem(error, is_of_a_field=False)}") from None
+        raise ChangeError(f"{where}: {first_problem(error, shows_whole=False)}") from None
     except ValueError as error:
         raise ChangeError(f"{where}: {error}") from None
 

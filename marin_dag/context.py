@@ -3,12 +3,11 @@
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel
 
 from marin_dag.inputs import Input
-from marin_dag.parts import Parts
 from marin_dag.resources import Resources
 
 ItemT = TypeVar("ItemT")
@@ -34,6 +33,18 @@ class Host:
 
 
 ALONE = Host()
+
+
+class Parts(NamedTuple):
+    """What there is by now of an output that is being made."""
+
+    parts: dict[int, Input[Any]]
+    """By number, of those that were asked for."""
+    whole: Input[Any] | None
+    """The finished output; None while it is being made."""
+    beat: str | None
+    """Of whoever holds the lease of the step that makes it: while it moves from one call to the next, somebody is at
+    work. None where nobody holds it. Never compared with a clock of this machine, which may be wrong."""
 
 
 class StepContext(Protocol):

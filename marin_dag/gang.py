@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 from marin_dag.attempt import failure_of, run_attempt
 from marin_dag.context import Host
+from marin_dag.prefix import open_store
 from marin_dag.records import Failure, Records
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
-from marin_dag.store import open_store
 from marin_dag.switchboard import MEETING_POLL_SECONDS, SwitchboardChannel
 from marin_dag.task import Outcome, Task
 

@@ -1,6 +1,7 @@
 """Interrupts: Ctrl-C and SIGTERM, heard by the driver while it runs."""
 
 import contextlib
+import dataclasses
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -8,6 +9,16 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclasses.dataclass(frozen=True)
+class DriverHandler:
+    """The handler of a driver, by its class: a step that listens for itself in the driver's process calls it too."""
+
+    on_signal: Callable[[int, FrameType | None], None]
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.on_signal(number, frame)
 
 
 @contextlib.contextmanager
@@ -20,14 +31,8 @@ def heard(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callab
         yield lambda: None
         return
 
-    def handler(number: int, frame: FrameType | None) -> None:
-        on_signal(number, frame)
-
-    # For `runtime.training.signals`: a phase that runs in this process hears signals itself.
-    handler.hears_always = True  # type: ignore[attr-defined]
-
     def listen() -> dict[signal.Signals, Any]:
-        return {number: signal.signal(number, handler) for number in SIGNALS}
+        return {number: signal.signal(number, DriverHandler(on_signal)) for number in SIGNALS}
 
     previous = listen()
 

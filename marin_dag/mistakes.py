@@ -19,12 +19,11 @@ def said_of(error: ValidationError) -> str:
     place = _place(error.__traceback__)
     fields = _fields_of(error.__traceback__, error.title)
     problems = error.errors(include_url=False)
-    classes: dict[tuple[int | str, ...], list[str]] = {}
-    for problem in problems:
-        if (name := _class_of(problem)) is not None:
-            classes.setdefault(problem["loc"][:-1], []).append(name)
-    lines = [_said(error.title, problem, fields) for problem in problems if _class_of(problem) is None]
-    lines += [_said_of_classes(error, loc, names) for loc, names in classes.items()]
+    tried: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for problem in filter(_is_of_a_class, problems):
+        tried.setdefault(problem["loc"][:-1], []).append(problem)
+    lines = [_said(error.title, problem, fields) for problem in problems if not _is_of_a_class(problem)]
+    lines += [_no_class_fits(error.title, of_one_field) for of_one_field in tried.values()]
     return "\n".join(f"{place}{line}" for line in lines)
 
 
@@ -40,17 +39,17 @@ def _said(title: str, problem: ErrorDetails, fields: Collection[str]) -> str:
     return f"{path}: {_shown(problem)} is refused: {message}." if loc else f"{path}: {message}."
 
 
-def _class_of(problem: ErrorDetails) -> str | None:
-    """The class that was tried in vain, where a field takes one of several: pydantic tells of each as a field."""
+def _is_of_a_class(problem: ErrorDetails) -> bool:
+    """Whether it is of a class tried in vain, where a field takes one of several: pydantic tells of each as a field."""
     name = problem.get("ctx", {}).get("class_name")
-    return name if problem["type"] in ("dataclass_type", "model_type") and problem["loc"][-1:] == (name,) else None
+    return problem["type"] in ("dataclass_type", "model_type") and problem["loc"][-1:] == (name,)
 
 
-def _said_of_classes(error: ValidationError, loc: tuple[int | str, ...], names: Sequence[str]) -> str:
+def _no_class_fits(title: str, problems: Sequence[ErrorDetails]) -> str:
     """One line for all classes that a field takes, instead of one for each."""
-    value = next(_shown(problem) for problem in error.errors(include_url=False) if problem["loc"] == (*loc, names[0]))
-    path = ".".join([error.title, *map(str, loc)])
-    return f"{path}: {value} is refused: it takes one of {', '.join(names)}."
+    *loc, _ = map(str, problems[0]["loc"])
+    names = ", ".join(str(problem["loc"][-1]) for problem in problems)
+    return f"{'.'.join([title, *loc])}: {_shown(problems[0])} is refused: it takes one of {names}."
 
 
 def _shown(problem: ErrorDetails) -> str:

@@ -4,31 +4,17 @@ A part is a record of its own, `commits/<digest>@<number>.json`, numbered from 1
 published; it is as immutable as any other record. The whole follows under `commits/<digest>.json`, complete in itself.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
+from marin_dag.context import Parts
 from marin_dag.inputs import Input
-
-if TYPE_CHECKING:
-    from marin_dag.store import Store
-
-
-class Parts(NamedTuple):
-    """What there is of one output."""
-
-    parts: dict[int, Input[Any]]
-    """By number, of those that were asked for."""
-    whole: Input[Any] | None
-    """The finished output; None while it is being made."""
-    beat: str | None
-    """Of whoever holds the lease of the step that makes it: while it moves from one call to the next, somebody is at
-    work. None where nobody holds it. Never compared with a clock of this machine, which may be wrong."""
+from marin_dag.lease import Leases
+from marin_dag.records import COMMITS, Records
+from marin_dag.store import Store
 
 
-def parts_of(growing: Input[Any], store: "Store", *, after: int) -> Parts:
+def parts_of(growing: Input[Any], store: Store, *, after: int) -> Parts:
     """Parts numbered above `after`, and the whole if it is there; two listings, and a read for each new record."""
-    from marin_dag.lease import Leases  # not above: every step's module imports this one
-    from marin_dag.records import COMMITS, Records
-
     records = Records(store)
     digest = growing.digest
     # Asked first: a step that ends in between has committed all that it will before it lets go of its lease.

@@ -65,6 +65,12 @@ class Plan:
         return tuple(planned for planned in self.steps if planned.will_run)
 
     @property
+    def num_shared(self) -> int:
+        """The selected steps that are not done and need not run: another makes the same output."""
+        undone = [planned for planned in self.steps if planned.is_selected and planned.verdict is not Verdict.DONE]
+        return sum(any(isinstance(reason, SameAs) for reason in planned.reasons) for planned in undone)
+
+    @property
     def roots(self) -> tuple[Root, ...]:
         """The changes behind everything that is stale, each once; those with the longest tail first."""
         made_at: dict[Difference, dict[str, None]] = {}

@@ -58,12 +58,12 @@ def validated(hint: Any, value: Any, context: dict[str, Any] | None = None) -> A
     return found
 
 
-def first_problem(error: ValidationError, *, is_of_a_field: bool = True) -> str:
-    """The first of what pydantic found, in one line; of a whole config that one field was changed of, only what."""
+def first_problem(error: ValidationError, *, shows_whole: bool = True) -> str:
+    """The first of what pydantic found, in one line; whether a value that is wrong as a whole is shown."""
     problem = error.errors(include_url=False)[0]
     inner = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ").rstrip(".")
-    if not inner and not is_of_a_field:
+    if not inner and not shows_whole:
         return f"{message}."
     return f"{problem['input']!r} is refused{' at ' + inner if inner else ''}: {message}."
 

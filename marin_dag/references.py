@@ -247,7 +247,7 @@ class _Scanner:
                         self._visit(item, aspect)
                     else:
                         self._annotation(item, aspect)
-            case ast.Tuple(elts=items) | ast.List(elts=items):
+            case ast.Tuple(elts=items) | ast.List(elts=items) | ast.BoolOp(values=items):
                 for item in items:
                     self._annotation(item, aspect)
             case ast.BinOp(left=left, right=right):
@@ -257,9 +257,6 @@ class _Scanner:
                 self._visit(node.test, aspect)
                 self._annotation(first, aspect)
                 self._annotation(second, aspect)
-            case ast.BoolOp(values=items):
-                for item in items:
-                    self._annotation(item, aspect)
             case ast.Call(args=[ast.Constant() as quoted, *_]):  # ForwardRef("Inner")
                 self._visit(node, aspect)
                 self._annotation(quoted, aspect)

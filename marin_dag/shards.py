@@ -23,10 +23,11 @@ from marin_dag.code import closure_of
 from marin_dag.code_watch import CodeWatch
 from marin_dag.context import StepStopped
 from marin_dag.identity import canonical, sha256
+from marin_dag.prefix import open_store
 from marin_dag.records import FileEntry, make_manifest
 from marin_dag.redact import refuse_secrets
 from marin_dag.sources import Closure
-from marin_dag.store import Store, open_store
+from marin_dag.store import Store
 from marin_dag.task import FanOut
 
 

@@ -1,10 +1,11 @@
 """Step: a name, a kind and a config. Its identity is what the config says, never what it is called or where it runs."""
 
 import copy
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
 from pydantic import BaseModel
 
@@ -14,12 +15,10 @@ from marin_dag.cost import Cost
 from marin_dag.declared import Declared, declared_by_caller
 from marin_dag.errors import UserError
 from marin_dag.fields import OnceField, RuntimeField, StopField, once_fields, stop_field
+from marin_dag.identity import Identity, identity_of
 from marin_dag.inputs import Input, inputs_in
 from marin_dag.resources import Cpu, Resources
 from marin_dag.step_function import types_of
-
-if TYPE_CHECKING:
-    from marin_dag.identity import Identity
 
 __all__ = [
     "Cost",
@@ -52,43 +51,30 @@ than its default begins a new trajectory even if nothing else differs."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class StepKind(Generic[ConfigT, ResultT]):
     """What `@step` makes of a function; call it with a name and a config to get a step."""
 
-    def __init__(
-        self,
-        function: Callable[[ConfigT, StepContext], ResultT],
-        *,
-        policy: Policy,
-        version: str | None,
-        packages: tuple[str, ...],
-        resources: Resources,
-        continues: str | None,
-        check: Callable[[ConfigT], None] | None,
-        check_on: Callable[[ConfigT, Resources], None] | None,
-        check_decided: Callable[[ConfigT], None] | None,
-        cost: Callable[[ConfigT], Cost] | None,
-        resumes_at: Callable[[Sequence[str]], Iterable[int]] | None,
-        tolerance: Callable[[ResultT, ResultT], str] | None,
-        parts: bool,
-    ) -> None:
-        self.function = function
-        self.name = function.__name__
-        self.policy = policy
-        self.version = version
-        self.packages = packages
-        self.resources = resources
-        self.continues = continues
-        self.check = check
-        self.check_on = check_on
-        self.check_decided = check_decided
-        self.cost = cost
-        self.resumes_at = resumes_at
-        self.tolerance = tolerance
-        self.parts = parts
-        self.config_type, self.result_type = types_of(function)
+    function: Callable[[ConfigT, StepContext], ResultT]
+    _: dataclasses.KW_ONLY
+    policy: Policy
+    version: str | None
+    packages: tuple[str, ...]
+    resources: Resources
+    continues: str | None
+    check: Callable[[ConfigT], None] | None
+    check_on: Callable[[ConfigT, Resources], None] | None
+    check_decided: Callable[[ConfigT], None] | None
+    cost: Callable[[ConfigT], Cost] | None
+    resumes_at: Callable[[Sequence[str]], Iterable[int]] | None
+    tolerance: Callable[[ResultT, ResultT], str] | None
+    parts: bool
+
+    def __post_init__(self) -> None:
+        self.name = self.function.__name__
+        self.config_type, self.result_type = types_of(self.function)
         self.stop_field = stop_field(self.config_type)
-        self.__doc__ = function.__doc__
+        self.__doc__ = self.function.__doc__
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
@@ -273,11 +259,9 @@ class Step(Generic[ResultT]):
         return self.digest if self.until is None else f"{self.digest}@{self.until}"
 
     @property
-    def computed_identity(self) -> "Identity":
+    def computed_identity(self) -> Identity:
         """Digest and document, computed once."""
         if self._identity is None:
-            from marin_dag.identity import identity_of  # identity knows steps; the import goes that way round
-
             # Inputs first and by a stack of our own: a graph may be deeper than Python's.
             below: list[Step[Any]] = [self]
             while below:

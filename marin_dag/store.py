@@ -8,7 +8,6 @@ writes.
 
 import contextlib
 import errno
-import importlib.util
 import os
 import re
 import uuid
@@ -153,37 +152,6 @@ class Store(ABC):
         if not url.startswith(f"{self.prefix}/"):
             raise ValueError(f"{url} is not below the prefix {self.prefix}; write below context.output_path.")
         return checked(url.removeprefix(f"{self.prefix}/"))
-
-
-def open_store(prefix: str) -> Store:
-    """The store at `prefix`: a folder, `gs://bucket/folder` or `s3://bucket/folder`. Touches nothing: a dry run must
-    not write a byte."""
-    scheme, separator, rest = prefix.partition("://")
-    if not prefix:
-        raise StoreError("--prefix is empty; name a folder, gs://bucket/folder or s3://bucket/folder.")
-    if separator and "@" in rest.partition("/")[0]:
-        raise StoreError(
-            f"--prefix {scheme}://***@{rest.partition('@')[2]}: credentials in a prefix end in every log; give them "
-            "the way the cloud's own tools take them."
-        )
-    if not separator:
-        # Not only absolute: array libraries refuse a path with `..` in it.
-        return LocalStore(os.path.normpath(Path(prefix).expanduser().absolute()))
-    if scheme == "gs" and rest.strip("/"):
-        from marin_dag.gcs_store import GcsStore  # gcsfs takes a second to import; a local plan never needs it
-
-        return GcsStore(prefix)
-    if scheme == "s3" and rest.strip("/"):
-        if importlib.util.find_spec("s3fs") is None:
-            raise StoreError(f"--prefix {prefix}: s3:// needs the package s3fs; install it: pip install s3fs")
-        from marin_dag.s3_store import S3Store
-
-        return S3Store(prefix)
-    if scheme == "file":
-        return LocalStore(rest)
-    raise StoreError(
-        f"--prefix {prefix}: no such kind of store; use a folder, gs://bucket/folder or s3://bucket/folder."
-    )
 
 
 def checked(path: str) -> str:

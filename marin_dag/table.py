@@ -11,7 +11,6 @@ from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.quantities import in_bytes, in_short
 from marin_dag.reasons import (
     MAX_CHANGES,
-    SameAs,
     are_counted,
     are_of_another_recipe,
     render_all,
@@ -135,9 +134,7 @@ def _totals(plan: Plan) -> Iterator[str]:
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     left = len(plan.steps) - len(selected)
     others = f" ({left} more not selected)" if left else ""
-    undone = [planned for planned in selected if planned.verdict is not Verdict.DONE]
-    same = sum(any(isinstance(reason, SameAs) for reason in planned.reasons) for planned in undone)
-    shared = f"; {same} would share the output of another" if same else ""
+    shared = f"; {plan.num_shared} would share the output of another" if plan.num_shared else ""
     yield f"{len(selected)} steps{others}: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run{shared}."
     cost = plan.cost
     parts = [

@@ -10,11 +10,12 @@ from marin_dag.errors import UserError
 from marin_dag.identity import sha256
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.lease import Lease, Leases
+from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Record, Records, new_attempt
 from marin_dag.step import Step
-from marin_dag.store import Store, open_store
+from marin_dag.store import Store
 from marin_dag.task import KindReference, Outcome, Task
 
 VERIFICATIONS = "verifications"

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from marin_dag.step import Milestone, Step
 from runtime.cost.chips import slice_of
 from runtime.cost.request import Request
-from steps.phase_checks import check_resources
+from steps.machine_checks import check_resources
 
 
 class Cure(NamedTuple):

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,8 +23,6 @@ ID_DIGITS = 16
 """Of the digest: the id of a run at W&B."""
 WANDB_FOLDER = "wandb"
 """What W&B makes of its own inside the folder that it is given."""
-
-
 MOST_LOOKS = 10
 """At one phase whose checkpoints go while they are read. A run saves every ten minutes."""
 
@@ -39,25 +37,37 @@ class Saved(NamedTuple):
     """Has `checkpoint/` and the tables beside it."""
 
 
+class Export(NamedTuple):
+    """A tool that is given the curves of phases, in a folder of this machine."""
+
+    option: str
+    folder: str
+    inner: tuple[str, ...]
+    """What is made inside the folder."""
+    refuse_missing_package: Callable[[], None]
+    write: Callable[["Curves", str], list[str]]
+    """Of one phase, by its name. Returns the command that shows this phase, or nothing."""
+    shown_by: tuple[str, ...] = ()
+    """The command that shows all phases."""
+
+
 def _curves(session: Session) -> int:
-    board, wandb = session.parsed.tensorboard, session.parsed.wandb
     graph = session.graph()
     trainings = _wanted(session, graph)
     phases = {names[0]: digest for digest, names in trainings.items()}
-    if board is not None:
-        _refuse_unwritable("--tensorboard", board, phases)
-    if wandb is not None:
-        _refuse_unwritable("--wandb", wandb, (WANDB_FOLDER,))
-    _refuse_missing_packages(board, wandb)
+    exports = _exports(session, graph, tuple(phases))
+    for export in exports:
+        _refuse_unwritable(export)
+        with _refused(export):
+            export.refuse_missing_package()
     from runtime.training.checkpoint import CheckpointError  # not above: a plan imports this module
 
     width = max(map(len, phases))
-    by_source = board is not None or wandb is not None
     told, is_good = set(), True
     for name, digest in phases.items():
         after_step = _first_step(graph, name)
         try:
-            curves = read_newest(session.store, digest, after_step=after_step, by_source=by_source)
+            curves = read_newest(session.store, digest, after_step=after_step, by_source=bool(exports))
         except (CheckpointError, UnreadableRecordError) as error:  # of one phase; the others are yet to be looked at
             print(f"{name:<{width}}  {error}")
             is_good = False
@@ -66,18 +76,17 @@ def _curves(session: Session) -> int:
             continue
         told.add(name)
         print(f"{name:<{width}}  {_said(curves)}")
-        if board is not None:
-            with _refused("--tensorboard", board):
-                _write_events(curves, Path(board, name))
-        if wandb is not None:
-            with _refused("--wandb", wandb):
-                written = _write_wandb_run(session, graph, name, curves, Path(wandb))
-            print(f"{'':<{width}}  {shlex.join(['wandb', 'sync', str(written)])}")
+        for export in exports:
+            with _refused(export):
+                shown_by = export.write(curves, name)
+            if shown_by:
+                print(f"{'':<{width}}  {shlex.join(shown_by)}")
     for names in trainings.values():
         if len(names) > 1 and names[0] in told:
             print(shared(names))
-    if board is not None and told:
-        print(shlex.join(["tensorboard", "--logdir", board]))
+    for export in exports:
+        if export.shown_by and told:
+            print(shlex.join(export.shown_by))
     if is_good and not told:
         print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
     return NOTHING_WOULD_RUN if is_good else FAILED
@@ -96,11 +105,41 @@ def _wanted(session: Session, graph: Graph) -> dict[str, list[str]]:
     return {digest: names for digest, names in trainings.items() if not named or not set(named).isdisjoint(names)}
 
 
-def _refuse_unwritable(option: str, folder: str, inner: Iterable[str]) -> None:
-    """Refuses a folder in which the folders `inner` could not be made or written; makes none of them."""
+def _exports(session: Session, graph: Graph, phases: tuple[str, ...]) -> list[Export]:
+    """Those that are asked for."""
+    from runtime.tracking import tensorboard_export, wandb_export
+
+    board, wandb = session.parsed.tensorboard, session.parsed.wandb
+
+    def write_events(curves: "Curves", name: str) -> list[str]:
+        tensorboard_export.write_events(curves, Path(board, name))
+        return []
+
+    def write_run(curves: "Curves", name: str) -> list[str]:
+        step = graph.step(name)
+        config = step.config.model_dump(mode="json", exclude={"start", "caches", "replay"})
+        run_id = step.digest[:ID_DIGITS]
+        written = wandb_export.write_wandb_run(
+            curves, Path(wandb), project=session.pipeline, run_id=run_id, name=name, config=config
+        )
+        return ["wandb", "sync", str(written)]
+
+    exports = []
+    if board is not None:
+        refuse, shown_by = tensorboard_export.refuse_missing_package, ("tensorboard", "--logdir", board)
+        exports.append(Export("--tensorboard", board, phases, refuse, write_events, shown_by))
+    if wandb is not None:
+        refuse = wandb_export.refuse_missing_package
+        exports.append(Export("--wandb", wandb, (WANDB_FOLDER,), refuse, write_run))
+    return exports
+
+
+def _refuse_unwritable(export: Export) -> None:
+    """Refuses a folder in which what is `inner` could not be made or written; makes nothing."""
+    option, folder = export.option, export.folder
     if "://" in folder:
         raise UserError(f"{option} {folder}: it is written on this machine; name a local folder.")
-    for path in (Path(folder, name).absolute() for name in inner):
+    for path in (Path(folder, name).absolute() for name in export.inner):
         stands = next(each for each in (path, *path.parents) if os.path.lexists(each))
         if not stands.is_dir():
             raise UserError(f"{option} {folder}: {stands} is no folder; move it away, or name another folder.")
@@ -108,47 +147,18 @@ def _refuse_unwritable(option: str, folder: str, inner: Iterable[str]) -> None:
             raise UserError(f"{option} {folder}: nothing can be written to {stands}; name another folder.")
 
 
-def _refuse_missing_packages(board: str | None, wandb: str | None) -> None:
-    if board is not None:
-        from runtime.tracking import tensorboard_export
-
-        with _refused("--tensorboard", board):
-            tensorboard_export.refuse_missing_package()
-    if wandb is not None:
-        from runtime.tracking import wandb_export
-
-        with _refused("--wandb", wandb):
-            wandb_export.refuse_missing_package()
-
-
 @contextlib.contextmanager
-def _refused(option: str, folder: str) -> Iterator[None]:
+def _refused(export: Export) -> Iterator[None]:
     """What an export says of its package or of its folder, as an error of the user's."""
-    from runtime.tracking.tensorboard_export import TensorBoardMissingError
-    from runtime.tracking.wandb_export import WandbFolderError, WandbMissingError
+    from runtime.tracking.curves import ExportError
 
     try:
         yield
-    except (TensorBoardMissingError, WandbMissingError, WandbFolderError) as error:
-        raise UserError(f"{option} {folder}: {error}") from error
+    except ExportError as error:
+        raise UserError(f"{export.option} {export.folder}: {error}") from error
     except OSError as error:
-        what = error.strerror or str(error)
-        raise UserError(f"{option} {folder}: it could not be written ({what}); name another folder.") from error
-
-
-def _write_events(curves: "Curves", folder: Path) -> None:
-    from runtime.tracking.tensorboard_export import write_events
-
-    write_events(curves, folder)
-
-
-def _write_wandb_run(session: Session, graph: Graph, name: str, curves: "Curves", folder: Path) -> Path:
-    from runtime.tracking.wandb_export import write_wandb_run
-
-    step = graph.step(name)
-    config = step.config.model_dump(mode="json", exclude={"start", "caches", "replay"})
-    run_id = step.digest[:ID_DIGITS]
-    return write_wandb_run(curves, folder, project=session.pipeline, run_id=run_id, name=name, config=config)
+        what = f"it could not be written ({error.strerror or error})"
+        raise UserError(f"{export.option} {export.folder}: {what}; name another folder.") from error
 
 
 def newest_saved(store: Store, digest: str) -> Saved | None:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from marin_dag.plan import refusals
 from marin_dag.quantities import in_short
 from marin_dag.step import Step
 from runtime.data.mixture import MixtureSchedule
@@ -64,15 +63,16 @@ def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[s
     return line[::-1]
 
 
-def render(phases: Mapping[str, Step], forks: Collection[str] = (), names: Collection[str] = ()) -> str:
-    """A table of all phases, then each phase in full: what it says, changes and acknowledges, and what a plan refuses.
+def render(
+    phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), names: Collection[str] = ()
+) -> str:
+    """A table of all phases, then each phase in full: what it says, changes and acknowledges, and why it is `refused`.
 
     With `names`, these phases alone, without the totals.
     """
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = _order(legs, main_line, names)
-    refused = refusals(phases[name] for name in order)
     rows = [_row(legs[name], is_branch=name not in main_line) for name in order]
     parts = [_aligned([HEADINGS, *rows]), ""]
     for name in order:
@@ -112,12 +112,13 @@ def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
     return tokens
 
 
-def document(phases: Mapping[str, Step], forks: Collection[str] = (), names: Collection[str] = ()) -> dict[str, Any]:
+def document(
+    phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), names: Collection[str] = ()
+) -> dict[str, Any]:
     """The same for other programs, in the same order; a number that JSON does not have is a string: "Infinity"."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = _order(legs, main_line, names)
-    refused = refusals(phases[name] for name in order)
     told = [_as_json(legs[name], phases, name in main_line, refused.get(name)) for name in order]
     return {"schema": SCHEMA, "phases": json.loads(json.dumps(told), parse_constant=str)}
 

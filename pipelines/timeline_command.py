@@ -25,17 +25,18 @@ def _timeline(session: Session) -> int:
         if parsed.names or parsed.json:
             raise UserError("timeline --plot draws every phase, for people; leave out the names of phases and --json.")
         refuse_unwritable("--plot", parsed.plot, (".html", ".svg"))
+    refused = refusals(phases[name] for name in parsed.names or phases)
     forks = frozenset(fork.name for fork in session.forks.all())
     if parsed.json:
-        print(json.dumps(document(phases, forks, parsed.names), indent=1))
+        print(json.dumps(document(phases, refused, forks, parsed.names), indent=1))
     else:
-        print(render(phases, forks, parsed.names))
+        print(render(phases, refused, forks, parsed.names))
     if parsed.plot is not None:
         from pipelines.timeline_plot import draw  # the words alone need no NumPy
 
-        draw(parsed.plot, f"Timeline of {session.pipeline}", phases, forks)
+        draw(parsed.plot, f"Timeline of {session.pipeline}", phases, refused, forks)
         print(f"drawn: {parsed.plot}")
-    return FAILED if refusals(phases[name] for name in parsed.names or phases) else NOTHING_WOULD_RUN
+    return FAILED if refused else NOTHING_WOULD_RUN
 
 
 def _add_arguments(parser: Any) -> None:

@@ -16,14 +16,16 @@ POINTS_OF_A_CURVE = 200
 """Steps of each segment that is not straight."""
 
 
-def draw(path: str, title: str, phases: Mapping[str, Step], forks: Collection[str] = ()) -> None:
+def draw(
+    path: str, title: str, phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = ()
+) -> None:
     """Writes the timeline to `path`, a page (.html) or a drawing (.svg). `forks` are branches, however long."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = [*main_line, *(name for name in legs if name not in main_line)]
     twins = twins_in({name: phases[name] for name in order})
     drawn = [_phase(legs[name], is_main=name in main_line, same_as=twins.get(name)) for name in order]
-    text = page(title, drawn, render(phases, forks)) if Path(path).suffix == ".html" else svg(title, drawn)
+    text = page(title, drawn, render(phases, refused, forks)) if Path(path).suffix == ".html" else svg(title, drawn)
     Path(path).write_text(text, encoding="utf-8")
 
 

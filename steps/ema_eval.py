@@ -9,10 +9,9 @@ from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.optim.ema import Ema, average_named
 from steps.joined_mesh import joined_mesh
-from steps.phase_averages import refuse_unkept_average
-from steps.phase_checks import num_devices_of, refuse_kernels, shape_on
+from steps.machine_checks import num_devices_of, refuse_kernels, shape_on
+from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of, tokenizers_of_phase
 from steps.tokenize import TokenizeResult
-from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of, tokenizers_of_phase
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
 
 
@@ -63,8 +62,9 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 def check_phase(config: EmaEvalConfig) -> None:
     """Raises where the phase is trained under another tokenizer than that of the text, or keeps no such
     average."""
-    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase) | tokenizers_of(config.caches))
-    refuse_unkept_average("average", config.phase, config.average, instead="null")
+    phase = config.phase.config_of(TrainPhaseConfig)
+    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
+    refuse_unkept_average("average", config.phase, phase, config.average, instead="null")
 
 
 def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:

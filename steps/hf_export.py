@@ -6,10 +6,9 @@ from pydantic import BaseModel
 
 from marin_dag.step import Input, StepContext, step
 from runtime.optim.ema import Ema, average_named
-from steps.phase_averages import refuse_unkept_average
+from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of_phase
 from steps.tokenizer import TokenizerResult
-from steps.tokenizer_checks import refuse_several_tokenizers, tokenizers_of_phase
-from steps.train_phase import TrainPhaseResult
+from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
 
 
 class HfExportConfig(BaseModel, frozen=True, extra="forbid"):
@@ -42,8 +41,10 @@ class HfExportResult(BaseModel, frozen=True, extra="forbid"):
 
 def check_phase(config: HfExportConfig) -> None:
     """Raises where the phase is trained under another tokenizer, or keeps no such average."""
-    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase) | {"tokenizer": config.tokenizer})
-    refuse_unkept_average("weights", config.phase, None if config.weights == "hot" else config.weights, instead="hot")
+    phase = config.phase.config_of(TrainPhaseConfig)
+    refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | {"tokenizer": config.tokenizer})
+    average = None if config.weights == "hot" else config.weights
+    refuse_unkept_average("weights", config.phase, phase, average, instead="hot")
 
 
 @step(policy="tracked", packages=("safetensors",), check=check_phase)

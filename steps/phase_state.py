@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax.sharding import Mesh
 
+from marin_dag.damage import DamagedInputError
 from marin_dag.step import StepContext
 from runtime.parallel.hosts import of_first_host
 from runtime.tracking.events import EventLog
@@ -33,7 +34,8 @@ def own_state(
     All hosts take the one that host 0 finds: an attempt that has lost its lease may complete one while they look.
 
     Raises:
-        TornCheckpointError: a file of it is damaged or gone; with its `step_to_force` where another step made it.
+        DamagedInputError: a file of it is damaged or gone, and it is where `start` begins.
+        TornCheckpointError: as much, of any other.
     """
     milestones = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
     newest = temporary.newest(config.until_step)
@@ -50,7 +52,7 @@ def own_state(
     except TornCheckpointError as error:
         if lease_epoch == NONE:
             if config.start is not None and config.start.key == f"{context.digest}@{step}":
-                _name_the_step(error, config.start.name)
+                raise DamagedInputError(str(error), step_to_force=config.start.name) from error
             raise
         manifest = f"{folder}/{run_state.CHECKPOINT}/manifest.json"
         raise TornCheckpointError(f"{error} Or delete {manifest} to go on from the one before.") from error
@@ -62,7 +64,7 @@ def first_state(config: "TrainPhaseConfig", mesh: Mesh, events: EventLog) -> Run
     """Of a trajectory without a state of its own: what `start` says.
 
     Raises:
-        TornCheckpointError: that is damaged; its `step_to_force` makes it again.
+        DamagedInputError: a file of that is damaged or gone.
     """
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
@@ -71,8 +73,7 @@ def first_state(config: "TrainPhaseConfig", mesh: Mesh, events: EventLog) -> Run
     try:
         run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
     except TornCheckpointError as error:
-        _name_the_step(error, config.start.name)
-        raise
+        raise DamagedInputError(str(error), step_to_force=config.start.name) from error
     events.write(
         "start",
         step=run.step,
@@ -81,11 +82,6 @@ def first_state(config: "TrainPhaseConfig", mesh: Mesh, events: EventLog) -> Run
         restore=config.restore,
     )
     return run
-
-
-def _name_the_step(error: TornCheckpointError, name: str) -> None:
-    """For the end of the run, which tells a person how to go on: the checkpoint does not know who made it."""
-    error.step_to_force = name  # type: ignore[attr-defined]
 
 
 def _extras(config: "TrainPhaseConfig") -> dict[str, Any]:

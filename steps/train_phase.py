@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from marin_dag.changes import nearest
 from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
+from marin_dag.interrupts import DriverHandler
 from marin_dag.resources import Cpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
 from runtime.data.mixing.fixed import Static
@@ -21,7 +22,8 @@ from runtime.optim.schedule import Schedule
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
-from steps.phase_checks import check_config, check_resources
+from steps.machine_checks import check_resources
+from steps.phase_checks import check_config
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -301,7 +303,12 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 loader=loader_of(config, context),
                 saving=saving,
                 events=events,
-                control=Control(context.stop_requested, agree=Agreement(context.attempt), notice=notice),
+                control=Control(
+                    context.stop_requested,
+                    agree=Agreement(context.attempt),
+                    notice=notice,
+                    kept_handlers=(DriverHandler,),
+                ),
                 on_milestone=publish,
                 on_progress=show,
                 rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),

@@ -130,6 +130,8 @@ def _carry_out(session: Session, plan: Plan) -> int:
         force=forced,
         is_to_end=is_to_end,
     )
+    if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
+        display.say(f"{len(steps) + shared} steps to make: {len(steps)} run, {shared} share the output of another")
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started

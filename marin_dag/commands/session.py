@@ -15,9 +15,10 @@ from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
 from marin_dag.graph import Graph, Selection
 from marin_dag.plan import Plan, make_plan
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.step import Step
-from marin_dag.store import Store, open_store
+from marin_dag.store import Store
 
 NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN, INTERRUPTED = 0, 1, 2, 130
 

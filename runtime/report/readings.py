@@ -35,7 +35,8 @@ def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] =
                 f"{path}: has no column {', '.join(missing)}; it is not the log of a phase, or of another version. "
                 "Train the phase again."
             )
-        return parquet.read(columns=[*columns, *(name for name in optional if name in there)])
+        # In this thread: see `runtime.tracking.parquet_bytes`.
+        return parquet.read([*columns, *(name for name in optional if name in there)], use_threads=False)
 
 
 def read_curve(path: str) -> Curve:

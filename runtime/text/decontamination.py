@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch, ngram_hashes
+from runtime.tracking.parquet_bytes import table_of
 
 FIELDS_NAMED = 100
 _TABLE_BITS = 24
@@ -116,7 +117,7 @@ class ItemIndex:
     def _fields(self) -> list[ItemField]:
         # Only a hit needs the names, and most shards have none.
         with fsspec.open(self._fields_path, "rb") as file:
-            rows = pq.read_table(file).to_pylist()
+            rows = table_of(file.read()).to_pylist()
         return [ItemField(row["task"], row["item"], row["field"], "") for row in rows]
 
     def _hit(self, batch: TextBatch, first: int, after: int, owner: int) -> Hit:

@@ -15,11 +15,16 @@ import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 
 from runtime.tracking.metrics import MetricsRow
+from runtime.tracking.parquet_bytes import table_of
 
 OF_UPDATES = "train"
 ROWS_TOGETHER = 4096
 READ_TOGETHER = 2**16
 LOSS_OF_SOURCES, SHARE_OF_SOURCES = "loss_by_source", "share_by_source"
+
+
+class ExportError(RuntimeError):
+    """What writes curves for another tool is not installed, or does not write where it was told to."""
 
 
 class Curves(NamedTuple):
@@ -45,9 +50,7 @@ def curves_of(metrics: bytes, *, after_step: int) -> Curves:
 
     An update that the skip rule left out has the figures that it was left out for.
     """
-    # A buffer of Arrow's, read in this thread: a program that ends right after a scan is aborted by threads of Arrow
-    # that are not done with what is Python's (apache/arrow#39862).
-    table = pq.ParquetFile(pa.BufferReader(metrics)).read(use_threads=False)
+    table = table_of(metrics)
     rows = table.filter(pc.greater(table["step"], after_step))
     figures = {
         f"{OF_UPDATES}/{name}": rows[name].to_numpy().astype(np.float64)
@@ -67,7 +70,7 @@ def with_sources(curves: Curves, source_losses: bytes) -> Curves:
     """
     step = curves.step
     by_source: dict[str, np.ndarray] = {}
-    # As indices, never a string a row: there are millions of rows, and a few names.
+    # As indices, never a string a row: there are millions of rows, and a few names. In this thread: see `table_of`.
     table = pq.ParquetFile(pa.BufferReader(source_losses), read_dictionary=["source"])
     columns = ["step", "source", "share", "num_targets", "loss_sum"]
     for batch in table.iter_batches(READ_TOGETHER, columns=columns, use_threads=False):

@@ -1,12 +1,12 @@
 """Metrics of a run: one row a finished update, the same Parquet bytes however often the run was interrupted."""
 
 import array
-import io
 import statistics
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from runtime.tracking.parquet_bytes import parquet_of, table_of
 
 
 class MetricsRow(NamedTuple):
@@ -88,14 +88,12 @@ class MetricsTable:
             pa.array(memoryview(column), pa.int64() if name in INTEGERS else pa.float64())
             for name, column in self._columns.items()
         ]
-        buffer = io.BytesIO()
-        pq.write_table(pa.table(arrays, names=list(self._columns)), buffer, compression="zstd")
-        return buffer.getvalue()
+        return parquet_of(pa.table(arrays, names=list(self._columns)))
 
     @classmethod
     def from_parquet(cls, data: bytes) -> "MetricsTable":
         """From what `to_parquet` gave."""
-        read = pq.read_table(io.BytesIO(data))
+        read = table_of(data)
         if read.column_names != list(MetricsRow._fields):
             raise MetricsError(f"metrics: columns recorded: {read.column_names}; now: {list(MetricsRow._fields)}.")
         table = cls()

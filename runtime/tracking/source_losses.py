@@ -6,15 +6,14 @@ counts by step and source are all that a batch depends on besides the seed and t
 
 import array
 import bisect
-import io
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
+from runtime.tracking.parquet_bytes import parquet_of, table_of
 
 COLUMNS = ("step", "source", "identity", "share", "num_sequences", "num_targets", "loss_sum")
 
@@ -109,15 +108,12 @@ class SourceLossesTable:
         for name, words in zip(("source", "identity"), zip(*self._sources, strict=True), strict=False):
             arrays[name] = pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))
         empty = pa.array([], pa.string()).dictionary_encode()
-        buffer = io.BytesIO()
-        table = pa.table([arrays.get(name, empty) for name in COLUMNS], names=list(COLUMNS))
-        pq.write_table(table, buffer, compression="zstd")
-        return buffer.getvalue()
+        return parquet_of(pa.table([arrays.get(name, empty) for name in COLUMNS], names=list(COLUMNS)))
 
     @classmethod
     def from_parquet(cls, data: bytes) -> "SourceLossesTable":
         """From what `to_parquet` gave."""
-        read = pq.read_table(io.BytesIO(data))
+        read = table_of(data)
         if read.column_names != list(COLUMNS):
             raise SourceLossesError(f"losses by source: columns recorded: {read.column_names}; now: {list(COLUMNS)}.")
         table = cls()

@@ -5,22 +5,18 @@ import sys
 import time
 from pathlib import Path
 
-from runtime.tracking.curves import Curves
+from runtime.tracking.curves import Curves, ExportError
 
 SUFFIX = ".curves"
 """Tells our event files from others in the folder."""
 
 
-class TensorBoardMissingError(RuntimeError):
-    """Event files were asked for, and the package that writes them is not installed."""
-
-
 def refuse_missing_package() -> None:
-    """Raises TensorBoardMissingError; for whoever wants to know before there is something to write."""
+    """Raises ExportError; for whoever wants to know before there is something to write."""
     try:
         import tensorboardX.event_file_writer  # noqa: F401
     except ImportError as error:
-        raise TensorBoardMissingError(
+        raise ExportError(
             "event files for TensorBoard are written by the package `tensorboardX`, which is not installed; install "
             f"it: {shlex.join([sys.executable, '-m', 'pip', 'install', 'tensorboardX'])}"
         ) from error

@@ -12,23 +12,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.tracking.curves import Curves
-
-
-class WandbMissingError(RuntimeError):
-    """W&B was asked for and is not installed."""
-
-
-class WandbFolderError(RuntimeError):
-    """W&B does not write where it was told to."""
+from runtime.tracking.curves import Curves, ExportError
 
 
 def refuse_missing_package() -> None:
-    """Raises WandbMissingError; for whoever wants to know before there is something to write."""
+    """Raises ExportError; for whoever wants to know before there is something to write."""
     try:
         import wandb  # noqa: F401
     except ImportError as error:
-        raise WandbMissingError(
+        raise ExportError(
             "runs for Weights & Biases are written by the package `wandb`, which is not installed; install "
             f"it: {shlex.join([sys.executable, '-m', 'pip', 'install', 'wandb'])}"
         ) from error
@@ -40,7 +32,7 @@ def write_wandb_run(
     """The folder of the offline run, below `folder`; one of this id that an earlier call wrote there is deleted.
 
     Raises:
-        WandbFolderError: W&B writes elsewhere. What it began there is deleted.
+        ExportError: W&B writes elsewhere. What it began there is deleted.
     """
     refuse_missing_package()
     import wandb
@@ -63,7 +55,7 @@ def write_wandb_run(
     if not written.resolve().is_relative_to(folder.resolve()):  # it may not write there, and takes /tmp without a word
         run.finish()
         shutil.rmtree(written, ignore_errors=True)
-        raise WandbFolderError(f"W&B cannot write there and took {written}; name another folder.")
+        raise ExportError(f"W&B cannot write there and took {written}; name another folder.")
     # The axis is ours: W&B's own counter begins at 0 in each run.
     run.define_metric("step")
     run.define_metric("*", step_metric="step")

@@ -43,15 +43,18 @@ class Control:
         *,
         agree: Callable[[int], int] = lambda word: word,
         notice: StopNotice | None = None,
+        kept_handlers: tuple[type, ...] = (),
     ) -> None:
         """With several hosts, `agree` maps this one's word to that of all, and `notice` is heard by those that wait.
 
-        With a notice `should_stop` is asked by a thread too; never by two at once.
+        With a notice `should_stop` is asked by a thread too; never by two at once. Signal handlers of the
+        classes `kept_handlers` go on hearing, beside this.
         """
         self._should_stop = should_stop
         self._asking = threading.Lock()
         self._agree = agree
         self._notice = notice
+        self._kept_handlers = kept_handlers
         # Set from any thread and from signal handlers, so that each is one assignment.
         self._is_save_asked = self._is_exit_asked = False
         self._is_exit_agreed = False
@@ -100,7 +103,7 @@ class Control:
                 stack.enter_context(_repeated(self._tell_others, "tells the other hosts"))
             is_main = threading.current_thread() is threading.main_thread()
             if is_main:
-                stack.enter_context(heard(SIGNALS, self._hear_signal))
+                stack.enter_context(heard(SIGNALS, self._hear_signal, kept=self._kept_handlers))
             yield is_main
 
     def _hear_signal(self, number: signal.Signals) -> None:

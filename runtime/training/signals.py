@@ -17,12 +17,14 @@ logger = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def heard(numbers: Iterable[signal.Signals], hear: Callable[[signal.Signals], None]) -> Iterator[None]:
+def heard(
+    numbers: Iterable[signal.Signals], hear: Callable[[signal.Signals], None], *, kept: tuple[type, ...] = ()
+) -> Iterator[None]:
     """Calls `hear` for each of these signals inside the block; what heard them before hears them again afterwards.
 
     It is called twice: in a thread at once, and in the main thread, which must be the caller's, before it goes on. A
-    handler with a true `hears_always` hears them inside too: of whoever this process is. Others, such as that of a
-    worker of Ray's, would end the process that is to save its work.
+    handler of a class in `kept` hears them inside too: of whoever this process is. Others, such as that of a worker of
+    Ray's, would end the process that is to save its work.
     """
     listened_to = frozenset(numbers)
     handlers_before = {number: signal.getsignal(number) for number in listened_to}
@@ -30,7 +32,7 @@ def heard(numbers: Iterable[signal.Signals], hear: Callable[[signal.Signals], No
     def handler(number: int, frame: FrameType | None) -> None:
         hear(signal.Signals(number))
         before = handlers_before[signal.Signals(number)]
-        if callable(before) and getattr(before, "hears_always", False):
+        if callable(before) and isinstance(before, kept):
             before(number, frame)
 
     reader, writer = socket.socketpair()

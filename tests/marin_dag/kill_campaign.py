@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from marin_dag import provenance, run, transient
 from marin_dag.live import display_for
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
-from marin_dag.store import open_store
 from tests.gcs_server.control import GcsControl, GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.marin_dag.fleets import Fleet

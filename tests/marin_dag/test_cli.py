@@ -12,9 +12,9 @@ import pytest
 
 from marin_dag.cli import main
 from marin_dag.errors import UserError
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.run import Run
-from marin_dag.store import open_store
 from tests.marin_dag import toy
 
 ROOT = Path(__file__).parents[2]
@@ -119,6 +119,18 @@ def test_a_pipeline_adds_to_a_plan_that_is_shown_and_to_no_run(
     assert capsys.readouterr().out.rstrip().endswith("toy: 8 to come")
     assert main(toy.build, name="toy", argv=arguments, on_dry_run=more) == 0
     assert "to come" not in capsys.readouterr().out
+
+
+def test_a_run_counts_the_steps_that_the_plan_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = [toy.text(name, toy.TextConfig(text=text)) for name, text in (("a", "one"), ("b", "one"), ("c", "two"))]
+    arguments = ["--prefix", str(tmp_path), "--backend", "local"]
+    said = []
+    for _ in range(2):
+        assert main(lambda parsed: texts, name="toy", argv=arguments) == 0
+        said.append(capsys.readouterr().out.splitlines())
+    assert said[0][0] == "3 steps to make: 2 run, 1 share the output of another"
+    assert any("done (2/2)" in line for line in said[0])
+    assert said[1][0] == "nothing to do: 3 steps, all done"
 
 
 def test_a_run_ends_with_the_lines_of_its_summary_which_sees_what_the_steps_returned(

@@ -12,9 +12,9 @@ import pytest
 from marin_dag.backend import Backend
 from marin_dag.code_watch import CodeChangedError, refuse_another_config, refuse_other_packages
 from marin_dag.local_backend import LocalBackend
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.step import Step
-from marin_dag.store import open_store
 from tests.marin_dag.test_run import Recorder, record, run
 from tests.marin_dag.toy import TextConfig, text
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from marin_dag.detach import _outputs_below
+from marin_dag.prefix import open_store
 from marin_dag.provenance import git_state
 from marin_dag.records import Record, Records
-from marin_dag.store import Entry, open_store
+from marin_dag.store import Entry
 from tests.marin_dag.cluster_steps import notes
 from tests.marin_dag.test_kill import wait_for
 from tests.ray_nodes import ROOT, RayNodes

@@ -15,10 +15,11 @@ from marin_dag import lease, transient
 from marin_dag.backend import Backend
 from marin_dag.epoch import seal
 from marin_dag.local_backend import LocalBackend
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Runtime, StepContext, StepStopped, step
-from marin_dag.store import Entry, LocalStore, StoreError, open_store
+from marin_dag.store import Entry, LocalStore, StoreError
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_kill import driver, finish
 from tests.marin_dag.test_run import Recorder, run

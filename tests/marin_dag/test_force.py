@@ -6,8 +6,8 @@ import pytest
 
 from marin_dag.backend import Backend
 from marin_dag.damage import findings_of
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
-from marin_dag.store import open_store
 from tests.marin_dag.test_run import output, record, run
 from tests.marin_dag.toy_steps import (
     Count,

@@ -13,9 +13,9 @@ import pytest
 
 from marin_dag.context import Host
 from marin_dag.gang import cause_of, hosts_of
+from marin_dag.prefix import open_store
 from marin_dag.records import Failure, Records
 from marin_dag.resources import Cpu, Tpu
-from marin_dag.store import open_store
 from tests.marin_dag.cluster_steps import notes
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_kill import finish, wait_for

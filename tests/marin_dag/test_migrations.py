@@ -16,9 +16,10 @@ from marin_dag.diff import CodeChanged
 from marin_dag.identity import SCHEMA_VERSION, Identity, canonical, digest_of_document, identity_of
 from marin_dag.migrations import migrate, migrations_of
 from marin_dag.pins import Pins
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.step import Step
-from marin_dag.store import Store, open_store
+from marin_dag.store import Store
 from tests.marin_dag.test_run import output, run
 from tests.marin_dag.toy_steps import (
     Count,

@@ -11,10 +11,10 @@ from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planned import Verdict
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
-from marin_dag.store import open_store
 from tests.marin_dag.forking_backend import ForkingBackend
 from tests.marin_dag.growing_steps import FollowConfig, GrowConfig, follow, grow
 from tests.marin_dag.toy_steps import WriteConfig, executions, write

@@ -12,9 +12,10 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph, Selection
 from marin_dag.plan import check_configs, make_plan
 from marin_dag.planned import Verdict
+from marin_dag.prefix import open_store
 from marin_dag.reasons import KeptParts, NeverMade, NotSelected
 from marin_dag.records import Records
-from marin_dag.store import Entry, LocalStore, open_store
+from marin_dag.store import Entry, LocalStore
 from tests.marin_dag import toy
 from tests.marin_dag.toy_steps import ShardsConfig, squares
 from tests.marin_dag.workbench import Workbench

@@ -19,13 +19,13 @@ from marin_dag.live import LineDisplay, TableDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planned import Verdict
+from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.ray_backend import RayBackend
 from marin_dag.records import Records
 from marin_dag.resources import Cpu, Gpu, Resources
 from marin_dag.run import Run
 from marin_dag.step import Step, StepContext, step
-from marin_dag.store import open_store
 from tests.marin_dag.toy_steps import (
     Count,
     CountConfig,

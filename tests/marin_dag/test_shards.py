@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from marin_dag.identity import NotCanonicalError
+from marin_dag.prefix import open_store
 from marin_dag.shards import ShardMap
 from marin_dag.step import Step
-from marin_dag.store import open_store
 from tests.marin_dag.test_run import output, record, run
 from tests.marin_dag.toy_steps import NamesConfig, ShardsConfig, executions, shout, shouted, square, squares
 

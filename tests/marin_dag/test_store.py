@@ -11,7 +11,8 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from marin_dag.store import LocalStore, Store, StoreError, explain_os_error, limit_met, open_store
+from marin_dag.prefix import open_store
+from marin_dag.store import LocalStore, Store, StoreError, explain_os_error, limit_met
 
 
 def test_what_is_written_is_read(store: Store):

@@ -12,7 +12,8 @@ import google_crc32c
 import pytest
 
 from marin_dag import gcs_requests
-from marin_dag.store import Store, StoreError, open_store
+from marin_dag.prefix import open_store
+from marin_dag.store import Store, StoreError
 from marin_dag.transient import Backoff, is_transient
 from tests.gcs_server.control import GcsServerProcess
 from tests.gcs_server.faults import Fault

@@ -9,9 +9,9 @@ from marin_dag.graph import Graph
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, make_plan
+from marin_dag.prefix import open_store
 from marin_dag.reasons import Failed, render
 from marin_dag.run import Run
-from marin_dag.store import open_store
 from marin_dag.table import MAX_ROOTS, render_plan
 from tests.marin_dag import toy
 from tests.marin_dag.toy_steps import WriteConfig, write

@@ -23,12 +23,13 @@ from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, make_plan
 from marin_dag.planned import Verdict
+from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.reasons import BlockedBy, Continues, Drifted, Follows, MilestoneMissing, NeverMade, Resumes, render
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
-from marin_dag.store import Store, open_store
+from marin_dag.store import Store
 from marin_dag.table import render_plan
 from tests.marin_dag.toy_steps import CountConfig, count, executions
 

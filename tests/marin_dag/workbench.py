@@ -12,7 +12,7 @@ from marin_dag.assignments import parse_assignment
 from marin_dag.cli import main
 from marin_dag.graph import Graph
 from marin_dag.plan import Plan, make_plan
-from marin_dag.store import open_store
+from marin_dag.prefix import open_store
 
 MODULE = "workbench_recipe"
 RECIPE = '''\

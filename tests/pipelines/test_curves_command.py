@@ -15,8 +15,8 @@ import pytest
 
 from marin_dag.cli import main
 from marin_dag.graph import Graph
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
-from marin_dag.store import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from runtime.tracking import tensorboard_export

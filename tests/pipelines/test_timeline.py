@@ -11,8 +11,8 @@ import pytest
 
 from marin_dag.cli import main
 from marin_dag.graph import Graph
-from marin_dag.plan import make_plan
-from marin_dag.store import open_store
+from marin_dag.plan import make_plan, refusals
+from marin_dag.prefix import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.timeline import document, legs_in, main_line_of, phases_in, render, trained_tokens, twins_in
@@ -34,7 +34,7 @@ def steps():
 
 @pytest.fixture(scope="module")
 def text(steps):
-    return render(steps)
+    return render(steps, {})
 
 
 def test_tokens_are_exact_and_agree_with_the_published_ones(steps):
@@ -113,7 +113,7 @@ def test_every_phase_says_its_rotary_embedding_and_its_mixture(steps, text):
 
 
 def test_a_mixture_whose_phase_is_not_shown_too_is_written_out(steps):
-    deeper_starling = paragraph(render(steps, names=("deeper_starling",)), "deeper_starling")
+    deeper_starling = paragraph(render(steps, {}, names=("deeper_starling",)), "deeper_starling")
     assert "  = mixture           as in starling:\n  = mixture           nemotron_medium 22.1 %, " in deeper_starling
 
 
@@ -126,7 +126,8 @@ def test_a_jump_is_shown_with_both_rates_and_its_step(text):
 
 
 def test_a_jump_that_nobody_acknowledged_is_said_to_be_one(steps):
-    said = render(phases_in([steps["phoenix"].fork("heavier", weight_decay=0.2)]))
+    forked = phases_in([steps["phoenix"].fork("heavier", weight_decay=0.2)])
+    said = render(forked, refusals(forked.values()))
     heavier = paragraph(said, "heavier")
     assert "~ weight_decay      0.1  ->  0.2\n    NOT acknowledged: a jump at step 820,000\n" in heavier
     assert "REFUSED by a plan: the phase changes what a run feels at once" in heavier
@@ -135,7 +136,7 @@ def test_a_jump_that_nobody_acknowledged_is_said_to_be_one(steps):
 
 
 def test_some_phases_alone_are_shown_as_among_all(steps, text):
-    table, *paragraphs = render(steps, names=("raccoon_soft", "jellyfish")).split("\n\n")
+    table, *paragraphs = render(steps, {}, names=("raccoon_soft", "jellyfish")).split("\n\n")
     assert [row.split()[0] for row in table.splitlines()] == ["phase", "jellyfish", "raccoon_soft"]
     assert [part.rstrip() for part in paragraphs] == [paragraph(text, "jellyfish"), paragraph(text, "raccoon_soft")]
 
@@ -161,7 +162,7 @@ def test_what_a_plan_refuses_is_said_below_its_phase_and_fails(tmp_path, capsys)
 
 
 def test_a_program_reads_exact_tokens_and_changes(steps):
-    everything = {item["name"]: item for item in document(steps)["phases"]}
+    everything = {item["name"]: item for item in document(steps, {})["phases"]}
     assert list(everything)[:2] == ["kestrel", "ocelot"] and set(everything) == set(steps)
     assert everything["starling"]["end_tokens"] == 12_415_127_257_088
     ocelot = {change["field"]: change for change in everything["ocelot"]["changes"]}
@@ -177,7 +178,7 @@ def test_a_program_reads_exact_tokens_and_changes(steps):
 
 def test_a_number_that_json_does_not_have_is_told_as_one_that_the_config_takes(steps):
     never = steps["kestrel"].fork("patient", checkpoint_every_seconds=math.inf)
-    (told,) = json.loads(json.dumps(document({"patient": never}), allow_nan=False))["phases"]
+    (told,) = json.loads(json.dumps(document({"patient": never}, {}), allow_nan=False))["phases"]
     text = told["settings"]["checkpoint_every_seconds"]
     assert text == "Infinity" and never.fork("again", checkpoint_every_seconds=text).config == never.config
 
@@ -217,7 +218,7 @@ def test_what_has_passed_when_a_phase_begins_is_not_shown(steps):
     changed = leaves_late.fork(
         "later", mixture=MixtureSchedule((*mixed.segments, MixtureSegment(823_500, {"dclm_baseline": 1})))
     )
-    said = paragraph(render(phases_in([changed])), "later")
+    said = paragraph(render(phases_in([changed]), {}), "later")
     assert "from step 823,000: nemotron_medium 30.8 %" in said and "from step 823,500: dclm_baseline 100 %" in said
     assert "822,000" not in said and "820,000" not in said
 
@@ -235,14 +236,14 @@ def test_moments_that_begin_anew_are_a_jump_that_is_acknowledged(text):
 
 def test_several_averages_are_told_with_their_names(steps):
     ocelot = steps["ocelot"].fork("two", more_averages=(Ema(0.9999, "slow"),))
-    said = render(phases_in([ocelot]))
+    said = render(phases_in([ocelot]), {})
     assert "  0.995, 0.9999  " in said
     assert "~ more_averages     none  ->  average slow, decay 0.9999" in paragraph(said, "two")
 
 
 def test_it_is_drawn_on_a_page_and_alone(steps, tmp_path):
-    draw(str(tmp_path / "timeline.html"), "Timeline of tootsie", steps)
-    draw(str(tmp_path / "timeline.svg"), "Timeline of tootsie", steps)
+    draw(str(tmp_path / "timeline.html"), "Timeline of tootsie", steps, {})
+    draw(str(tmp_path / "timeline.svg"), "Timeline of tootsie", steps, {})
     page = (tmp_path / "timeline.html").read_text()
     assert "tokens, and 10 side branches under 11 names.</p>" in page
     assert page.startswith("<!doctype html>") and "cycles         from step 0: 20 of 10,000" in page

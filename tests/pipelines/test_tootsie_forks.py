@@ -10,8 +10,8 @@ from marin_dag.cli import main
 from marin_dag.diff import differences
 from marin_dag.forks import Forks
 from marin_dag.graph import Graph
+from marin_dag.prefix import open_store
 from marin_dag.reasons import Changed, are_of_another_recipe, render_all
-from marin_dag.store import open_store
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import fork_report
 from pipelines.scales import EIGHT_B, LAPTOP

@@ -11,8 +11,8 @@ import pytest
 
 from marin_dag.graph import Graph
 from marin_dag.plan import make_plan
+from marin_dag.prefix import open_store
 from marin_dag.records import attempt_path
-from marin_dag.store import open_store
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.waits_beside_report import write_waits

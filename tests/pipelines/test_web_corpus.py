@@ -14,9 +14,9 @@ from marin_dag.graph import Graph
 from marin_dag.inputs import replace_inputs
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.run import Run
-from marin_dag.store import open_store
 from pipelines import web_corpus
 from pipelines.evaluation import stages_of
 from pipelines.reporting import graph_of, with_report

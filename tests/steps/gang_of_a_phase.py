@@ -19,11 +19,11 @@ import pytest
 from pydantic import BaseModel
 
 from marin_dag.live import display_for
+from marin_dag.prefix import open_store
 from marin_dag.ray_backend import RayBackend
 from marin_dag.resources import Cpu
 from marin_dag.run import Run
 from marin_dag.step import Step, StepContext, step
-from marin_dag.store import open_store
 from runtime.data.cache import TokenCache
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule

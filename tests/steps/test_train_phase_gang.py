@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from marin_dag.inputs import Input
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
-from marin_dag.store import open_store
 from runtime.parallel import mesh
 from runtime.tracking.events import read_events
 from runtime.training.replay import main as replay

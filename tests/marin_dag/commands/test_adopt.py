@@ -9,9 +9,10 @@ from pydantic import BaseModel
 from marin_dag.adopt import AdoptedConfig, AdoptedResult, adopt, adopted
 from marin_dag.cli import main
 from marin_dag.errors import UserError
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.step import Input, Step, StepContext, step
-from marin_dag.store import Store, open_store
+from marin_dag.store import Store
 
 
 class LinesConfig(BaseModel, frozen=True, extra="forbid"):

@@ -15,8 +15,9 @@ from marin_dag.collect import Collector, Roots
 from marin_dag.epoch import seal
 from marin_dag.lease import Lease, Leases
 from marin_dag.pins import Pins
+from marin_dag.prefix import open_store
 from marin_dag.records import Records
-from marin_dag.store import Entry, LocalStore, open_store
+from marin_dag.store import Entry, LocalStore
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import ROOT, Toy
 from tests.marin_dag.test_records import a_record

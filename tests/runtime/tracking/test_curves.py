@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.tracking import curves as curves_module
-from runtime.tracking.curves import Curves, curves_of, with_sources
+from runtime.tracking.curves import Curves, ExportError, curves_of, with_sources
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
-from runtime.tracking.tensorboard_export import SUFFIX, TensorBoardMissingError, write_events
-from runtime.tracking.wandb_export import WandbFolderError, WandbMissingError, write_wandb_run
+from runtime.tracking.tensorboard_export import SUFFIX, write_events
+from runtime.tracking.wandb_export import write_wandb_run
 
 LOSSES = (3.5, math.nan, 2.5, 2.25)
 OF_CODE = {1: (8, 16.0), 2: (8, math.nan), 3: (0, 0.0)}
@@ -105,10 +105,14 @@ def test_of_millions_of_rows_no_text_is_made(monkeypatch):
 
 IN_ONE_THREAD = """
 import os
+from runtime.tracking.metrics import MetricsTable
+from runtime.tracking.source_losses import SourceLossesTable
 from tests.runtime.tracking.test_curves import curves_behind, tables
-tables()
+metrics, losses = tables()
 before = len(os.listdir("/proc/self/task"))
 curves_behind(0)
+MetricsTable.from_parquet(metrics)
+SourceLossesTable.from_parquet(losses)
 assert len(os.listdir("/proc/self/task")) == before
 """
 
@@ -199,18 +203,20 @@ def test_an_offline_run_has_every_update_and_takes_the_place_of_the_one_before(t
 
 
 @pytest.mark.parametrize(
-    ("package", "error", "write"),
+    ("package", "write"),
     [
-        ("wandb", WandbMissingError, lambda curves, folder: write_wandb_run(
+        ("wandb", lambda curves, folder: write_wandb_run(
             curves, folder, project="p", run_id="1", name="phase", config={})),
-        ("tensorboardX", TensorBoardMissingError, write_events),
+        ("tensorboardX", write_events),
     ],
 )  # fmt: skip
-def test_a_package_that_is_missing_is_an_error_with_the_cure(tmp_path, monkeypatch, package, error, write):
+def test_a_package_that_is_missing_is_an_error_with_the_cure(tmp_path, monkeypatch, package, write):
     for name in [name for name in sys.modules if name.partition(".")[0] == package] or [package]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(error, match=rf"`{package}`, which is not installed; install it: .*-m pip install {package}"):
+    with pytest.raises(
+        ExportError, match=rf"`{package}`, which is not installed; install it: .*-m pip install {package}"
+    ):
         write(curves_behind(0), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -225,7 +231,7 @@ def test_a_run_that_wandb_writes_elsewhere_is_refused_and_deleted(tmp_path, monk
     )
     fake = types.SimpleNamespace(init=lambda **_: begun, Settings=lambda **_: None)
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    with pytest.raises(WandbFolderError, match=f"cannot write there and took {elsewhere}; name another folder"):
+    with pytest.raises(ExportError, match=f"cannot write there and took {elsewhere}; name another folder"):
         write_wandb_run(curves_behind(0), tmp_path / "mine", project="p", run_id="1", name="phase", config={})
     assert calls == ["finish"] and not elsewhere.exists()
 

@@ -13,6 +13,16 @@ from runtime.training.signals import heard
 PATIENCE_SECONDS = 480.0
 
 
+class Handler:
+    """Writes down the signals that it is called with."""
+
+    def __init__(self, handled: list[int]) -> None:
+        self._handled = handled
+
+    def __call__(self, number: int, frame: object) -> None:
+        self._handled.append(number)
+
+
 class CMutex:
     """A lock of the C library: no signal ends the wait for it, and no Python runs meanwhile."""
 
@@ -77,24 +87,20 @@ def test_other_listeners_hear_their_signals_during_the_block_and_have_their_plac
         writer.close()
 
 
-@pytest.mark.parametrize("hears_always", [False, True])
-def test_a_handler_that_hears_always_hears_once_inside_the_block_and_any_other_not(hears_always: bool):
+@pytest.mark.parametrize("kept", [(), (Handler,)])
+def test_a_handler_of_a_class_that_is_kept_hears_once_inside_the_block_and_any_other_not(kept: tuple[type, ...]):
     handled: list[int] = []
-
-    def of_the_process(number: int, frame: object) -> None:
-        handled.append(number)
-
-    of_the_process.hears_always = hears_always  # type: ignore[attr-defined]
+    of_the_process = Handler(handled)
     before = signal.signal(signal.SIGUSR2, of_the_process)
     heard_here: list[int] = []
     try:
-        with heard([signal.SIGUSR2], heard_here.append):
+        with heard([signal.SIGUSR2], heard_here.append, kept=kept):
             signal.raise_signal(signal.SIGUSR2)
         assert signal.getsignal(signal.SIGUSR2) is of_the_process
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert set(heard_here) == {signal.SIGUSR2}
-    assert handled == [signal.SIGUSR2] * hears_always
+    assert handled == [signal.SIGUSR2] * len(kept)
 
 
 def test_a_listener_that_is_full_or_gone_does_not_make_this_one_deaf(caplog: pytest.LogCaptureFixture):

@@ -1,0 +1,183 @@
+"""Machine checks: what its machines decide of a phase or an evaluation, refused while it is planned.
+
+How the batch and the model divide over the devices, and which kernels run there, at which shape.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from marin_dag.resources import Cpu, Gpu, Resources, Tpu
+from marin_dag.slices import slice_shape
+from runtime.parallel.torus import cut_axis
+
+if TYPE_CHECKING:
+    from runtime.kernels.shape import KernelShape
+    from runtime.model.config import LlamaConfig
+    from steps.train_phase import TrainPhaseConfig
+
+
+def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
+    """What the machines decide: how the batch and the model divide over them, and which kernels run there.
+
+    Raises:
+        ValueError: something does not divide, or a kernel cannot run there, or not at the shape that a device gets.
+    """
+    shares = _num_shares(config, resources)
+    if config.global_batch_size % shares:
+        fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
+        or_less = "" if fewer is None else f", or resources={fewer!r}"
+        raise ValueError(
+            f"global_batch_size is {config.global_batch_size:,}, which does not divide over the {shares:,} parts of "
+            f"the mesh that take sequences ({resources}, model_parallel {config.model_parallel}, context_parallel "
+            f"{config.context_parallel}); take a multiple of {shares:,}{or_less}."
+        )
+    sequences = config.global_batch_size // shares
+    if sequences % config.num_microbatches:
+        able = ", ".join(str(number) for number in range(1, sequences + 1) if sequences % number == 0)
+        raise ValueError(
+            f"num_microbatches is {config.num_microbatches}, and each part of the mesh takes {sequences:,} sequences "
+            f"of a batch of {config.global_batch_size:,} ({resources}); take one of {able}."
+        )
+    if config.sequence_length % config.context_parallel:
+        raise ValueError(
+            f"sequence_length is {config.sequence_length:,}, which does not divide into context_parallel "
+            f"{config.context_parallel} equal stretches; choose one that does."
+        )
+    tokens = sequences // config.num_microbatches * (config.sequence_length // config.context_parallel)
+    if tokens % config.model_parallel:
+        raise ValueError(
+            f"each part of the mesh takes {tokens:,} tokens at a time ({resources}, num_microbatches "
+            f"{config.num_microbatches}, context_parallel {config.context_parallel}), which do not divide over "
+            f"model_parallel {config.model_parallel}; choose sizes that do."
+        )
+    try:
+        if isinstance(resources, Tpu):
+            sizes = [int(size) for size in slice_shape(resources.slice).topology.split("x")]
+            cut_axis(sizes, config.model_parallel * config.context_parallel)
+        config.model.refuse_undivided(copy_size=_copy_size(config, resources), model_axis=config.model_parallel)
+        shape = shape_on(
+            resources,
+            config.model,
+            num_rows=config.global_batch_size,
+            sequence_length=config.sequence_length,
+            compute_dtype=config.compute_dtype,
+            context_parallel=config.context_parallel,
+            num_microbatches=config.num_microbatches,
+        )
+        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
+    except ValueError as error:
+        raise ValueError(f"on {resources}: {error}") from None
+
+
+def shape_on(
+    resources: Resources,
+    model: "LlamaConfig",
+    *,
+    num_rows: int,
+    sequence_length: int,
+    compute_dtype: str,
+    context_parallel: int = 1,
+    num_microbatches: int = 1,
+) -> "KernelShape":
+    """What each device of all machines of a step would give its kernels."""
+    from runtime.kernels.shape import KernelShape
+
+    return KernelShape.of(
+        *_devices(resources),
+        model,
+        num_devices=num_devices_of(resources),
+        num_rows=num_rows,
+        sequence_length=sequence_length,
+        compute_dtype=compute_dtype,
+        context_parallel=context_parallel,
+        num_microbatches=num_microbatches,
+    )
+
+
+def refuse_kernels(shape: "KernelShape", *, attention_kernel: str | None, loss_kernel: str | None = None) -> None:
+    """Raises for kernels that cannot run on the machines, or not at the shape that a device gets of the rows."""
+    if attention_kernel is None and loss_kernel is None:
+        if shape.platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX
+            from runtime.kernels.block_sizes import generation_of, splash_blocks
+
+            splash_blocks(
+                generation_of(shape.device_kind),
+                head_dim=shape.head_dim,
+                num_rows=shape.stretch,
+                item_bytes=shape.item_bytes,
+            )
+        return
+    from runtime.kernels.choice import (
+        LEAVE_IT_OUT,
+        chosen_kernels,
+        described_attention_blocks,
+        described_loss_blocks,
+    )
+
+    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    for asked, kernel, described in (
+        (attention_kernel, kernels.attention, described_attention_blocks),
+        (loss_kernel, kernels.loss, described_loss_blocks),
+    ):
+        try:
+            described(kernel, shape)
+        except ValueError as error:
+            raise ValueError(f"{error}{'' if asked is None else LEAVE_IT_OUT}") from None
+
+
+def _devices(resources: Resources) -> tuple[str, str]:
+    """Platform and kind of the devices: as JAX calls them, a GPU as Ray does."""
+    match resources:
+        case Tpu():
+            generation = slice_shape(resources.slice).generation
+            return "tpu", f"TPU {'v5e' if generation == 'v5litepod' else generation}"
+        case Gpu():
+            return "gpu", resources.kind
+        case Cpu():
+            return "cpu", "cpu"
+
+
+def num_devices_of(resources: Resources) -> int:
+    """Of all machines of a step."""
+    match resources:
+        case Tpu():
+            return slice_shape(resources.slice).num_chips * resources.num_slices
+        case Gpu():
+            return resources.count * resources.num_hosts
+        case Cpu():
+            return resources.num_devices * resources.num_hosts
+
+
+def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
+    """Parts that the batch is split into."""
+    num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
+    num_devices = num_devices_of(resources) // num_slices
+    parallel = config.model_parallel * config.context_parallel
+    if num_devices % parallel:
+        raise ValueError(
+            f"model_parallel x context_parallel is {parallel}, which does not divide the {num_devices} devices of "
+            f"{resources}; choose sizes that do."
+        )
+    return num_devices // parallel * num_slices
+
+
+def _copy_size(config: "TrainPhaseConfig", resources: Resources) -> int:
+    """Devices that share one copy of the parameters."""
+    match resources:
+        case Tpu():
+            return slice_shape(resources.slice).num_chips
+        case Gpu():
+            return resources.count * resources.num_hosts
+        case Cpu():  # see `mesh_of_cores`
+            parallel = config.model_parallel * config.context_parallel
+            whole = resources.num_devices % parallel == 0
+            return resources.num_hosts * (parallel if whole else resources.num_devices)
+
+
+def _cores_that_divide(config: "TrainPhaseConfig", resources: Cpu) -> Cpu | None:
+    parallel = config.model_parallel * config.context_parallel
+    for num_cpus in range(resources.num_cpus, 0, -1):
+        shares, rest = divmod(num_cpus * resources.num_hosts, parallel)
+        if rest == 0 and config.global_batch_size % shares == 0:
+            return dataclasses.replace(resources, num_cpus=num_cpus)
+    return None
