@@ -1,12 +1,13 @@
 """Metrics of a run: one row a finished update, the same Parquet bytes however often the run was interrupted."""
 
 import array
+import itertools
 import statistics
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from runtime.tracking.parquet_bytes import parquet_of, table_of
+from runtime.tracking.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
 
 
 class MetricsRow(NamedTuple):
@@ -68,27 +69,18 @@ class MetricsTable:
     def mean_loss_of_last(self, num_steps: int) -> float | None:
         """Mean loss over the last updates that were taken, as many as there are; correctly rounded, so independent of
         their order. None where none was taken."""
-        taken = [
-            loss
-            for loss, skipped in zip(self._columns["loss"], self._columns["is_skipped"], strict=True)
-            if not skipped
-        ]
-        return statistics.fmean(taken[-num_steps:]) if taken else None
+        newest_first = zip(reversed(self._columns["loss"]), reversed(self._columns["is_skipped"]), strict=True)
+        taken = list(itertools.islice((loss for loss, is_skipped in newest_first if not is_skipped), num_steps))
+        return statistics.fmean(taken) if taken else None
 
     @property
     def skipped_steps(self) -> list[int]:
         """Steps whose update was left out."""
-        return [
-            step for step, skipped in zip(self._columns["step"], self._columns["is_skipped"], strict=True) if skipped
-        ]
+        return list(itertools.compress(self._columns["step"], self._columns["is_skipped"]))
 
     def to_parquet(self) -> bytes:
         """Equal rows give equal bytes (with one version of pyarrow)."""
-        arrays = [
-            pa.array(memoryview(column), pa.int64() if name in INTEGERS else pa.float64())
-            for name, column in self._columns.items()
-        ]
-        return parquet_of(pa.table(arrays, names=list(self._columns)))
+        return parquet_of(pa.table({name: numbers_of(column) for name, column in self._columns.items()}))
 
     @classmethod
     def from_parquet(cls, data: bytes) -> "MetricsTable":
@@ -98,5 +90,5 @@ class MetricsTable:
             raise MetricsError(f"metrics: columns recorded: {read.column_names}; now: {list(MetricsRow._fields)}.")
         table = cls()
         for name, column in table._columns.items():
-            column.extend(read[name].to_pylist())
+            append_numbers(column, read[name])
         return table

@@ -9,11 +9,12 @@ import bisect
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
-from runtime.tracking.parquet_bytes import parquet_of, table_of
+from runtime.tracking.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
 
 COLUMNS = ("step", "source", "identity", "share", "num_sequences", "num_targets", "loss_sum")
 
@@ -101,10 +102,8 @@ class SourceLossesTable:
 
     def to_parquet(self) -> bytes:
         """Equal rows give equal bytes (with one version of pyarrow)."""
-        kinds = {"step": pa.int64(), "share": pa.float64(), "num_sequences": pa.int32()}
-        kinds |= {"num_targets": pa.int64(), "loss_sum": pa.float64()}
-        arrays = {name: pa.array(memoryview(self._columns[name]), kind) for name, kind in kinds.items()}
-        indices = pa.array(memoryview(self._columns["source"]), pa.uint16())
+        arrays = {name: numbers_of(column) for name, column in self._columns.items()}
+        indices = arrays.pop("source")
         for name, words in zip(("source", "identity"), zip(*self._sources, strict=True), strict=False):
             arrays[name] = pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))
         empty = pa.array([], pa.string()).dictionary_encode()
@@ -117,13 +116,19 @@ class SourceLossesTable:
         if read.column_names != list(COLUMNS):
             raise SourceLossesError(f"losses by source: columns recorded: {read.column_names}; now: {list(COLUMNS)}.")
         table = cls()
-        pairs = list(zip(read["source"].to_pylist(), read["identity"].to_pylist(), strict=True))
-        table._sources = list(dict.fromkeys(pairs))
-        index_of = {pair: index for index, pair in enumerate(table._sources)}
-        table._columns["source"].extend(index_of[pair] for pair in pairs)
+        # Pairs of words in the order in which they come first, as `append` numbers them.
+        sources, identities = (read[name].unify_dictionaries().combine_chunks() for name in ("source", "identity"))
+        pairs = sources.indices.to_numpy().astype(np.int64) * len(identities.dictionary) + identities.indices.to_numpy()
+        found, first, inverse = np.unique(pairs, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        number_of = np.empty_like(order)
+        number_of[order] = np.arange(len(order))
+        words = sources.dictionary.to_pylist(), identities.dictionary.to_pylist()
+        table._sources = [(words[0][pair // len(words[1])], words[1][pair % len(words[1])]) for pair in found[order]]
+        table._columns["source"].frombytes(number_of[inverse].astype("H").tobytes())
         for name, column in table._columns.items():
             if name != "source":
-                column.extend(read[name].to_pylist())
+                append_numbers(column, read[name])
         return table
 
 

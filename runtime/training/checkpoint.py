@@ -45,6 +45,7 @@ State = TypeVar("State")
 
 __all__ = [
     "CheckpointError",
+    "Reader",
     "Save",
     "is_complete",
     "load",
@@ -225,17 +226,17 @@ def remove(path: str) -> None:
     files.delete_folder()
 
 
-def load(path: str, like: State, *, partial: bool = False) -> tuple[State, dict[str, Any]]:
+def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[State, dict[str, Any]]:
     """The state and the metadata of a checkpoint, laid out as `like` (arrays, or shapes with shardings).
 
     Any mesh will do: a process reads the chunks that its devices hold parts of. `partial` allows leaves in the
     checkpoint that `like` does not ask for; without it the trees must agree.
     """
-    reader = Reader(path)
+    reader = _opened(path)
     leaves = named_leaves(like)
-    refuse_other_state(path, reader.manifest, leaves, partial=partial)
+    refuse_other_state(reader.path, reader.manifest, leaves, partial=partial)
     reader.refuse_missing_files()
-    metadata = json.loads(reader.read(f"{reader.name}/metadata.json"))
+    metadata = read_metadata(reader)
     restored = []
     reads: collections.deque[tuple[Leaf, ChunkedArray, dict[tuple[int, ...], Any]]] = collections.deque()
     for leaf in leaves:
@@ -261,12 +262,17 @@ def load_params(path: str, like_params: State, which: str) -> State:
     return load(path, {"averages": {which: like_params}}, partial=True)[0]["averages"][which]
 
 
-def read_metadata(path: str) -> dict[str, Any]:
+def read_metadata(path: str | Reader) -> dict[str, Any]:
     """The metadata of a complete checkpoint, verified."""
-    reader = Reader(path)
+    reader = _opened(path)
     return json.loads(reader.read(f"{reader.name}/metadata.json"))
 
 
-def read_beside(path: str, key: str) -> bytes:
+def read_beside(path: str | Reader, key: str) -> bytes:
     """A file that was saved beside the checkpoint, verified."""
-    return Reader(path).read(key)
+    return _opened(path).read(key)
+
+
+def _opened(path: str | Reader) -> Reader:
+    """Of thousands of chips the manifest is long: who reads several things opens the checkpoint once."""
+    return path if isinstance(path, Reader) else Reader(path)

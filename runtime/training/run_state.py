@@ -53,8 +53,9 @@ def resumed(
     folder: str, state_like: StateLike, *, averages: Collection[str] = (), skip_window_steps: int = 0
 ) -> RunState:
     """The very state that was saved; an average that should be there and is not, or the other way, is an error."""
-    state, metadata = checkpoint.load(f"{folder}/{CHECKPOINT}", state_like(averages, skip_window_steps))
-    return _assembled(folder, state, metadata, DataPosition.from_json(metadata["data_position"]))
+    saved = checkpoint.Reader(f"{folder}/{CHECKPOINT}")
+    state, metadata = checkpoint.load(saved, state_like(averages, skip_window_steps))
+    return _assembled(saved, state, metadata, DataPosition.from_json(metadata["data_position"]))
 
 
 def continued(
@@ -75,8 +76,8 @@ def continued(
     """
     if restore not in get_args(Restore):
         raise ValueError(f"restore is {restore!r}; it is one of {', '.join(get_args(Restore))}.")
-    path = f"{folder}/{CHECKPOINT}"
-    metadata = checkpoint.read_metadata(path)
+    opened = checkpoint.Reader(f"{folder}/{CHECKPOINT}")
+    metadata = checkpoint.read_metadata(opened)
     saved = state_like(metadata["averages"], metadata["skip_window_steps"])
     like = state_like(averages, skip_window_steps)
     goes_on = restore in ("everything", "everything_but_optimizer")
@@ -88,21 +89,23 @@ def continued(
         wanted |= {"key": saved.key, "averages": kept}
         if saved.skip_window_steps == like.skip_window_steps:
             wanted["history"] = saved.history
-    taken, _ = checkpoint.load(path, wanted, partial=True)
+    taken, _ = checkpoint.load(opened, wanted, partial=True)
     anew = begun(like, seed, [field for field in ("mu", "nu", "count", "key", "history") if field not in wanted])
     state = with_averages(dataclasses.replace(like, **{"averages": {}} | taken | anew), averages)
     position = DataPosition.from_json(metadata["data_position"]) if goes_on else DataPosition()
-    return _assembled(folder, state, metadata, position)
+    return _assembled(opened, state, metadata, position)
 
 
-def _assembled(folder: str, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:
-    metrics = MetricsTable.from_parquet(checkpoint.read_beside(f"{folder}/{CHECKPOINT}", METRICS))
-    losses = SourceLossesTable.from_parquet(checkpoint.read_beside(f"{folder}/{CHECKPOINT}", SOURCE_LOSSES))
+def _assembled(
+    saved: checkpoint.Reader, state: TrainState, metadata: dict[str, Any], position: DataPosition
+) -> RunState:
+    metrics = MetricsTable.from_parquet(checkpoint.read_beside(saved, METRICS))
+    losses = SourceLossesTable.from_parquet(checkpoint.read_beside(saved, SOURCE_LOSSES))
     for name, last_step in ((METRICS, len(metrics)), (SOURCE_LOSSES, losses.last_step)):
         if last_step != metadata["step"]:
             raise CheckpointError(
-                f"{folder}: {name} ends at step {last_step}, the checkpoint is of step {metadata['step']}; "
-                "the two were not written together. Restore the folder from a copy."
+                f"{saved.path}: {name} beside it ends at step {last_step}, the checkpoint is of step "
+                f"{metadata['step']}; the two were not written together. Restore the folder from a copy."
             )
     return RunState(state, metadata["step"], metadata["consumed_tokens"], position, metrics, losses)
 
@@ -119,10 +122,11 @@ def save(
 ) -> checkpoint.Save:
     """Starts to write `run` to `folder`; returns when the state may be used up by the next update.
 
+    Its tables are read while it is being written: nothing may be appended to them.
+
     `facts` are put into the metadata (seed, configuration): plain JSON that depends on nothing but the identity. For
     `lease_epoch` and what follows see `checkpoint.save`.
     """
-    metrics, losses = run.metrics.copy(), run.source_losses.copy()
     metadata = {
         "step": run.step,
         "consumed_tokens": run.consumed_tokens,
@@ -132,7 +136,7 @@ def save(
         "num_parameters": sum(leaf.size for leaf in jax.tree.leaves(run.state.params)),
         "facts": facts,
     }
-    beside = {METRICS: metrics.to_parquet, SOURCE_LOSSES: losses.to_parquet}
+    beside = {METRICS: run.metrics.to_parquet, SOURCE_LOSSES: run.source_losses.to_parquet}
     return checkpoint.save(
         f"{folder}/{CHECKPOINT}",
         run.state,

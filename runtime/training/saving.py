@@ -101,6 +101,7 @@ class Saver:
         self.finish()
         waited_seconds = time.monotonic() - asked
         temporary, facts = self._plan.temporary, self._plan.facts
+        run = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
         # The first host asks for all: without its manifest nobody sees what the others write.
         superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
@@ -122,9 +123,8 @@ class Saver:
         else:
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
             saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
-        # The arrays may be used up by the next update; whoever is called back gets everything else.
-        without_arrays = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
-        self._under_way = saving, without_arrays, milestone, waited_seconds
+        # The arrays may be used up by the next update; whoever is called back has everything else.
+        self._under_way = saving, run, milestone, waited_seconds
         self.last_step, self._last_began = run.step, time.monotonic()
 
     def note(self, row: MetricsRow) -> None:
