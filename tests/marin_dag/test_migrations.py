@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from marin_dag import code_watch, identity, lease
+from marin_dag import code_watch, lease
+from marin_dag import step as step_module
 from marin_dag.acceptances import Acceptances
 from marin_dag.collect import Collector, Roots
 from marin_dag.damage import findings_of
@@ -71,7 +72,7 @@ def before_the_change(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
         return found if found.document["schema"] == OLD else in_old_scheme(found.document, {})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(identity, "identity_of", identity_of_then)
+        patch.setattr(step_module, "identity_of", identity_of_then)
         patch.setattr(code_watch, "canonical", lambda value, path: in_old_words(canonical(value, path), {}))
         yield patch
 
