@@ -10,7 +10,8 @@ import pytest
 from marin_dag.context import StepStopped
 from runtime.optim.skip_rule import SkipRule
 from runtime.optim.skipping import SkipHistory
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import TemporaryCheckpoints
