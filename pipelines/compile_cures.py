@@ -60,8 +60,7 @@ def _can_be_laid(request: Request) -> bool:
 
 def _factors(request: Request) -> list[int]:
     """The two smallest numbers of parts that the sequences of a chip, at one time, can be cut into."""
-    batch_parts = slice_of(request.slice).num_chips * request.num_slices // request.parallel
-    sequences = request.global_batch_size // batch_parts // request.num_microbatches
+    sequences = request.global_batch_size // request.lay.shape.batch_parts // request.num_microbatches
     return [part for part in range(2, sequences + 1) if sequences % part == 0][:2]
 
 

@@ -95,14 +95,7 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
     Raises:
         ValueError: something does not divide, or a kernel cannot run there, or not at the shape that a device gets.
     """
-    mesh = mesh_on(
-        resources,
-        config.model,
-        replica_parallel=config.replica_parallel,
-        model_parallel=config.model_parallel,
-        context_parallel=config.context_parallel,
-    )
-    shares = mesh.batch_parts
+    shares = _mesh_of(config, resources).batch_parts
     if config.global_batch_size % shares:
         fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
         or_less = "" if fewer is None else f", or resources={fewer!r}"
@@ -247,10 +240,23 @@ def machines_of(resources: Resources) -> Machines:
             return Machines((hosts * resources.num_devices,), num_hosts=hosts, cores_hold_copies=True)
 
 
+def _mesh_of(config: "TrainPhaseConfig", resources: Resources) -> MeshShape:
+    return mesh_on(
+        resources,
+        config.model,
+        replica_parallel=config.replica_parallel,
+        model_parallel=config.model_parallel,
+        context_parallel=config.context_parallel,
+    )
+
+
 def _cores_that_divide(config: "TrainPhaseConfig", resources: Cpu) -> Cpu | None:
-    parallel = config.model_parallel * config.context_parallel
     for num_cpus in range(resources.num_cpus, 0, -1):
-        shares, rest = divmod(num_cpus * resources.num_hosts, parallel)
-        if rest == 0 and config.global_batch_size % shares == 0:
-            return dataclasses.replace(resources, num_cpus=num_cpus)
+        fewer = dataclasses.replace(resources, num_cpus=num_cpus)
+        try:
+            shares = _mesh_of(config, fewer).batch_parts
+        except ValueError:
+            continue
+        if config.global_batch_size % shares == 0:
+            return fewer
     return None
