@@ -1,8 +1,8 @@
 """A training phase on two hosts, then its evaluation, and a driver of both: python gang_of_a_phase.py FOLDER LAST.
 
-LAST is `phase`, or `evaluation`; with `replicas` each host of the phase holds a copy of the parameters. What each host is
-given to train on, and how much it read for that, is written beside the temporary checkpoints. The file FOLDER/dies says
-which host dies at which update, once.
+LAST is `phase`, or `evaluation`; with `replicas` each host of the phase holds a copy of the parameters. What each host
+is given to train on, and how much it read for that, is written beside the temporary checkpoints. The file FOLDER/dies
+says which host dies at which update, once.
 """
 
 import functools
