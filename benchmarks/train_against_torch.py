@@ -33,7 +33,8 @@ from pipelines.scales import LAPTOP
 from runtime.interop.huggingface import state_dict
 from runtime.model.config import LLAMA2_ROPE
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import Hyperparameters
 

@@ -107,7 +107,8 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     import numpy as np
 
     from runtime.kernels.choice import default_kernels, kernel_shape
-    from runtime.parallel.mesh import MeshShape, make_mesh
+    from runtime.parallel.mesh import make_mesh
+    from runtime.parallel.mesh_shape import MeshShape
     from runtime.training.state import initial_state
     from runtime.training.train_step import Hyperparameters, build_train_step
 
@@ -186,7 +187,8 @@ def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
     from runtime.kernels.choice import default_kernels
     from runtime.kernels.cross_entropy import linear_cross_entropy
     from runtime.kernels.shape import KernelShape
-    from runtime.parallel.mesh import MeshShape, device_kind, make_mesh, platform
+    from runtime.parallel.mesh import device_kind, make_mesh, platform
+    from runtime.parallel.mesh_shape import MeshShape
 
     tokens, hidden_size, vocab_size = shape
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
@@ -223,7 +225,8 @@ def attention(kernel: str, shape: AttentionShape, turns: int) -> dict[str, Any]:
 
     from runtime.cost.kernel_alone import attention_with_gradients, jit_like_a_step
     from runtime.kernels.attention import attend
-    from runtime.parallel.mesh import MeshShape, make_mesh
+    from runtime.parallel.mesh import make_mesh
+    from runtime.parallel.mesh_shape import MeshShape
 
     sequences, tokens, heads, kv_heads, head_dim = shape
     keys = jax.random.split(jax.random.key(0), 3)

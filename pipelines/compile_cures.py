@@ -22,26 +22,45 @@ class Cure(NamedTuple):
 def cures(request: Request) -> Iterable[Cure]:
     """What is tried, in this order."""
     if request.step == "eval":
-        # An evaluation's kernels and mesh are the platform's own; its batch is a setting.
+        yield from _fewer_copies(request)
+        # An evaluation's kernels and other axes are the platform's own; its batch is a setting.
         for factor in _factors(request):
             size = request.global_batch_size // factor
             yield Cure("windows_per_batch", size, dataclasses.replace(request, global_batch_size=size))
         return
     if request.remat != "full":
         yield Cure("remat", "full", dataclasses.replace(request, remat="full"))
+    yield from _fewer_copies(request)
     for factor in _factors(request):
         number = request.num_microbatches * factor
         yield Cure("num_microbatches", number, dataclasses.replace(request, num_microbatches=number))
     if request.loss_kernel != "pallas_tpu" and slice_of(request.slice).generation.platform == "tpu":
         yield Cure("loss_kernel", "pallas_tpu", dataclasses.replace(request, loss_kernel="pallas_tpu"))
-    if request.parallel == 1 and request.model.num_key_value_heads % 2 == 0:
-        yield Cure("model_parallel", 2, dataclasses.replace(request, model_parallel=2))
+    by_two = dataclasses.replace(request, model_parallel=2)
+    if request.parallel == 1 and _can_be_laid(by_two):
+        yield Cure("model_parallel", 2, by_two)
+
+
+def _fewer_copies(request: Request) -> Iterable[Cure]:
+    """The largest smaller number of copies that the machines can hold: each device then holds less of one."""
+    for number in range(request.replica_parallel - 1, 0, -1):
+        fewer = dataclasses.replace(request, replica_parallel=number)
+        if _can_be_laid(fewer):
+            yield Cure("replica_parallel", number, fewer)
+            return
+
+
+def _can_be_laid(request: Request) -> bool:
+    try:
+        request.model.refuse_undivided(copy_size=request.lay.shape.copy_size, model_axis=request.model_parallel)
+    except ValueError:
+        return False
+    return True
 
 
 def _factors(request: Request) -> list[int]:
     """The two smallest numbers of parts that the sequences of a chip, at one time, can be cut into."""
-    batch_parts = slice_of(request.slice).num_chips * request.num_slices // request.parallel
-    sequences = request.global_batch_size // batch_parts // request.num_microbatches
+    sequences = request.global_batch_size // request.lay.shape.batch_parts // request.num_microbatches
     return [part for part in range(2, sequences + 1) if sequences % part == 0][:2]
 
 

@@ -79,7 +79,7 @@ def report(session: Session, plan: Plan) -> None:
 def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = None) -> Request:
     """The program of a phase's train or evaluation step on the machines that the phase asks for.
 
-    Without an `evaluation` its step is that of one with the defaults, in the phase's dtype.
+    Without an `evaluation` its step is that of one with the defaults, in the phase's dtype and as many copies.
 
     Raises:
         UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
@@ -136,6 +136,7 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         loss_kernel=kernels.loss,
         remat=config.remat if step == "train" else "full",
         num_microbatches=num_microbatches,
+        replica_parallel=asking.replica_parallel,
         model_parallel=config.model_parallel if step == "train" else 1,
         context_parallel=context_parallel,
     )
@@ -164,7 +165,7 @@ def _what_was_raised(text: str) -> str:
 
 
 def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[str]:
-    axes = {"model": request.model_parallel, "context": request.context_parallel}
+    axes = {"replica": request.replica_parallel, "model": request.model_parallel, "context": request.context_parallel}
     spread = "".join(f", {name} {size}" for name, size in axes.items() if size > 1)
     size = f"{request.global_batch_size:,} x {request.sequence_length:,} tokens"
     title = f"{request.step} step, {size}, {_slices(request)}{spread}"
@@ -185,7 +186,7 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
         f"  memory a chip   {peak_gib:.2f} GiB at its peak, of {limit_gib:.2f} ({peak_gib / limit_gib:.0%}); {here}"
     )
     if request.step == "train":
-        tree = 4 * request.model.num_parameters / slice_of(request.slice).num_chips
+        tree = 4 * request.model.num_parameters / request.lay.shape.copy_size
         number = request.num_averages
         averages = "" if not number else " and average" if number == 1 else f" and {number} averages"
         moments = f"moments{averages} {_mib((2 + number) * tree)}"

@@ -9,7 +9,7 @@ from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.optim.ema import Ema, average_named
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import num_devices_of, refuse_kernels, shape_on
+from steps.machine_checks import mesh_on, refuse_kernels, shape_on
 from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of, tokenizers_of_phase
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
@@ -28,6 +28,8 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
     compute_dtype: Literal["bfloat16", "float32"] = "float32"
     windows_per_batch: Runtime[int] = Field(default=WINDOWS_PER_BATCH, ge=1)
     """At least so many; as many as there are devices where that is more."""
+    replica_parallel: Runtime[int] = Field(default=1, ge=1)
+    """Copies of the parameters in each TPU slice, or over all hosts, as `TrainPhaseConfig.replica_parallel`."""
     attention_kernel: Runtime[str | None] = None
     """None takes the fastest that is known to be right where it runs; a name is taken or refused."""
 
@@ -67,20 +69,22 @@ def check_phase(config: EmaEvalConfig) -> None:
     refuse_unkept_average("average", config.phase, phase, config.average, instead="null")
 
 
-def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
+def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
     """What can be known before the phase is trained.
 
     Raises:
-        ValueError: the attention kernel cannot run on the machines, or not at the phase's length and head size.
+        ValueError: the machines cannot share the model, or the attention kernel cannot run on them, or not at the
+            phase's length and head size.
     """
     phase = config.phase.config_of(TrainPhaseConfig)
     if phase is None:
         return
+    mesh = mesh_on(resources, phase.model, replica_parallel=config.replica_parallel)
     try:
         shape = shape_on(
             resources,
             phase.model,
-            num_rows=window_batch(config.windows_per_batch, num_devices_of(resources)),
+            num_rows=window_batch(config.windows_per_batch, mesh.batch_parts),
             sequence_length=phase.sequence_length,
             compute_dtype=config.compute_dtype,
         )
@@ -89,7 +93,7 @@ def check_kernel(config: EmaEvalConfig, resources: Resources) -> None:
         raise ValueError(f"on {resources}: {error} Or name another one: attention_kernel='chunked'.") from None
 
 
-@step(policy="tracked", packages=("jax",), check=check_phase, check_on=check_kernel)
+@step(policy="tracked", packages=("jax",), check=check_phase, check_on=check_machines)
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
     import numpy as np
@@ -102,7 +106,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     from runtime.parallel.mesh import num_batch_parts
     from runtime.training.eval_step import build_eval_step
 
-    mesh = joined_mesh(context)
+    mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
     windows_per_batch = window_batch(config.windows_per_batch, num_batch_parts(mesh))
     rows = None if context.host.num_hosts == 1 else host_rows(mesh, windows_per_batch)
     phase = config.phase.result

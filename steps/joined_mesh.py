@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
 
-def joined_mesh(context: StepContext, *, model_parallel: int = 1, context_parallel: int = 1) -> "Mesh":
-    """Waits for the other hosts of this step; a replica a slice or a core, and to data what the other two axes leave.
+def joined_mesh(
+    context: StepContext, *, replica_parallel: int = 1, model_parallel: int = 1, context_parallel: int = 1
+) -> "Mesh":
+    """Waits for the other hosts of this step; the mesh is the one that `phase_checks.mesh_on` has checked.
 
     Before anything else of JAX: a process that has seen its own devices cannot join others any more.
 
@@ -22,6 +24,7 @@ def joined_mesh(context: StepContext, *, model_parallel: int = 1, context_parall
     from runtime.parallel.hosts import join_hosts, open_cores
     from runtime.parallel.mesh import mesh_of_cores, whole_mesh
 
+    axes = {"replica": replica_parallel, "model": model_parallel, "context": context_parallel}
     host, resources = context.host, context.resources
     if isinstance(resources, Cpu):
         open_cores(resources.num_devices, is_gang=host.num_hosts > 1)
@@ -34,6 +37,6 @@ def joined_mesh(context: StepContext, *, model_parallel: int = 1, context_parall
     )
     # In the driver's process (`--backend local`) a step computes on what accelerators there are.
     if isinstance(resources, Cpu) and jax.default_backend() == "cpu":
-        return mesh_of_cores(resources.num_devices, model=model_parallel, context=context_parallel)
+        return mesh_of_cores(resources.num_devices, **axes)
     num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
-    return whole_mesh(num_slices=num_slices, model=model_parallel, context=context_parallel)
+    return whole_mesh(num_slices=num_slices, **axes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
-from runtime.parallel.torus import cut_axis
+from runtime.parallel.mesh_shape import Machines, MeshShape
 
 if TYPE_CHECKING:
     from runtime.kernels.shape import KernelShape
@@ -22,7 +22,7 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
     Raises:
         ValueError: something does not divide, or a kernel cannot run there, or not at the shape that a device gets.
     """
-    shares = _num_shares(config, resources)
+    shares = _mesh_of(config, resources).batch_parts
     if config.global_batch_size % shares:
         fewer = _cores_that_divide(config, resources) if isinstance(resources, Cpu) else None
         or_less = "" if fewer is None else f", or resources={fewer!r}"
@@ -51,10 +51,6 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             f"model_parallel {config.model_parallel}; choose sizes that do."
         )
     try:
-        if isinstance(resources, Tpu):
-            sizes = [int(size) for size in slice_shape(resources.slice).topology.split("x")]
-            cut_axis(sizes, config.model_parallel * config.context_parallel)
-        config.model.refuse_undivided(copy_size=_copy_size(config, resources), model_axis=config.model_parallel)
         shape = shape_on(
             resources,
             config.model,
@@ -67,6 +63,27 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
+
+
+def mesh_on(
+    resources: Resources,
+    model: "LlamaConfig",
+    *,
+    replica_parallel: int,
+    model_parallel: int = 1,
+    context_parallel: int = 1,
+) -> MeshShape:
+    """How all devices of a step share the model.
+
+    Raises:
+        ValueError: they cannot.
+    """
+    try:
+        lay = machines_of(resources).lay(replica=replica_parallel, model=model_parallel, context=context_parallel)
+        model.refuse_undivided(copy_size=lay.shape.copy_size, model_axis=model_parallel)
+    except ValueError as error:
+        raise ValueError(f"on {resources}: {error}") from None
+    return lay.shape
 
 
 def shape_on(
@@ -85,7 +102,7 @@ def shape_on(
     return KernelShape.of(
         *_devices(resources),
         model,
-        num_devices=num_devices_of(resources),
+        num_devices=machines_of(resources).num_devices,
         num_rows=num_rows,
         sequence_length=sequence_length,
         compute_dtype=compute_dtype,
@@ -137,47 +154,36 @@ def _devices(resources: Resources) -> tuple[str, str]:
             return "cpu", "cpu"
 
 
-def num_devices_of(resources: Resources) -> int:
-    """Of all machines of a step."""
+def machines_of(resources: Resources) -> Machines:
+    """What a mesh is laid over, on all machines of a step."""
+    hosts = resources.num_hosts
     match resources:
         case Tpu():
-            return slice_shape(resources.slice).num_chips * resources.num_slices
+            sizes = tuple(int(size) for size in slice_shape(resources.slice).topology.split("x"))
+            return Machines(sizes, resources.num_slices)
         case Gpu():
-            return resources.count * resources.num_hosts
+            return Machines((hosts * resources.count,), num_hosts=hosts)
         case Cpu():
-            return resources.num_devices * resources.num_hosts
+            return Machines((hosts * resources.num_devices,), num_hosts=hosts, cores_hold_copies=True)
 
 
-def _num_shares(config: "TrainPhaseConfig", resources: Resources) -> int:
-    """Parts that the batch is split into."""
-    num_slices = resources.num_slices if isinstance(resources, Tpu) else 1
-    num_devices = num_devices_of(resources) // num_slices
-    parallel = config.model_parallel * config.context_parallel
-    if num_devices % parallel:
-        raise ValueError(
-            f"model_parallel x context_parallel is {parallel}, which does not divide the {num_devices} devices of "
-            f"{resources}; choose sizes that do."
-        )
-    return num_devices // parallel * num_slices
-
-
-def _copy_size(config: "TrainPhaseConfig", resources: Resources) -> int:
-    """Devices that share one copy of the parameters."""
-    match resources:
-        case Tpu():
-            return slice_shape(resources.slice).num_chips
-        case Gpu():
-            return resources.count * resources.num_hosts
-        case Cpu():  # see `mesh_of_cores`
-            parallel = config.model_parallel * config.context_parallel
-            whole = resources.num_devices % parallel == 0
-            return resources.num_hosts * (parallel if whole else resources.num_devices)
+def _mesh_of(config: "TrainPhaseConfig", resources: Resources) -> MeshShape:
+    return mesh_on(
+        resources,
+        config.model,
+        replica_parallel=config.replica_parallel,
+        model_parallel=config.model_parallel,
+        context_parallel=config.context_parallel,
+    )
 
 
 def _cores_that_divide(config: "TrainPhaseConfig", resources: Cpu) -> Cpu | None:
-    parallel = config.model_parallel * config.context_parallel
     for num_cpus in range(resources.num_cpus, 0, -1):
-        shares, rest = divmod(num_cpus * resources.num_hosts, parallel)
-        if rest == 0 and config.global_batch_size % shares == 0:
-            return dataclasses.replace(resources, num_cpus=num_cpus)
+        fewer = dataclasses.replace(resources, num_cpus=num_cpus)
+        try:
+            shares = _mesh_of(config, fewer).batch_parts
+        except ValueError:
+            continue
+        if config.global_batch_size % shares == 0:
+            return fewer
     return None

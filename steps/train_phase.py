@@ -33,8 +33,8 @@ FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
 EXECUTION_FIELDS = {
     "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
-    "checkpoint_every_seconds", "publish_every_steps", "give_up_seconds", "digest_every_steps", "model_parallel",
-    "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel", "remat",
+    "checkpoint_every_seconds", "publish_every_steps", "give_up_seconds", "digest_every_steps", "replica_parallel",
+    "model_parallel", "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel", "remat",
 }  # fmt: skip
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
@@ -121,6 +121,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
     give_up_seconds: Runtime[float] = Field(default=900.0, ge=0)
     """How long to wait for a block of a growing cache while nobody is building it."""
+    replica_parallel: Runtime[int] = Field(default=1, ge=1)
+    """Copies of the parameters, moments and averages in each TPU slice, or over all hosts of GPUs or CPUs: what a copy
+    sends then stays within a part of them, and each device holds more. As many as hosts keeps FSDP within a host."""
     model_parallel: Runtime[int] = Field(default=1, ge=1)
     """Devices that share the heads and columns of each layer; neighbours."""
     context_parallel: Runtime[int] = Field(default=1, ge=1)
@@ -212,7 +215,12 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     if config.until_step in published:
         return published[config.until_step].result
     host = context.host
-    mesh = joined_mesh(context, model_parallel=config.model_parallel, context_parallel=config.context_parallel)
+    mesh = joined_mesh(
+        context,
+        replica_parallel=config.replica_parallel,
+        model_parallel=config.model_parallel,
+        context_parallel=config.context_parallel,
+    )
     shape = kernel_shape(
         mesh,
         config.model,

@@ -22,7 +22,7 @@ from runtime.cost.compiler import packages_of
 from runtime.cost.described_devices import asked_for, described_devices
 from runtime.cost.gpu_program import slow_operations
 from runtime.cost.request import Compiled, Request
-from runtime.parallel.mesh import TOKEN_AXES, MeshShape, make_mesh, platform
+from runtime.parallel.mesh import TOKEN_AXES, make_mesh, platform
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
 from runtime.training.train_step import NUMBERS, train_program
@@ -35,19 +35,7 @@ but sees 3"): there the compiler writes its text to a folder."""
 def mesh_of(request: Request) -> Mesh:
     """The mesh of the real machines, with the compiler's devices in their places."""
     devices = described_devices(slice_of(request.slice), num_slices=request.num_slices)
-    return make_mesh(mesh_shape_of(request), devices)
-
-
-def mesh_shape_of(request: Request) -> MeshShape:
-    """A replica a slice, and to data what the model and context axes leave of its chips."""
-    num_chips = slice_of(request.slice).num_chips
-    if num_chips % request.parallel:
-        raise ValueError(
-            f"model_parallel x context_parallel is {request.parallel}, which does not divide the {num_chips} chips of "
-            f"{request.slice}; choose sizes that do."
-        )
-    data = num_chips // request.parallel
-    return MeshShape(request.num_slices, data, request.model_parallel, request.context_parallel)
+    return make_mesh(request.lay.shape, devices)
 
 
 def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:

@@ -4,8 +4,10 @@ import dataclasses
 import json
 from typing import Any, Literal
 
+from runtime.cost.chips import slice_of
 from runtime.cost.collectives import Collective
 from runtime.model.config import LlamaConfig
+from runtime.parallel.mesh_shape import Lay, Machines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Request:
     num_microbatches: int = 1
     reduce_dtype: str = "float32"
     skip_window_steps: int = 0
+    replica_parallel: int = 1
     model_parallel: int = 1
     context_parallel: int = 1
 
@@ -34,6 +37,14 @@ class Request:
     def parallel(self) -> int:
         """Chips that share one part of the batch."""
         return self.model_parallel * self.context_parallel
+
+    @property
+    def lay(self) -> Lay:
+        """Of the mesh on the machines; ValueError where they cannot be shared like that."""
+        one = slice_of(self.slice)
+        return Machines(one.sizes, self.num_slices, one.num_hosts).lay(
+            replica=self.replica_parallel, model=self.model_parallel, context=self.context_parallel
+        )
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)

@@ -100,7 +100,7 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     # In bfloat16: written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
     passes = (2 * 2 + 2 * 3 + 4 * 2) if is_training else 2 * 2
     trees = 3 + request.num_averages
-    state = 4 * parameters / one.num_chips * (2 * trees + 1) if is_training else 0
+    state = 4 * parameters / request.lay.shape.copy_size * (2 * trees + 1) if is_training else 0
     exposed, hidden = (
         sum(seconds_of(item, request) for item in compiled.collectives if item.is_hidden is is_hidden)
         for is_hidden in (False, True)
@@ -138,33 +138,40 @@ def seconds_of(item: Collective, request: Request) -> float:
 
     It uses both directions of a ring, but for a permute, which sends one way.
     """
-    one, inner = slice_of(request.slice), request.parallel
+    one, inner, lay = slice_of(request.slice), request.parallel, request.lay
     if one.generation.platform == "gpu":
-        return item.wire_bytes / _switched_bytes_per_second(item, one, inner) if item.axes else 0.0
+        return item.wire_bytes / _switched_bytes_per_second(item, one, request) if item.axes else 0.0
     link = one.generation.link_bytes_per_second
     axis_speeds = [
         link if item.kind == "collective-permute" else one.axis_bytes_per_second(axis) for axis in range(len(one.sizes))
     ]
-    cut = max((axis for axis, size in enumerate(one.sizes) if size % inner == 0), default=0)
-    speeds = [one.generation.dcn_bytes_per_second] if "replica" in item.axes else []
+    speeds = []
+    if "replica" in item.axes:
+        between = one.sizes[lay.replica_cut] // request.replica_parallel  # rings that share the wires
+        within = axis_speeds[lay.replica_cut] / between
+        speeds.append(one.generation.dcn_bytes_per_second if request.num_slices > 1 else within)
     for index, axis in enumerate(("data_x", "data_y", "data_z")):
         if axis in item.axes:
-            speeds.append(axis_speeds[index] / (inner if index == cut else 1))
+            is_line = request.replica_parallel > 1 and index == lay.replica_cut
+            speeds.append((link if is_line else axis_speeds[index]) / (inner if index == lay.inner_cut else 1))
     if "model" in item.axes or "context" in item.axes:
-        whole_axis = inner == one.sizes[cut]
-        speed = axis_speeds[cut] if whole_axis else link
+        whole_axis = inner == one.sizes[lay.inner_cut]
+        speed = axis_speeds[lay.inner_cut] if whole_axis else link
         speeds.append(speed / (request.context_parallel if "model" in item.axes else 1))
     return item.wire_bytes / min(speeds) if speeds else 0.0
 
 
-def _switched_bytes_per_second(item: Collective, one: Slice, inner: int) -> float:
-    """Of one GPU; model and context axes, of `inner` GPUs, are neighbours."""
-    chip, in_a_host = one.generation, one.num_chips // one.num_hosts
-    is_within = one.num_hosts == 1 or ("data_x" not in item.axes and in_a_host % inner == 0)
-    if is_within:
-        return chip.link_bytes_per_second
-    cards = in_a_host // inner if "data_x" in item.axes else in_a_host
-    return min(chip.link_bytes_per_second, max(1, cards) * chip.dcn_bytes_per_second)
+def _switched_bytes_per_second(item: Collective, one: Slice, request: Request) -> float:
+    """Of one GPU: a ring that leaves a host takes the network cards of those of its GPUs that are in the ring."""
+    chip, in_a_host, inner = one.generation, one.num_chips // one.num_hosts, request.parallel
+    speeds = [chip.link_bytes_per_second]
+    if "replica" in item.axes and one.num_hosts > 1:
+        speeds.append(max(1, request.replica_parallel // one.num_hosts) * chip.dcn_bytes_per_second)
+    if "data_x" in item.axes and request.lay.shape.copy_size > in_a_host:
+        speeds.append(max(1, in_a_host // inner) * chip.dcn_bytes_per_second)
+    if {"model", "context"} & set(item.axes) and in_a_host % inner:
+        speeds.append(in_a_host * chip.dcn_bytes_per_second)
+    return min(speeds)
 
 
 def wire_bytes(items: Iterable[Collective]) -> int:

@@ -81,9 +81,11 @@ class LlamaConfig:
     def refuse_undivided(self, *, copy_size: int, model_axis: int) -> None:
         """Raises where `copy_size` devices, `model_axis` of them beside each other, cannot share the parameters."""
         if self.hidden_size % copy_size:
+            able = math.gcd(self.hidden_size, copy_size)
             raise ValueError(
                 f"LlamaConfig.hidden_size is {self.hidden_size}, which the data, context and model axes of "
-                f"{copy_size} devices do not divide; choose axes that do, and put the others on the replica axis."
+                f"{copy_size} devices do not divide; have {able} devices share a copy of the parameters, with "
+                f"{copy_size // able} times the replicas (replica_parallel)."
             )
         for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
             if getattr(self, field) % model_axis:

@@ -1,21 +1,21 @@
 """The device mesh: named axes that lie on the machine's own wires, each of which may be 1.
 
-replica: whole copies of the parameters, one a slice. data_x, data_y, data_z: parameters, moments and batch are split
-over all three (FSDP); on a TPU they are the axes of its torus, because a collective over one physical axis runs on the
-ring of that axis, and one over a flattened torus becomes something slower. model: heads and columns of the products are
-split over it (tensor parallelism). context: each row's tokens are. Both also hold parts of the parameters, and lie on
-neighbouring devices.
+replica: whole copies of the parameters, one a slice unless a phase asks for more (`mesh_shape`). data_x, data_y,
+data_z: parameters, moments and batch are split over all three (FSDP); on a TPU they are the axes of its torus, because
+a collective over one physical axis runs on the ring of that axis, and one over a flattened torus becomes something
+slower. model: heads and columns of the products are split over it (tensor parallelism). context: each row's tokens are.
+Both also hold parts of the parameters, and lie on neighbouring devices.
 """
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
-from runtime.parallel.torus import cut_axis
+from runtime.parallel.mesh_shape import Machines, MeshShape
 
 DATA_AXES = ("data_x", "data_y", "data_z")
 AXES = ("replica", *DATA_AXES, "model", "context")
@@ -26,15 +26,6 @@ COPY_AXES = (*DATA_AXES, "context", "model")
 """Over these, one copy of the parameters is split."""
 
 Torus = tuple[int, int, int]
-
-
-class MeshShape(NamedTuple):
-    """Devices along each axis; `data` is the product of the three data axes."""
-
-    replica: int = 1
-    data: int = 1
-    model: int = 1
-    context: int = 1
 
 
 def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, torus: Torus | None = None) -> Mesh:
@@ -62,22 +53,26 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, 
     return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
-def whole_mesh(*, num_slices: int = 1, model: int = 1, context: int = 1) -> Mesh:
-    """A mesh over all devices of this run: a replica a slice, and to data what model and context leave of it."""
-    num_devices, shared = jax.device_count() // num_slices, model * context
-    if num_devices % shared:
-        raise ValueError(
-            f"model x context is {shared}, which does not divide the {num_devices} devices of a slice; choose sizes "
-            "that do."
-        )
-    return make_mesh(MeshShape(num_slices, num_devices // shared, model, context))
+def whole_mesh(*, num_slices: int = 1, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:
+    """A mesh over all devices of this run: `replica` copies a slice, and to data what the others leave.
+
+    Without slices the copies lie over the hosts: what is summed over them goes through the network once an update.
+    """
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    if devices[0].platform == "tpu":
+        machines = Machines(_places(devices)[1], num_slices)
+    else:
+        num_hosts = len({device.process_index for device in devices}) if num_slices == 1 else 1
+        machines = Machines((len(devices) // num_slices,), num_slices, num_hosts)
+    return make_mesh(machines.lay(replica=replica, model=model, context=context).shape, devices)
 
 
-def mesh_of_cores(num_cores: int, *, model: int = 1, context: int = 1) -> Mesh:
+def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:
     """A mesh over the first `num_cores` CPU devices of each process; `hosts.open_cores` makes a core a device.
 
     Cores of one process have one memory, so that each computes with whole parameters (the replica axis): gathering them
-    from one another would cost more than it saves. Over processes they are split (data).
+    from one another would cost more than it saves. Over processes they are split (data), unless `replica` gives each of
+    so many groups of processes copies of its own.
     """
     by_process: dict[int, list[jax.Device]] = {}
     for device in jax.devices():
@@ -89,13 +84,9 @@ def mesh_of_cores(num_cores: int, *, model: int = 1, context: int = 1) -> Mesh:
             "ask for what is there, or keep JAX to the cores (JAX_PLATFORMS=cpu)."
         )
     cores = np.array([devices[:num_cores] for _, devices in sorted(by_process.items())])
-    if cores.size % (model * context):
-        raise ValueError(
-            f"model x context is {model * context}, which does not divide the {cores.size} cores; choose sizes that do."
-        )
-    placed = _in_copies(cores, model * context)
-    shape = MeshShape(len(placed), placed[0].size // (model * context), model, context)
-    return make_mesh(shape, list(placed.flat))
+    machines = Machines((cores.size,), num_hosts=len(cores), cores_hold_copies=True)
+    shape = machines.lay(replica=replica, model=model, context=context).shape
+    return make_mesh(shape, list(_in_copies(cores, shape.replica, replica).flat))
 
 
 def data_size(mesh: Mesh) -> int:
@@ -124,36 +115,44 @@ def device_kind(mesh: Mesh) -> str:
     return str(mesh.devices.flat[0].device_kind)
 
 
-def _in_copies(cores: np.ndarray, num_parts: int) -> np.ndarray:
-    """[process, core] as [copy, process, part]: a process has as many copies as it has `num_parts` cores for."""
-    num_processes, num_cores = cores.shape
-    num_copies = num_cores // num_parts if num_cores % num_parts == 0 else 1
-    return cores.reshape(num_processes, num_copies, -1).swapaxes(0, 1)
+def _in_copies(cores: np.ndarray, num_copies: int, num_groups: int) -> np.ndarray:
+    """[process, core] as [group of processes, copy, process of the group, part]."""
+    num_processes = len(cores)
+    return cores.reshape(num_groups, num_processes // num_groups, num_copies // num_groups, -1).swapaxes(1, 2)
 
 
 def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray, Torus]:
-    """Devices in the order of (slice, x, y, z, model, context), and the sizes of the data axes.
-
-    The model and context axes are cut from the last axis of the torus that they divide.
-    """
+    """Devices in the order of (replica, x, y, z, model, context), slice by slice, and the sizes of the data axes."""
     if devices[0].platform != "tpu" or len(devices) == 1:
         return np.array(devices), (shape.data, 1, 1)
+    places, sizes = _places(devices)
+    num_slices = len({place[0] for place in places.values()})
+    within, rest = divmod(shape.replica, num_slices)
+    if rest or num_slices * math.prod(sizes) != len(devices):
+        raise ValueError(
+            f"MeshShape has replica={shape.replica}, and the {len(devices)} devices are {num_slices} slices of "
+            f"{'x'.join(map(str, sizes))} chips; each slice has the same number of copies: "
+            f"MeshShape(replica={num_slices}, data={math.prod(sizes)}), or parts of data for the others."
+        )
+    lay = Machines(sizes, num_slices).lay(replica=within, model=shape.model, context=shape.context)
+    inner = shape.model * shape.context
+    # Along each axis of the torus: (replica, data, model and context); then all replicas first, and so on.
+    parts = [
+        part
+        for axis, size in enumerate(lay.data)
+        for part in (within if axis == lay.replica_cut else 1, size, inner if axis == lay.inner_cut else 1)
+    ]
+    placed = np.array(sorted(devices, key=places.__getitem__)).reshape(num_slices, *parts)
+    return placed.transpose(0, 1, 4, 7, 2, 5, 8, 3, 6, 9), (lay.data[0], lay.data[1], lay.data[2])
+
+
+def _places(devices: Sequence[Any]) -> tuple[dict[Any, tuple[int, ...]], tuple[int, ...]]:
+    """Slice and coordinates of each chip, and the sizes of a slice's torus."""
     places = {device: (getattr(device, "slice_index", None) or 0, *device.coords) for device in devices}
-    num_slices, *sizes = (len(set(positions)) for positions in zip(*places.values(), strict=True))
     if len(set(places.values())) != len(devices):
         raise ValueError(
             f"{len(devices)} devices share {len(set(places.values()))} chips: two cores a chip count as two devices. "
             "Run v4 with megacore, where a chip is one device."
         )
-    inner = shape.model * shape.context
-    if num_slices != shape.replica or math.prod(sizes) != shape.data * inner:
-        raise ValueError(
-            f"MeshShape has replica={shape.replica}, data x model x context={shape.data * inner}, and the devices are "
-            f"{num_slices} slices of {'x'.join(map(str, sizes))} chips; a replica is one slice: "
-            f"MeshShape(replica={num_slices}, data={math.prod(sizes)}), or parts of data for model and context."
-        )
-    placed = np.array(sorted(devices, key=places.__getitem__)).reshape(num_slices, *sizes)
-    cut = cut_axis(sizes, inner)
-    sizes[cut] //= inner
-    placed = placed.reshape(*placed.shape[: cut + 1], sizes[cut], inner, *placed.shape[cut + 2 :])
-    return np.moveaxis(placed, cut + 2, -1), (sizes[0], sizes[1], sizes[2])
+    _, *sizes = (len(set(positions)) for positions in zip(*places.values(), strict=True))
+    return places, tuple(sizes)

@@ -17,13 +17,13 @@ from pipelines.scales import EIGHT_B
 from pipelines.tootsie import add_arguments, build, phases
 from runtime.cost import compile_program
 from runtime.cost.collectives import Collective
-from runtime.cost.compile_program import mesh_shape_of
 from runtime.cost.request import Compiled, DoesNotFit, Request
 from runtime.cost.roofline import roofline_of
 from runtime.evaluation.window_batch import window_batch
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from steps.ema_eval import EmaEvalConfig
 
 GATHER = Collective("all-gather", "bf16", (1, 4096, 14_336), 2 * 4096 * 14_336, ("data_x",), 8, 64, True)
@@ -49,16 +49,41 @@ def test_phases_that_differ_only_in_arguments_of_the_program_share_one(main_line
 
 def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
     kestrel = main_line["kestrel"]
-    axes = {"model_parallel": 4, "context_parallel": 2}
+    axes = {"replica_parallel": 2, "model_parallel": 4, "context_parallel": 2}
     spread = kestrel.with_config(kestrel.config.model_copy(update=axes))
     train, evaluation = request_of(spread, "train"), request_of(spread, "eval")
-    assert (train.model_parallel, train.context_parallel) == (4, 2)
+    assert (train.replica_parallel, train.model_parallel, train.context_parallel) == (2, 4, 2)
     assert train != request_of(kestrel, "train")
-    assert evaluation == request_of(kestrel, "eval")  # evaluations split their batch over all chips
-    assert mesh_shape_of(train) == (2, 32, 4, 2)
-    assert compile_report._program(train, COMPILED, ["kestrel"])[0].endswith("(v5e:16x16), model 4, context 2: kestrel")
-    with pytest.raises(ValueError, match=r"is 24, which does not divide the 256 chips of v5litepod-256"):
-        mesh_shape_of(dataclasses.replace(train, model_parallel=12))
+    # Evaluations split their batch over all chips.
+    assert evaluation == dataclasses.replace(request_of(kestrel, "eval"), replica_parallel=2)
+    assert train.lay.shape == (4, 16, 4, 2)
+    assert compile_report._program(train, COMPILED, ["kestrel"])[0].endswith(
+        "(v5e:16x16), replica 2, model 4, context 2: kestrel"
+    )
+    with pytest.raises(ValueError, match=r"is 24, which divides no axis of a torus of 16x16 chips"):
+        _ = dataclasses.replace(train, model_parallel=12).lay
+
+
+def test_of_several_copies_fewer_are_tried_where_memory_is_short_and_each_chip_is_told_what_it_holds(main_line):
+    train, evaluation = (
+        dataclasses.replace(request_of(main_line["phoenix"], step), replica_parallel=4) for step in ("train", "eval")
+    )
+    for request in (train, evaluation):
+        first = next(iter(cures(request)))
+        assert (first.field, first.value) == ("replica_parallel", 2)  # 3 divides no axis of the torus
+        assert first.request == dataclasses.replace(request, replica_parallel=2)
+        assert "replica_parallel" not in [
+            cure.field for cure in cures(dataclasses.replace(request, replica_parallel=1))
+        ]
+    held = f"parameters {4 * train.model.num_parameters / 256 / 2**20:,.0f} MiB"
+    assert held in "\n".join(compile_report._program(train, COMPILED, ["phoenix"]))
+
+
+def test_a_cure_that_the_torus_cannot_hold_is_not_tried(main_line):
+    small = dataclasses.replace(request_of(main_line["phoenix"], "train"), slice="v4-8", num_slices=1)
+    assert "model_parallel" in [cure.field for cure in cures(small)]
+    one_chip = dataclasses.replace(small, slice="v5litepod-1")
+    assert "model_parallel" not in [cure.field for cure in cures(one_chip)]
 
 
 @pytest.fixture
@@ -78,6 +103,7 @@ def unusual(main_line):
         "loss_kernel": "chunked",
         "remat": "dots",
         "num_microbatches": 3,
+        "replica_parallel": 2,
         "model_parallel": 4,
         "context_parallel": 2,
     }
@@ -140,7 +166,7 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line):
     kestrel = main_line["kestrel"].on(Gpu("H200", 8, num_hosts=4))
     train, evaluation = request_of(kestrel, "train"), request_of(kestrel, "eval")
     assert (train.slice, train.num_slices, train.attention_kernel) == ("4 x 8 x H200", 1, "pallas_gpu")
-    assert mesh_shape_of(train) == (1, 32, 1, 1)
+    assert train.lay.shape == (1, 32, 1, 1)
     assert (evaluation.slice, evaluation.global_batch_size) == ("4 x 8 x H200", 32)
     slow = dataclasses.replace(COMPILED, collectives=(), slow_operations=("a sort of 9 numbers",))
     lines = compile_report._program(train, slow, ["kestrel"])
@@ -303,7 +329,7 @@ def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):
         evaluation = request_of(phase, "eval")
         config = EmaEvalConfig.model_fields["windows_per_batch"]
         assert evaluation.global_batch_size == window_batch(config.default, devices) == devices
-        assert mesh_shape_of(evaluation) == (phase.resources.num_slices, devices // phase.resources.num_slices, 1, 1)
+        assert evaluation.lay.shape == (phase.resources.num_slices, devices // phase.resources.num_slices, 1, 1)
 
 
 def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(tmp_path, capsys, monkeypatch):

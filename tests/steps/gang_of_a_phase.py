@@ -1,7 +1,8 @@
 """A training phase on two hosts, then its evaluation, and a driver of both: python gang_of_a_phase.py FOLDER LAST.
 
-LAST is `phase`, or `evaluation`. What each host is given to train on, and how much it read for that, is written beside
-the temporary checkpoints. The file FOLDER/dies says which host dies at which update, once.
+LAST is `phase`, or `evaluation`; with `replicas` each host of the phase holds a copy of the parameters. What each host
+is given to train on, and how much it read for that, is written beside the temporary checkpoints. The file FOLDER/dies
+says which host dies at which update, once.
 """
 
 import functools
@@ -136,7 +137,8 @@ def config_on(cache: Any) -> TrainPhaseConfig:
 
 
 def main(folder: str, last: str) -> int:
-    phase = recorded_phase("phase", config_on(text_step()))
+    copies = NUM_HOSTS if last == "replicas" else 1
+    phase = recorded_phase("phase", config_on(text_step()).model_copy(update={"replica_parallel": copies}))
     steps: list[Any] = [text_step(), phase]
     if last == "evaluation":
         steps.append(counted_evaluation("evaluation", evaluation_on(phase, text_step())))

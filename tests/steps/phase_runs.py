@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from marin_dag.context import ALONE
 from marin_dag.inputs import Input
-from marin_dag.resources import Cpu
+from marin_dag.resources import Cpu, Resources
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixture import MixtureSchedule
@@ -44,6 +44,8 @@ class Trajectory:
         self.folder, self.digest = folder, digest
         self.records: dict[int, tuple[str, TrainPhaseResult]] = {}
         self.attempts = 0
+        self.resources: Resources | None = None
+        """None is as many cores as there are devices."""
         self.told: list[dict[str, float]] = []
         """Figures of the newest attempt's progress."""
         self.begins: list[float] = []
@@ -85,7 +87,7 @@ class Attempt:
         self.output_path = f"{trajectory.folder}/outputs/{self.attempt}"
         self.work_path = f"{trajectory.folder}/work"
         self.log = logging.getLogger(__name__)
-        self.resources = Cpu(jax.device_count())
+        self.resources = trajectory.resources or Cpu(jax.device_count())
         self.host = ALONE
         self._asked = 0
 

@@ -1,4 +1,4 @@
-"""The kernel of an evaluation: what its machines do not take is known before its phase is trained."""
+"""The machines of an evaluation: what they do not take is known before its phase is trained."""
 
 import dataclasses
 
@@ -33,6 +33,13 @@ def evaluation(phase: Step, **changes: object) -> EmaEvalConfig:
         (Tpu("v6e-4"), {"attention_kernel": "pallas_gpu"}, "'pallas_gpu', a Triton GPU kernel"),
         (Cpu(2), {"attention_kernel": "flash"}, "attention_kernel is 'flash'; it must be one of"),
         (Gpu("H200", 8), {"attention_kernel": "cudnn"}, "'cudnn': float32 queries"),
+        (Tpu("v4-2048"), {}, r"on v4-2048: .*hidden_size is 512, .* of 1024 devices .* 2 times the replicas"),
+        (
+            Gpu("H200", 8, num_hosts=3),
+            {},
+            r"on 3 x 8 x H200: .*hidden_size is 512, .* 24 devices .* 3 times the replicas",
+        ),
+        (Tpu("v4-2048"), {"replica_parallel": 3}, "replica_parallel is 3, which divides no axis of a torus of 8x8x16"),
     ],
 )
 def test_what_its_machines_do_not_take_is_refused_while_it_is_planned(
@@ -50,6 +57,8 @@ def test_what_its_machines_do_not_take_is_refused_while_it_is_planned(
         (Cpu(2), {}),
         (Gpu("H200", 8), {}),
         (Gpu("H200", 8), {"attention_kernel": "cudnn", "compute_dtype": "bfloat16"}),
+        (Tpu("v4-2048"), {"replica_parallel": 2, "attention_kernel": "chunked"}),
+        (Gpu("H200", 8, num_hosts=3), {"replica_parallel": 3}),
     ],
 )
 def test_what_they_take_is_not(phase: Step, resources: Resources, changes: dict[str, object]) -> None:

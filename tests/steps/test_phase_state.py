@@ -11,7 +11,8 @@ from marin_dag.context import StepStopped
 from marin_dag.damage import DamagedInputError
 from runtime.optim.skip_rule import SkipRule
 from runtime.optim.skipping import SkipHistory
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import TemporaryCheckpoints

@@ -1,8 +1,11 @@
 """The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
 
 import dataclasses
+import json
 import logging
+import math
 import re
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +28,7 @@ from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.metrics import MetricsTable
-from runtime.training import checkpoint, saving
+from runtime.training import checkpoint, saving, train_step
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS, JUMPS
 from steps.tokenize import TokenizeResult
@@ -195,6 +198,83 @@ def test_a_phase_resumes_on_another_mesh_with_the_same_data_and_losses_within_ro
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
+GANG = Gpu("H200", 4, num_hosts=2)
+"""Eight devices that share parameters, as cores of one host do not."""
+
+
+def gradients(trajectory: Trajectory) -> dict[str, np.ndarray]:
+    """First moments: sums of gradients."""
+    path = f"{trajectory.at(8).path}/checkpoint"
+    leaves = json.loads(Path(f"{path}/manifest.json").read_text())["leaves"]
+    wanted = {
+        name: jax.ShapeDtypeStruct(tuple(leaf["shape"]), leaf["dtype"])
+        for name, leaf in leaves.items()
+        if name.startswith("mu.")
+    }
+    return {name: np.asarray(leaf) for name, leaf in checkpoint.load(path, wanted, partial=True)[0].items()}
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"replica_parallel": 2},
+        {"replica_parallel": 8},
+        {"replica_parallel": 2, "model_parallel": 2, "num_microbatches": 2},
+        {"replica_parallel": 2, "context_parallel": 2},
+    ],
+    ids=str,
+)
+def test_replicas_that_a_recipe_asks_for_change_rounding_only(tmp_path, phase, use_devices, monkeypatch, axes):
+    drawn: list[str] = []
+    build = train_step.build_train_step
+
+    def build_recorded(*arguments, **keywords):
+        take = build(*arguments, **keywords)
+
+        def recorded(state, tokens, segment_ids, told):
+            drawn.append(np.asarray(tokens).tobytes().hex())
+            return take(state, tokens, segment_ids, told)
+
+        return recorded
+
+    monkeypatch.setattr(train_step, "build_train_step", build_recorded)
+    plain = phase.model_copy(update={"global_batch_size": 8})
+    spread = plain.model_copy(update=axes)
+    assert train_phase("spread", spread).digest == train_phase("plain", plain).digest
+    assert train_phase.check_on is not None
+    train_phase.check_on(spread, GANG)
+    alone, across = Trajectory(tmp_path / "alone", "e" * 64), Trajectory(tmp_path / "across", "e" * 64)
+    alone.run(plain)
+    use_devices(8)
+    across.resources = GANG
+    across.run(spread)
+    assert drawn[:8] == drawn[8:]
+    mesh = across.events()[0]["mesh"]
+    asked = {name: axes.get(f"{name}_parallel", 1) for name in ("replica", "model", "context")}
+    assert {name: mesh[name] for name in asked} == asked
+    assert math.prod(mesh.values()) == 8
+    for figure in ("loss", "grad_norm"):
+        figures = [[getattr(run.metrics(8)[row], figure) for row in range(8)] for run in (alone, across)]
+        np.testing.assert_allclose(figures[1], figures[0], rtol=1e-5)
+    expected, got = gradients(alone), gradients(across)
+    assert expected.keys() == got.keys() and expected
+    for name in expected:
+        np.testing.assert_allclose(got[name], expected[name], atol=1e-4 * np.abs(expected[name]).max(), err_msg=name)
+
+
+def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_devices):
+    whole, moved = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "moved", "e" * 64)
+    phase = phase.model_copy(update={"global_batch_size": 8, "average": Ema(0.9)})
+    whole.run(phase)
+    use_devices(8)
+    moved.resources = GANG
+    for until_step, replicas in ((3, 2), (5, 8), (8, 1)):
+        moved.run(until(phase, until_step, replica_parallel=replicas))
+        assert moved.events()[0]["mesh"]["replica"] == replicas
+    losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, moved)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
 def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phase):
     kept = {"average": Ema(0.9), "more_averages": (Ema(0.5, "fast"),)}
     trajectory = Trajectory(tmp_path, "e" * 64)
@@ -269,10 +349,13 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
         (
             Tpu("v6e-16"),
             {"model_parallel": 8, "global_batch_size": 8},
-            "model x context is 8, .* no axis of a torus of 4x4",
+            "on v6e-16: model_parallel x context_parallel is 8, .* no axis of a torus of 4x4",
         ),
         (Cpu(2), {"model_parallel": 2, "global_batch_size": 1, "sequence_length": 15}, "takes 15 tokens at a time"),
-        (Gpu("H200", 2), {"model_parallel": 4}, r"model_parallel x context_parallel is 4, .* devices of 2 x H200"),
+        (Gpu("H200", 2), {"model_parallel": 4}, r"on 2 x H200: model_parallel x context_parallel is 4, .* 2 devices"),
+        (Gpu("H200", 8, 3), {"replica_parallel": 2}, r"on 3 x 8 x H200: replica_parallel is 2, and there are 3 hosts"),
+        (Cpu(2), {"replica_parallel": 2}, r"on 2 cpu: .* Cores of a host hold a copy each already: leave replica_para"),
+        (Tpu("v6e-4"), {"replica_parallel": 4}, r"on v6e-4: replica_parallel is 4, .* no axis of a torus of 2x2 chips"),
     ],
 )
 def test_what_the_machines_cannot_run_is_refused_while_it_is_planned(phase, resources, changes, reason):
@@ -330,7 +413,11 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
             "vocab_size 4099",
         ),
         (Gpu("H200", 8), {"model_parallel": 8}, "num_attention_heads is 4, which the model axis of 8 devices"),
-        (Tpu("v4-16"), {"model": dataclasses.replace(WIDE, hidden_size=500)}, "hidden_size is 500, .* of 8 devices"),
+        (
+            Tpu("v4-16"),
+            {"model": dataclasses.replace(WIDE, hidden_size=500)},
+            r"hidden_size is 500, .* of 8 devices do not divide; have 4 devices .* 2 times the replicas",
+        ),
     ],
 )
 def test_a_shape_that_a_kernel_or_the_mesh_does_not_take_is_refused_in_its_own_words(phase, resources, changes, reason):

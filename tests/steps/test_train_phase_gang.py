@@ -157,6 +157,22 @@ def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(undi
     assert {name for name in files if "/parts/" not in name} == expected.keys()
 
 
+def test_two_hosts_that_hold_a_copy_each_commit_the_bytes_that_two_cores_of_one_host_commit(
+    cluster: RayNodes, use_devices, tmp_path: Path
+):
+    drive(cluster, tmp_path, "replicas")
+    result, files = phase_of(committed_bytes(tmp_path / "runs"))
+    use_devices(NUM_HOSTS)
+    alone = Trajectory(tmp_path / "alone", "e" * 64)
+    alone.run(config_on(text_of(tmp_path)))
+    assert alone.at(UNTIL_STEP).result == TrainPhaseResult.model_validate(result)
+    expected = alone.files(UNTIL_STEP)
+    assert [name for name in files if "/parts/" not in name and files[name] != expected[name]] == []
+    assert {name for name in files if "/parts/" not in name} == expected.keys()
+    _, second = [json.loads(content) for name, content in sorted(files.items()) if "/parts/" in name]
+    assert second == {}, "the first host holds all of the first copy"
+
+
 def test_a_host_reads_its_own_rows_alone_and_writes_what_it_alone_holds(undisturbed: Path):
     tokens = (UNTIL_STEP * 4 // NUM_HOSTS) * SEQUENCE_LENGTH
     read = [int(path.read_text()) for path in (work_of(undisturbed) / "seen").glob("*-read")]

@@ -20,7 +20,8 @@ from runtime.model.config import LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel import mesh
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training import train_step
 from runtime.training.replay import main as replay
 from steps.train_phase import TrainPhaseConfig
@@ -60,7 +61,7 @@ def build_recorded(log: Path, dies_at: int | None, *arguments: Any, **keywords: 
     return recorded
 
 
-def shared_mesh(num_cores: int, *, model: int, context: int) -> Mesh:
+def shared_mesh(num_cores: int, *, replica: int, model: int, context: int) -> Mesh:
     """Of devices that have no memory in common, as accelerators are: each holds a part of every leaf."""
     return make_mesh(MeshShape(data=num_cores), jax.devices())
 

@@ -70,6 +70,30 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     assert 0 < roofline_of(request, compiled).exposed_share < 1
 
 
+@pytest.mark.parametrize(
+    ("machines", "attention_kernel", "axes"),
+    [("v5litepod-8", "splash", {"replica", "data_x", "data_y"}), ("2 x 4 x H200", "pallas_gpu", {"replica", "data_x"})],
+)
+def test_within_a_slice_or_over_hosts_of_gpus_gradients_are_summed_over_replicas_once_an_update(
+    machines, attention_kernel, axes
+):
+    request = Request(
+        "train", machines, 1, MODEL, 512, 16, 0, "bfloat16", attention_kernel, "chunked_wide",
+        reduce_dtype="bfloat16", num_microbatches=2, replica_parallel=2,
+    )  # fmt: skip
+    compiled, _ = outcome_of(request)
+    assert isinstance(compiled, Compiled)
+    assert faults(request, compiled) == []
+    assert compiled.argument_size_in_bytes > 3 * 4 * MODEL.num_parameters / 4  # a copy is held by four of the eight
+    assert {axis for item in compiled.collectives for axis in item.axes} == axes
+    over_replicas = [item for item in compiled.collectives if "replica" in item.axes and item.array_bytes > 2**16]
+    assert {(item.kind, item.dtype, item.axes, item.times) for item in over_replicas} == {
+        ("all-reduce", "f32", ("replica",), 1)
+    }
+    assert sum(item.array_bytes for item in over_replicas) == pytest.approx(MODEL.num_parameters, rel=0.01)
+    assert roofline_of(request, compiled).exposed_seconds > 0
+
+
 def test_an_evaluation_compiles_where_the_compiler_writes_down_its_program():
     request = Request("eval", "v5p-8", 1, MODEL, 512, 16, 0, "bfloat16", "splash", "chunked_wide")
     compiled, _ = outcome_of(request)

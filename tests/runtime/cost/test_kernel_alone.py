@@ -17,7 +17,8 @@ from runtime.cost.kernel_alone import (
 )
 from runtime.kernels.attention import attend
 from runtime.kernels.cross_entropy import linear_cross_entropy
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 
 ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=16, num_heads=4, num_kv_heads=2, head_dim=8)
 LOSS_SHAPE = LossShape(num_tokens=24, hidden_size=8, vocab_size=32)

@@ -40,8 +40,8 @@ def test_the_attention_kernel_of_gpus_computes_more_and_the_last_stretch_of_a_ro
     assert by_kernel["pallas_gpu"].executed - by_kernel["chunked"].executed == TOKENS * ATTENTION
 
     def products(kernel: str) -> float:
-        request = dataclasses.replace(REQUEST, attention_kernel=kernel, context_parallel=4)
-        return roofline_of(request, compiled()).products_seconds * 4 * 197e12
+        request = dataclasses.replace(REQUEST, slice="v5litepod-16", attention_kernel=kernel, context_parallel=4)
+        return roofline_of(request, compiled()).products_seconds * 16 * 197e12
 
     rest = by_kernel["chunked"].executed - by_kernel["chunked"].attention
     assert products("chunked") == pytest.approx(rest + by_kernel["chunked"].attention * 7 / 4)  # 7 of 16 parts
@@ -121,6 +121,35 @@ def test_a_model_axis_halves_the_weights_of_a_chip_and_shares_the_wires_of_its_t
     assert seconds("model", dataclasses.replace(one, model_parallel=16)) == pytest.approx(45e6 / 90e9)  # the whole ring
     both = dataclasses.replace(two, context_parallel=2)
     assert seconds("model", both) == 2 * seconds("context", both)
+
+
+def test_replicas_within_a_slice_share_wires_hold_more_and_leave_data_a_line():
+    one = dataclasses.replace(REQUEST, slice="v5litepod-256")
+    four = dataclasses.replace(one, replica_parallel=4)
+
+    def seconds(axis: str, request: Request) -> float:
+        return seconds_of(Collective("all-gather", "bf16", (4, 4), 90_000_000, (axis,), 2, 1, False), request)
+
+    assert seconds("data_x", four) == seconds("data_x", one) == pytest.approx(45e6 / 90e9)
+    assert seconds("data_y", four) == 2 * seconds("data_y", one) == pytest.approx(45e6 / 45e9)  # its ring is cut open
+    assert seconds("replica", four) == pytest.approx(45e6 / (90e9 / 4))  # four chips of a copy in between
+    assert seconds("replica", dataclasses.replace(one, replica_parallel=16)) == pytest.approx(45e6 / 90e9)
+    assert seconds("replica", dataclasses.replace(four, num_slices=2)) == pytest.approx(45e6 / 3.125e9)
+    optimizer = [roofline_of(request, compiled()).optimizer_seconds for request in (one, four)]
+    assert optimizer[1] == pytest.approx(4 * optimizer[0])
+
+
+def test_a_copy_a_host_sends_through_the_network_only_what_is_summed_over_the_copies():
+    def seconds(axis: str, replica_parallel: int, model_parallel: int = 1) -> float:
+        request = dataclasses.replace(
+            REQUEST, slice="4 x 8 x H200", replica_parallel=replica_parallel, model_parallel=model_parallel
+        )
+        return seconds_of(Collective("all-gather", "bf16", (4, 4), 90_000_000, (axis,), 2, 1, False), request)
+
+    assert seconds("data_x", 4) == seconds("data_x", 8) == seconds("model", 4, 8) == pytest.approx(45e6 / 450e9)
+    assert seconds("data_x", 2) == seconds("data_x", 1) == pytest.approx(45e6 / (8 * 50e9))
+    assert seconds("replica", 2) == seconds("replica", 4) == pytest.approx(45e6 / 50e9)  # one GPU of a host is in it
+    assert seconds("replica", 8) == pytest.approx(45e6 / (2 * 50e9))
 
 
 def test_requests_and_outcomes_survive_the_way_through_json():

@@ -23,7 +23,8 @@ from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.eval_step import TokenLosses, build_eval_step
 
 BOS, EOS, VOCAB_SIZE, SEQUENCE = 0, 1, 64, 16

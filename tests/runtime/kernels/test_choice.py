@@ -18,7 +18,8 @@ from runtime.kernels.choice import (
     kernel_shape,
 )
 from runtime.kernels.shape import KernelShape
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from tests.runtime.interop.small_llama import CONFIG
 
 SHAPE = KernelShape("tpu", "TPU v4", 128, 4096, 0, 4096, 128_256, 12_288, "bfloat16")

@@ -11,7 +11,8 @@ from runtime.model.computation import FORMS, PLAIN, Forms, Remat, whole
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.objective import computation_on
 
 CONFIG = LlamaConfig(

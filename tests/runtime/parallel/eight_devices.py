@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.eval_step import build_eval_step
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import Hyperparameters, train_program

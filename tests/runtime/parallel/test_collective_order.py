@@ -14,7 +14,8 @@ from runtime.cost.compile_program import compiled_program
 from runtime.cost.request import Request
 from runtime.model.config import LlamaConfig
 from runtime.parallel.collective_order import CollectiveOrder
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from tests.runtime.parallel.program_order import unordered
 
 MODEL = LlamaConfig(

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from runtime.parallel.host_rows import host_rows
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 
 
 @pytest.mark.parametrize(

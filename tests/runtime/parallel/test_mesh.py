@@ -13,9 +13,9 @@ from runtime.model.config import LlamaConfig
 from runtime.parallel.hosts import open_cores
 from runtime.parallel.mesh import (
     AXES,
-    MeshShape,
     _in_copies,
     _on_the_torus,
+    copy_size,
     data_size,
     make_mesh,
     mesh_of_cores,
@@ -23,6 +23,7 @@ from runtime.parallel.mesh import (
     platform,
     whole_mesh,
 )
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.parallel.placement import check_placement
 
 CONFIG = LlamaConfig(
@@ -66,8 +67,44 @@ def test_a_data_axis_that_does_not_divide_the_hidden_size_is_refused() -> None:
 def test_a_mesh_of_all_devices_gives_to_data_what_the_other_axes_leave() -> None:
     mesh = whole_mesh(model=2, context=2)
     assert (mesh.size, mesh.shape["model"], mesh.shape["context"], data_size(mesh)) == (8, 2, 2, 2)
-    with pytest.raises(ValueError, match="model x context is 3, which does not divide the 8 devices of a slice"):
+    with pytest.raises(ValueError, match="model_parallel x context_parallel is 3, which does not divide the 8 devices"):
         whole_mesh(model=3)
+
+
+def test_replicas_of_a_row_of_devices_are_neighbours_each() -> None:
+    mesh = whole_mesh(replica=2, model=2)
+    assert (mesh.shape["replica"], data_size(mesh), mesh.shape["model"], copy_size(mesh)) == (2, 2, 2, 4)
+    assert list(mesh.devices.flat) == jax.devices()
+    slices = whole_mesh(num_slices=2, replica=2)
+    assert (slices.shape["replica"], data_size(slices)) == (4, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Accelerator:
+    """What a mesh reads of a GPU."""
+
+    id: int
+    process_index: int
+    platform: str = "gpu"
+
+
+def test_on_gpus_the_replicas_lie_over_the_hosts_however_jax_lists_the_devices(monkeypatch) -> None:
+    gpus = [Accelerator(10 * (number % 4) + number // 4, number % 4) for number in range(8)]
+    taken, some_mesh = [], make_mesh(MeshShape(), jax.devices()[:1])
+
+    def taking(shape: MeshShape, devices: list) -> Mesh:
+        taken.append((shape, devices))
+        return some_mesh
+
+    monkeypatch.setattr("runtime.parallel.mesh.make_mesh", taking)
+    monkeypatch.setattr(jax, "devices", lambda: gpus)
+    whole_mesh(replica=4)
+    ((shape, devices),) = taken
+    assert shape == MeshShape(replica=4, data=2)
+    hosts = np.array([gpu.process_index for gpu in devices]).reshape(shape)
+    assert hosts[:, :, 0, 0].tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    with pytest.raises(ValueError, match=r"replica_parallel is 3, and there are 4 hosts: .* in the middle of one"):
+        whole_mesh(replica=3)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +150,27 @@ def test_on_a_tpu_model_and_context_are_neighbours_on_the_last_axis_that_they_di
     assert torus == (3, 1, 5)
     for (index, x, _, z, y), chip in np.ndenumerate(np.array(placed).reshape(2, 3, 1, 5, 4)):
         assert (index, (x, y, z)) == (chip.slice_index, chip.coords)
-    with pytest.raises(ValueError, match="model x context is 8, which divides no axis of a torus of 2x4x2 chips"):
+    with pytest.raises(ValueError, match="is 8, which divides no axis of a torus of 2x4x2 chips"):
         _on_the_torus(chips(1, (2, 4, 2)), MeshShape(data=2, model=8))
 
 
-def test_two_cores_a_chip_and_a_replica_that_is_no_slice_are_refused() -> None:
+def test_replicas_within_a_slice_are_unbroken_stretches_of_the_last_axis_that_they_divide() -> None:
+    placed, torus = _on_the_torus(chips(2, (2, 4, 4)), MeshShape(replica=4, data=8, model=2))
+    assert torus == (2, 4, 1)  # model is cut first: pairs of neighbours on the last axis, two of them a slice
+    for (replica, x, y, _, z), chip in np.ndenumerate(np.array(placed).reshape(4, *torus, 2)):
+        assert (chip.slice_index, chip.coords) == (replica // 2, (x, y, 2 * (replica % 2) + z))
+    placed, torus = _on_the_torus(chips(1, (6, 4, 1)), MeshShape(replica=3, data=8))
+    assert torus == (2, 4, 1)
+    for (replica, x, y, z), chip in np.ndenumerate(np.array(placed).reshape(3, *torus)):
+        assert chip.coords == (2 * replica + x, y, z)
+
+
+def test_two_cores_a_chip_and_a_replica_over_several_slices_are_refused() -> None:
     cores = [dataclasses.replace(chip, core_on_chip=core) for chip in chips(1, (2, 2, 1)) for core in range(2)]
     with pytest.raises(ValueError, match=r"8 devices share 4 chips: .* Run v4 with megacore"):
         _on_the_torus(cores, MeshShape(data=8))
-    with pytest.raises(ValueError, match=r"the devices are 1 slices of 2x2x2 chips; .* MeshShape\(replica=1, data=8\)"):
-        _on_the_torus(chips(1, (2, 2, 2)), MeshShape(replica=2, data=4))
+    with pytest.raises(ValueError, match=r"16 devices are 2 slices of 2x2x2 chips; .* MeshShape\(replica=2, data=8\)"):
+        _on_the_torus(chips(2, (2, 2, 2)), MeshShape(replica=1, data=16))
 
 
 def test_the_data_axes_can_be_chosen_where_the_machine_has_none_of_its_own() -> None:
@@ -154,9 +202,15 @@ def test_each_core_holds_a_whole_copy_as_far_as_model_and_context_leave_cores(
 
 def test_processes_share_each_copy_of_which_every_process_holds_a_part() -> None:
     cores = np.array([[10 * process + core for core in range(4)] for process in range(2)])
-    assert _in_copies(cores, 1).tolist() == [[[0], [10]], [[1], [11]], [[2], [12]], [[3], [13]]]
-    assert _in_copies(cores, 2).tolist() == [[[0, 1], [10, 11]], [[2, 3], [12, 13]]]
-    assert _in_copies(cores, 8).tolist() == [[[0, 1, 2, 3], [10, 11, 12, 13]]]
+    assert _in_copies(cores, 4, 1).tolist() == [[[[0], [10]], [[1], [11]], [[2], [12]], [[3], [13]]]]
+    assert _in_copies(cores, 2, 1).tolist() == [[[[0, 1], [10, 11]], [[2, 3], [12, 13]]]]
+    assert _in_copies(cores, 1, 1).tolist() == [[[[0, 1, 2, 3], [10, 11, 12, 13]]]]
+
+
+def test_groups_of_processes_have_copies_of_their_own() -> None:
+    cores = np.array([[10 * process + core for core in range(2)] for process in range(4)])
+    assert _in_copies(cores, 4, 2).tolist() == [[[[0], [10]], [[1], [11]]], [[[20], [30]], [[21], [31]]]]
+    assert _in_copies(cores, 4, 4).tolist() == [[[[0, 1]]], [[[10, 11]]], [[[20, 21]]], [[[30, 31]]]]
 
 
 def test_more_cores_than_there_are_are_refused_and_so_is_a_model_axis_that_does_not_divide_them() -> None:
@@ -164,5 +218,7 @@ def test_more_cores_than_there_are_are_refused_and_so_is_a_model_axis_that_does_
         ValueError, match=r"99 cores are asked for, and this process computes on \d+ x cpu; ask for what is there"
     ):
         mesh_of_cores(99)
-    with pytest.raises(ValueError, match="model x context is 2, which does not divide the 1 cores"):
+    with pytest.raises(ValueError, match="model_parallel x context_parallel is 2, which does not divide the 1 devices"):
         mesh_of_cores(1, model=2)
+    with pytest.raises(ValueError, match=r"replica_parallel is 2, .* the 1 hosts\. Cores of a host hold a copy each"):
+        mesh_of_cores(1, replica=2)

@@ -11,7 +11,8 @@ from jax.sharding import Mesh
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.eval_step import build_eval_step
 from runtime.training.objective import check_batch, next_tokens
 from runtime.training.state import TrainState, initial_state, with_averages

@@ -9,7 +9,8 @@ import transformers
 
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
 from runtime.model.config import LLAMA3_ROPE
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.state import initial_state
 from runtime.training.train_step import Hyperparameters
 from tests.runtime.interop.small_llama import CONFIG

@@ -8,7 +8,8 @@ from runtime.cost.compile_program import arguments_of
 from runtime.cost.request import Request
 from runtime.model.computation import FORMS
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
-from runtime.parallel.mesh import MeshShape, make_mesh
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.state import initial_state
 from runtime.training.train_step import Hyperparameters, build_train_step, train_program
 

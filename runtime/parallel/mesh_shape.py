@@ -1,0 +1,99 @@
+"""Mesh shape: devices along each axis of a mesh, from plain figures of the machines. No JAX: a plan asks, too.
+
+What a plan refuses, what a compiler is given, what a roofline counts and what a run builds come from `Machines.lay`, so
+that no two of them can disagree.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+
+class MeshShape(NamedTuple):
+    """Devices along each axis; `data` is the product of the three data axes."""
+
+    replica: int = 1
+    data: int = 1
+    model: int = 1
+    context: int = 1
+
+    @property
+    def copy_size(self) -> int:
+        """Devices that share one copy of the parameters."""
+        return self.data * self.model * self.context
+
+    @property
+    def batch_parts(self) -> int:
+        """Parts that the batch is split into."""
+        return self.replica * self.data
+
+
+class Lay(NamedTuple):
+    """A mesh on its machines. Along an axis of the torus a device is numbered (replica, data, model and context)."""
+
+    shape: MeshShape
+    data: tuple[int, ...]
+    """What each axis of the torus has left for data."""
+    inner_cut: int
+    """The axis that model and context, neighbours, are cut from."""
+    replica_cut: int
+    """The axis that the replicas within a slice are cut from: each has an unbroken stretch of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Machines:
+    """Slices that each have a torus of their own; all GPUs or cores of a gang count as one slice, in a row."""
+
+    sizes: tuple[int, ...]
+    """Devices along each axis of a slice's torus, or in the row, host by host."""
+    num_slices: int = 1
+    num_hosts: int = 1
+    """Of a row: what has a network between its parts. Hosts of a TPU slice share its torus, and are not told."""
+    cores_hold_copies: bool = False
+    """CPUs: cores of one host have one memory, so that each computes with whole parameters."""
+
+    @property
+    def num_devices(self) -> int:
+        """Of all slices."""
+        return math.prod(self.sizes) * self.num_slices
+
+    def lay(self, *, replica: int = 1, model: int = 1, context: int = 1) -> Lay:
+        """`replica` copies of the parameters in each slice or gang, and to data what all the others leave.
+
+        Raises:
+            ValueError: the devices cannot be shared like that.
+        """
+        inner = model * context
+        inner_cut, left = _cut(self.sizes, inner, "model_parallel x context_parallel")
+        copies = replica
+        if self.cores_hold_copies:
+            cores = self.sizes[0] // self.num_hosts
+            copies *= cores // inner if cores % inner == 0 else 1
+            if self.num_hosts % replica:
+                raise ValueError(
+                    f"replica_parallel is {replica}, which does not divide the {self.num_hosts} hosts. Cores of a host "
+                    "hold a copy each already: leave replica_parallel out, or ask for as many hosts."
+                )
+        elif self.num_hosts % replica and replica % self.num_hosts:
+            raise ValueError(
+                f"replica_parallel is {replica}, and there are {self.num_hosts} hosts: a copy of the parameters would "
+                "begin in the middle of one. Take a divisor of the hosts, or a multiple."
+            )
+        of = "" if inner == 1 else f" that model_parallel x context_parallel = {inner} leaves"
+        replica_cut, left = _cut(left, copies, "replica_parallel", of=of)
+        shape = MeshShape(self.num_slices * copies, math.prod(left), model, context)
+        return Lay(shape, left, inner_cut, replica_cut)
+
+
+def _cut(sizes: tuple[int, ...], number: int, name: str, *, of: str = "") -> tuple[int, tuple[int, ...]]:
+    """The last axis that `number` divides, and what is left of all of them.
+
+    The last, because what is summed over the first is largest: data keeps the whole ring of it.
+    """
+    divided = [axis for axis, size in enumerate(sizes) if size % number == 0]
+    if not divided:
+        torus = f"divides no axis of a torus of {'x'.join(map(str, sizes))} chips"
+        found = torus if len(sizes) > 1 else f"does not divide the {sizes[0]} devices"
+        raise ValueError(f"{name} is {number}, which {found}{of}; choose sizes that do.")
+    cut = divided[-1]
+    return cut, tuple(size // number if axis == cut else size for axis, size in enumerate(sizes))
