@@ -271,6 +271,8 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     if change.field == "learning_rate":
         old, new = learning_rate_jump(before, leg.settings) or (0.0, 0.0)
         jump = f" from {rate(old)} to {rate(new)}"
+    elif change.field == "caches":
+        jump = " to the beginning of each"
     where = f"a jump{jump} at step {leg.begin_step:,}"
     if change.field in leg.settings.acknowledge:
         return [line, f"    acknowledged: {where}"]

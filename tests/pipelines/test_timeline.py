@@ -233,6 +233,16 @@ def test_moments_that_begin_anew_are_a_jump_that_is_acknowledged(text):
     ) in paragraph(text, "raccoon_softer")
 
 
+def test_another_cache_of_a_source_is_a_jump_to_its_beginning(steps):
+    caches = dict(steps["ocelot"].config.caches)
+    source, *_ = steps["ocelot"].config.mixture.sources
+    caches[source] = next(cache for cache in caches.values() if cache != caches[source])
+    (forked,) = [
+        line for line in render(phases_in([steps["ocelot"].fork("two", caches=caches)])).splitlines() if "NOT" in line
+    ]
+    assert forked == "    NOT acknowledged: a jump to the beginning of each at step 660,001"
+
+
 def test_several_averages_are_told_with_their_names(steps):
     ocelot = steps["ocelot"].fork("two", more_averages=(Ema(0.9999, "slow"),))
     said = render(phases_in([ocelot]))

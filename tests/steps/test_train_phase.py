@@ -1,6 +1,7 @@
 """The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
 
 import dataclasses
+import json
 import logging
 import re
 from typing import Any
@@ -384,6 +385,19 @@ def test_every_field_that_changes_the_numbers_is_in_the_diff_of_two_phases():
     assert len(marked) == len(execution) + len(elsewhere) + len(set(COMPARED_FIELDS))
     # What a checkpoint does not tell: the same, how the phase came to its state, and what its inputs were called.
     assert execution | {"start", "until_step", "restore", "caches", "replay"} == EXECUTION_FIELDS
+
+
+def test_a_cache_that_was_made_anew_is_a_jump_and_one_of_the_same_identity_is_none(tmp_path, phase):
+    start = train_phase("first", phase).as_input()
+    following = phase.model_copy(update={"start": start, "until_step": 10})
+    same = phase.caches["web"]
+    renamed = Input(None, name="tokenize/renamed", digest=same.digest, path=str(tmp_path), result=same.result)
+    train_phase.check(following.model_copy(update={"caches": {"web": renamed}}))
+    made_anew = Input(None, name="tokenize/web", digest="b" * 64, path=str(tmp_path), result=same.result)
+    jumping = following.model_copy(update={"caches": {"web": made_anew}})
+    with pytest.raises(RefusedConfigError, match="source 'web' has another cache, and reads it from") as refused:
+        train_phase.check(jumping)
+    train_phase.check(jumping.model_copy(update={"acknowledge": tuple(json.loads(refused.value.cure["acknowledge"]))}))
 
 
 def test_what_is_never_a_jump_cannot_be_acknowledged(phase):

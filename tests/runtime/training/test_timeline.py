@@ -91,13 +91,22 @@ def test_a_new_batch_size_average_mixture_and_z_loss_are_listed_and_need_nothing
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("more_averages", (Ema(0.99, "slow"),)), ("replay", "another phase"), ("caches", {"web": "another cache"})],
+    [("more_averages", (Ema(0.99, "slow"),)), ("replay", "another phase")],
 )
-def test_further_averages_a_replay_and_another_cache_are_listed_and_need_nothing(field, value):
+def test_further_averages_and_a_replay_are_listed_and_need_nothing(field, value):
     after = then(**{field: value})
     refuse_unacknowledged_changes("next", BEFORE, after)
     (change,) = changes(BEFORE, after)
     assert (change.field, change.before, change.after) == (field, getattr(BEFORE, field), value)
+
+
+def test_a_source_that_reads_another_cache_from_its_beginning_is_refused_until_it_is_acknowledged():
+    after = then(caches={"web": "another cache"})
+    message = r"\n  caches: source 'web' has another cache, and reads it from its beginning"
+    with pytest.raises(ValueError, match=message) as caught:
+        refuse_unacknowledged_changes("next", BEFORE, after)
+    assert "acknowledge=('caches',)" in str(caught.value)
+    refuse_unacknowledged_changes("next", BEFORE, dataclasses.replace(after, acknowledge=("caches",)))
 
 
 def test_a_cache_is_no_change_of_its_own_where_the_mixture_adds_or_drops_its_source():
