@@ -1,5 +1,7 @@
 """Train phase: one leg of a run, from the state its predecessor left to `until_step`."""
 
+import functools
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -26,6 +28,7 @@ from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
     from runtime.training.run_state import RunState
+    from runtime.training.train_step import Hyperparameters
 
 FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
@@ -165,6 +168,25 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
+def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
+    """What the update that follows `step` finished ones is told of the phase: here a schedule becomes a number."""
+    from runtime.training.train_step import Hyperparameters
+
+    rule = config.skip
+    return Hyperparameters(
+        learning_rate=config.learning_rate(step),
+        weight_decay=config.weight_decay,
+        b1=config.b1,
+        b2=config.b2,
+        eps=config.eps,
+        max_norm=config.max_norm,
+        z_loss=config.z_loss,
+        skip_sigma=math.inf if rule is None else rule.sigma,
+        skip_warmup_steps=0 if rule is None else rule.warmup_steps,
+        average_decays=tuple(average.decay for average in sorted(config.averages, key=lambda average: average.name)),
+    )
+
+
 def _cost(config: TrainPhaseConfig) -> Cost:
     begin = 0 if config.start is None else config.start.milestone or 0
     tokens = (config.until_step - begin) * config.global_batch_size * config.sequence_length
@@ -265,14 +287,6 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             until_step=config.until_step,
             sequence_length=config.sequence_length,
             global_batch_size=config.global_batch_size,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            b1=config.b1,
-            b2=config.b2,
-            eps=config.eps,
-            max_norm=config.max_norm,
-            z_loss=config.z_loss,
-            average_decays={average.name: average.decay for average in config.averages},
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
         )
@@ -297,6 +311,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             run = train(
                 run,
                 settings=settings,
+                hyperparameters=functools.partial(hyperparameters, config),
                 train_step=train_step,
                 loader=loader_of(config, context),
                 saving=saving,

@@ -44,8 +44,7 @@ from runtime.training.state import TrainState, state_specs
 class Hyperparameters(NamedTuple):
     """What one update is told; Python numbers. Changing any of them never recompiles.
 
-    `loop.TrainSettings.hyperparameters` makes them of a phase's settings and the step. The program takes them as one
-    float32 array (`packed`), and finds them by these names again in `told`.
+    The program takes them as one float32 array (`packed`), and finds them by these names again in `told`.
     """
 
     learning_rate: float
