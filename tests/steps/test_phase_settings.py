@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Linear
@@ -27,6 +28,7 @@ FIRST = {
     "z_loss": 3e-4,
     "average": Ema(decay=0.6, name="quick"),
     "more_averages": (Ema(decay=0.9, name="apart"),),
+    "mixture": MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(2, {"web": 2.0}))),
     "skip": SkipRule(window_steps=5, sigma=7.0, warmup_steps=3, max_consecutive=2),
     "compute_dtype": "bfloat16",
     "reduce_dtype": "bfloat16",
@@ -52,6 +54,7 @@ SECOND = {
     "z_loss": 5e-4,
     "average": None,
     "more_averages": (),
+    "mixture": MixtureSchedule((MixtureSegment(0, {"web": 2.0}), MixtureSegment(4, {"web": 3.0}))),
     "skip": None,
     "compute_dtype": "float32",
     "reduce_dtype": "float32",
@@ -107,6 +110,7 @@ def expected(config: TrainPhaseConfig, step: int) -> Hyperparameters:
         z_loss=config.z_loss,
         skip_sigma=math.inf if config.skip is None else config.skip.sigma,
         skip_warmup_steps=0 if config.skip is None else config.skip.warmup_steps,
+        skip_begins_anew=step in {segment.start_step for segment in config.mixture.segments},
         average_decays=tuple(decay for _, decay in sorted((each.name, each.decay) for each in config.averages)),
     )
 
@@ -124,6 +128,7 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
 
     assert seen.told == [expected(first if step < 3 else second, step) for step in range(6)]
     assert len(set(seen.told[:3])) == 3, "the learning rate moves"
+    assert [told.skip_begins_anew for told in seen.told] == [True, False, True, False, True, False]
     for config, built, trained in zip((first, second), seen.built, seen.trained, strict=True):
         assert built == {name: getattr(config, name) for name in ("model", "rope", *PROGRAM)}
         saving = trained["saving"]

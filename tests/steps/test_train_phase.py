@@ -19,7 +19,7 @@ from marin_dag.inputs import Input
 from marin_dag.resources import Cpu, Gpu, Tpu
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
-from runtime.data.mixture import MixtureSchedule
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.kernels.choice import default_kernels
 from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
@@ -144,6 +144,24 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     left = third.run(until(phase, 12, start=second.at(11)))
     assert not left.has_average
     assert not [name for name in third.files(12) if "history" in name or "average" in name]
+
+
+@pytest.mark.parametrize("is_one_phase", [True, False])
+def test_a_mixture_with_a_higher_loss_is_trained_on_under_a_skip_rule(tmp_path, phase, other_cache, is_one_phase):
+    rule = SkipRule(window_steps=16, sigma=6.0, warmup_steps=10, max_consecutive=3)
+    both = until(phase, 30, skip=rule, caches={**phase.caches, "code": other_cache})
+    run = Trajectory(tmp_path / "first", "e" * 64)
+    mixture = MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(30, {"code": 1.0})))
+    if not is_one_phase:
+        run.run(both)
+        mixture, both = MixtureSchedule.constant({"code": 1.0}), until(both, 30, start=run.at(30))
+        run = Trajectory(tmp_path / "second", "f" * 64)
+    result = run.run(until(both, 40, mixture=mixture))
+    metrics = run.metrics(40)
+    losses = np.array([metrics[row].loss for row in range(40)])
+    before = losses[14:30]
+    assert losses[30] > before.mean() + max(6 * before.std(), 0.25), "far above the level before"
+    assert result.num_skipped == 0
 
 
 @pytest.mark.parametrize(
