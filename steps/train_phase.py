@@ -185,7 +185,7 @@ def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
         skip_warmup_steps=0 if rule is None else rule.warmup_steps,
         # Another mixture has another loss, and a level that is meant is nothing to be left out.
         skip_begins_anew=any(segment.start_step == step for segment in config.mixture.segments),
-        average_decays=tuple(average.decay for average in sorted(config.averages, key=lambda average: average.name)),
+        average_decays=tuple(each.kept_by(step) for each in sorted(config.averages, key=lambda each: each.name)),
     )
 
 

@@ -57,7 +57,7 @@ class Hyperparameters(NamedTuple):
     skip_sigma: float = math.inf  # of the skip rule; these three are read only where the state has a history
     skip_warmup_steps: int = 0
     skip_begins_anew: bool = False  # whether this update is the first that the rule judges later ones by
-    average_decays: tuple[float, ...] = ()  # share of each average that is kept, in the order of their sorted names
+    average_decays: tuple[float, ...] = ()  # share of each average that this update keeps, by their sorted names
 
     def packed(self) -> Float32[np.ndarray, "numbers"]:
         """As the program takes them: the decays last, as many as the state has averages."""
