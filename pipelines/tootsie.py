@@ -146,6 +146,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         until_step=ends.starling,
         global_batch_size=largest.global_batch_size,
         num_microbatches=largest.num_microbatches,
+        # The public line has 80,000 steps from 1,320,000 on, an update before the phase: its rates are 1.2e-5 lower.
         learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, ends.phoenix, ends.starling - ends.phoenix),
         z_loss=1e-4,
         **corpus.mixture(mixtures.STARLING),
