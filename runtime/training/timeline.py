@@ -6,7 +6,7 @@ plain values, so that a plan can use it without JAX.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from runtime.data.mixing.policies import MixingPolicy
@@ -249,19 +249,3 @@ def legs_of(phases: Mapping[str, PhaseSettings], starts: Mapping[str, tuple[str,
         return found[name]
 
     return {name: leg(name) for name in phases}
-
-
-def consumed_tokens(chain: Sequence[PhaseSettings], step: int) -> int:
-    """Tokens drawn by the first `step` updates of a run through `chain` (phases in order), exactly.
-
-    Raises:
-        ValueError: `step` lies after the last phase.
-    """
-    tokens, begin = 0, 0
-    for phase in chain:
-        end = min(step, phase.until_step)
-        tokens += max(end - begin, 0) * phase.global_batch_size * phase.sequence_length
-        begin = max(begin, phase.until_step)
-    if step > begin:
-        raise ValueError(f"step {step} lies after the last phase, which ends at step {begin}")
-    return tokens

@@ -1,5 +1,7 @@
 """Pins down: `--scale 8b` is the public run: steps, tokens, batches, rates and decay at each boundary."""
 
+import itertools
+
 import pytest
 
 from marin_dag.graph import Graph, Selection
@@ -9,7 +11,7 @@ from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
-from runtime.training.timeline import consumed_tokens
+from runtime.training.timeline import legs_of
 
 MAIN_LINE = ("kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
 
@@ -32,10 +34,11 @@ def configs():
 
 
 def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
-    chain = [configs[name] for name in MAIN_LINE]
+    line = {name: configs[name] for name in MAIN_LINE}
+    legs = legs_of(line, {after: (name, line[name].until_step) for name, after in itertools.pairwise(line)})
     found = [
-        (phase.until_step, phase.global_batch_size, round(consumed_tokens(chain, phase.until_step) / 1e12, 3))
-        for phase in chain
+        (leg.settings.until_step, leg.settings.global_batch_size, round(leg.end_tokens / 1e12, 3))
+        for leg in legs.values()
     ]
     assert found == [
         (660_001, 1024, 2.768),
