@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator
 
 from marin_dag.changes import nearest
 from marin_dag.context import StepStopped
@@ -91,9 +91,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     eps: float = Field(gt=0)
     max_norm: float = Field(gt=0)
     """Gradients are scaled down to this global norm."""
-    average: Ema | None
-    more_averages: tuple[Ema, ...] = ()
-    """Further ones beside `average`, each under a name of its own: `Ema(0.9999, name="slow")`."""
+    averages: tuple[Ema, ...] = ()
+    """Kept beside the weights, each under a name of its own: `(Ema(0.995), Ema(0.9999, name="slow"))`. By the first one
+    the report compares phases."""
     z_loss: float = Field(ge=0)
     """Weight of log_normalizer**2 (PaLM, arXiv:2204.02311, section 5)."""
     mixture: MixtureSchedule
@@ -139,11 +139,6 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
 
-    @property
-    def averages(self) -> tuple[Ema, ...]:
-        """All of them, the first one first."""
-        return (() if self.average is None else (self.average,)) + self.more_averages
-
     @field_validator("acknowledge")
     @classmethod
     def _refuse_what_is_never_a_jump(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -155,17 +150,15 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
                 )
         return fields
 
-    @model_validator(mode="after")
-    def _refuse_averages_that_cannot_be_told_apart(self) -> "TrainPhaseConfig":
-        if self.average is None and self.more_averages:
-            raise ValueError("more_averages are kept beside `average`, which is None; write the first one there.")
-        names = [average.name for average in self.averages]
+    @field_validator("averages")
+    @classmethod
+    def _refuse_averages_that_cannot_be_told_apart(cls, averages: tuple[Ema, ...]) -> tuple[Ema, ...]:
+        names = [average.name for average in averages]
         if len(set(names)) < len(names):
             raise ValueError(
-                f"averages are called {', '.join(names)}; each needs a name of its own, such as "
-                'Ema(0.9999, name="slow").'
+                f'they are called {", ".join(names)}; each needs a name of its own, such as Ema(0.9999, name="slow").'
             )
-        return self
+        return averages
 
 
 def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":

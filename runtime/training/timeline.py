@@ -53,9 +53,7 @@ class PhaseSettings(Protocol):
     @property
     def max_norm(self) -> float: ...
     @property
-    def average(self) -> Ema | None: ...
-    @property
-    def more_averages(self) -> tuple[Ema, ...]: ...
+    def averages(self) -> tuple[Ema, ...]: ...
     @property
     def z_loss(self) -> float: ...
     @property
@@ -93,7 +91,7 @@ JUMPS = ("learning_rate", *ABRUPT_FIELDS)
 # Every setting that changes the numbers of a run, in the order in which a diff shows them. A learning rate is abrupt
 # only where the two do not meet. The model is not among them: it cannot change.
 COMPARED_FIELDS = (
-    "global_batch_size", "learning_rate", "average", "more_averages", "z_loss", "skip", "mixture", "replay",
+    "global_batch_size", "learning_rate", "averages", "z_loss", "skip", "mixture", "replay",
     *ABRUPT_FIELDS,
 )  # fmt: skip
 

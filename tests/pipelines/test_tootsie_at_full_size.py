@@ -11,6 +11,7 @@ from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
+from runtime.optim.ema import Ema
 from runtime.training.timeline import legs_of
 
 MAIN_LINE = ("kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
@@ -86,8 +87,8 @@ def test_the_learning_rate_is_the_published_one(configs, phase, step, rate):
 
 def test_what_changes_besides_changes_in_the_published_phase(configs):
     assert {name for name, config in configs.items() if config.weight_decay != 0.1} == {"kestrel"}
-    assert configs["kestrel"].weight_decay == 0.05 and configs["kestrel"].average is None
-    assert all(config.average.decay == 0.995 for name, config in configs.items() if name != "kestrel")
+    assert configs["kestrel"].weight_decay == 0.05 and configs["kestrel"].averages == ()
+    assert all(config.averages == (Ema(0.995),) for name, config in configs.items() if name != "kestrel")
     assert configs["kestrel"].rope == LLAMA2_ROPE
     assert all(config.rope == LLAMA3_ROPE for name, config in configs.items() if name != "kestrel")
     with_z_loss = {name for name, config in configs.items() if config.z_loss}

@@ -16,6 +16,7 @@ from marin_dag.context import StepStopped
 from marin_dag.errors import RefusedConfigError
 from marin_dag.fields import RuntimeField, markers
 from marin_dag.inputs import Input
+from marin_dag.mistakes import said_of
 from marin_dag.resources import Cpu, Gpu, Tpu
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
@@ -130,7 +131,7 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
     first.run(phase)
     rule = SkipRule(window_steps=4, sigma=6.0, warmup_steps=2, max_consecutive=3)
-    averaged = until(phase, 11, start=first.at(8), average=Ema(decay=0.5), global_batch_size=8, skip=rule)
+    averaged = until(phase, 11, start=first.at(8), averages=(Ema(decay=0.5),), global_batch_size=8, skip=rule)
     result = second.run(averaged)
     assert result.has_average
     assert "checkpoint/arrays/history.losses/c.0" in second.files(11)
@@ -215,7 +216,7 @@ def test_a_phase_resumes_on_another_mesh_with_the_same_data_and_losses_within_ro
 
 
 def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phase):
-    kept = {"average": Ema(0.9), "more_averages": (Ema(0.5, "fast"),)}
+    kept = {"averages": (Ema(0.9), Ema(0.5, "fast"))}
     trajectory = Trajectory(tmp_path, "e" * 64)
     result = trajectory.run(until(phase, 3, **kept))
     assert result.averages == (Ema(0.9), Ema(0.5, "fast"))
@@ -224,16 +225,24 @@ def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phas
         assert f"checkpoint/arrays/averages.{name}.embed_tokens/zarr.json" in files
     facts = checkpoint.read_metadata(f"{trajectory.at(3).path}/checkpoint")
     assert facts["averages"] == ["averaged", "fast"]
-    assert facts["facts"]["more_averages"] == [{"decay": 0.5, "name": "fast"}]
+    assert facts["facts"]["averages"][1] == {"decay": 0.5, "name": "fast"}
 
 
 def test_averages_that_cannot_be_told_apart_are_refused(phase):
-    first = train_phase("first", phase.model_copy(update={"average": Ema(0.9)}))
-    with pytest.raises(ChangeError, match="averages are called averaged, averaged; each needs a name of its own"):
-        first.then("second", until_step=9, more_averages=(Ema(0.99),))
-    second = first.then("second", until_step=9, more_averages=(Ema(0.99, "slow"),))
-    with pytest.raises(ChangeError, match="more_averages are kept beside `average`, which is None"):
-        second.then("third", until_step=10, average=None)
+    first = train_phase("first", phase.model_copy(update={"averages": (Ema(0.9),)}))
+    with pytest.raises(
+        ChangeError, match=r"averages: .*they are called averaged, averaged; each needs a name of its own"
+    ):
+        first.then("second", until_step=9, averages=(Ema(0.9), Ema(0.99)))
+
+
+def test_the_field_of_one_average_that_recipes_had_is_answered_with_the_one_of_all(phase):
+    first = train_phase("first", phase)
+    with pytest.raises(ChangeError, match="Did you mean 'averages'"):
+        first.then("second", until_step=9, average=Ema(0.9))
+    with pytest.raises(ValidationError) as refused:
+        TrainPhaseConfig(**dict(phase) | {"average": None})
+    assert "average: there is no such field. Did you mean 'averages'?" in said_of(refused.value)
 
 
 OTHER_EXECUTION = {"num_microbatches": 2, "attention_kernel": "chunked", "loss_kernel": "reference", "remat": "none"}

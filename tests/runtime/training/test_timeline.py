@@ -31,8 +31,7 @@ class Settings:
     b2: float = 0.95
     eps: float = 1e-8
     max_norm: float = 1.0
-    average: Ema | None = None
-    more_averages: tuple[Ema, ...] = ()
+    averages: tuple[Ema, ...] = ()
     z_loss: float = 0.0
     mixture: MixtureSchedule = dataclasses.field(default_factory=lambda: MixtureSchedule.constant({"web": 1.0}))
     mixing: MixingPolicy = dataclasses.field(default_factory=Static)
@@ -84,16 +83,16 @@ def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):
 
 
 def test_a_new_batch_size_average_mixture_and_z_loss_are_listed_and_need_nothing():
-    after = then(global_batch_size=24, average=Ema(0.995), z_loss=1e-4)
+    after = then(global_batch_size=24, averages=(Ema(0.995),), z_loss=1e-4)
     refuse_unacknowledged_changes("next", BEFORE, after)
-    assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "average", "z_loss"]
+    assert [change.field for change in changes(BEFORE, after)] == ["global_batch_size", "averages", "z_loss"]
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("more_averages", (Ema(0.99, "slow"),)), ("replay", "another phase")],
+    [("averages", (Ema(0.99), Ema(0.999, "slow"))), ("replay", "another phase")],
 )
-def test_further_averages_and_a_replay_are_listed_and_need_nothing(field, value):
+def test_averages_and_a_replay_are_listed_and_need_nothing(field, value):
     after = then(**{field: value})
     refuse_unacknowledged_changes("next", BEFORE, after)
     (change,) = changes(BEFORE, after)
