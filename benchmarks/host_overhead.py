@@ -37,7 +37,7 @@ from runtime.training.loop import METRICS_LATE_STEPS, TrainingStopped, TrainSett
 from runtime.training.saving import SavingPlan
 from runtime.training.state import TrainState
 from runtime.training.temporary import TemporaryCheckpoints
-from runtime.training.train_step import TrainStep
+from runtime.training.train_step import Hyperparameters, TrainStep
 
 BAR = 1.02
 SMALLEST_BATCH = LAPTOP.batches[0]  # of the recipe: the fastest steps
@@ -59,16 +59,9 @@ SETTINGS = TrainSettings(
     until_step=NEVER,
     sequence_length=LAPTOP.sequence_length,
     global_batch_size=SMALLEST_BATCH.global_batch_size,
-    learning_rate=lambda step: 1e-3,
-    weight_decay=0.1,
-    b1=0.9,
-    b2=0.95,
-    eps=1e-8,
-    max_norm=1.0,
-    z_loss=0.0,
-    average_decays={},
     digest_every_steps=100,
 )
+TOLD = Hyperparameters(1e-3, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, z_loss=0.0)
 
 
 class Watch:
@@ -98,7 +91,7 @@ def cost_of_loop(
     folder: Path,
     updates: int,
     *,
-    settings: TrainSettings = SETTINGS,
+    told: Hyperparameters = TOLD,
     checkpoint_every_steps: int = NEVER,
 ) -> Cost:
     """Of an update in a run that is then stopped."""
@@ -120,7 +113,8 @@ def cost_of_loop(
         try:
             train(
                 run_state.from_scratch(state),
-                settings=settings,
+                settings=SETTINGS,
+                hyperparameters=lambda index: told,
                 train_step=timed,
                 loader=loader,
                 saving=saving,
@@ -140,7 +134,7 @@ def cost_of_steps(state: TrainState, step: TrainStep, batches: list, updates: in
     for index in range(SETTLING_UPDATES + updates + 1):
         watch.note()
         batch = batches[index % len(batches)]
-        state, metrics = step(state, batch.tokens, batch.segment_ids, SETTINGS.hyperparameters(index))
+        state, metrics = step(state, batch.tokens, batch.segment_ids, TOLD)
         pending.append(metrics)
         if len(pending) > METRICS_LATE_STEPS:
             jax.device_get(pending.pop(0))

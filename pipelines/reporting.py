@@ -56,7 +56,7 @@ def recipe_of(
             start = phases[parents[name]].config
             pairs = [(item.field, item.before, item.after) for item in changes(start, phase.config)]
         else:
-            fields = ("global_batch_size", "learning_rate", "weight_decay", "rope", "average", "z_loss", "mixture")
+            fields = ("global_batch_size", "learning_rate", "weight_decay", "rope", "averages", "z_loss", "mixture")
             pairs = [(field, None, getattr(phase.config, field)) for field in fields]
         found[name] = tuple(
             RecipeChange(

@@ -170,7 +170,6 @@ def _left(leg: Leg, phases: Mapping[str, Step]) -> Any:
 def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
     settings = leg.settings
     first, last = leg.rates
-    averages = (() if settings.average is None else (settings.average,)) + settings.more_averages
     return (
         f"{'  ' if is_branch else ''}{leg.name}",
         f"{settings.until_step:,}",
@@ -180,7 +179,7 @@ def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
         f"{settings.global_batch_size:,}",
         rate(first) if first == last else f"{rate(first)} → {rate(last)}",
         rate(settings.weight_decay),
-        ", ".join(f"{average.decay:g}" for average in averages) or "–",
+        ", ".join(f"{average.decay:g}" for average in settings.averages) or "–",
         rate(settings.z_loss) if settings.z_loss else "–",
     )
 
@@ -212,9 +211,9 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
     lines += _cycles(leg)
     if before is None:
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
-        shown = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm", "average", "z_loss", "rope")
+        shown = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm", "averages", "z_loss", "rope")
         lines += [f"  = {field:<17} {described(getattr(settings, field))}" for field in shown]
-        others = {"more_averages": settings.more_averages, "skip": settings.skip, "replay": settings.replay}
+        others = {"skip": settings.skip, "replay": settings.replay}
         lines += [f"  = {field:<17} {described(value)}" for field, value in others.items() if value]
         if settings.packing != "concatenate":
             lines.append(f"  = {'packing':<17} {settings.packing}")
@@ -272,6 +271,8 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     if change.field == "learning_rate":
         old, new = learning_rate_jump(before, leg.settings) or (0.0, 0.0)
         jump = f" from {rate(old)} to {rate(new)}"
+    elif change.field == "caches":
+        jump = " to the beginning of each"
     where = f"a jump{jump} at step {leg.begin_step:,}"
     if change.field in leg.settings.acknowledge:
         return [line, f"    acknowledged: {where}"]

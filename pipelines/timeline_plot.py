@@ -49,7 +49,7 @@ def _phase(leg: Leg, *, is_main: bool, same_as: str | None) -> Phase:
         start_tokens=leg.begin_tokens,
         consumed_tokens=leg.end_tokens,
         final_loss=0.0,
-        averages=tuple(Average(kept.name, kept.decay) for kept in (settings.average, *settings.more_averages) if kept),
+        averages=tuple(Average(kept.name, kept.decay) for kept in settings.averages),
         curve=curve,
         mixture=tuple(MixtureSpan(span.start_step, span.shares()) for span in settings.mixture.segments),
         same_as=same_as,

@@ -104,7 +104,6 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             b2=0.95,
             eps=1e-8,
             max_norm=1.0,
-            average=None,
             z_loss=0.0,
             **corpus.mixture(mixtures.DCLM),
             seed=0,
@@ -126,7 +125,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         learning_rate=Constant(rate * 1.7e-3),
         # The public recipe never says so: from here on the optimiser's new default applied.
         weight_decay=0.1,
-        average=scale.average,
+        averages=(scale.average,),
         acknowledge=("learning_rate", "weight_decay", "rope"),
     ).on(scale.main_resources)
     jellyfish = ocelot.then(
@@ -146,6 +145,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         until_step=ends.starling,
         global_batch_size=largest.global_batch_size,
         num_microbatches=largest.num_microbatches,
+        # The public line has 80,000 steps from 1,320,000 on, an update before the phase: its rates are 1.2e-5 lower.
         learning_rate=Linear(rate * 1.7e-3, scale.deeply_cooled_rate, ends.phoenix, ends.starling - ends.phoenix),
         z_loss=1e-4,
         **corpus.mixture(mixtures.STARLING),

@@ -143,7 +143,6 @@ def _first_steps(cache: Step) -> Step:
         b2=0.95,
         eps=1e-8,
         max_norm=1.0,
-        average=None,
         z_loss=1e-4,
         mixture=MixtureSchedule.constant({"web": 1.0}),
         caches={"web": cache.growing()},

@@ -1,10 +1,12 @@
 """Train phase: one leg of a run, from the state its predecessor left to `until_step`."""
 
+import functools
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator
 
 from marin_dag.changes import nearest
 from marin_dag.context import StepStopped
@@ -28,6 +30,7 @@ from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
     from runtime.training.run_state import RunState
+    from runtime.training.train_step import Hyperparameters
 
 FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
@@ -90,9 +93,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     eps: float = Field(gt=0)
     max_norm: float = Field(gt=0)
     """Gradients are scaled down to this global norm."""
-    average: Ema | None
-    more_averages: tuple[Ema, ...] = ()
-    """Further ones beside `average`, each under a name of its own: `Ema(0.9999, name="slow")`."""
+    averages: tuple[Ema, ...] = ()
+    """Kept beside the weights, each under a name of its own: `(Ema(0.995), Ema(0.9999, name="slow"))`. By the first one
+    the report compares phases."""
     z_loss: float = Field(ge=0)
     """Weight of log_normalizer**2 (PaLM, arXiv:2204.02311, section 5)."""
     mixture: MixtureSchedule
@@ -141,11 +144,6 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
 
-    @property
-    def averages(self) -> tuple[Ema, ...]:
-        """All of them, the first one first."""
-        return (() if self.average is None else (self.average,)) + self.more_averages
-
     @field_validator("acknowledge")
     @classmethod
     def _refuse_what_is_never_a_jump(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -157,17 +155,36 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
                 )
         return fields
 
-    @model_validator(mode="after")
-    def _refuse_averages_that_cannot_be_told_apart(self) -> "TrainPhaseConfig":
-        if self.average is None and self.more_averages:
-            raise ValueError("more_averages are kept beside `average`, which is None; write the first one there.")
-        names = [average.name for average in self.averages]
+    @field_validator("averages")
+    @classmethod
+    def _refuse_averages_that_cannot_be_told_apart(cls, averages: tuple[Ema, ...]) -> tuple[Ema, ...]:
+        names = [average.name for average in averages]
         if len(set(names)) < len(names):
             raise ValueError(
-                f"averages are called {', '.join(names)}; each needs a name of its own, such as "
-                'Ema(0.9999, name="slow").'
+                f'they are called {", ".join(names)}; each needs a name of its own, such as Ema(0.9999, name="slow").'
             )
-        return self
+        return averages
+
+
+def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
+    """What the update that follows `step` finished ones is told of the phase: here a schedule becomes a number."""
+    from runtime.training.train_step import Hyperparameters
+
+    rule = config.skip
+    return Hyperparameters(
+        learning_rate=config.learning_rate(step),
+        weight_decay=config.weight_decay,
+        b1=config.b1,
+        b2=config.b2,
+        eps=config.eps,
+        max_norm=config.max_norm,
+        z_loss=config.z_loss,
+        skip_sigma=math.inf if rule is None else rule.sigma,
+        skip_warmup_steps=0 if rule is None else rule.warmup_steps,
+        # Another mixture has another loss, and a level that is meant is nothing to be left out.
+        skip_begins_anew=any(segment.start_step == step for segment in config.mixture.segments),
+        average_decays=tuple(each.kept_by(step) for each in sorted(config.averages, key=lambda each: each.name)),
+    )
 
 
 def _cost(config: TrainPhaseConfig) -> Cost:
@@ -275,14 +292,6 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             until_step=config.until_step,
             sequence_length=config.sequence_length,
             global_batch_size=config.global_batch_size,
-            learning_rate=config.learning_rate,
-            weight_decay=config.weight_decay,
-            b1=config.b1,
-            b2=config.b2,
-            eps=config.eps,
-            max_norm=config.max_norm,
-            z_loss=config.z_loss,
-            average_decays={average.name: average.decay for average in config.averages},
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
         )
@@ -307,6 +316,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             run = train(
                 run,
                 settings=settings,
+                hyperparameters=functools.partial(hyperparameters, config),
                 train_step=train_step,
                 loader=loader_of(config, context),
                 saving=saving,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float32
 
 TreeT = TypeVar("TreeT")
@@ -12,9 +13,10 @@ TreeT = TypeVar("TreeT")
 def averaged(average: TreeT, params: TreeT, decay: Float32[Array, ""]) -> TreeT:
     """`decay * average + (1 - decay) * params`: `decay` is the share that is kept.
 
-    Weights that jump from 0 to 1 move the average to 1 - decay. Two public runs had it the other way round.
+    Weights that jump from 0 to 1 move the average to 1 - decay. Two public runs had it the other way round. A decay of
+    1 leaves the average as it is, bit for bit, whatever the weights are.
     """
-    return jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, average, params)
+    return jax.tree.map(lambda old, new: jnp.where(decay == 1, old, decay * old + (1 - decay) * new), average, params)
 
 
 def all_averaged(averages: Mapping[str, TreeT], params: TreeT, decays: Float32[Array, "averages"]) -> dict[str, TreeT]:

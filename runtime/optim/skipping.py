@@ -2,8 +2,11 @@
 
 Bad is decided by comparison and applied by selection. Multiplying an update by 0 would let the one value through that
 the rule exists for, since 0 times NaN is NaN; and one NaN in the window would make every mean after it NaN.
+
+What is bad is never remembered, so that the window follows no jump. Where a jump is meant, it begins anew.
 """
 
+import dataclasses
 from typing import NamedTuple, TypeVar
 
 import equinox as eqx
@@ -25,6 +28,7 @@ class SkipHistory(eqx.Module):
     losses: Float32[Array, "window"]
     grad_norms: Float32[Array, "window"]
     num_good: Int32[Array, ""]
+    """Since the window began."""
     num_skipped: Int32[Array, ""]
     num_consecutive: Int32[Array, ""]
     """Updates left out since the last good one."""
@@ -42,6 +46,12 @@ def empty_history(window_steps: int) -> SkipHistory:
     """Before the first update."""
     ring, zero = jnp.zeros(window_steps, jnp.float32), jnp.zeros((), jnp.int32)
     return SkipHistory(ring, ring, zero, zero, zero)
+
+
+def begun_anew(history: SkipHistory, begins_anew: Scalar) -> SkipHistory:
+    """The history without what it has seen, where the number is not 0; what was left out stays counted."""
+    num_good = jnp.where(begins_anew != 0, 0, history.num_good)
+    return dataclasses.replace(history, num_good=num_good)
 
 
 def judged(

@@ -67,24 +67,11 @@ class _AskedToStop(Exception):  # noqa: N818 -- not an error
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """What the loop tells each update; functions of the absolute step alone.
-
-    A phase's own config has the same names (steps/train_phase.py); what is an object there, such as the average, comes
-    here as the number that an update needs.
-    """
+    """What the loop goes by itself; a phase's own config has the same names (steps/train_phase.py)."""
 
     until_step: int
     sequence_length: int
     global_batch_size: int
-    learning_rate: Callable[[int], float]
-    weight_decay: float
-    b1: float
-    b2: float
-    eps: float
-    max_norm: float
-    z_loss: float
-    average_decays: Mapping[str, float]
-    """Of each average that the state holds, by its name."""
     skip_rule: SkipRule | None = None
     """None where the state holds no history."""
     digest_every_steps: int = 0
@@ -93,22 +80,6 @@ class TrainSettings:
     def is_digested(self, step: int) -> bool:
         every = self.digest_every_steps
         return bool(every) and (step % every == 0 or step == self.until_step)
-
-    def hyperparameters(self, step: int) -> Hyperparameters:
-        """For the update that follows `step` finished ones."""
-        rule = self.skip_rule
-        return Hyperparameters(
-            learning_rate=self.learning_rate(step),
-            weight_decay=self.weight_decay,
-            b1=self.b1,
-            b2=self.b2,
-            eps=self.eps,
-            max_norm=self.max_norm,
-            z_loss=self.z_loss,
-            average_decays=tuple(decay for _, decay in sorted(self.average_decays.items())),
-            skip_sigma=math.inf if rule is None else rule.sigma,
-            skip_warmup_steps=0 if rule is None else rule.warmup_steps,
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +98,7 @@ def train(
     run: RunState,
     *,
     settings: TrainSettings,
+    hyperparameters: Callable[[int], Hyperparameters],
     train_step: TrainStep,
     loader: Loader,
     saving: SavingPlan,
@@ -139,6 +111,7 @@ def train(
     """Takes updates from `run.step` to `settings.until_step` and returns the state there, published.
 
     Args:
+        hyperparameters: What the update that follows so many finished ones is told: a function of that step alone.
         on_milestone: Called with the run (its arrays may be used up) and the folder, relative to the output, of
             each permanent checkpoint once it is complete, the last step's included.
         on_progress: Called with step, tokens a second and the newest loss known, now and then.
@@ -152,11 +125,6 @@ def train(
     """
     if run.step > settings.until_step:
         raise ValueError(f"until_step is {settings.until_step} and the state is of step {run.step}: nothing to train.")
-    if tuple(sorted(settings.average_decays)) != run.averages:
-        raise ValueError(
-            f"average_decays are {dict(settings.average_decays)} and the state has averages called {run.averages}; "
-            "let one enter or leave by `run_state.continued`."
-        )
     if (settings.skip_rule.window_steps if settings.skip_rule else 0) != run.state.skip_window_steps:
         raise ValueError(
             f"skip_rule is {settings.skip_rule} and the state has a history of {run.state.skip_window_steps} steps; "
@@ -229,7 +197,7 @@ def train(
                     fetch(all_but=0)  # a state is saved only if every update behind it was finite
                     saver.begin(run, None)
                 meter.note_wait(step, batches)
-                told = settings.hyperparameters(step)
+                told = hyperparameters(step)
                 tokens: Any = batch.tokens
                 segment_ids: Any = batch.segment_ids
                 if rows is not None:

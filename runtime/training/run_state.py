@@ -70,7 +70,9 @@ def continued(
     """The state that a phase begins with where another one left off; nothing is made that is read, or the other way.
 
     Each of the `averages` goes on from the saved one of its name, or begins as a copy of the weights where none was
-    saved or `restore` begins them anew. A skip history goes on where both are of one size, and otherwise begins anew.
+    saved or `restore` begins them anew. A skip history begins anew: whatever the phase changes (mixture, batch size,
+    rotary embedding) may move the loss or the gradient's norm for good, and a rule that judges by the level before
+    would leave out every update from there on.
     What is not restored begins as that of `seed`, and the data begin anew; `step` and `consumed_tokens` go on in any
     case.
     """
@@ -78,7 +80,7 @@ def continued(
         raise ValueError(f"restore is {restore!r}; it is one of {', '.join(get_args(Restore))}.")
     opened = checkpoint.Reader(f"{folder}/{CHECKPOINT}")
     metadata = checkpoint.read_metadata(opened)
-    saved = state_like(metadata["averages"], metadata["skip_window_steps"])
+    saved = state_like(metadata["averages"], 0)
     like = state_like(averages, skip_window_steps)
     goes_on = restore in ("everything", "everything_but_optimizer")
     wanted: dict[str, Any] = {"params": saved.params}
@@ -87,8 +89,6 @@ def continued(
     if goes_on:
         kept = {name: saved.averages[name] for name in averages if name in saved.averages}
         wanted |= {"key": saved.key, "averages": kept}
-        if saved.skip_window_steps == like.skip_window_steps:
-            wanted["history"] = saved.history
     taken, _ = checkpoint.load(opened, wanted, partial=True)
     anew = begun(like, seed, [field for field in ("mu", "nu", "count", "key", "history") if field not in wanted])
     state = with_averages(dataclasses.replace(like, **{"averages": {}} | taken | anew), averages)

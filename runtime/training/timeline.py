@@ -6,7 +6,7 @@ plain values, so that a plan can use it without JAX.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from runtime.data.mixing.policies import MixingPolicy
@@ -53,9 +53,7 @@ class PhaseSettings(Protocol):
     @property
     def max_norm(self) -> float: ...
     @property
-    def average(self) -> Ema | None: ...
-    @property
-    def more_averages(self) -> tuple[Ema, ...]: ...
+    def averages(self) -> tuple[Ema, ...]: ...
     @property
     def z_loss(self) -> float: ...
     @property
@@ -82,17 +80,18 @@ class PhaseSettings(Protocol):
 
 # A change of any of these is felt by the run at once: the public run changed weight decay, and the rotary
 # embedding, without anybody writing it down. A mixing policy begins anew where it changes: what it had learned is lost.
-# Rows of another packing are other rows, and the data position does not count them.
+# Rows of another packing are other rows, and the data position does not count them. What a source has given is counted
+# by its cache, so that another one is read from its beginning.
 ABRUPT_FIELDS = (
-    "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "mixing", "packing", "restore",
-    "compute_dtype", "reduce_dtype",
+    "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "caches", "mixing", "packing",
+    "restore", "compute_dtype", "reduce_dtype",
 )  # fmt: skip
 JUMPS = ("learning_rate", *ABRUPT_FIELDS)
 """What a phase can acknowledge."""
 # Every setting that changes the numbers of a run, in the order in which a diff shows them. A learning rate is abrupt
 # only where the two do not meet. The model is not among them: it cannot change.
 COMPARED_FIELDS = (
-    "global_batch_size", "learning_rate", "average", "more_averages", "z_loss", "skip", "mixture", "replay", "caches",
+    "global_batch_size", "learning_rate", "averages", "z_loss", "skip", "mixture", "replay",
     *ABRUPT_FIELDS,
 )  # fmt: skip
 
@@ -131,7 +130,10 @@ def changes(before: PhaseSettings, after: PhaseSettings) -> tuple[Change, ...]:
 
 
 def _replaced(before: PhaseSettings, after: PhaseSettings) -> tuple[dict[str, object], dict[str, object]]:
-    """The sources that both mixtures name and that have another cache; what a mixture adds or drops shows there."""
+    """The sources that both mixtures name and that have another cache; what a mixture adds or drops shows there.
+
+    Two steps of one identity made one cache, whatever they are called: nothing moves.
+    """
     both = [name for name in after.mixture.sources if name in before.mixture.sources]
     # A source without a cache is refused elsewhere, with its name.
     names = [name for name in both if before.caches.get(name) != after.caches.get(name)]
@@ -173,6 +175,12 @@ def refuse_unacknowledged_changes(name: str, before: PhaseSettings, after: Phase
         if change.field == "learning_rate":
             old, new = learning_rate_jump(before, after) or (0.0, 0.0)
             lines.append(f"  learning_rate jumps from {old:.6g} to {new:.6g} at step {before.until_step:,}")
+        elif change.field == "caches":
+            lines += [
+                f"  caches: source {source!r} has another cache, and reads it from its beginning (or on from where the "
+                "run had left that one)"
+                for source in _replaced(before, after)[1]
+            ]
         else:
             lines.append(f"  {change.field} changes from {change.before} to {change.after}")
     fields = tuple(dict.fromkeys((*after.acknowledge, *(change.field for change in missing))))
@@ -239,19 +247,3 @@ def legs_of(phases: Mapping[str, PhaseSettings], starts: Mapping[str, tuple[str,
         return found[name]
 
     return {name: leg(name) for name in phases}
-
-
-def consumed_tokens(chain: Sequence[PhaseSettings], step: int) -> int:
-    """Tokens drawn by the first `step` updates of a run through `chain` (phases in order), exactly.
-
-    Raises:
-        ValueError: `step` lies after the last phase.
-    """
-    tokens, begin = 0, 0
-    for phase in chain:
-        end = min(step, phase.until_step)
-        tokens += max(end - begin, 0) * phase.global_batch_size * phase.sequence_length
-        begin = max(begin, phase.until_step)
-    if step > begin:
-        raise ValueError(f"step {step} lies after the last phase, which ends at step {begin}")
-    return tokens

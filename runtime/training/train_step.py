@@ -24,7 +24,7 @@ from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import all_averaged
-from runtime.optim.skipping import Verdict, judged, remembered, unless
+from runtime.optim.skipping import Verdict, begun_anew, judged, remembered, unless
 from runtime.parallel.collectives import splits
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import BATCH_AXES, COPY_AXES, TOKEN_AXES, platform
@@ -44,8 +44,7 @@ from runtime.training.state import TrainState, state_specs
 class Hyperparameters(NamedTuple):
     """What one update is told; Python numbers. Changing any of them never recompiles.
 
-    `loop.TrainSettings.hyperparameters` makes them of a phase's settings and the step. The program takes them as one
-    float32 array (`packed`), and finds them by these names again in `told`.
+    The program takes them as one float32 array (`packed`), and finds them by these names again in `told`.
     """
 
     learning_rate: float
@@ -55,9 +54,10 @@ class Hyperparameters(NamedTuple):
     eps: float
     max_norm: float  # of the gradient over all parameters; infinity to not clip
     z_loss: float
-    skip_sigma: float = math.inf  # of the skip rule; these two are read only where the state has a history
+    skip_sigma: float = math.inf  # of the skip rule; these three are read only where the state has a history
     skip_warmup_steps: int = 0
-    average_decays: tuple[float, ...] = ()  # share of each average that is kept, in the order of their sorted names
+    skip_begins_anew: bool = False  # whether this update is the first that the rule judges later ones by
+    average_decays: tuple[float, ...] = ()  # share of each average that this update keeps, by their sorted names
 
     def packed(self) -> Float32[np.ndarray, "numbers"]:
         """As the program takes them: the decays last, as many as the state has averages."""
@@ -238,8 +238,9 @@ def _train_program(
         skip = None
         if state.history is not None:
             judge = functools.partial(judged, sigma=told["skip_sigma"], warmup_steps=told["skip_warmup_steps"])
-            verdict: Verdict = judge(state.history, loss, grad_norm, num_targets)
-            history = remembered(state.history, verdict, loss, grad_norm)
+            history = begun_anew(state.history, told["skip_begins_anew"])
+            verdict: Verdict = judge(history, loss, grad_norm, num_targets)
+            history = remembered(history, verdict, loss, grad_norm)
             new_state = unless(verdict.is_bad, new_state, dataclasses.replace(state, history=None))
             new_state = dataclasses.replace(new_state, history=history)
             update_norm = jnp.where(verdict.is_bad, 0.0, update_norm)

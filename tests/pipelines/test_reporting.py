@@ -32,12 +32,12 @@ def phases():
         "kestrel",
         TrainPhaseConfig(
             start=None, until_step=100, model=MODEL, rope=LLAMA2_ROPE, sequence_length=64, global_batch_size=8,
-            learning_rate=Constant(1e-3), weight_decay=0.05, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, average=None,
+            learning_rate=Constant(1e-3), weight_decay=0.05, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0,
             z_loss=0.0, mixture=MixtureSchedule.constant({"web": 3.0, "code": 1.0}), caches={}, seed=0,
         ),
     )  # fmt: skip
     ocelot = kestrel.then(
-        "ocelot", until_step=120, global_batch_size=24, average=Ema(0.995), rope=LLAMA3_ROPE,
+        "ocelot", until_step=120, global_batch_size=24, averages=(Ema(0.995),), rope=LLAMA3_ROPE,
         acknowledge=("rope",),
     )  # fmt: skip
     return {"kestrel": kestrel, "ocelot": ocelot, "spoonbill": ocelot.then("spoonbill", until_step=130, z_loss=1e-4)}
@@ -60,7 +60,7 @@ def test_parents_are_the_phases_that_a_phase_starts_from():
 
 def test_the_recipe_says_what_changes_and_nothing_else():
     recipe = recipe_of(phases())
-    assert [change.field for change in recipe["ocelot"]] == ["global_batch_size", "average", "rope"]
+    assert [change.field for change in recipe["ocelot"]] == ["global_batch_size", "averages", "rope"]
     assert [(c.field, c.before, c.after) for c in recipe["spoonbill"]] == [("z_loss", "0", "1e-4")]
     first = {change.field: change.after for change in recipe["kestrel"]}
     assert first["mixture"] == "web 75 %, code 25 %"

@@ -234,11 +234,23 @@ def test_moments_that_begin_anew_are_a_jump_that_is_acknowledged(text):
     ) in paragraph(text, "raccoon_softer")
 
 
+def test_another_cache_of_a_source_is_a_jump_to_its_beginning(steps):
+    caches = dict(steps["ocelot"].config.caches)
+    source, *_ = steps["ocelot"].config.mixture.sources
+    caches[source] = next(cache for cache in caches.values() if cache != caches[source])
+    (forked,) = [
+        line
+        for line in render(phases_in([steps["ocelot"].fork("two", caches=caches)]), {}).splitlines()
+        if "NOT" in line
+    ]
+    assert forked == "    NOT acknowledged: a jump to the beginning of each at step 660,001"
+
+
 def test_several_averages_are_told_with_their_names(steps):
-    ocelot = steps["ocelot"].fork("two", more_averages=(Ema(0.9999, "slow"),))
+    ocelot = steps["ocelot"].fork("two", averages=(Ema(0.995), Ema(0.9999, "slow")))
     said = render(phases_in([ocelot]), {})
     assert "  0.995, 0.9999  " in said
-    assert "~ more_averages     none  ->  average slow, decay 0.9999" in paragraph(said, "two")
+    assert "~ averages          none  ->  average, decay 0.995; average slow, decay 0.9999" in paragraph(said, "two")
 
 
 def test_it_is_drawn_on_a_page_and_alone(steps, tmp_path):

@@ -1,5 +1,7 @@
 """Pins down: `--scale 8b` is the public run: steps, tokens, batches, rates and decay at each boundary."""
 
+import itertools
+
 import pytest
 
 from marin_dag.graph import Graph, Selection
@@ -9,7 +11,8 @@ from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
-from runtime.training.timeline import consumed_tokens
+from runtime.optim.ema import Ema
+from runtime.training.timeline import legs_of
 
 MAIN_LINE = ("kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
 
@@ -32,10 +35,11 @@ def configs():
 
 
 def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
-    chain = [configs[name] for name in MAIN_LINE]
+    line = {name: configs[name] for name in MAIN_LINE}
+    legs = legs_of(line, {after: (name, line[name].until_step) for name, after in itertools.pairwise(line)})
     found = [
-        (phase.until_step, phase.global_batch_size, round(consumed_tokens(chain, phase.until_step) / 1e12, 3))
-        for phase in chain
+        (leg.settings.until_step, leg.settings.global_batch_size, round(leg.end_tokens / 1e12, 3))
+        for leg in legs.values()
     ]
     assert found == [
         (660_001, 1024, 2.768),
@@ -83,8 +87,8 @@ def test_the_learning_rate_is_the_published_one(configs, phase, step, rate):
 
 def test_what_changes_besides_changes_in_the_published_phase(configs):
     assert {name for name, config in configs.items() if config.weight_decay != 0.1} == {"kestrel"}
-    assert configs["kestrel"].weight_decay == 0.05 and configs["kestrel"].average is None
-    assert all(config.average.decay == 0.995 for name, config in configs.items() if name != "kestrel")
+    assert configs["kestrel"].weight_decay == 0.05 and configs["kestrel"].averages == ()
+    assert all(config.averages == (Ema(0.995),) for name, config in configs.items() if name != "kestrel")
     assert configs["kestrel"].rope == LLAMA2_ROPE
     assert all(config.rope == LLAMA3_ROPE for name, config in configs.items() if name != "kestrel")
     with_z_loss = {name for name, config in configs.items() if config.z_loss}

@@ -155,7 +155,6 @@ def a_phase(cache: Any, **changes: Any) -> TrainPhaseConfig:
         "b2": 0.95,
         "eps": 1e-8,
         "max_norm": 1.0,
-        "average": None,
         "z_loss": 1e-4,
         "mixture": MixtureSchedule.constant({"web": 1.0}),
         "caches": {"web": cache},

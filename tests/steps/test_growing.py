@@ -88,7 +88,6 @@ def phase_on(cache: Input[TokenizeResult], until_step: int) -> TrainPhaseConfig:
         b2=0.95,
         eps=1e-8,
         max_norm=1.0,
-        average=None,
         z_loss=0.0,
         mixture=MixtureSchedule.constant({"web": 1.0}),
         caches={"web": cache},

@@ -20,8 +20,7 @@ KEPT = (Ema(decay=0.9), Ema(decay=0.99, name="slow"))
 
 
 def phase(*averages: Ema) -> Step[Any]:
-    average, more = (averages[0], averages[1:]) if averages else (None, ())
-    return train_phase("phase", a_phase(CACHE, model=WIDE, average=average, more_averages=more))
+    return train_phase("phase", a_phase(CACHE, model=WIDE, averages=averages))
 
 
 def export(of: Step[Any], weights: str) -> Step[Any]:

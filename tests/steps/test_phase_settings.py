@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Linear
@@ -25,8 +26,8 @@ FIRST = {
     "eps": 1e-7,
     "max_norm": 0.7,
     "z_loss": 3e-4,
-    "average": Ema(decay=0.6, name="quick"),
-    "more_averages": (Ema(decay=0.9, name="apart"),),
+    "averages": (Ema(decay=0.6, name="quick"), Ema(decay=0.9995, name="apart")),
+    "mixture": MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(2, {"web": 2.0}))),
     "skip": SkipRule(window_steps=5, sigma=7.0, warmup_steps=3, max_consecutive=2),
     "compute_dtype": "bfloat16",
     "reduce_dtype": "bfloat16",
@@ -50,8 +51,8 @@ SECOND = {
     "eps": 1e-6,
     "max_norm": 1.3,
     "z_loss": 5e-4,
-    "average": None,
-    "more_averages": (),
+    "averages": (Ema(decay=0.7, name="quick"),),
+    "mixture": MixtureSchedule((MixtureSegment(0, {"web": 2.0}), MixtureSegment(4, {"web": 3.0}))),
     "skip": None,
     "compute_dtype": "float32",
     "reduce_dtype": "float32",
@@ -95,6 +96,13 @@ class Seen:
         patch.setattr(loop, "train", recorded_train)
 
 
+def kept(average: Ema, step: int) -> tuple[str, float]:
+    """The slow one of these takes the weights of every second update."""
+    if average.decay == 0.9995:
+        return average.name, 0.9995**2 if step % 2 else 1.0
+    return average.name, average.decay
+
+
 def expected(config: TrainPhaseConfig, step: int) -> Hyperparameters:
     """Of the update that follows `step` finished ones, straight from what a recipe writes."""
     return Hyperparameters(
@@ -107,7 +115,8 @@ def expected(config: TrainPhaseConfig, step: int) -> Hyperparameters:
         z_loss=config.z_loss,
         skip_sigma=math.inf if config.skip is None else config.skip.sigma,
         skip_warmup_steps=0 if config.skip is None else config.skip.warmup_steps,
-        average_decays=tuple(decay for _, decay in sorted((each.name, each.decay) for each in config.averages)),
+        skip_begins_anew=step in {segment.start_step for segment in config.mixture.segments},
+        average_decays=tuple(share for _, share in sorted(kept(each, step) for each in config.averages)),
     )
 
 
@@ -124,6 +133,7 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
 
     assert seen.told == [expected(first if step < 3 else second, step) for step in range(6)]
     assert len(set(seen.told[:3])) == 3, "the learning rate moves"
+    assert [told.skip_begins_anew for told in seen.told] == [True, False, True, False, True, False]
     for config, built, trained in zip((first, second), seen.built, seen.trained, strict=True):
         assert built == {name: getattr(config, name) for name in ("model", "rope", *PROGRAM)}
         saving = trained["saving"]

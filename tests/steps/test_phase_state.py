@@ -2,23 +2,23 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from marin_dag.context import StepStopped
 from marin_dag.damage import DamagedInputError
 from runtime.optim.skip_rule import SkipRule
-from runtime.optim.skipping import SkipHistory
+from runtime.optim.skipping import empty_history
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.temporary import TemporaryCheckpoints
-from steps.phase_state import first_state
+from steps.phase_state import first_state, own_state
 from steps.train_phase import TrainPhaseConfig
-from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
+from tests.steps.phase_runs import MODEL, Attempt, Trajectory, a_phase, cache_of
 
 pytestmark = pytest.mark.usefixtures("use_devices")
 
@@ -83,7 +83,7 @@ def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):
     assert found[0] == (5, 1) and {figures["resumed_at"] for figures in trajectory.told} == {4}
 
 
-def test_what_a_skip_rule_has_seen_goes_on_with_the_next_phase_unless_its_window_is_another(tmp_path):
+def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_in_one_that_starts_from_it(tmp_path):
     rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)  # so tight that it does skip
     hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
     before = a_phase(hard, until_step=9, skip=rule)
@@ -91,19 +91,21 @@ def test_what_a_skip_rule_has_seen_goes_on_with_the_next_phase_unless_its_window
     assert 0 < run.run(before).num_skipped < 9
     mesh = make_mesh(MeshShape(), jax.devices())
 
-    def history(**changes: Any) -> SkipHistory:
-        config = before.model_copy(update={"start": run.at(9), "until_step": 12, **changes})
-        with EventLog(str(tmp_path / "events.jsonl")) as events:
-            found = first_state(config, mesh, events).state.history
-        assert found is not None
-        return found
-
-    kept = history()
+    config = before.model_copy(update={"start": run.at(9), "until_step": 12})
+    temporary = TemporaryCheckpoints(str(tmp_path / "work/temporary"), 9)
+    with EventLog(str(tmp_path / "events.jsonl")) as events:
+        resumed = own_state(config, Attempt(run, None), mesh, temporary, events)
+        started = [
+            first_state(config.model_copy(update={"restore": restore}), mesh, events)
+            for restore in ("everything", "everything_but_optimizer", "weights")
+        ]
+    assert resumed is not None
+    kept = resumed.state.history
+    assert kept is not None
     assert int(kept.num_good) + int(kept.num_skipped) == 9 and int(kept.num_skipped) > 0
     figures = [run.metrics(9)[row] for row in range(9)]
     good = [row.loss for row in figures if not row.is_skipped]
     ring = [kept.losses[index % 4].item() for index in range(len(good))]
     assert ring[-4:] == good[-4:]
-    wider, anew = SkipRule(window_steps=5, sigma=1.0, warmup_steps=3, max_consecutive=9), history(restore="weights")
-    for begun in (history(skip=wider), anew):
-        assert int(begun.num_good) == int(begun.num_skipped) == 0
+    for begun in started:
+        assert jax.tree.all(jax.tree.map(np.array_equal, begun.state.history, empty_history(4)))

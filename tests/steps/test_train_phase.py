@@ -18,10 +18,11 @@ from marin_dag.context import StepStopped
 from marin_dag.errors import RefusedConfigError
 from marin_dag.fields import RuntimeField, markers
 from marin_dag.inputs import Input
+from marin_dag.mistakes import said_of
 from marin_dag.resources import Cpu, Gpu, Tpu
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
-from runtime.data.mixture import MixtureSchedule
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.kernels.choice import default_kernels
 from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
@@ -132,7 +133,7 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
     first.run(phase)
     rule = SkipRule(window_steps=4, sigma=6.0, warmup_steps=2, max_consecutive=3)
-    averaged = until(phase, 11, start=first.at(8), average=Ema(decay=0.5), global_batch_size=8, skip=rule)
+    averaged = until(phase, 11, start=first.at(8), averages=(Ema(decay=0.5),), global_batch_size=8, skip=rule)
     result = second.run(averaged)
     assert result.has_average
     assert "checkpoint/arrays/history.losses/c.0" in second.files(11)
@@ -146,6 +147,24 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     left = third.run(until(phase, 12, start=second.at(11)))
     assert not left.has_average
     assert not [name for name in third.files(12) if "history" in name or "average" in name]
+
+
+@pytest.mark.parametrize("is_one_phase", [True, False])
+def test_a_mixture_with_a_higher_loss_is_trained_on_under_a_skip_rule(tmp_path, phase, other_cache, is_one_phase):
+    rule = SkipRule(window_steps=16, sigma=6.0, warmup_steps=10, max_consecutive=3)
+    both = until(phase, 30, skip=rule, caches={**phase.caches, "code": other_cache})
+    run = Trajectory(tmp_path / "first", "e" * 64)
+    mixture = MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(30, {"code": 1.0})))
+    if not is_one_phase:
+        run.run(both)
+        mixture, both = MixtureSchedule.constant({"code": 1.0}), until(both, 30, start=run.at(30))
+        run = Trajectory(tmp_path / "second", "f" * 64)
+    result = run.run(until(both, 40, mixture=mixture))
+    metrics = run.metrics(40)
+    losses = np.array([metrics[row].loss for row in range(40)])
+    before = losses[14:30]
+    assert losses[30] > before.mean() + max(6 * before.std(), 0.25), "far above the level before"
+    assert result.num_skipped == 0
 
 
 @pytest.mark.parametrize(
@@ -276,7 +295,7 @@ def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_de
 
 
 def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phase):
-    kept = {"average": Ema(0.9), "more_averages": (Ema(0.5, "fast"),)}
+    kept = {"averages": (Ema(0.9), Ema(0.5, "fast"))}
     trajectory = Trajectory(tmp_path, "e" * 64)
     result = trajectory.run(until(phase, 3, **kept))
     assert result.averages == (Ema(0.9), Ema(0.5, "fast"))
@@ -285,16 +304,24 @@ def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phas
         assert f"checkpoint/arrays/averages.{name}.embed_tokens/zarr.json" in files
     facts = checkpoint.read_metadata(f"{trajectory.at(3).path}/checkpoint")
     assert facts["averages"] == ["averaged", "fast"]
-    assert facts["facts"]["more_averages"] == [{"decay": 0.5, "name": "fast"}]
+    assert facts["facts"]["averages"][1] == {"decay": 0.5, "name": "fast"}
 
 
 def test_averages_that_cannot_be_told_apart_are_refused(phase):
-    first = train_phase("first", phase.model_copy(update={"average": Ema(0.9)}))
-    with pytest.raises(ChangeError, match="averages are called averaged, averaged; each needs a name of its own"):
-        first.then("second", until_step=9, more_averages=(Ema(0.99),))
-    second = first.then("second", until_step=9, more_averages=(Ema(0.99, "slow"),))
-    with pytest.raises(ChangeError, match="more_averages are kept beside `average`, which is None"):
-        second.then("third", until_step=10, average=None)
+    first = train_phase("first", phase.model_copy(update={"averages": (Ema(0.9),)}))
+    with pytest.raises(
+        ChangeError, match=r"averages: .*they are called averaged, averaged; each needs a name of its own"
+    ):
+        first.then("second", until_step=9, averages=(Ema(0.9), Ema(0.99)))
+
+
+def test_the_field_of_one_average_that_recipes_had_is_answered_with_the_one_of_all(phase):
+    first = train_phase("first", phase)
+    with pytest.raises(ChangeError, match="Did you mean 'averages'"):
+        first.then("second", until_step=9, average=Ema(0.9))
+    with pytest.raises(ValidationError) as refused:
+        TrainPhaseConfig(**dict(phase) | {"average": None})
+    assert "average: there is no such field. Did you mean 'averages'?" in said_of(refused.value)
 
 
 OTHER_EXECUTION = {"num_microbatches": 2, "attention_kernel": "chunked", "loss_kernel": "reference", "remat": "none"}
@@ -481,6 +508,19 @@ def test_every_field_that_changes_the_numbers_is_in_the_diff_of_two_phases():
     assert len(marked) == len(execution) + len(elsewhere) + len(set(COMPARED_FIELDS))
     # What a checkpoint does not tell: the same, how the phase came to its state, and what its inputs were called.
     assert execution | {"start", "until_step", "restore", "caches", "replay"} == EXECUTION_FIELDS
+
+
+def test_a_cache_that_was_made_anew_is_a_jump_and_one_of_the_same_identity_is_none(tmp_path, phase):
+    start = train_phase("first", phase).as_input()
+    following = phase.model_copy(update={"start": start, "until_step": 10})
+    same = phase.caches["web"]
+    renamed = Input(None, name="tokenize/renamed", digest=same.digest, path=str(tmp_path), result=same.result)
+    train_phase.check(following.model_copy(update={"caches": {"web": renamed}}))
+    made_anew = Input(None, name="tokenize/web", digest="b" * 64, path=str(tmp_path), result=same.result)
+    jumping = following.model_copy(update={"caches": {"web": made_anew}})
+    with pytest.raises(RefusedConfigError, match="source 'web' has another cache, and reads it from") as refused:
+        train_phase.check(jumping)
+    train_phase.check(jumping.model_copy(update={"acknowledge": tuple(json.loads(refused.value.cure["acknowledge"]))}))
 
 
 def test_what_is_never_a_jump_cannot_be_acknowledged(phase):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
+from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model.config import LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
@@ -40,7 +41,9 @@ def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
         until_step=UNTIL_STEP,
         rope=LLAMA3_ROPE,
         global_batch_size=8,
-        average=Ema(decay=0.75),
+        averages=(Ema(decay=0.75),),
+        # Where the skip rule begins anew in the middle.
+        mixture=MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(UNTIL_STEP // 2, {"web": 2.0}))),
         skip=SkipRule(window_steps=4, sigma=1.0, warmup_steps=3, max_consecutive=9),  # so tight that it does skip
         digest_every_steps=2,
     )

@@ -1,8 +1,13 @@
 """The average moves the right way, by the right amount. Two public runs had it the other way round."""
 
+import math
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from runtime.optim.averaging import all_averaged, averaged
 from runtime.optim.ema import Ema, average_named
@@ -42,7 +47,50 @@ def test_an_average_cannot_be_called_what_would_be_taken_for_something_else(name
         Ema(0.99, name)
 
 
-def test_a_decay_that_no_float32_tells_from_1_is_refused() -> None:
-    with pytest.raises(ValueError, match="which is 1 in float32: the average would never move"):
+def test_an_average_that_outlives_every_run_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match="half of an old weight would stay for 69,314,717 updates, longer than any run"
+    ):
         Ema(0.99999999)
-    assert float(jnp.float32(Ema(0.9999999).decay)) < 1
+    assert Ema(0.9999999).every_steps == 10_005
+
+
+@jax.jit
+def _after(average: jax.Array, weights: jax.Array, share: jax.Array, updates: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, updates, lambda _, held: averaged(held, weights, share), average)
+
+
+@given(st.floats(0, 1).map(lambda x: 0.5 ** (10 ** (-7 * x))), st.floats(0.01, 12), st.sampled_from([1.01, 0.99]))
+@example(0.9999, 12, 1.01)
+@example(0.99933, 12, 1.01)
+@example(0.99999, 12, 1.01)
+@example(0.999999, 12, 0.99)
+@example(0.9999999, 3, 1.01)
+def test_a_jump_by_a_hundredth_of_a_weight_is_followed_at_every_decay_that_is_taken(
+    decay: float, half_lives: float, factor: float
+) -> None:
+    ema = Ema(decay)
+    # Every place in a binade, of either sign, since a unit in the last place is another share of each.
+    before = np.concatenate([np.geomspace(1, 2, 200), -np.geomspace(1e-3, 2e-3, 200)]).astype(np.float32)
+    weights = (before * factor).astype(np.float32)
+    taken = round(half_lives * ema.half_life_in_steps / ema.every_steps)
+    share = ema.kept_by(ema.every_steps - 1)
+    average = np.float64(_after(before, weights, jnp.float32(share), jnp.int32(taken)))
+    jump = np.float64(weights) - before
+    expected = weights - jump * decay ** (taken * ema.every_steps)
+    assert np.max(np.abs(average - expected) / np.abs(jump)) < 0.02
+
+
+@given(st.floats(0.5, 0.99999), st.integers(0, 10**12))
+def test_what_updates_keep_of_an_average_is_its_decay_and_depends_on_the_step_alone(decay: float, begin: int) -> None:
+    ema = Ema(decay)
+    kept = [ema.kept_by(step) for step in range(begin, begin + ema.every_steps)]
+    assert math.prod(kept) == pytest.approx(decay**ema.every_steps)
+    assert sum(share < 1 for share in kept) == 1
+    assert (begin + 1 + next(index for index, share in enumerate(kept) if share < 1)) % ema.every_steps == 0
+
+
+@pytest.mark.parametrize("worst", [math.nan, math.inf])
+def test_an_update_that_an_average_does_not_take_leaves_its_bits(worst: float) -> None:
+    average = jnp.array([1.5, -0.0, 3e-42], jnp.float32)
+    assert averaged(average, jnp.full(3, worst), jnp.float32(1)).tobytes() == average.tobytes()

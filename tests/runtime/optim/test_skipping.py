@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from runtime.optim.skip_rule import SkipRule
-from runtime.optim.skipping import LEAST_DEVIATION, SkipHistory, empty_history, judged, remembered, unless
+from runtime.optim.skipping import LEAST_DEVIATION, SkipHistory, begun_anew, empty_history, judged, remembered, unless
 
 RULE = SkipRule(window_steps=8, sigma=3.0, warmup_steps=4, max_consecutive=5)
 NOT_FINITE = (math.nan, math.inf, -math.inf)
@@ -26,9 +26,11 @@ def _after(
     return remembered(history, verdict, loss, norm), verdict.is_bad
 
 
-def run(values: list[tuple[float, float]], *, without_targets: tuple[int, ...] = ()) -> tuple[SkipHistory, list[bool]]:
+def run(
+    values: list[tuple[float, float]], *, without_targets: tuple[int, ...] = (), history: SkipHistory | None = None
+) -> tuple[SkipHistory, list[bool]]:
     """Loss and gradient norm of each update, in order; some of them, by index, predicted nothing."""
-    history, bad = empty_history(RULE.window_steps), []
+    history, bad = empty_history(RULE.window_steps) if history is None else history, []
     for index, (loss, norm) in enumerate(values):
         num_targets = jnp.int32(0 if index in without_targets else 9)
         history, is_bad = _after(history, jnp.float32(loss), jnp.float32(norm), num_targets)
@@ -85,6 +87,27 @@ def test_a_lasting_jump_is_never_taken_for_the_new_level():
     calm = [(2.0 + 0.01 * (step % 3), 1.0) for step in range(20)]
     _, bad = run([*calm, *[(5.0, 1.0)] * 10])
     assert bad == [False] * 20 + [True] * 10
+
+
+@given(st.lists(st.tuples(anything, anything), max_size=12), st.lists(st.tuples(anything, anything), max_size=20))
+def test_where_it_begins_anew_nothing_before_counts_but_what_was_left_out(before, values):
+    history, bad_before = run(before)
+    after, bad = run(values, history=begun_anew(history, jnp.float32(1)))
+    fresh, bad_of_fresh = run(values)
+    assert bad == bad_of_fresh
+    assert int(after.num_good) == int(fresh.num_good)
+    assert int(after.num_skipped) == sum(bad_before) + int(fresh.num_skipped)
+
+
+def test_a_level_that_is_meant_is_trained_on_and_a_spike_behind_it_is_left_out():
+    calm = [(2.5 + 0.01 * (step % 3), 0.2 + 0.01 * (step % 4)) for step in range(40)]
+    higher = [(loss + 0.25, norm) for loss, norm in calm]
+    history, bad = run(calm)
+    assert not any(bad)
+    assert all(run(higher, history=begun_anew(history, jnp.float32(0)))[1]), "the rule would stop the run"
+    behind = [*higher, (3.5, 0.2), *higher, (2.75, 2.0), (math.nan, 0.2)]
+    _, bad = run(behind, history=begun_anew(history, jnp.float32(1)))
+    assert bad == [False] * 40 + [True] + [False] * 40 + [True, True]
 
 
 @pytest.mark.parametrize("level", [0.1, 3.3, 1e-30, 7e8])

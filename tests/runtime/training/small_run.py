@@ -120,25 +120,6 @@ def small_loader(folder: Path, policy: Policy = STATIC) -> Loader:
     return Loader(caches, identities, mixture, SEQUENCE_LENGTH, 0, policy=policy)
 
 
-def settings(
-    until_step: int, *, average_decays: Mapping[str, float] = AVERAGED, skip_rule: SkipRule | None = None
-) -> TrainSettings:
-    return TrainSettings(
-        until_step=until_step,
-        sequence_length=SEQUENCE_LENGTH,
-        global_batch_size=GLOBAL_BATCH_SIZE,
-        learning_rate=lambda step: 0.1 / (1 + step),
-        weight_decay=0.0,
-        b1=0.9,
-        b2=0.95,
-        eps=1e-8,
-        max_norm=1.0,
-        z_loss=0.0,
-        average_decays=average_decays,
-        skip_rule=skip_rule,
-    )
-
-
 def records(folder: Path) -> dict[int, Path]:
     return {int(path.stem): folder / json.loads(path.read_text()) for path in (folder / "records").glob("*.json")}
 
@@ -177,10 +158,20 @@ def run(
         part.write_text(json.dumps(f"outputs/{lease_epoch}/{milestone}"))
         part.rename(folder / "records" / f"{reached.step}.json")
 
+    def told(step: int) -> Hyperparameters:
+        decays = tuple(decay for _, decay in sorted(average_decays.items()))
+        return Hyperparameters(0.1 / (1 + step), 0.0, 0.9, 0.95, 1e-8, 1.0, z_loss=0.0, average_decays=decays)
+
     with EventLog(str(folder / "events" / f"{lease_epoch}.jsonl")) as events:
         return train(
             begin,
-            settings=settings(until_step, average_decays=average_decays, skip_rule=skip_rule),
+            settings=TrainSettings(
+                until_step=until_step,
+                sequence_length=SEQUENCE_LENGTH,
+                global_batch_size=GLOBAL_BATCH_SIZE,
+                skip_rule=skip_rule,
+            ),
+            hyperparameters=told,
             train_step=step_function,
             loader=small_loader(folder / "caches", policy),
             saving=SavingPlan(

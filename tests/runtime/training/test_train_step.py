@@ -222,6 +222,22 @@ def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh
     assert all(map(np.array_equal, jax.tree.leaves(second), jax.tree.leaves(first)))
 
 
+def test_where_the_skip_rule_begins_anew_an_update_far_above_the_level_before_is_taken(mesh: Mesh) -> None:
+    state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
+    told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
+    for seed in range(3):
+        state, _ = build(mesh)(state, *batch(seed), told)
+    assert state.history is not None
+    # As if the level before had been a hundredth of a nat.
+    history = dataclasses.replace(state.history, losses=0 * state.history.losses + 0.01)
+    state = dataclasses.replace(state, history=history)
+    _, metrics = build(mesh)(state, *batch(3), told)
+    assert metrics.skip is not None and metrics.skip.is_skipped
+    after, metrics = build(mesh)(state, *batch(3), told._replace(skip_begins_anew=True))
+    assert metrics.skip is not None and not metrics.skip.is_skipped and np.isinf(metrics.skip.loss_limit)
+    assert int(after.history.num_good) == 1 and float(after.history.losses[0]) == float(metrics.loss)
+
+
 def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
     tokens, _ = batch()
     alone = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
