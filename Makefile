@@ -54,12 +54,14 @@ compile-matrix: .venv/ready .venv-libtpu/ready .venv-cuda/ready
 
 .venv-libtpu/ready: requirements-libtpu.lock | .venv/ready
 	@echo "installing the TPU compiler (590 MB) into .venv-libtpu: about a minute, and silent until it is done"
-	@.venv/bin/python $(PIP_LOCKED) --upgrade --target .venv-libtpu -r requirements-libtpu.lock
+	@rm -rf .venv-libtpu # pip would leave an older compiler's version beside the new one's
+	@.venv/bin/python $(PIP_LOCKED) --target .venv-libtpu -r requirements-libtpu.lock
 	@touch $@
 
 .venv-cuda/ready: requirements-cuda.lock | .venv/ready
 	@echo "installing the GPU compiler (220 MB) into .venv-cuda: half a minute, and silent until it is done"
-	@.venv/bin/python $(PIP_LOCKED) --upgrade --target .venv-cuda -r requirements-cuda.lock
+	@rm -rf .venv-cuda
+	@.venv/bin/python $(PIP_LOCKED) --target .venv-cuda -r requirements-cuda.lock
 	@touch $@
 
 .venv-peers/ready: benchmarks/peers.txt

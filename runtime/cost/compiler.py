@@ -101,9 +101,20 @@ def packages_of(request: Request) -> tuple[str, ...]:
 
 
 def _version(name: str, platform: str) -> str | None:
-    """Of a package beside the environment, or else in it."""
-    for distribution in importlib.metadata.distributions(name=name, path=[str(BESIDE[platform])]):
-        return distribution.version
+    """Of a package beside the environment, or else in it.
+
+    Raises:
+        RuntimeError: several versions of it are told of there; pip leaves the old one's where it installs over it.
+    """
+    folder = BESIDE[platform]
+    told = {found.version for found in importlib.metadata.distributions(name=name, path=[str(folder)])}
+    if len(told) > 1:
+        raise RuntimeError(
+            f"{folder} tells of {name} {' and '.join(sorted(told))}, and holds one of them: an outcome would be kept "
+            f"under the other's version. Run `rm -r {folder.name}` and `make {folder.name}/ready`."
+        )
+    if told:
+        return told.pop()
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -95,6 +95,13 @@ class Seen:
 
 def look(files: dict[str, str], root: Path) -> Seen:
     """Lays a project out below `root`, imports it, and runs its step."""
+    with step_in(files, root) as step:
+        return Seen(step, step.kind.function(step.config, None).model_dump())
+
+
+@contextlib.contextmanager
+def step_in(files: dict[str, str], root: Path) -> Iterator[Step[Any]]:
+    """The step of a project laid out below `root`; what only running it imports is not imported."""
     for name, text in {"project/__init__.py": "", "project/step.py": STEP, **files}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +109,7 @@ def look(files: dict[str, str], root: Path) -> Seen:
     with imported_from(root):
         step = importlib.import_module("project.step").build()
         assert step.digest
-        return Seen(step, step.kind.function(step.config, None).model_dump())
+        yield step
 
 
 def mutants(files: dict[str, str]) -> Iterator[dict[str, str]]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from marin_dag.code import closure_of
 from marin_dag.identity import canonical, sha256
 from marin_dag.step import Runtime, StepKind
-from tests.marin_dag.edit_corpus import FOLDER, look, read_case
+from tests.marin_dag.edit_corpus import FOLDER, read_case, step_in
 
 FILE = Path(__file__).with_name("golden_digests.json")
 
@@ -90,7 +90,8 @@ def golden_digests() -> dict[str, dict[str, str]]:
     edits = {}
     with tempfile.TemporaryDirectory() as folder:
         for path in sorted(FOLDER.glob("*.edit")):
-            edits[path.stem] = look(read_case(path).after, Path(folder, path.stem)).step.digest
+            with step_in(read_case(path).after, Path(folder, path.stem)) as step:
+                edits[path.stem] = step.digest
     return {"values": {name: sha256(canonical(value, name)) for name, value in VALUES.items()}, "edits": edits}
 
 

@@ -176,6 +176,16 @@ def test_a_compiler_beside_the_environment_is_found_there_by_the_version_and_by_
     assert key_of(REQUEST) != of_seven
 
 
+def test_a_folder_that_tells_of_two_versions_of_a_compiler_is_refused(calls, tmp_path):
+    for version in "78":
+        told = tmp_path / "beside" / f"libtpu-{version}.dist-info" / "METADATA"
+        told.parent.mkdir(parents=True)
+        told.write_text(f"Name: libtpu\nVersion: {version}\n")
+    with pytest.raises(RuntimeError, match=r"tells of libtpu 7 and 8, .* Run `rm -r beside` and `make beside/ready`"):
+        outcome_of(REQUEST)
+    assert calls == []
+
+
 def test_the_compiler_of_another_release_of_cuda_is_another_program(monkeypatch):
     of_gpu = dataclasses.replace(REQUEST, slice="8 x H200")
     of_cuda_12 = key_of(of_gpu)
