@@ -7,14 +7,21 @@ batches were fetched ahead, do not count. What the machine does besides only eve
 compared. Beside it stand the ratio of the medians, and that of the processor time, in which waiting for others does not
 count. Checkpoints have a benchmark of their own.
 
+With `--hosts 2` both run in two processes of one core each, joined as the hosts of a phase are: what each update costs
+that all must agree on stands in the ratio then. Figures are those of the first host.
+
     python benchmarks/host_overhead.py
+    python benchmarks/host_overhead.py --hosts 2
 """
 
 import argparse
+import functools
 import math
 import os
 import platform
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +37,9 @@ from benchmarks.laptop_model import LaptopStep, loader_in
 from benchmarks.verdict import conclude
 from pipelines.scales import LAPTOP
 from runtime.data.loader import DataPosition, Loader
+from runtime.parallel.host_rows import HostRows, host_rows
+from runtime.parallel.hosts import Agreement, join_hosts, open_cores
+from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
 from runtime.training.control import Control
@@ -93,8 +103,9 @@ def cost_of_loop(
     *,
     told: Hyperparameters = TOLD,
     checkpoint_every_steps: int = NEVER,
+    rows: HostRows | None = None,
 ) -> Cost:
-    """Of an update in a run that is then stopped."""
+    """Of an update in a run that is then stopped; `folder` is the same on all hosts, and of no other run."""
     watch = Watch()
 
     def timed(*arguments: object) -> tuple:
@@ -109,7 +120,7 @@ def cost_of_loop(
         publish_every_steps=0,
         facts={},
     )
-    with EventLog(str(folder / "events.jsonl")) as events:
+    with EventLog(str(folder / f"events-{jax.process_index()}.jsonl")) as events:
         try:
             train(
                 run_state.from_scratch(state),
@@ -119,8 +130,9 @@ def cost_of_loop(
                 loader=loader,
                 saving=saving,
                 events=events,
-                control=Control(lambda: len(watch) > SETTLING_UPDATES + updates),
+                control=Control(lambda: len(watch) > SETTLING_UPDATES + updates, agree=Agreement(folder.name)),
                 on_milestone=lambda run, milestone: None,
+                rows=rows,
             )
         except TrainingStopped:
             assert len(watch) == SETTLING_UPDATES + updates + 1, "stopped by something else than the benchmark"
@@ -128,13 +140,18 @@ def cost_of_loop(
     raise AssertionError("the run was not stopped")
 
 
-def cost_of_steps(state: TrainState, step: TrainStep, batches: list, updates: int) -> Cost:
+def cost_of_steps(
+    state: TrainState, step: TrainStep, batches: list, updates: int, *, rows: HostRows | None = None
+) -> Cost:
     """The same of the bare train step."""
     watch, pending = Watch(), []
     for index in range(SETTLING_UPDATES + updates + 1):
         watch.note()
         batch = batches[index % len(batches)]
-        state, metrics = step(state, batch.tokens, batch.segment_ids, TOLD)
+        tokens, segment_ids = batch.tokens, batch.segment_ids
+        if rows is not None:
+            tokens, segment_ids = rows.placed(tokens), rows.placed(segment_ids)
+        state, metrics = step(state, tokens, segment_ids, TOLD)
         pending.append(metrics)
         if len(pending) > METRICS_LATE_STEPS:
             jax.device_get(pending.pop(0))
@@ -159,6 +176,7 @@ def compared(claim: str, bar: float, ours: list[Cost], reference: list[Cost]) ->
     processor = [min(cost.processor for cost in costs) for costs in (ours, reference)]
     return {
         "claim": claim,
+        "hosts": jax.process_count(),
         "ours": best,
         "reference": best_reference,
         "ratio": round(best / best_reference, 4),
@@ -173,30 +191,67 @@ def compared(claim: str, bar: float, ours: list[Cost], reference: list[Cost]) ->
     }
 
 
+def in_a_gang(arguments: argparse.Namespace) -> int:
+    """Starts this benchmark once for each host; the exit code of the first."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--turns", str(arguments.turns), "--updates", str(arguments.updates)]
+        command += ["--hosts", str(arguments.hosts), "--joined", coordinator, folder]
+        others = [
+            subprocess.Popen([*command, str(index)], stdout=subprocess.DEVNULL) for index in range(1, arguments.hosts)
+        ]
+        code = subprocess.run([*command, "0"]).returncode
+        for other in others:
+            other.wait()
+    return code
+
+
+def measure(arguments: argparse.Namespace, folder: Path, laptop: LaptopStep, rows: HostRows | None = None) -> None:
+    """The benchmark on this host; of each batch `rows` are read, or all."""
+    step, fresh = laptop.step, laptop.state
+    caches = folder / f"caches-{jax.process_index()}"
+    caches.mkdir()
+    loader, position, batches = loader_in(caches, tokens_a_source=TOKENS_A_SOURCE), DataPosition(), []
+    read = slice(None) if rows is None else rows.rows
+    for index in range(8):
+        batch, position = loader.batch(position, index, SMALLEST_BATCH.global_batch_size, rows=read)
+        batches.append(batch)
+    bare = functools.partial(cost_of_steps, step=step, batches=batches, rows=rows)
+    looped = functools.partial(cost_of_loop, step=step, loader=loader, rows=rows)
+    bare(fresh(), updates=4)
+    looped(fresh(), folder=folder / "first", updates=100)  # compiles the step, and the digests
+    costs = in_turns(
+        {
+            "bare": lambda turn: bare(fresh(), updates=arguments.updates),
+            "in the loop": lambda turn: looped(fresh(), folder=folder / str(turn), updates=arguments.updates),
+        },
+        arguments.turns,
+    )
+    claim = "the loop around the train step takes at most 2 % of its time, laptop's model, smallest batch"
+    conclude(compared(claim, BAR, costs["in the loop"], costs["bare"]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--updates", type=int, default=100, help="in one turn")
+    parser.add_argument("--hosts", type=int, default=1, help="processes of one core each")
+    parser.add_argument("--joined", nargs=3, metavar=("COORDINATOR", "FOLDER", "INDEX"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    laptop = LaptopStep(SMALLEST_BATCH)
-    step, fresh = laptop.step, laptop.state
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        loader, position, batches = loader_in(folder, tokens_a_source=TOKENS_A_SOURCE), DataPosition(), []
-        for index in range(8):
-            batch, position = loader.batch(position, index, SMALLEST_BATCH.global_batch_size)
-            batches.append(batch)
-        cost_of_steps(fresh(), step, batches, 4)
-        cost_of_loop(fresh(), step, loader, folder / "first", 100)  # compiles the step, and the digests
-        costs = in_turns(
-            {
-                "bare": lambda turn: cost_of_steps(fresh(), step, batches, arguments.updates),
-                "in the loop": lambda turn: cost_of_loop(fresh(), step, loader, folder / str(turn), arguments.updates),
-            },
-            arguments.turns,
-        )
-    claim = "the loop around the train step takes at most 2 % of its time, laptop's model, smallest batch"
-    conclude(compared(claim, BAR, costs["in the loop"], costs["bare"]))
+    if arguments.hosts == 1:
+        with tempfile.TemporaryDirectory() as folder:
+            measure(arguments, Path(folder), LaptopStep(SMALLEST_BATCH))
+        return
+    if arguments.joined is None:
+        sys.exit(in_a_gang(arguments))
+    coordinator, folder, index = arguments.joined
+    open_cores(1, is_gang=True)
+    join_hosts(coordinator=coordinator, num_hosts=arguments.hosts, index=int(index))
+    mesh = mesh_of_cores(1)
+    rows = host_rows(mesh, SMALLEST_BATCH.global_batch_size)
+    measure(arguments, Path(folder), LaptopStep(SMALLEST_BATCH, mesh), rows)
 
 
 if __name__ == "__main__":

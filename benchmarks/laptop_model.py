@@ -33,8 +33,9 @@ def laptop_mesh() -> Mesh:
 class LaptopStep:
     """The step as the phases with batches of that size build it, and states to give it."""
 
-    def __init__(self, size: BatchSize) -> None:
-        self._mesh = laptop_mesh()
+    def __init__(self, size: BatchSize, mesh: Mesh | None = None) -> None:
+        """On the mesh of the laptop's recipe, or another one."""
+        self._mesh = laptop_mesh() if mesh is None else mesh
         kernels = default_kernels(
             kernel_shape(
                 self._mesh,
