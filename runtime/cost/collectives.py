@@ -70,8 +70,7 @@ class _Walk:
         for index, instruction in enumerate(instructions):
             match instruction.operation:
                 case "while":
-                    condition, body = map(instruction.computation, ("condition", "body"))
-                    yield from self.through(body, times * self._trips(instruction, condition, body))
+                    yield from self.through(instruction.computation("body"), times * self._program.trips(instruction))
                 case "call":
                     yield from self.through(instruction.computation("to_apply"), times)
                 case "conditional":
@@ -162,34 +161,9 @@ class _Walk:
             self._is_work(inner) for inner in self._instructions_of(instruction.computation("calls"))
         )
 
-    def _trips(self, loop: Instruction, condition: str, body: str) -> int:
-        """`i < n` with i from 0 and a constant stride: 1 in a scan; a ring that goes both ways takes two at a time.
-
-        For a GPU the compiler says how often a loop turns, and fuses what it tests.
-        """
-        if (known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)) is not None:
-            return int(known[1])
-        last = self._program.root(condition)
-        is_less_than = last.operation == "compare" and "direction=LT" in last.attributes
-        counter, bound = self._operands(condition, last) if is_less_than else (last, last)
-        if counter.index is None or bound.integer is None:
-            raise ValueError(
-                f"{condition}: not the condition of a scan ({last.rest[:120]!r}); loops cannot be counted."
-            )
-        following = self._operands(body, self._program.root(body))
-        added = following[counter.index] if counter.index < len(following) else None
-        strides = [item.integer for item in self._operands(body, added)] if added and added.operation == "add" else []
-        stride = next((size for size in strides if size is not None and size > 0), None)
-        if stride is None:
-            raise ValueError(f"{body}: what its counter grows by is no constant; loops cannot be counted.")
-        return math.ceil(bound.integer / stride)
-
     def _instructions_of(self, computation: str) -> list[Instruction]:
         self.seen.add(computation)
         return list(self._program.computations[computation].values())
-
-    def _operands(self, computation: str, instruction: Instruction) -> list[Instruction]:
-        return [self._program.computations[computation][name] for name in instruction.operands]
 
     def _collective(self, instruction: Instruction, times: int, *, is_hidden: bool) -> Collective:
         kind = instruction.operation.removesuffix("-start")
