@@ -82,9 +82,11 @@ def flops_of(request: Request) -> Flops:
         return Flops(forward, full=forward + tokens * attention, executed=forward, attention=tokens * attention)
     causal = tokens * model.flops_per_token(sequence)
     again = 1 if request.remat == "full" else 0
+    # A layer's last product is not computed again: nothing in its backward pass needs what it gave.
+    recomputed = again * (layers - 2 * model.num_hidden_layers * model.intermediate_size * model.hidden_size)
     forward_products, backward_products = ATTENTION_PRODUCTS.get(request.attention_kernel, (2, 5))
     attended = tokens * attention * (forward_products * (1 + again) + backward_products) // 2
-    executed = tokens * (layers * (3 + again) + head * LOSS_PRODUCTS[request.loss_kernel]) + attended
+    executed = tokens * (3 * layers + recomputed + head * LOSS_PRODUCTS[request.loss_kernel]) + attended
     return Flops(causal=causal, full=causal + 3 * tokens * attention, executed=executed, attention=attended)
 
 
