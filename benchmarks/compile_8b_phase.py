@@ -69,6 +69,7 @@ def measured(request: Request, outcome: Outcome, seconds: float) -> dict[str, An
         "chip_gib": round(outcome.peak_memory_in_bytes / GIB, 2),
         "chip_gib_allowed": round(limit / GIB, 2),
         "exposed_share": round(roofline.exposed_share, 4),
+        "flops_found_share": round(roofline.found_share, 4),
         "roofline_seconds": round(roofline.step_seconds, 3),
         "tokens_per_second": round(roofline.tokens_per_second),
         "faults": found,

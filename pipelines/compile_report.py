@@ -21,7 +21,7 @@ from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import NoCompilerError, cache_folder, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
-from runtime.cost.roofline import REACHED_SHARE, Roofline, flops_of, roofline_of, wire_bytes
+from runtime.cost.roofline import REACHED_SHARE, Roofline, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.training.timeline import Leg
 from steps.ema_eval import EmaEvalConfig, ema_eval
@@ -30,7 +30,7 @@ DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
-    "A collective that any work runs beside costs nothing, however short the work; what activations move is left out.",
+    "A collective is exposed for what it takes longer than the products beside it; what activations move is left out.",
     f"Days and chip-hours: at {REACHED_SHARE['tpu']:.0%} of the roofline (GPUs {REACHED_SHARE['gpu']:.0%}), without "
     "evaluations, checkpoints and restarts.",
 )
@@ -192,8 +192,8 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
         moments = f"moments{averages} {_mib((2 + number) * tree)}"
         lines.append(f"  of it           parameters {_mib(tree)}, {moments}")
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
-    lines.append(f"  FLOPs a step    {counts}")
-    lines += _collectives(outcome)
+    lines.append(f"  FLOPs a step    {counts}, of which the program holds {roofline.found_share:.1%}")
+    lines += _collectives(request, outcome)
     lines += [f"  fault           {fault}" for fault in faults(request, outcome)]
     lines.append(f"  roofline        {_seconds(roofline)}")
     speed = f"{roofline.tokens_per_second:,.0f} tokens/s"
@@ -203,7 +203,7 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     return lines
 
 
-def _collectives(compiled: Compiled) -> list[str]:
+def _collectives(request: Request, compiled: Compiled) -> list[str]:
     groups: dict[tuple[str, str, str], list] = {}
     for item in compiled.collectives:
         groups.setdefault((item.kind, item.dtype, "+".join(item.axes) or "none"), []).append(item)
@@ -215,9 +215,11 @@ def _collectives(compiled: Compiled) -> list[str]:
         counts = Counter(hidden for item in items for hidden in [item.is_hidden] * item.times)
         hidden = wire_bytes(item for item in items if item.is_hidden)
         total = wire_bytes(items)
+        exposed = sum(exposed_seconds_of(item, request) for item in items)
         lines.append(
             f"  {'' if lines else 'collectives':<15} {kind:<18} {dtype:<5} {axes:<8} {total / 2**20:>9,.0f} MiB in "
-            f"{sum(counts.values()):>5,}, hidden {counts[True]:>5,} ({hidden / total:.0%} of the bytes)"
+            f"{sum(counts.values()):>5,}, hidden {counts[True]:>5,} ({hidden / total:.0%} of the bytes), "
+            f"exposed {exposed:.3f} s"
         )
     return lines
 

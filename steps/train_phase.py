@@ -111,7 +111,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Of the first weights and of the data's order. The key of the weights holds 32 bits of it, and drops the rest."""
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     reduce_dtype: Literal["bfloat16", "float32"] = "float32"
-    """What gradients are summed in over the devices that share the parameters."""
+    """What gradients are summed in over all devices."""
     skip: SkipRule | None = None
     """Which updates are left out; None takes every one, and one that is not finite stops the run."""
     acknowledge: Once[Runtime[tuple[str, ...]]] = ()

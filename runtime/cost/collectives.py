@@ -1,20 +1,26 @@
-"""The collectives of a compiled program, read off its scheduled text: bytes, axis, and whether work hides them.
+"""The collectives of a compiled program, read off its scheduled text: bytes, axis, and how much work hides them.
 
-A collective is hidden where the schedule has work between its start and its end: the compiler's fusions that carry one
-along with a product (v5e), pairs of `-start` and `-done` with a product or a kernel between them (v4, GPUs), and chains
-of `async-start`, `async-update` and `async-done` that hand one to the chip's sparse cores (v5p, v6e). All others hold
-the chip up. Loop bodies are counted as often as they run.
+A collective is hidden for as long as the work takes that the schedule has between its start and its end: the products
+of the compiler's fusions that carry it along (v5e), what lies between a `-start` and its `-done` (v4, GPUs), or between
+the `async-update` that brings the operand and the `async-done`, where one is handed to the chip's sparse cores (v5p,
+v6e). All others hold the chip up. Loop bodies are counted as often as they run.
+
+Work is counted by its products alone (`products`); what else a chip does meanwhile would hide more. Collectives that
+are under way at once on different axes have all of the work each. On a common axis they share the wires, and so the
+work, by the bytes that they send; permutes too, which may go opposite ways. A loop hides nothing that goes along an
+axis that the loop itself sends along, and of branches the one with the least work counts. Each of these takes for
+exposed what may not be.
 """
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from runtime.cost.products import Products
 from runtime.cost.program import Instruction, Program
 
-CALLED_FOR_PRODUCTS = ("tpu_custom_call", "__cublas$", "__cudnn$", "__gpu$xla.gpu.triton", "mosaic_gpu")
-"""Targets of custom calls that hold the chip's arithmetic units: Mosaic kernels of a TPU; libraries and Triton's."""
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 HANDS_OVER = ("async-start", "call-start", "custom-call-start", "fusion-start")
 """A computation to other cores of the chip. From jaxlib 0.11 on the name is that of what runs there."""
@@ -35,7 +41,13 @@ class Collective:
     """That take part in one group."""
     times: int
     """How often it runs in one step."""
-    is_hidden: bool
+    window_flops: int = 0
+    """Of the work beside it, each time it runs; its share, where others on its axes are under way."""
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether there is any work beside it."""
+        return self.window_flops > 0
 
     @property
     def wire_bytes(self) -> int:
@@ -53,7 +65,7 @@ def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
         raise ValueError("the program is not scheduled; pass the text of a compiled program.")
     program = Program.read(text)
     walk = _Walk(program, axis_sizes)
-    found = list(walk.through(program.entry, 1))
+    found = walk.through(program.entry, 1)
     for name, instructions in program.computations.items():
         if name not in walk.seen and any(map(_is_collective, instructions.values())):
             raise ValueError(f"{name}: a collective in it, and what calls it is not known; its runs cannot be counted.")
@@ -63,56 +75,72 @@ def collectives(text: str, axis_sizes: Mapping[str, int]) -> list[Collective]:
 class _Walk:
     def __init__(self, program: Program, axis_sizes: Mapping[str, int]) -> None:
         self._program, self._axis_sizes = program, dict(axis_sizes)
+        self._products = Products(program, of_branches=min)
         self.seen: set[str] = set()
 
-    def through(self, name: str, times: int) -> Iterator[Collective]:
+    def through(self, name: str, times: int) -> list[Collective]:
+        """Of `times` runs of a computation."""
         instructions = self._instructions_of(name)
+        inner: dict[int, list[Collective]] = {}
+        found: list[tuple[Collective, Sequence[int]]] = []
         for index, instruction in enumerate(instructions):
             match instruction.operation:
                 case "while":
-                    condition, body = map(instruction.computation, ("condition", "body"))
-                    yield from self.through(body, times * self._trips(instruction, condition, body))
+                    trips = times * self._program.trips(instruction)
+                    inner[index] = self.through(instruction.computation("body"), trips)
                 case "call":
-                    yield from self.through(instruction.computation("to_apply"), times)
+                    inner[index] = self.through(instruction.computation("to_apply"), times)
                 case "conditional":
                     # Context parallelism: each device runs the branch of its stretch, and only kernels are in there.
-                    if any(True for branch in instruction.branches for _ in self.through(branch, 1)):
+                    if any(self.through(branch, 1) for branch in instruction.branches):
                         raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
                 case "fusion":
-                    yield from self._in_fusion(instruction, instructions[index + 1 :], times)
+                    found += self._in_fusion(instructions, index, times)
                 case operation if operation in HANDS_OVER:
                     if (handed := self._handed_to_a_sparse_core(instruction)) is not None:
-                        is_hidden = self._has_work_until_done(instruction, instructions[index + 1 :])
-                        yield self._collective(handed, times, is_hidden=is_hidden)
+                        found.append((self._collective(handed, times), _until_done(instructions, index)))
                 case operation if operation in KINDS or operation in BETWEEN_SLICES:
-                    yield self._collective(instruction, times, is_hidden=False)
+                    found.append((self._collective(instruction, times), ()))
                 case operation if operation.removesuffix("-start") in KINDS:
-                    following = instructions[index + 1 :]
-                    yield self._collective(
-                        instruction, times, is_hidden=self._has_work_before_the_end(instruction, following)
-                    )
+                    found.append((self._collective(instruction, times), _until_done(instructions, index)))
+        return [*itertools.chain(*inner.values()), *self._with_windows(name, found, inner)]
 
-    def _in_fusion(self, fusion: Instruction, following: Sequence[Instruction], times: int) -> Iterator[Collective]:
-        called = fusion.computation("calls")
+    def _with_windows(
+        self, name: str, found: list[tuple[Collective, Sequence[int]]], inner: Mapping[int, list[Collective]]
+    ) -> Iterator[Collective]:
+        """Each collective of a computation with its share of the work at the positions beside it."""
+        instructions = self._instructions_of(name)
+        for item, beside in found:
+            window = 0.0
+            for index in beside:
+                if not any(_share_wires(item, other) for other in inner.get(index, ())):
+                    work = self._products.flops_of(name, instructions[index])
+                    sharing = [other for other, theirs in found if index in theirs and _share_wires(item, other)]
+                    window += work * item.wire_bytes / max(1, sum(other.wire_bytes for other in sharing))
+            yield dataclasses.replace(item, window_flops=round(window))
+
+    def _in_fusion(
+        self, instructions: Sequence[Instruction], index: int, times: int
+    ) -> Iterator[tuple[Collective, Sequence[int]]]:
+        """Those that start in it or run in it, and the positions of the fusions that carry them on."""
+        called = instructions[index].computation("calls")
         inner = self._instructions_of(called)
         if called.startswith("async_collective_fusion") or any("AsyncCollectiveDone" in item.rest for item in inner):
             return  # its start was counted
         is_started = any("AsyncCollectiveStart" in item.rest for item in inner)
         for item in inner:
             if _is_collective(item):
-                yield self._collective(item, times, is_hidden=is_started and self._is_carried(item, following))
+                carriers = list(self._carriers(item, instructions, index)) if is_started else []
+                yield self._collective(item, times), carriers
 
-    def _is_carried(self, started: Instruction, following: Sequence[Instruction]) -> bool:
-        """Whether some fusion with a product in it carries the collective of the same channel on."""
-        channel = _channel(started)
-        for fusion in following:
-            if fusion.operation != "fusion":
-                continue
-            inner = self._instructions_of(fusion.computation("calls"))
-            same = any(item.operation in KINDS and _channel(item) == channel for item in inner)
-            if same and not any("AsyncCollectiveDone" in item.rest for item in inner):
-                return self._is_work(fusion)
-        return False
+    def _carriers(self, started: Instruction, instructions: Sequence[Instruction], index: int) -> Iterator[int]:
+        for following in range(index + 1, len(instructions)):
+            if instructions[following].operation == "fusion":
+                inner = self._instructions_of(instructions[following].computation("calls"))
+                if any(item.operation in KINDS and _channel(item) == _channel(started) for item in inner):
+                    if any("AsyncCollectiveDone" in item.rest for item in inner):
+                        return
+                    yield following
 
     def _handed_to_a_sparse_core(self, start: Instruction) -> Instruction | None:
         """The collective that runs there; None where it is something else, such as looking up rows of a table."""
@@ -130,68 +158,11 @@ class _Walk:
                 raise ValueError(f"{item.name}: a collective in a {item.operation} there; its runs cannot be counted.")
             yield from [item] if _is_collective(item) else inner
 
-    def _has_work_until_done(self, start: Instruction, following: Sequence[Instruction]) -> bool:
-        """A start without its operand only loads the program; the update that brings the operand lets it run."""
-        runs = start
-        found = False
-        for instruction in following:
-            if runs.name not in instruction.operands:
-                found = found or self._is_work(instruction)
-            elif instruction.operation.endswith("-done"):
-                return found
-            elif instruction.operation.endswith("-update"):
-                runs, found = instruction, False
-        raise ValueError(f"{start.name}: no -done in its computation; whether work hides it cannot be told.")
-
-    def _has_work_before_the_end(self, start: Instruction, following: Sequence[Instruction]) -> bool:
-        for instruction in following:
-            if instruction.operation.endswith("-done") and start.name in instruction.operands:
-                return False
-            if self._is_work(instruction):
-                return True
-        return False
-
-    def _is_work(self, instruction: Instruction) -> bool:
-        if instruction.operation in ("convolution", "dot", "while"):
-            return True
-        if instruction.operation == "custom-call":
-            return any(target in instruction.rest for target in CALLED_FOR_PRODUCTS)
-        if instruction.operation == "conditional":
-            return all(any(map(self._is_work, self._instructions_of(name))) for name in instruction.branches)
-        return instruction.operation == "fusion" and any(
-            self._is_work(inner) for inner in self._instructions_of(instruction.computation("calls"))
-        )
-
-    def _trips(self, loop: Instruction, condition: str, body: str) -> int:
-        """`i < n` with i from 0 and a constant stride: 1 in a scan; a ring that goes both ways takes two at a time.
-
-        For a GPU the compiler says how often a loop turns, and fuses what it tests.
-        """
-        if (known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)) is not None:
-            return int(known[1])
-        last = self._program.root(condition)
-        is_less_than = last.operation == "compare" and "direction=LT" in last.attributes
-        counter, bound = self._operands(condition, last) if is_less_than else (last, last)
-        if counter.index is None or bound.integer is None:
-            raise ValueError(
-                f"{condition}: not the condition of a scan ({last.rest[:120]!r}); loops cannot be counted."
-            )
-        following = self._operands(body, self._program.root(body))
-        added = following[counter.index] if counter.index < len(following) else None
-        strides = [item.integer for item in self._operands(body, added)] if added and added.operation == "add" else []
-        stride = next((size for size in strides if size is not None and size > 0), None)
-        if stride is None:
-            raise ValueError(f"{body}: what its counter grows by is no constant; loops cannot be counted.")
-        return math.ceil(bound.integer / stride)
-
     def _instructions_of(self, computation: str) -> list[Instruction]:
         self.seen.add(computation)
         return list(self._program.computations[computation].values())
 
-    def _operands(self, computation: str, instruction: Instruction) -> list[Instruction]:
-        return [self._program.computations[computation][name] for name in instruction.operands]
-
-    def _collective(self, instruction: Instruction, times: int, *, is_hidden: bool) -> Collective:
+    def _collective(self, instruction: Instruction, times: int) -> Collective:
         kind = instruction.operation.removesuffix("-start")
         arrays = instruction.arrays
         is_started = instruction.operation.endswith("-start") and kind != "all-reduce"
@@ -201,11 +172,11 @@ class _Walk:
             arrays = max(sides, key=lambda side: sum(array.size_in_bytes for array in side))
         dtype, shape, largest = max(arrays, key=lambda array: array.size_in_bytes)
         if kind in BETWEEN_SLICES:
-            return Collective(kind, dtype, shape, largest, ("replica",), 2, times, is_hidden)
+            return Collective(kind, dtype, shape, largest, ("replica",), 2, times)
         members = self._members(instruction)
         is_of_parts = kind == "reduce-scatter" and not is_started
         size = sum(array.size_in_bytes for array in arrays) * (len(members) if is_of_parts else 1)
-        return Collective(kind, dtype, shape, size, self._axes(members), len(members), times, is_hidden)
+        return Collective(kind, dtype, shape, size, self._axes(members), len(members), times)
 
     def _members(self, instruction: Instruction) -> list[int]:
         """Devices of the first group."""
@@ -235,6 +206,24 @@ class _Walk:
 
 def _is_collective(instruction: Instruction) -> bool:
     return instruction.operation.removesuffix("-start") in KINDS or instruction.operation in BETWEEN_SLICES
+
+
+def _until_done(instructions: Sequence[Instruction], start: int) -> range:
+    """Positions of what runs beside a start; one without its operand only loads the program, its update lets it run."""
+    runs = start
+    for index in range(start + 1, len(instructions)):
+        if instructions[runs].name in instructions[index].operands:
+            if instructions[index].operation.endswith("-done"):
+                return range(runs + 1, index)
+            if instructions[index].operation.endswith("-update"):
+                runs = index
+    raise ValueError(f"{instructions[start].name}: no -done in its computation; whether work hides it cannot be told.")
+
+
+def _share_wires(one: Collective, other: Collective) -> bool:
+    """On a common axis; model and context axes lie on the wires of a data axis, which one is not known here."""
+    axes = set(one.axes), set(other.axes)
+    return bool(axes[0] & axes[1] or {"model", "context"} & (axes[0] | axes[1]))
 
 
 def _channel(instruction: Instruction) -> str | None:

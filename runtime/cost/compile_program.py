@@ -21,6 +21,8 @@ from runtime.cost.collectives import collectives
 from runtime.cost.compiler import packages_of
 from runtime.cost.described_devices import asked_for, described_devices
 from runtime.cost.gpu_program import slow_operations
+from runtime.cost.products import Products
+from runtime.cost.program import Program
 from runtime.cost.request import Compiled, Request
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh, platform
 from runtime.training.eval_step import eval_program
@@ -90,11 +92,12 @@ def compile_(request: Request) -> Compiled:
                 raise
             (path,) = Path(folder).glob("*.jit_*.after_optimizations.txt")
             text = path.read_text()
-    memory = program.memory_analysis()
+    memory, read = program.memory_analysis(), Program.read(text)
     return Compiled(
         peak_memory_in_bytes=memory.peak_memory_in_bytes,
         argument_size_in_bytes=memory.argument_size_in_bytes,
         collectives=tuple(collectives(text, dict(mesh.shape))),
+        flops=Products(read, of_branches=max).flops_within(read.entry),
         compile_seconds=round(seconds, 1),
         host_memory_in_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         slow_operations=slow_operations(text) if platform(mesh) == "gpu" else (),

@@ -38,7 +38,7 @@ TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")}
 SOURCES = (
     *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/eval_step.py"),
     *("training/objective.py", "training/state.py"),
-    *("cost/compile_program.py", "cost/program.py", "cost/collectives.py", "cost/gpu_program.py"),
+    *("cost/compile_program.py", "cost/program.py", "cost/products.py", "cost/collectives.py", "cost/gpu_program.py"),
     *("cost/chips.py", "cost/gpu_target.py", "cost/described_devices.py", "cost/request.py", "cost/compiler.py"),
 )
 ROOT = Path(__file__).resolve().parents[2]

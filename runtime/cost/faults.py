@@ -35,7 +35,7 @@ def faults(request: Request, compiled: Compiled) -> list[str]:
         if item.kind == "all-gather" and item.dtype == "f32" and request.compute_dtype == "bfloat16":
             found.append(f"a parameter gathered before it is cast, {where}: bfloat16 would send half as much")
         # Over the model and context axes, partial sums of activations and of keys go in the compute dtype.
-        is_of_gradients = item.kind in SUMS and not {"model", "context", "replica"} & set(item.axes)
+        is_of_gradients = item.kind in SUMS and not {"model", "context"} & set(item.axes)
         if request.step == "train" and is_of_gradients and item.dtype != wanted:
             found.append(f"a gradient summed in another dtype than reduce_dtype={request.reduce_dtype!r}, {where}")
     return sorted(set(found))

@@ -134,6 +134,37 @@ class Program(NamedTuple):
             raise ValueError("no ENTRY in the text; pass that of a whole compiled program.")
         return Program(computations, entry)
 
+    def operands(self, computation: str, instruction: Instruction) -> list[Instruction]:
+        """What an instruction of `computation` takes, in order."""
+        return [self.computations[computation][name] for name in instruction.operands]
+
+    def trips(self, loop: Instruction) -> int:
+        """How often it turns: `i < n` with i from 0 and a constant stride.
+
+        It is 1 in a scan; a ring that goes both ways takes two at a time. For a GPU the compiler says how often a loop
+        turns, and fuses what it tests.
+
+        Raises:
+            ValueError: it is another kind of loop.
+        """
+        if (known := re.search(r'"known_trip_count":\{"n":"(\d+)"\}', loop.rest)) is not None:
+            return int(known[1])
+        condition, body = map(loop.computation, ("condition", "body"))
+        last = self.root(condition)
+        is_less_than = last.operation == "compare" and "direction=LT" in last.attributes
+        counter, bound = self.operands(condition, last) if is_less_than else (last, last)
+        if counter.index is None or bound.integer is None:
+            raise ValueError(
+                f"{condition}: not the condition of a scan ({last.rest[:120]!r}); loops cannot be counted."
+            )
+        following = self.operands(body, self.root(body))
+        added = following[counter.index] if counter.index < len(following) else None
+        strides = [item.integer for item in self.operands(body, added)] if added and added.operation == "add" else []
+        stride = next((size for size in strides if size is not None and size > 0), None)
+        if stride is None:
+            raise ValueError(f"{body}: what its counter grows by is no constant; loops cannot be counted.")
+        return math.ceil(bound.integer / stride)
+
     def root(self, computation: str) -> Instruction:
         """The instruction that gives what the computation gives; it need not be the last one.
 

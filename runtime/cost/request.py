@@ -63,6 +63,8 @@ class Compiled:
     argument_size_in_bytes: int
     """The state (or the parameters) and the batch."""
     collectives: tuple[Collective, ...]
+    flops: int
+    """Of the products in the program's text, as the chip runs them that has the most."""
     compile_seconds: float
     host_memory_in_bytes: int
     versions: dict[str, str]

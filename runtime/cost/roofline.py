@@ -4,8 +4,8 @@
 
 Products count what the program does: with full rematerialisation each layer's forward pass twice. Attention counts the
 blocks below the diagonal; of a context axis those of its last stretch. Collectives run one after the other, each at the
-bandwidth of the torus axis it goes along. Hidden ones cost nothing as long as products and weights last as long as they
-all do; what outlasts these is exposed too. Model and context axes are neighbours on
+bandwidth of the torus axis it goes along, and each costs what it takes longer than the work that the schedule has
+beside it takes at the peak. Model and context axes are neighbours on
 one axis of the torus; the data axis that they were cut from reaches over them, so its rings share wires. GPUs of a host
 have a switch; what leaves a host goes over the network cards of those of its GPUs that share in it. Activations through
 memory are left out, and so are launch and host times.
@@ -21,8 +21,8 @@ from runtime.model.config import LlamaConfig
 
 REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
 """Of the roofline's speed, to plan days with. Public dense runs of 16B to 52B on v4 and v5e report 56 to 67 % of peak,
-all of attention counted; 0.7 of these rooflines lies below that range. Llama 3 405B reports 38 to 43 % on 8,192 and
-more H100 (arXiv:2407.21783, table 4): 0.55 of these rooflines, which allow 75 %, lies within."""
+all of attention counted; 0.7 of the recipe's rooflines is 54 to 57 %, the lower end of it. Llama 3 405B reports 38 to
+43 % on 8,192 and more H100 (arXiv:2407.21783, table 4); 0.55 of these rooflines, which allow 78 and 79 %, is 43 %."""
 
 ATTENTION_PRODUCTS = {"pallas_gpu": (2, 7), "tokamax": (2, 7)}
 """Forward and backward, where they are not two and five: they compute the scores twice in their backward passes."""
@@ -51,9 +51,9 @@ class Roofline:
     weights_seconds: float
     optimizer_seconds: float
     exposed_seconds: float
-    """Collectives that nothing hides, and what hidden ones take longer than all that could hide them."""
-    hidden_seconds: float
-    """Collectives beside which the schedule has work, for as long as they last."""
+    """Of each collective, what it takes longer than the work beside it."""
+    found_share: float
+    """Of the products counted here, in the program's text: 1, unless one of the two counts something else."""
     tokens: int
 
     @property
@@ -82,9 +82,11 @@ def flops_of(request: Request) -> Flops:
         return Flops(forward, full=forward + tokens * attention, executed=forward, attention=tokens * attention)
     causal = tokens * model.flops_per_token(sequence)
     again = 1 if request.remat == "full" else 0
+    # A layer's last product is not computed again: nothing in its backward pass needs what it gave.
+    recomputed = again * (layers - 2 * model.num_hidden_layers * model.intermediate_size * model.hidden_size)
     forward_products, backward_products = ATTENTION_PRODUCTS.get(request.attention_kernel, (2, 5))
     attended = tokens * attention * (forward_products * (1 + again) + backward_products) // 2
-    executed = tokens * (layers * (3 + again) + head * LOSS_PRODUCTS[request.loss_kernel]) + attended
+    executed = tokens * (3 * layers + recomputed + head * LOSS_PRODUCTS[request.loss_kernel]) + attended
     return Flops(causal=causal, full=causal + 3 * tokens * attention, executed=executed, attention=attended)
 
 
@@ -101,10 +103,6 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     passes = (2 * 2 + 2 * 3 + 4 * 2) if is_training else 2 * 2
     trees = 3 + request.num_averages
     state = 4 * parameters / request.lay.shape.copy_size * (2 * trees + 1) if is_training else 0
-    exposed, hidden = (
-        sum(seconds_of(item, request) for item in compiled.collectives if item.is_hidden is is_hidden)
-        for is_hidden in (False, True)
-    )
     flops = flops_of(request)
     busiest = flops.executed + flops.attention * (_share_of_the_last_stretch(request) - 1)
     products_seconds = busiest / (num_chips * chip.peak_flops)
@@ -113,8 +111,8 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
         products_seconds=products_seconds,
         weights_seconds=weights_seconds,
         optimizer_seconds=state / chip.hbm_bytes_per_second,
-        exposed_seconds=exposed + max(0.0, hidden - max(products_seconds, weights_seconds)),
-        hidden_seconds=hidden,
+        exposed_seconds=sum(exposed_seconds_of(item, request) for item in compiled.collectives),
+        found_share=compiled.flops / (products_seconds * chip.peak_flops),
         tokens=request.global_batch_size * request.sequence_length,
     )
 
@@ -131,6 +129,12 @@ def _share_of_the_last_stretch(request: Request) -> float:
         # Backward, a stretch is computed against all keys up to its end: twice the mean of a causal row.
         return (forward * triangle + backward * 2) / (forward + backward)
     return triangle
+
+
+def exposed_seconds_of(item: Collective, request: Request) -> float:
+    """What a collective takes longer than the products beside it take at the peak."""
+    window_seconds = item.times * item.window_flops / slice_of(request.slice).generation.peak_flops
+    return max(0.0, seconds_of(item, request) - window_seconds)
 
 
 def seconds_of(item: Collective, request: Request) -> float:

@@ -175,12 +175,18 @@ def train_program(
         remat=remat,
         reduce_dtype=reduce_dtype,
     )
-    return _train_program(config, mesh, computation, loss_kernel, num_microbatches, donate)
+    return _train_program(config, mesh, computation, loss_kernel, num_microbatches, np.dtype(reduce_dtype), donate)
 
 
 @functools.cache
 def _train_program(
-    config: LlamaConfig, mesh: Mesh, computation: Computation, loss_kernel: str, num_microbatches: int, donate: bool
+    config: LlamaConfig,
+    mesh: Mesh,
+    computation: Computation,
+    loss_kernel: str,
+    num_microbatches: int,
+    reduce_dtype: np.dtype,
+    donate: bool,
 ) -> Callable:
     spread, order = computation.spread, computation.order
     losses = functools.partial(token_losses, config=config, computation=computation, loss_kernel=loss_kernel)
@@ -213,7 +219,8 @@ def _train_program(
         gradients, figures, own_loss = order.after(computed, computed, tokens)
         row_targets = order.after(row_targets, computed, tokens)
         if mesh.shape["replica"] > 1:
-            gradients = jax.tree.map(lambda leaf: lax.psum(leaf, "replica"), gradients)
+            sent = jax.tree.map(lambda leaf: leaf.astype(reduce_dtype), gradients)
+            gradients = jax.tree.map(lambda leaf: lax.psum(leaf, "replica").astype(jnp.float32), sent)
         loss, mean_square, mean_log_normalizer = _sum_over(all_axes, figures)
         # Select, do not multiply: what lies at a position without target may be anything.
         token_loss = jax.vmap(spread.gather_tokens)(own_loss).reshape(tokens.shape)

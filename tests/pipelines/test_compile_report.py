@@ -26,10 +26,10 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from steps.ema_eval import EmaEvalConfig
 
-GATHER = Collective("all-gather", "bf16", (1, 4096, 14_336), 2 * 4096 * 14_336, ("data_x",), 8, 64, True)
-SCATTER = Collective("reduce-scatter", "f32", (1, 512, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, False)
-REDUCE = Collective("all-reduce", "f32", (4096, 14_336), 4 * 4096 * 14_336, ("data_y",), 8, 32, False)
-COMPILED = Compiled(8 * 2**30, 120 * 2**20, (GATHER, SCATTER, REDUCE), 100.0, 2 * 2**30, {"libtpu": "1"})
+GATHER = Collective("all-gather", "bf16", (1, 4096, 14_336), 2 * 4096 * 14_336, ("data_x",), 8, 64, 10**12)
+SCATTER = Collective("reduce-scatter", "f32", (1, 512, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32)
+REDUCE = Collective("all-reduce", "f32", (4096, 14_336), 4 * 4096 * 14_336, ("data_y",), 8, 32)
+COMPILED = Compiled(8 * 2**30, 120 * 2**20, (GATHER, SCATTER, REDUCE), 730 * 10**12, 100.0, 2 * 2**30, {"libtpu": "1"})
 
 
 @pytest.fixture(scope="module")
@@ -186,11 +186,19 @@ def test_a_program_is_told_with_memory_flops_collectives_faults_and_the_roofline
     assert lines.startswith("train step, 3,072 x 4,096 tokens, v4-2048 (v4:8x8x16): ocelot, phoenix")
     assert "8.00 GiB at its peak, of 30.75 (26%)" in lines
     assert "parameters 30 MiB, moments and average 90 MiB" in lines
-    assert "6.071e+17 (causal), 6.477e+17 (full attention), 8.03e+17 executed" in lines
-    assert "all-gather         bf16  data_x       6,272 MiB in    64, hidden    64 (100% of the bytes)" in lines
-    assert "reduce-scatter     f32   data_x       6,272 MiB in    32, hidden     0 (0% of the bytes)" in lines
+    assert (
+        "6.071e+17 (causal), 6.477e+17 (full attention), 7.558e+17 executed, of which the program holds 98.9%" in lines
+    )
+    assert (
+        "all-gather         bf16  data_x       6,272 MiB in    64, hidden    64 (100% of the bytes), exposed 0.000 s"
+        in lines
+    )
+    assert (
+        "reduce-scatter     f32   data_x       6,272 MiB in    32, hidden     0 (0% of the bytes), exposed 0.073 s"
+        in lines
+    )
     assert "fault           an all-reduce of a whole gradient, f32 [4096x14336] over data_y" in lines
-    assert "s a step: products 2.852" in lines
+    assert "s a step: products 2.684" in lines
 
 
 def test_the_phases_add_up_to_days_and_chip_hours(main_line):

@@ -1,4 +1,4 @@
-"""The scheduled text of programs for TPUs and GPUs: every collective once, its bytes and axes; is it hidden?"""
+"""The scheduled text of programs for TPUs and GPUs: every collective once, its bytes and axes; what work hides it?"""
 
 import pathlib
 
@@ -19,7 +19,7 @@ def test_a_gather_carried_by_a_product_is_one_hidden_collective_for_each_turn_of
     (gather,) = [item for item in found if item.shape == (1, 32, 64)]
     assert gather == Collective(
         kind="all-gather", dtype="bf16", shape=(1, 32, 64), array_bytes=2 * 32 * 64, axes=("data_x",), num_devices=2,
-        times=5, is_hidden=True,
+        times=5, window_flops=2 * 8 * 32 * 64,
     )  # fmt: skip
     assert gather.wire_bytes == 5 * 32 * 64  # half of the array comes from elsewhere
 
@@ -37,6 +37,20 @@ def test_a_start_and_its_done_are_hidden_only_if_a_product_lies_between(found):
         (False, ("data_z",), 64),
         (True, ("data_z",), 64),
     ]
+    assert gathers[1].window_flops == 2 * 8 * 8 * 8
+
+
+def test_what_carries_a_gather_on_hides_it_each_time_and_what_only_lies_there_does_not():
+    """On a v5e a collective goes on in the fusions that carry it."""
+    done = "  %async-collective-done ="
+    carrier = next(line for line in TEXT.splitlines() if line.startswith("  %fusion.1 ="))
+    product = "  %product = bf16[16,16] dot(%shard, %shard), lhs_contracting_dims={2}"
+
+    def window(line: str) -> int:
+        text = TEXT.replace(done, f"{line}\n{done}")
+        return next(item.window_flops for item in collectives(text, SIZES) if item.shape == (1, 32, 64))
+
+    assert window(carrier.replace("fusion.1 ", "fusion.9 ")) == 2 * window(product) == 2 * 2 * 8 * 32 * 64
 
 
 def test_an_all_reduce_of_several_arrays_counts_all_of_them_twice_over_all_axes(found):
@@ -91,14 +105,71 @@ def test_a_loop_turns_as_often_as_its_counter_s_stride_lets_it(stride, times):
     assert {item.times for item in collectives(text, SIZES) if item.shape == (1, 32, 64)} == {times}
 
 
+BESIDE = """
+%condition (s: (s32[], f32[8,16])) -> pred[] {{
+  ROOT %compare.1 = pred[] fusion(%s), kind=kLoop, calls=%fused_compare
+}}
+
+%body (s: (s32[], f32[8,16])) -> (s32[], f32[8,16]) {{
+  %p = f32[8,8] parameter(0)
+  %product = f32[8,8] dot(%p, %p), lhs_contracting_dims={{1}}
+  {inside}
+  ROOT %next = (s32[], f32[8,8]) tuple(%turn, %product)
+}}
+
+ENTRY %main (p: f32[8,8]) -> f32[8,8] {{
+  %p = f32[8,8] parameter(0)
+  %one = (f32[8,8], f32[16,8]) all-gather-start(%p), replica_groups={first}
+  %before = f32[8,8] dot(%p, %p), lhs_contracting_dims={{1}}
+  %other = (f32[24,8], f32[48,8]) all-gather-start(%p), replica_groups={second}
+  {work}
+  %other.1 = f32[48,8] all-gather-done(%other)
+  ROOT %one.1 = f32[16,8] all-gather-done(%one)
+}}
+"""
+PAIR = "{{0,1},{2,3}}"
+ACROSS = "{{0,2},{1,3}}"
+WORK = "%work = f32[8,8] dot(%p, %p), lhs_contracting_dims={1}"
+LOOP = (
+    'ROOT %loop = (s32[], f32[8]) while(%p), condition=%condition, body=%body, x={"known_trip_count":{"n":"6"},"y":1}'
+)
+ONE = 2 * 8 * 8 * 8
+
+
+@pytest.mark.parametrize(
+    ("second", "work", "inside", "windows"),
+    [
+        (ACROSS, WORK, "", [2 * ONE, ONE]),  # each has its wires
+        (PAIR, WORK, "", [ONE + ONE // 4, 3 * ONE // 4]),  # one wire, three quarters of the bytes are of the other
+        (ACROSS, LOOP, "", [7 * ONE, 6 * ONE]),
+        # A loop that sends along an axis itself needs its wires.
+        (ACROSS, LOOP, f"%sum = f32[8,8] all-reduce(%product), replica_groups={PAIR}, to_apply=%add", [ONE, 6 * ONE]),
+    ],
+)
+def test_collectives_of_one_axis_share_the_work_beside_them_and_those_of_two_have_all_of_it(
+    second, work, inside, windows
+):
+    text = BESIDE.format(first=PAIR, second=second, work=work, inside=inside)
+    found = collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 2, "data_y": 2})
+    assert [item.window_flops for item in found if item.kind == "all-gather"] == windows
+
+
+def test_a_model_axis_shares_the_wires_of_the_data_axis_that_it_was_cut_from():
+    text = "HloModule step, is_scheduled=true\n" + BESIDE.format(first=PAIR, second=ACROSS, work=WORK, inside="")
+    one, other = collectives(text, {"data_x": 2, "model": 2})
+    assert (one.window_flops, other.window_flops) == (ONE + ONE // 4, 3 * ONE // 4)
+
+
 ON_A_GPU = """
 %condition (s: (s32[], f32[8,16])) -> pred[] {{
   ROOT %compare.1 = pred[] fusion(%s), kind=kLoop, calls=%fused_compare
 }}
 
 %body (s: (s32[], f32[8,16])) -> (s32[], f32[8,16]) {{
+  %p = bf16[8,4] parameter(0)
+  %q = bf16[4,16] parameter(1)
   %gather = ((bf16[2], bf16[2,16]), (bf16[8], bf16[8,16])) all-gather-start(%p), replica_groups={{{{0,1,2,3}}}}
-  %product = (bf16[8,16]{{1,0}}, s8[4194304]{{0}}) custom-call(%p, %q), custom_call_target="{target}"
+  %product = (bf16[8,16]{{1,0}}, s8[4194304]{{0}}) custom-call(%p, %q), custom_call_target="{target}", {config}
   %gathered = (bf16[8], bf16[8,16]) all-gather-done(%gather)
   %scatter = ((f32[8,16]), (f32[2,16])) reduce-scatter-start(%product), replica_groups={{{{0,1,2,3}}}}
   %scattered = (f32[2,16]) reduce-scatter-done(%scatter)
@@ -111,30 +182,35 @@ ENTRY %main (p: f32[8,16]) -> f32[8,16] {{
 """
 
 
-@pytest.mark.parametrize(
-    ("target", "is_work"),
-    [("__cublas$lt$matmul", True), ("__gpu$xla.gpu.triton", True), ("__cub$DeviceRadixSort", False)],
-)
-def test_on_a_gpu_several_arrays_go_together_and_the_compiler_says_how_often_a_loop_turns(target, is_work):
-    text = "HloModule step, is_scheduled=true\n" + ON_A_GPU.format(target=target)
+@pytest.mark.parametrize(("target", "window"), [("__cublas$lt$matmul", 2 * 8 * 4 * 16), ("__cub$DeviceRadixSort", 0)])
+def test_on_a_gpu_several_arrays_go_together_and_the_compiler_says_how_often_a_loop_turns(target, window):
+    config = 'backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}'
+    text = "HloModule step, is_scheduled=true\n" + ON_A_GPU.format(target=target, config=config)
     gather, scatter = collectives(text, {"data_x": 4})
-    assert gather == Collective("all-gather", "bf16", (8, 16), 2 * (8 + 8 * 16), ("data_x",), 4, 6, is_work)
-    assert scatter == Collective("reduce-scatter", "f32", (8, 16), 4 * 8 * 16, ("data_x",), 4, 6, False)
+    assert gather == Collective("all-gather", "bf16", (8, 16), 2 * (8 + 8 * 16), ("data_x",), 4, 6, window)
+    assert scatter == Collective("reduce-scatter", "f32", (8, 16), 4 * 8 * 16, ("data_x",), 4, 6)
 
 
 def test_a_started_permute_is_counted_once_without_what_it_waits_with():
     permute = "(f32[8,16]{1,0}, f32[8,16]{1,0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}"
-    text = f"HloModule step, is_scheduled=true\nENTRY %main (p: f32[8,16]) -> f32[8,16] {{\n  ROOT %s = {permute}\n}}\n"
+    done = "ROOT %done = f32[8,16]{1,0} collective-permute-done(%s)"
+    main = f"ENTRY %main (p: f32[8,16]) -> f32[8,16] {{\n  %s = {permute}\n  {done}\n}}\n"
+    text = f"HloModule step, is_scheduled=true\n{main}"
     (found,) = collectives(text, {"data_x": 2})
     assert (found.shape, found.array_bytes, found.wire_bytes) == ((8, 16), 512, 512)
 
 
 BRANCHES = """
 %one (p: f32[8]) -> f32[8] {{
-  ROOT %kernel.1 = f32[8]{{0}} custom-call(%p), custom_call_target="tpu_custom_call"
+  %q = bf16[2,4,8,16] parameter(0)
+  %k = bf16[2,1,8,16] parameter(1)
+  ROOT %splash_mha_fwd.1 = f32[8]{{0}} custom-call(%q, %k, %k), custom_call_target="tpu_custom_call"
 }}
 
 %two (p: f32[8]) -> f32[8] {{
+  %p = f32[8] parameter(0)
+  %q = bf16[2,4,8,16] parameter(1)
+  %k = bf16[2,1,16,16] parameter(2)
   ROOT %other.1 = f32[8]{{0}} {operation}
 }}
 
@@ -146,13 +222,15 @@ ENTRY %main (p: f32[8]) -> f32[8] {{
 """
 
 
-def test_branches_that_hold_a_kernel_each_are_work_and_a_collective_in_one_is_refused():
+def test_of_branches_that_hold_a_kernel_each_the_smaller_hides_and_a_collective_in_one_is_refused():
     def found(operation: str, word: str = "branch_computations") -> list[Collective]:
         text = "HloModule step, is_scheduled=true\n" + BRANCHES.format(operation=operation)
         return collectives(text.replace("branch_computations", word), {"data_x": 1, "context": 2})
 
-    (gather,) = found('custom-call(%p), custom_call_target="tpu_custom_call"')
-    assert (gather.axes, gather.is_hidden) == (("context",), True)
+    (gather,) = found(
+        'custom-call(%q, %k, %k), custom_call_target="tpu_custom_call", metadata={op_name="splash_mha_fwd"}'
+    )
+    assert (gather.axes, gather.window_flops) == (("context",), 2 * 2 * (2 * 4 * 16) * (8 * 8 // 2))
     assert not found("negate(%p)")[0].is_hidden  # a device that runs this branch waits
     with pytest.raises(ValueError, match="chosen: no branches in"):
         found("negate(%p)", "branches_of")
@@ -174,6 +252,7 @@ ON_A_SPARSE_CORE = """
 }}, execution_thread="sparsecore"
 
 ENTRY %main (p: bf16[2,8]) -> bf16[8,8] {{
+  %p = bf16[8,8] parameter(0)
   %rows = ((f32[8]), f32[8]) async-start(%p), calls=%lookup
   %start = ((), (), (s32[43]{{0}})) async-start(%table), calls=%async
   {before}
@@ -186,13 +265,13 @@ PRODUCT = "%product = f32[8,8]{1,0} dot(%p, %p), lhs_contracting_dims={1}"
 
 
 @pytest.mark.parametrize(
-    ("before", "between", "is_hidden"),
-    [("", PRODUCT, True), (PRODUCT, "%sum = f32[8]{0} add(%p, %p)", False), ("", "", False)],
+    ("before", "between", "window"),
+    [("", PRODUCT, 2 * 8**3), (PRODUCT, "%sum = f32[8]{0} add(%p, %p)", 0), ("", "", 0)],
 )
-def test_what_a_sparse_core_gathers_is_hidden_by_work_after_it_has_its_operand(before, between, is_hidden):
+def test_what_a_sparse_core_gathers_is_hidden_by_work_after_it_has_its_operand(before, between, window):
     text = ON_A_SPARSE_CORE.format(before=before, between=between, ended="update")
     (gather,) = collectives("HloModule step, is_scheduled=true\n" + text, {"data_x": 4})
-    assert gather == Collective("all-gather", "bf16", (8, 8), 128, ("data_x",), 4, 1, is_hidden)
+    assert gather == Collective("all-gather", "bf16", (8, 8), 128, ("data_x",), 4, 1, window)
     (told_shortly,) = collectives("HloModule step, is_scheduled=true\n" + shortly(text), {"data_x": 4})
     assert told_shortly == gather
 

@@ -16,7 +16,7 @@ from runtime.model.config import LlamaConfig
 
 MODEL = LlamaConfig(512, 128, 256, 2, 2, 1, 64, 256)
 REQUEST = Request("train", "v5litepod-4", 1, MODEL, 256, 8, 0, "bfloat16", "splash", "chunked_wide")
-COMPILED = Compiled(123, 45, (), 1.0, 6, {"libtpu": "1"})
+COMPILED = Compiled(123, 45, (), 67, 1.0, 6, {"libtpu": "1"})
 OUT_OF_MEMORY = (
     "Traceback ...\nJaxRuntimeError: RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the "
     "total memory required for HLO temporaries (26.60G) exceeds available HBM (15.75G).\nSee ..."

@@ -11,15 +11,15 @@ from runtime.model.config import LlamaConfig
 
 MODEL = LlamaConfig(128_256, 4096, 14_336, 32, 32, 8, 128, 4096)
 REQUEST = Request("train", "v4-2048", 1, MODEL, 4096, 3072, 1, "bfloat16", "splash", "chunked_wide")
-GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1, False)
+GRADIENT = Collective("all-reduce", "f32", (4096, 129_024), 4 * 4096 * 129_024, ("data_x",), 8, 1)
 
 
 def faults_in(request: Request, items: tuple[Collective, ...]) -> list[str]:
-    return faults.faults(request, Compiled(0, 0, items, 0.0, 0, {}))
+    return faults.faults(request, Compiled(0, 0, items, 0, 0.0, 0, {}))
 
 
 def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_faults():
-    gather = Collective("all-gather", "f32", (1, 4096, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32, True)
+    gather = Collective("all-gather", "f32", (1, 4096, 14_336), 4 * 4096 * 14_336, ("data_x",), 8, 32)
     reduced, gathered = faults_in(REQUEST, (GRADIENT, gather))
     assert "a parameter gathered before it is cast, f32 [1x4096x14336] over data_x" in reduced + gathered
     assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered

@@ -9,7 +9,7 @@ import pytest
 from runtime.cost import matrix
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 
-GOOD = Compiled(2**30, 2**29, (), 1.0, 2**30, {"jax": "1"})
+GOOD = Compiled(2**30, 2**29, (), 2 * 10**12, 1.0, 2**30, {"jax": "1"})
 SLOW = dataclasses.replace(GOOD, slow_operations=("a convolution",))
 
 

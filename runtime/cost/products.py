@@ -1,0 +1,101 @@
+"""FLOPs of a compiled program's products, read off its text: two for each pair of numbers that is multiplied.
+
+Products are `dot`, `convolution` (as which the TPU's compiler writes them), calls of cuBLAS, and the kernels of
+attention and of the loss; attention counts below the diagonal, as in a roofline. All else, any other kernel too, counts
+for nothing: it hides no collective, and the sum falls short of what the request needs.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from runtime.cost.program import ArrayType, Instruction, Program
+
+ATTENTION = {"splash_mha_fwd": (2, -2), "splash_mha_dkv": (5, -2), "mha_forward": (2, -3), "mha_backward": (7, -3)}
+"""Kernels by a part of their names: how many products between queries and keys, and which axis is the sequence."""
+
+
+class Products(NamedTuple):
+    """Of a program; of branches the one that `of_branches` takes counts, for devices may run different ones."""
+
+    program: Program
+    of_branches: Callable[[Iterable[int]], int]
+    """`min` or `max`."""
+
+    def flops_within(self, computation: str) -> int:
+        """Of one run of a computation."""
+        return sum(self.flops_of(computation, item) for item in self.program.computations[computation].values())
+
+    def flops_of(self, computation: str, instruction: Instruction) -> int:
+        """Of one run of an instruction of `computation`, with all that it calls; of a loop of all its turns.
+
+        Raises:
+            ValueError: a product or a loop is written in a way that is not known.
+        """
+        match instruction.operation:
+            case "while":
+                return self.program.trips(instruction) * self.flops_within(instruction.computation("body"))
+            case "conditional":
+                return self.of_branches(self.flops_within(branch) for branch in instruction.branches)
+            case "fusion" | "call":
+                return sum(map(self.flops_within, instruction.called))
+            case "dot" | "convolution" | "custom-call" as operation:
+                pairs = {"dot": _dot, "convolution": _convolution, "custom-call": _called}[operation]
+                taken = self.program.operands(computation, instruction)
+                return 2 * pairs(instruction, [item.arrays[0] for item in taken if item.arrays])
+        return 0
+
+
+def _dot(instruction: Instruction, operands: list[ArrayType]) -> int:
+    # cuBLAS calls them "lhs_contracting_dimensions":["1"]
+    found = re.search(r'lhs_contracting_dim(?:ension)?s"?[=:][{\[]([^}\]]*)', instruction.attributes)
+    if found is None:
+        raise ValueError(f"{instruction.name}: what it sums over is not known of {instruction.rest[:200]!r}.")
+    summed = math.prod(operands[0].shape[int(axis)] for axis in re.findall(r"\d+", found[1]))
+    return math.prod(instruction.arrays[0].shape) * summed
+
+
+def _convolution(instruction: Instruction, operands: list[ArrayType]) -> int:
+    """Of a window only what lies on numbers counts: one over mostly padding is how the compiler splits heads apart."""
+    labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
+    if labels is None:
+        raise ValueError(f"{instruction.name}: no dim_labels in {instruction.rest[:200]!r}.")
+    values, weights, result = (
+        dict(zip(label, array.shape, strict=True))
+        for label, array in zip(labels.groups(), (*operands[:2], instruction.arrays[0]), strict=True)
+    )
+    window = re.search(r"window=\{([^}]*)\}", instruction.attributes)
+    given = dict(item.split("=") for item in window[1].split()) if window else {}
+    pairs = result["b"] * result["f"] * weights["i"]
+    for axis in range(len(values) - 2):
+        stride, spread, step = (
+            int(given[name].split("x")[axis]) if name in given else 1 for name in ("stride", "lhs_dilate", "rhs_dilate")
+        )
+        before = int(given["pad"].split("x")[axis].split("_")[0]) if "pad" in given else 0
+        places = (
+            position * stride + tap * step - before
+            for position in range(result[str(axis)])
+            for tap in range(weights[str(axis)])
+        )
+        last = (values[str(axis)] - 1) * spread
+        pairs *= sum(0 <= place <= last and place % spread == 0 for place in places)
+    return pairs
+
+
+def _called(instruction: Instruction, operands: list[ArrayType]) -> int:
+    if "__cublas$" in instruction.attributes:
+        return _dot(instruction, operands)
+    scope = re.search(r'op_name="([^"]*)"', instruction.attributes)
+    said = f"{instruction.name} {scope[1] if scope else ''}"
+    for name, (num_products, axis) in ATTENTION.items():
+        if name in said:
+            # Masks are of integers; a batch of one sequence has no axis.
+            query, key = [shape for dtype, shape, _ in operands if "f" in dtype and len(shape) >= 3][:2]
+            # Queries are the last of the rows that the keys are of.
+            return num_products * math.prod(query) * (2 * key[axis] - query[axis]) // 2
+    shapes = [array.shape for array in operands]
+    if "tpu_custom_call" in instruction.attributes and len(shapes) > 1 and shapes[0][1:] == shapes[1][:1]:
+        num_products = 1 if instruction.arrays[0].shape[1:] == (1,) else 2  # `pallas_tpu`: the losses, or a gradient
+        return num_products * math.prod(shapes[0]) * shapes[1][1]
+    return 0

@@ -1,0 +1,81 @@
+"""FLOPs of products read off a program's text: by hand, and against what XLA counts itself."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from runtime.cost.products import Products
+from runtime.cost.program import Program
+
+
+def flops(product: str, *operands: str) -> int:
+    """Of one instruction; operands are types."""
+    given = "\n".join(f"  %p{index} = {type_} parameter({index})" for index, type_ in enumerate(operands))
+    names = ", ".join(f"%p{index}" for index in range(len(operands)))
+    text = f"ENTRY %main (p: f32[]) -> f32[] {{\n{given}\n  ROOT %{product.replace('()', f'({names})')}\n}}\n"
+    return Products(Program.read(text), of_branches=min).flops_within("main")
+
+
+HEADS = "window={size=1x8 pad=0_0x7_7 rhs_reversal=0x1}, dim_labels=0bf1_1oi0->0b1f"
+IN_TWO = "window={size=2 pad=1_1 rhs_reversal=1}, dim_labels=fb0_io0->bf0"
+
+
+@pytest.mark.parametrize(
+    ("given", "operands", "attributes", "multiplied"),
+    [
+        ("bf16[64,16]", ("bf16[64,32]", "bf16[32,16]"), "dim_labels=bf_io->bf", 64 * 32 * 16),
+        ("f32[32,16]", ("bf16[64,32]", "bf16[64,16]"), "dim_labels=fb_io->bf", 64 * 32 * 16),
+        ("bf16[2,64,8,16]", ("bf16[2,64,32,1]", "bf16[8,16,32,1]"), HEADS, 2 * 64 * 32 * 8 * 16),
+        ("bf16[32,16,2]", ("bf16[64,32,1]", "bf16[64,16,2]"), IN_TWO, 64 * 32 * 16 * 2),
+    ],
+)
+def test_products_as_the_tpu_s_compiler_writes_them(given, operands, attributes, multiplied):
+    assert flops(f"product = {given} convolution(), {attributes}", *operands) == 2 * multiplied
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("padding", "spread", "step"), [((0, 0), 1, 1), ((3, 1), 1, 2), ((2, 4), 3, 1)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_convolution_counts_what_xla_counts(stride, padding, spread, step, groups):
+    def convolved(values: jax.Array, weights: jax.Array) -> jax.Array:
+        return lax.conv_general_dilated(
+            values, weights, (stride, 1), (padding, (0, 0)), (spread, 1), (step, 1), feature_group_count=groups
+        )
+
+    compiled = jax.jit(convolved).lower(jnp.ones((3, 4, 9, 5)), jnp.ones((6, 4 // groups, 3, 2))).compile()
+    program = Program.read(compiled.as_text())
+    assert Products(program, of_branches=min).flops_within(program.entry) == compiled.cost_analysis()["flops"] > 0
+
+
+QUERY, KEY = "bf16[3,8,{},16]", "bf16[3,2,{},16]"
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "given", "pairs"),
+    [
+        # Five products; queries that are the last 4 of 12 rows see 8 whole ones and half of their own.
+        ("splash_mha_dkv.1", (QUERY.format(4), KEY.format(12)), "bf16[3,8,4,16]", 5 * 3 * 8 * 16 * 4 * (8 + 4 // 2)),
+        ("splash_mha_fwd.1", ("s8[1,4,4]", "bf16[8,6,16]", "bf16[2,6,16]"), "bf16[8,6,16]", 2 * 8 * 16 * 6 * (6 // 2)),
+        ("losses.1", ("bf16[64,32]", "bf16[32,500]", "s32[64,1]"), "(f32[64,1], f32[64,1])", 64 * 32 * 500),
+        ("gradient.1", ("bf16[64,32]", "bf16[32,500]", "s32[64,1]"), "bf16[32,500]", 2 * 64 * 32 * 500),
+        ("another.1", ("bf16[64,32]", "bf16[64,32]"), "bf16[64,32]", 0),
+    ],
+)
+def test_kernels_that_are_known_count_by_their_shapes_and_others_for_nothing(name, shapes, given, pairs):
+    assert flops(f'{name} = {given} custom-call(), custom_call_target="tpu_custom_call"', *shapes) == 2 * pairs
+
+
+def test_the_products_of_gpus_kernels_are_told_by_their_scopes():
+    kernel = (
+        'pallas_call.1 = (bf16[2,8,4,16]) custom-call(), custom_call_target="__gpu$xla.gpu.triton", metadata={op_name='
+    )
+    shapes = ["bf16[2,8,4,16]"] * 3
+    assert flops(f'{kernel}"jit(mha)/mha_backward/pallas_call"}}', *shapes) == 2 * 7 * 2 * 4 * 16 * (8 * 8 // 2)
+    assert flops(f'{kernel}"jit(mha)/mha_preprocess_backward/pallas_call"}}', *shapes) == 0
+
+
+@pytest.mark.parametrize(("operation", "what"), [("dot", "what it sums over"), ("convolution", "no dim_labels")])
+def test_a_product_that_is_written_otherwise_is_refused(operation, what):
+    with pytest.raises(ValueError, match=f"product: {what}"):
+        flops(f"product = f32[4,4] {operation}(), how=unknown", "f32[4,4]", "f32[4,4]")
