@@ -28,7 +28,7 @@ OTHER_FAILURES_SECONDS = 3.0
 """How long the other members are given to say what they died of: the first to fall need not be the cause."""
 STOPPED_ALONE_SECONDS = 900.0
 """How long the others may take to leave when one member has left as it was asked to. Hosts that agreed leave together;
-one that did not know waits for the first in a collective, for ever."""
+one that did not know waits for the first, for a day or for ever."""
 LOST_PEER_ERRORS = frozenset({"JaxRuntimeError", "XlaRuntimeError", "DistBackendError"})
 """What a collective raises when another member is gone: a consequence if any member has another error to show."""
 

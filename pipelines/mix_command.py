@@ -13,7 +13,7 @@ from marin_dag.records import Records
 from marin_dag.step import Step
 from pipelines.picture_file import refuse_unwritable
 from runtime.data.consumption import Consumption, Leg, consumption
-from steps.phase_checks import KEEP_THE_DATA_POSITION
+from runtime.training.timeline import KEEP_THE_DATA_POSITION
 from steps.train_phase import TrainPhaseConfig
 
 Estimate = Callable[[Any], Mapping[str, float]]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def joined_mesh(
     context: StepContext, *, replica_parallel: int = 1, model_parallel: int = 1, context_parallel: int = 1
 ) -> "Mesh":
-    """Waits for the other hosts of this step; the mesh is the one that `phase_checks.mesh_on` has checked.
+    """Waits for the other hosts of this step; the mesh is the one that `machine_checks.mesh_on` has checked.
 
     Before anything else of JAX: a process that has seen its own devices cannot join others any more.
 

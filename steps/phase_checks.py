@@ -11,7 +11,7 @@ from marin_dag.errors import RefusedConfigError
 from marin_dag.inputs import Input
 from runtime.data.consumption import NoCache
 from runtime.optim.ema import average_named
-from runtime.training.timeline import UnacknowledgedError, refuse_unacknowledged_changes
+from runtime.training.timeline import KEEP_THE_DATA_POSITION, UnacknowledgedError, refuse_unacknowledged_changes
 from steps.tokenize import TokenizeConfig, TokenizeResult
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import TrainTokenizerConfig
@@ -19,7 +19,6 @@ from steps.train_tokenizer import TrainTokenizerConfig
 if TYPE_CHECKING:
     from steps.train_phase import TrainPhaseConfig
 
-KEEP_THE_DATA_POSITION = ("everything", "everything_but_optimizer")
 Caches = Mapping[str, Input[TokenizeResult]]
 Tokenizers = dict[str, Input[TokenizerResult]]
 """What takes a tokenizer, in words for an error -> the tokenizer."""

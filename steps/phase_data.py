@@ -1,5 +1,6 @@
 """Phase data: the caches, the order and the mixture of a training phase, as the loader takes them."""
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,21 @@ def _log_of(phase: Input[Any]) -> Callable[[int], dict[str, int]]:
     name = phase.result.source_losses
     table = SourceLossesTable.from_parquet(checkpoint.read_beside(phase.join(phase.result.checkpoint), name))
     return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
+
+
+def warn_of_the_skip_rule(config: "TrainPhaseConfig", context: StepContext, *, begin: int) -> None:
+    """Where the rule begins anew before it has seen enough to judge by, only what is not finite is left out."""
+    if config.skip is None:
+        return
+    starts = {segment.start_step for segment in config.mixture.segments}
+    begins = [begin, *sorted(start for start in starts if begin < start < config.until_step), config.until_step]
+    longest = max(last - first for first, last in itertools.pairwise(begins))
+    if longest <= config.skip.warmup_steps:
+        context.log.warning(
+            "the skip rule judges no finite update: it begins anew with the phase and each segment of its mixture; "
+            "the longest has %d updates, and skip.warmup_steps is %d: take fewer",
+            *(longest, config.skip.warmup_steps),
+        )
 
 
 def warn_of_the_mixture(

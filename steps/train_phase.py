@@ -225,7 +225,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
-    from steps.phase_data import loader_of, warn_of_the_mixture
+    from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
     from steps.phase_state import first_state, own_state
 
     published = context.milestones()
@@ -279,6 +279,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         tokens_per_step = config.global_batch_size * config.sequence_length
         begin = 0 if config.start is None else config.start.milestone or 0
+        warn_of_the_skip_rule(config, context, begin=begin)
         resumed = {} if own is None else {"resumed_at": own.step}
 
         def show(step: int, tokens_per_second: float, loss: float) -> None:

@@ -148,7 +148,7 @@ MOSAIC: dict[int, MosaicRow] = {
     128: MosaicRow(
         MosaicBlocks(64, 128, 3, 64, 64, 2),
         "the quickest in tokamax's tuning files, of an H100 at this head size; compiled for an H200: of a thread's "
-        "numbers 40 bytes forward and 72 backward leave the registers",
+        "numbers 56 bytes forward and 72 backward leave the registers",
     ),
 }
 """By head size, of a Hopper; bfloat16, tokamax 0.0.12, jax 0.10.2, ptxas 12.9 (docs/gpu.md). Never timed here."""

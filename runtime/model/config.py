@@ -84,8 +84,8 @@ class LlamaConfig:
             able = math.gcd(self.hidden_size, copy_size)
             raise ValueError(
                 f"LlamaConfig.hidden_size is {self.hidden_size}, which the data, context and model axes of "
-                f"{copy_size} devices do not divide; have {able} devices share a copy of the parameters, with "
-                f"{copy_size // able} times the replicas (replica_parallel)."
+                f"{copy_size} devices do not divide; at most {able} of them can share a copy of the parameters: take "
+                f"{copy_size // able} times the replica_parallel where the machines can be cut like that, or others."
             )
         for field in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
             if getattr(self, field) % model_axis:

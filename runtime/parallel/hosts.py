@@ -86,7 +86,8 @@ class Agreement:
     def __call__(self, word: int) -> int:
         """The largest word of all hosts, the same on each; 0 is none. Every host must ask.
 
-        Where another host is gone JAX ends this process, here or wherever it is.
+        JAX ends a process that waits for one that is gone. One that raised and has not ended goes on beating; whoever
+        started the hosts has to end them (`marin_dag.gang`).
         """
         if jax.process_count() == 1:
             return word

@@ -64,36 +64,51 @@ class Machines:
             ValueError: the devices cannot be shared like that.
         """
         inner = model * context
-        inner_cut, left = _cut(self.sizes, inner, "model_parallel x context_parallel")
         copies = replica
         if self.cores_hold_copies:
             cores = self.sizes[0] // self.num_hosts
             copies *= cores // inner if cores % inner == 0 else 1
             if self.num_hosts % replica:
                 raise ValueError(
-                    f"replica_parallel is {replica}, which does not divide the {self.num_hosts} hosts. Cores of a host "
-                    "hold a copy each already: leave replica_parallel out, or ask for as many hosts."
+                    f"replica_parallel is {replica}, which does not divide the number of hosts, {self.num_hosts}. "
+                    "Cores of a host hold a copy each already: leave replica_parallel out, or ask for as many hosts."
                 )
         elif self.num_hosts % replica and replica % self.num_hosts:
             raise ValueError(
                 f"replica_parallel is {replica}, and there are {self.num_hosts} hosts: a copy of the parameters would "
                 "begin in the middle of one. Take a divisor of the hosts, or a multiple."
             )
-        of = "" if inner == 1 else f" that model_parallel x context_parallel = {inner} leaves"
-        replica_cut, left = _cut(left, copies, "replica_parallel", of=of)
+        laid = [
+            (inner_cut, replica_cut, left)
+            for inner_cut, inner_left in _cuts(self.sizes, inner)
+            for replica_cut, left in _cuts(inner_left, copies)
+        ]
+        if not laid:
+            raise ValueError(_no_cut(self.sizes, inner, copies))
+        inner_cut, replica_cut, left = laid[0]
         shape = MeshShape(self.num_slices * copies, math.prod(left), model, context)
         return Lay(shape, left, inner_cut, replica_cut)
 
 
-def _cut(sizes: tuple[int, ...], number: int, name: str, *, of: str = "") -> tuple[int, tuple[int, ...]]:
-    """The last axis that `number` divides, and what is left of all of them.
+def _cuts(sizes: tuple[int, ...], number: int) -> list[tuple[int, tuple[int, ...]]]:
+    """The axes that `number` divides, the last first, each with what is then left of all.
 
     The last, because what is summed over the first is largest: data keeps the whole ring of it.
     """
-    divided = [axis for axis, size in enumerate(sizes) if size % number == 0]
-    if not divided:
-        torus = f"divides no axis of a torus of {'x'.join(map(str, sizes))} chips"
-        found = torus if len(sizes) > 1 else f"does not divide the {sizes[0]} devices"
-        raise ValueError(f"{name} is {number}, which {found}{of}; choose sizes that do.")
-    cut = divided[-1]
-    return cut, tuple(size // number if axis == cut else size for axis, size in enumerate(sizes))
+    return [
+        (cut, tuple(size // number if axis == cut else size for axis, size in enumerate(sizes)))
+        for cut in reversed(range(len(sizes)))
+        if sizes[cut] % number == 0
+    ]
+
+
+def _no_cut(sizes: tuple[int, ...], inner: int, copies: int) -> str:
+    """Which of the two is to blame: that of model and context, or replicas of what any axis leaves of these."""
+    name, number, of = "replica_parallel", copies, ""
+    if not _cuts(sizes, inner):
+        name, number = "model_parallel x context_parallel", inner
+    elif inner > 1:
+        of = f" beside model_parallel x context_parallel = {inner}"
+    torus = f"divides no axis of a torus of {'x'.join(map(str, sizes))} chips"
+    found = torus if len(sizes) > 1 else f"does not divide the {sizes[0]} devices"
+    return f"{name} is {number}, which {found}{of}; choose sizes that do."

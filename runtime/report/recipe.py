@@ -51,7 +51,8 @@ def described(value: object) -> str:
             )
         case Ema():
             called = "average" if value.name == Ema.name else f"average {value.name}"
-            return f"{called}, decay {value.decay:g}"
+            every = f" (every {value.every_steps:,} updates)" if value.every_steps > 1 else ""
+            return f"{called}, decay {value.decay:g}{every}"
         case Mapping():
             return ", ".join(f"{name}: {described(item)}" for name, item in value.items())
         case tuple():

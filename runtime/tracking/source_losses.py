@@ -102,10 +102,13 @@ class SourceLossesTable:
 
     def to_parquet(self) -> bytes:
         """Equal rows give equal bytes (with one version of pyarrow)."""
-        arrays = {name: numbers_of(column) for name, column in self._columns.items()}
-        indices = arrays.pop("source")
+        arrays = {name: numbers_of(column) for name, column in self._columns.items() if name != "source"}
+        pairs = np.frombuffer(self._columns["source"], "H")
         for name, words in zip(("source", "identity"), zip(*self._sources, strict=True), strict=False):
-            arrays[name] = pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.string()))
+            # Each word once: of one that stands twice Arrow writes what happened to be in memory into the page.
+            index_of = {word: index for index, word in enumerate(dict.fromkeys(words))}
+            indices = np.array([index_of[word] for word in words], "H")[pairs]
+            arrays[name] = pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(index_of, pa.string()))
         empty = pa.array([], pa.string()).dictionary_encode()
         return parquet_of(pa.table([arrays.get(name, empty) for name in COLUMNS], names=list(COLUMNS)))
 

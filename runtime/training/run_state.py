@@ -17,6 +17,7 @@ from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.state import TrainState, begun, with_averages
+from runtime.training.timeline import KEEP_THE_DATA_POSITION
 
 CHECKPOINT = "checkpoint"
 METRICS = "metrics.parquet"
@@ -82,7 +83,7 @@ def continued(
     metadata = checkpoint.read_metadata(opened)
     saved = state_like(metadata["averages"], 0)
     like = state_like(averages, skip_window_steps)
-    goes_on = restore in ("everything", "everything_but_optimizer")
+    goes_on = restore in KEEP_THE_DATA_POSITION
     wanted: dict[str, Any] = {"params": saved.params}
     if restore in ("everything", "weights_and_optimizer"):
         wanted |= {"mu": saved.mu, "nu": saved.nu, "count": saved.count}

@@ -86,6 +86,8 @@ ABRUPT_FIELDS = (
     "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "caches", "mixing", "packing",
     "restore", "compute_dtype", "reduce_dtype",
 )  # fmt: skip
+KEEP_THE_DATA_POSITION = ("everything", "everything_but_optimizer")
+"""What `restore` may be for the data to go on where the phase before left them."""
 JUMPS = ("learning_rate", *ABRUPT_FIELDS)
 """What a phase can acknowledge."""
 # Every setting that changes the numbers of a run, in the order in which a diff shows them. A learning rate is abrupt
@@ -125,6 +127,8 @@ def changes(before: PhaseSettings, after: PhaseSettings) -> tuple[Change, ...]:
         is_abrupt = field in ABRUPT_FIELDS
         if field == "learning_rate":
             is_abrupt = learning_rate_jump(before, after) is not None
+        if field == "caches":  # else every source begins anew, as `restore` says
+            is_abrupt = after.restore in KEEP_THE_DATA_POSITION
         found.append(Change(field, old, new, is_abrupt))
     return tuple(found)
 

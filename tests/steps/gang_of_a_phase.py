@@ -129,7 +129,7 @@ def config_on(cache: Any) -> TrainPhaseConfig:
     return a_phase(
         cache,
         until_step=UNTIL_STEP,
-        averages=(Ema(decay=0.75),),
+        averages=(Ema(decay=0.75), Ema(0.9995, "slow")),  # the second is taken at every second update
         skip=SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9),  # about every second update
         checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
         digest_every_steps=2,

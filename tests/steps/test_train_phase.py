@@ -28,8 +28,11 @@ from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.metrics import MetricsTable
 from runtime.training import checkpoint, saving, train_step
+from runtime.training.state import placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS, JUMPS
 from steps.tokenize import TokenizeResult
@@ -147,6 +150,15 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     left = third.run(until(phase, 12, start=second.at(11)))
     assert not left.has_average
     assert not [name for name in third.files(12) if "history" in name or "average" in name]
+
+
+@pytest.mark.parametrize(("warmup_steps", "warns"), [(5, False), (6, True)])
+def test_a_skip_rule_that_would_never_have_seen_enough_is_warned_of(tmp_path, phase, caplog, warmup_steps, warns):
+    shares = {"web": 1.0}
+    mixture = MixtureSchedule((MixtureSegment(0, shares), MixtureSegment(2, shares)))
+    rule = SkipRule(window_steps=8, sigma=6.0, warmup_steps=warmup_steps, max_consecutive=3)
+    Trajectory(tmp_path, "e" * 64).run(until(phase, 8, skip=rule, mixture=mixture))
+    assert ("the longest has 6 updates, and skip.warmup_steps is 6" in caplog.text) is warns
 
 
 @pytest.mark.parametrize("is_one_phase", [True, False])
@@ -283,7 +295,8 @@ def test_replicas_that_a_recipe_asks_for_change_rounding_only(tmp_path, phase, u
 
 def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_devices):
     whole, moved = Trajectory(tmp_path / "whole", "e" * 64), Trajectory(tmp_path / "moved", "e" * 64)
-    phase = phase.model_copy(update={"global_batch_size": 8, "average": Ema(0.9)})
+    kept = Ema(0.9), Ema(0.9995, "slow")  # the second is taken at every second update
+    phase = phase.model_copy(update={"global_batch_size": 8, "averages": kept})
     whole.run(phase)
     use_devices(8)
     moved.resources = GANG
@@ -292,6 +305,11 @@ def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_de
         assert moved.events()[0]["mesh"]["replica"] == replicas
     losses = [[trajectory.metrics(8)[row].loss for row in range(8)] for trajectory in (whole, moved)]
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    like = placed_shapes(phase.model, make_mesh(MeshShape(), jax.devices()[:1]), (), 0).params
+    for name in ("averaged", "slow"):
+        expected, got = (checkpoint.load_params(f"{run.at(8).path}/checkpoint", like, name) for run in (whole, moved))
+        for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(got), strict=True):
+            np.testing.assert_allclose(other, one, atol=1e-5)
 
 
 def test_a_phase_keeps_several_averages_and_says_so_in_its_result(tmp_path, phase):
@@ -443,7 +461,7 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
         (
             Tpu("v4-16"),
             {"model": dataclasses.replace(WIDE, hidden_size=500)},
-            r"hidden_size is 500, .* of 8 devices do not divide; have 4 devices .* 2 times the replicas",
+            r"hidden_size is 500, .* of 8 devices do not divide; at most 4 of them .* 2 times the replica_parallel",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def phase(tmp_path_factory: pytest.TempPathFactory) -> TrainPhaseConfig:
         until_step=UNTIL_STEP,
         rope=LLAMA3_ROPE,
         global_batch_size=8,
-        averages=(Ema(decay=0.75),),
+        averages=(Ema(decay=0.75), Ema(0.9995, "slow")),  # the second is taken at every second update
         # Where the skip rule begins anew in the middle.
         mixture=MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(UNTIL_STEP // 2, {"web": 2.0}))),
         skip=SkipRule(window_steps=4, sigma=1.0, warmup_steps=3, max_consecutive=9),  # so tight that it does skip

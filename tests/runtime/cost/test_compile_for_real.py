@@ -17,7 +17,7 @@ from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import Compiled, Request
 from runtime.cost.roofline import roofline_of
 from runtime.kernels.attention_tokamax import JAX_SERIES
-from runtime.kernels.block_sizes import family_of, triton_blocks
+from runtime.kernels.block_sizes import MOSAIC, family_of, triton_blocks
 from runtime.model.config import LlamaConfig
 
 WITH_ITS_JAX = pytest.mark.skipif(
@@ -190,7 +190,9 @@ def test_tokamax_s_kernels_become_machine_code_that_keeps_nearly_everything_in_r
         )  # fmt: skip
         assert finished.returncode == 0, finished.stderr[-2000:]
         found = json.loads(finished.stdout.splitlines()[-1])
-        assert max(row["spilled_bytes"] for row in found["registers"].values()) <= most_bytes
+        spilled = {row["spilled_bytes"] for row in found["registers"].values()} - {0}
+        assert max(spilled, default=0) <= most_bytes
+        assert all(str(size) in MOSAIC[head_dim].reason for size in spilled)
         assert not any(row["is_serialized"] for row in found["registers"].values())
         # A mask of tokens x tokens alone would be 16 MiB a sequence, and the scores of one head 64.
         assert found["peak_memory_in_bytes"] < 0.4 * 2**30

@@ -86,7 +86,7 @@ def test_devices_that_a_process_was_told_to_simulate_stay():
 
 WORDS = [[0, 0], [0, 2], [1, 0], [1, 1], [0, 0], [2, 1], [0, 0]]
 AGREES = f"""
-import json, os, sys
+import json, sys
 import jax
 from runtime.parallel.hosts import Agreement, join_hosts
 index = int(sys.argv[2])
@@ -96,8 +96,7 @@ agreed = [(first(words[index]), second(words[1 - index])) for words in {WORDS}]
 busy = jax.jit(lambda: jax.lax.fori_loop(0, 1_000_000, lambda _, x: x @ x * 1e-3, jax.numpy.ones((512, 512))))()
 agreed.append((first(index), second(0)))
 print(json.dumps([agreed, busy.is_ready()]), flush=True)
-sys.stdin.read()  # the other one may not have agreed yet
-os._exit(0)  # without waiting for what the device is busy with
+sys.stdin.read()  # until it is killed: the other one may not have agreed yet
 """
 
 
@@ -109,8 +108,11 @@ def test_hosts_agree_on_the_largest_word_of_each_round_while_their_devices_are_b
         subprocess.Popen([sys.executable, "-c", AGREES, coordinator, str(index)], stdin=PIPE, stdout=PIPE, text=True)
         for index in range(2)
     ]
-    told = [json.loads(host.stdout.readline()) for host in hosts if host.stdout]
-    for host in hosts:
-        host.communicate()
+    try:
+        told = [json.loads(host.stdout.readline()) for host in hosts if host.stdout]
+    finally:
+        for host in hosts:
+            host.kill()
+            host.communicate()
     expected = [[max(words)] * 2 for words in WORDS]
     assert told == [[[*expected, [1, 0]], False]] * 2

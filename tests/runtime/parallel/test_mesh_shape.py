@@ -6,16 +6,17 @@ from hypothesis import strategies as st
 
 from runtime.parallel.mesh_shape import Lay, Machines, MeshShape
 
-V4_2048 = Machines((8, 16, 16))
+V4_4096 = Machines((8, 16, 16))
 
 
 @pytest.mark.parametrize(
     ("machines", "axes", "expected"),
     [
-        (V4_2048, {}, Lay(MeshShape(1, 2048), (8, 16, 16), 2, 2)),
-        (V4_2048, {"replica": 2}, Lay(MeshShape(2, 1024), (8, 16, 8), 2, 2)),
-        (V4_2048, {"replica": 8, "model": 4}, Lay(MeshShape(8, 64, 4), (8, 2, 4), 2, 1)),
+        (V4_4096, {}, Lay(MeshShape(1, 2048), (8, 16, 16), 2, 2)),
+        (V4_4096, {"replica": 2}, Lay(MeshShape(2, 1024), (8, 16, 8), 2, 2)),
+        (V4_4096, {"replica": 8, "model": 4}, Lay(MeshShape(8, 64, 4), (8, 2, 4), 2, 1)),
         (Machines((16, 16), 2), {"replica": 4, "context": 2}, Lay(MeshShape(8, 32, 1, 2), (16, 2), 1, 1)),
+        (Machines((2, 4)), {"model": 2, "replica": 4}, Lay(MeshShape(4, 1, 2), (1, 1), 0, 1)),
         (Machines((32,), num_hosts=4), {}, Lay(MeshShape(1, 32), (32,), 0, 0)),
         (Machines((32,), num_hosts=4), {"replica": 4, "model": 2}, Lay(MeshShape(4, 4, 2), (4,), 0, 0)),
         (Machines((32,), num_hosts=4), {"replica": 2}, Lay(MeshShape(2, 16), (16,), 0, 0)),
@@ -34,8 +35,8 @@ def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(machines: Machines, a
     [
         (
             Machines((2, 4)),
-            {"model": 2, "replica": 4},
-            "4, which divides no axis of a torus of 2x2 chips that .* = 2 lea",
+            {"model": 4, "replica": 4},
+            "4, which divides no axis of a torus of 2x4 chips beside .* = 4;",
         ),
         (
             Machines((2, 4)),
@@ -48,7 +49,11 @@ def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(machines: Machines, a
             {"replica": 2},
             "2, and there are 3 hosts: .* a divisor of the hosts, or a multiple",
         ),
-        (Machines((4,), num_hosts=2, cores_hold_copies=True), {"replica": 4}, "4, which does not divide the 2 hosts"),
+        (
+            Machines((4,), num_hosts=2, cores_hold_copies=True),
+            {"replica": 4},
+            "4, which does not divide the number of hosts, 2",
+        ),
     ],
 )
 def test_what_cannot_be_shared_is_refused_with_the_cure(machines: Machines, axes: dict, message: str) -> None:

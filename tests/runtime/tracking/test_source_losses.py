@@ -1,5 +1,9 @@
 """The table of losses by source: the same bytes however a run was cut, rows in order, and each step found again."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +12,8 @@ from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
 from runtime.tracking.source_losses import SourceLosses, SourceLossesError, SourceLossesTable, rows_of_update
 
-NAMES = {"d1": "web", "d2": "code", "d3": "math"}
+NAMES = {"d1": "web", "d2": "code", "d3": "math", "d4": "web"}
+"""A source that has had two caches is one name with two identities."""
 
 
 def update(step: int, counts: dict[str, int]) -> list[SourceLosses]:
@@ -76,3 +81,26 @@ def test_a_copy_is_not_reached_by_later_rows():
     copy = table.copy()
     table.append(update(2, {"d1": 1, "d2": 1}))
     assert (len(copy), copy.last_step, copy.num_sequences_by_source()) == (1, 1, {"web": 1})
+
+
+WRITES = """
+import hashlib
+from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
+table = SourceLossesTable()
+for step in range(1, 21):
+    names = {"a": "web", "b": "web", "c": "code"}.items()
+    table.append(SourceLosses(step, name, identity, 0.25, step, 100, 1.5) for identity, name in names)
+print(hashlib.sha256(table.to_parquet()).hexdigest())
+"""
+
+
+def test_what_happens_to_be_in_memory_is_not_written():
+    written = {
+        subprocess.run(
+            [sys.executable, "-c", WRITES],
+            env=os.environ | {"MALLOC_PERTURB_": byte, "ARROW_DEFAULT_MEMORY_POOL": "system"},
+            capture_output=True, text=True, check=True,
+        ).stdout
+        for byte in ("1", "200")
+    }  # fmt: skip
+    assert len(written) == 1
