@@ -171,6 +171,13 @@ def step(
     return declare
 
 
+def _known(resources: Resources, name: str) -> Resources:
+    """The same, or an error that says what there is."""
+    if not isinstance(resources, Resources):
+        raise UserError(f'{name}: resources are {resources!r}; write Cpu(2), Gpu("H100", 8) or Tpu("v4-8").')
+    return resources
+
+
 class Step(Generic[ResultT]):
     """A node of the graph. Immutable; compare by `key`, not by name."""
 
@@ -202,7 +209,7 @@ class Step(Generic[ResultT]):
         self.config = config
         self.policy = policy
         self.version = version
-        self.resources = resources
+        self.resources = _known(resources, name)
         self.base = base
         """What `fork` or `then` started from; None for a step written out in full."""
         self.changes = dict(changes or {})
@@ -336,7 +343,7 @@ class Step(Generic[ResultT]):
     def on(self, resources: Resources) -> "Step[ResultT]":
         """The same step on other resources; what it makes does not change."""
         moved = copy.copy(self)
-        moved.resources = resources
+        moved.resources = _known(resources, self.name)
         return moved
 
     def with_version(self, version: str) -> "Step[ResultT]":

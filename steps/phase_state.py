@@ -55,7 +55,7 @@ def own_state(
                 raise DamagedInputError(str(error), step_to_force=config.start.name) from error
             raise
         manifest = f"{folder}/{run_state.CHECKPOINT}/manifest.json"
-        raise TornCheckpointError(f"{error} Or delete {manifest} to go on from the one before.") from error
+        raise TornCheckpointError(error.damage, f"delete {manifest} to go on from the one before.") from error
     events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
     return run
 

@@ -62,7 +62,7 @@ class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
     averages: tuple[Ema, ...] = ()
     """What is kept beside the weights; the first is what evaluations take unless they name another."""
     num_skipped: int = 0
-    """Finished steps of this trajectory whose update the skip rule left out."""
+    """Finished steps of this phase whose update the skip rule left out; not those of the phases that it starts from."""
 
     @property
     def has_average(self) -> bool:
@@ -144,6 +144,11 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
 
+    @property
+    def begin_step(self) -> int:
+        """Finished updates of the state that it starts from."""
+        return 0 if self.start is None else self.start.milestone or 0
+
     @field_validator("acknowledge")
     @classmethod
     def _refuse_what_is_never_a_jump(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
@@ -188,8 +193,7 @@ def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
 
 
 def _cost(config: TrainPhaseConfig) -> Cost:
-    begin = 0 if config.start is None else config.start.milestone or 0
-    tokens = (config.until_step - begin) * config.global_batch_size * config.sequence_length
+    tokens = (config.until_step - config.begin_step) * config.global_batch_size * config.sequence_length
     trees = 3 + len(config.averages)  # weights, two moments, averages; float32
     return Cost(
         tokens=tokens,
@@ -278,7 +282,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         run = first_state(config, mesh, events) if own is None else own
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         tokens_per_step = config.global_batch_size * config.sequence_length
-        begin = 0 if config.start is None else config.start.milestone or 0
+        begin = config.begin_step
         warn_of_the_skip_rule(config, context, begin=begin)
         resumed = {} if own is None else {"resumed_at": own.step}
 
@@ -334,11 +338,16 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             )
         except TrainingStopped as stopped:
             raise StepStopped(str(stopped)) from stopped
-        if skipped := run.metrics.skipped_steps:
+        if skipped := _skipped_steps(config, run):
             context.log.warning(
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
             )
     return _result(config, run)
+
+
+def _skipped_steps(config: TrainPhaseConfig, run: "RunState") -> list[int]:
+    """Of this phase."""
+    return [step for step in run.metrics.skipped_steps if step > config.begin_step]
 
 
 def _result(config: TrainPhaseConfig, run: "RunState") -> TrainPhaseResult:
@@ -352,5 +361,5 @@ def _result(config: TrainPhaseConfig, run: "RunState") -> TrainPhaseResult:
         source_losses=SOURCE_LOSSES,
         final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS),
         averages=config.averages,
-        num_skipped=len(run.metrics.skipped_steps),
+        num_skipped=len(_skipped_steps(config, run)),
     )

@@ -83,7 +83,7 @@ def refuse_versions() -> None:
     if found != f"is {VERSION}":
         raise ValueError(
             f"attention kernel 'tokamax': the package tokamax {found}, and {VERSION} is needed, whose private ops the "
-            f"kernel calls; run: pip install tokamax=={VERSION}"
+            f"kernel calls; run `pip install tokamax=={VERSION}`."
         )
 
 

@@ -14,12 +14,24 @@ READABLE_FORMATS = (2, FORMAT)
 """In format 2 each array has a `zarr.json`; in 3 it may be left out, as the manifest tells."""
 
 
+FOR_A_MILESTONE = (
+    "run the step that made it again with --force, restore the file from a copy, or take another milestone."
+)
+
+
 class CheckpointError(RuntimeError):
     """A checkpoint that is torn, missing, or made for another state."""
 
 
 class TornCheckpointError(CheckpointError):
-    """A file of a complete checkpoint is damaged or gone."""
+    """A file of a complete checkpoint is damaged or gone; `damage` is which, and that nothing of it was used."""
+
+    def __init__(self, damage: str, cure: str = FOR_A_MILESTONE) -> None:
+        super().__init__(f"{damage}; {cure}")
+        self.damage, self.cure = damage, cure
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.damage, self.cure)
 
 
 class Manifest(NamedTuple):
@@ -62,8 +74,7 @@ class Reader:
 
     def _torn(self, key: str, what: str) -> TornCheckpointError:
         return TornCheckpointError(
-            f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn and nothing of it was used; "
-            "run the step that made it again with --force, restore the file from a copy, or take another milestone."
+            f"{self.path}: {self._owner(key)} is damaged: {what}. The checkpoint is torn and nothing of it was used"
         )
 
     def _owner(self, key: str) -> str:

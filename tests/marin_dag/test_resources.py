@@ -7,8 +7,10 @@ from ray._private.accelerators.tpu import (
     infer_tpu_pod_type_from_topology,
 )
 
+from marin_dag.errors import UserError
 from marin_dag.resources import Cpu, Gpu, Tpu, is_gang
 from marin_dag.slices import CORES_PER_CHIP, TOPOLOGIES, slice_shape
+from tests.marin_dag.toy_steps import CountConfig, count
 
 NAMES = [
     infer_tpu_pod_type_from_topology(topology, generation)
@@ -63,3 +65,11 @@ def test_a_gang_is_what_needs_several_machines_or_a_slice(
 def test_what_there_is_not_is_refused_with_the_cure(make, message: str):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_what_is_no_resources_is_refused_where_a_recipe_says_it():
+    config = CountConfig(stride=1, until_step=5)
+    with pytest.raises(UserError, match=r"first: resources are 'gpu'; write Cpu\(2\), Gpu\(\"H100\", 8\) or"):
+        count("first", config, resources="gpu")
+    with pytest.raises(UserError, match="first: resources are 2; write"):
+        count("first", config).on(2)

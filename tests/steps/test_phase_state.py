@@ -1,5 +1,6 @@
 """Where an attempt at a phase begins: with what is whole, and every host with the same."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def test_of_what_is_torn_only_a_temporary_checkpoint_may_be_deleted_and_then_the
     assert temporary is not None and temporary.step == 5
     damage_a_chunk(temporary.folder)
     with pytest.raises(
-        TornCheckpointError, match=r"Or delete (\S+/manifest\.json) to go on from the one before"
+        TornCheckpointError,
+        match=r"nothing of it was used; delete (\S+/manifest\.json) to go on from the one before\.$",
     ) as told:
         trajectory.run(phase)
     Path(re.findall(r"delete (\S+)", str(told.value))[-1]).unlink()
@@ -109,3 +111,18 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
     assert ring[-4:] == good[-4:]
     for begun in started:
         assert jax.tree.all(jax.tree.map(np.array_equal, begun.state.history, empty_history(4)))
+
+
+def test_a_phase_counts_only_the_updates_of_its_own_that_were_left_out(tmp_path):
+    rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)
+    hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
+    first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
+    before = a_phase(hard, until_step=9, skip=rule)
+    assert first.run(before).num_skipped > 0
+    start = first.at(9)
+    assert second.run(before.model_copy(update={"start": start, "until_step": 11, "skip": None})).num_skipped == 0
+
+
+def test_what_is_torn_is_told_in_the_same_words_on_the_other_side_of_a_process():
+    error = TornCheckpointError("leaf mu is damaged", "delete it.")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error) == "leaf mu is damaged; delete it."

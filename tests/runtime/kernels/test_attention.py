@@ -226,10 +226,10 @@ def test_tokamax_refuses_numbers_and_rows_that_it_does_not_take() -> None:
 @pytest.mark.parametrize(
     ("versions", "why"),
     [
-        ({"jax": "0.10.2"}, r"tokamax is not installed, and (\S+) is needed, .* run: pip install tokamax==\1$"),
+        ({"jax": "0.10.2"}, r"tokamax is not installed, and (\S+) is needed, .* run `pip install tokamax==\1`\.$"),
         (
             {"jax": "0.10.2", "tokamax": "0.0.11"},
-            r"tokamax is 0\.0\.11, and (\S+) is needed, .* run: pip install tokamax==\1$",
+            r"tokamax is 0\.0\.11, and (\S+) is needed, .* run `pip install tokamax==\1`\.$",
         ),
         ({"jax": "0.12.0", "tokamax": attention_tokamax.VERSION}, r"for JAX 0\.10\.x, and this is JAX 0\.12\.0; use"),
     ],

@@ -117,7 +117,9 @@ def test_tokamax_is_refused_where_it_is_not_installed_also_by_a_plan(monkeypatch
 
     monkeypatch.setattr("importlib.metadata.version", missing)
     shape = SHAPE._replace(platform="gpu", device_kind="NVIDIA H200")
-    with pytest.raises(ValueError, match=r"tokamax is not installed, .*; run: pip install tokamax==.* Or leave it out"):
+    with pytest.raises(
+        ValueError, match=r"tokamax is not installed, .*; run `pip install tokamax==.*`\. Or leave it out"
+    ):
         chosen_kernels(shape, attention_kernel="tokamax")
 
 
