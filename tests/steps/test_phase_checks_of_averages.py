@@ -13,7 +13,7 @@ from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export
 from steps.train_phase import train_phase
 from tests.steps.phase_runs import a_phase
-from tests.steps.test_tokenizer_checks import OURS, WIDE, tokenized
+from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
 
 CACHE = tokenized(OURS, "first")
 KEPT = (Ema(decay=0.9), Ema(decay=0.99, name="slow"))
