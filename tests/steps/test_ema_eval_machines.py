@@ -33,11 +33,11 @@ def evaluation(phase: Step, **changes: object) -> EmaEvalConfig:
         (Tpu("v6e-4"), {"attention_kernel": "pallas_gpu"}, "'pallas_gpu', a Triton GPU kernel"),
         (Cpu(2), {"attention_kernel": "flash"}, "attention_kernel is 'flash'; it must be one of"),
         (Gpu("H200", 8), {"attention_kernel": "cudnn"}, "'cudnn': float32 queries"),
-        (Tpu("v4-2048"), {}, r"on v4-2048: .*hidden_size is 512, .* of 1024 devices .* 2 times the replicas"),
+        (Tpu("v4-2048"), {}, r"on v4-2048: .*hidden_size is 512, .* of 1024 devices .* 2 times the replica_parallel"),
         (
             Gpu("H200", 8, num_hosts=3),
             {},
-            r"on 3 x 8 x H200: .*hidden_size is 512, .* 24 devices .* 3 times the replicas",
+            r"on 3 x 8 x H200: .*hidden_size is 512, .* 24 devices .* 3 times the replica_parallel",
         ),
         (Tpu("v4-2048"), {"replica_parallel": 3}, "replica_parallel is 3, which divides no axis of a torus of 8x8x16"),
     ],
