@@ -220,5 +220,7 @@ def test_more_cores_than_there_are_are_refused_and_so_is_a_model_axis_that_does_
         mesh_of_cores(99)
     with pytest.raises(ValueError, match="model_parallel x context_parallel is 2, which does not divide the 1 devices"):
         mesh_of_cores(1, model=2)
-    with pytest.raises(ValueError, match=r"replica_parallel is 2, .* the 1 hosts\. Cores of a host hold a copy each"):
+    with pytest.raises(
+        ValueError, match=r"replica_parallel is 2, .* number of hosts, 1\. Cores of a host hold a copy each"
+    ):
         mesh_of_cores(1, replica=2)
