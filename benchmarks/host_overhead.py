@@ -116,6 +116,7 @@ def cost_of_loop(
         temporary=TemporaryCheckpoints(str(folder / "work"), 1),
         checkpoint_every_steps=checkpoint_every_steps,
         checkpoint_every_seconds=math.inf,
+        certify_every_steps=1_000,
         output_folder=str(folder / "output"),
         publish_every_steps=0,
         facts={},

@@ -72,6 +72,7 @@ class Scale:
     """Text that a tokenizer sees of each source where it is trained on the corpus itself."""
     validation_share: float
     checkpoint_every_steps: int
+    certify_every_steps: int
     publish_every_steps: int
     training_policy: Literal["tracked", "versioned"]
     """Whether an edit of the training code makes a phase stale, or only stops the plan until somebody decides."""
@@ -134,6 +135,7 @@ EIGHT_B = Scale(
     tokenizer_bytes_per_source=256 << 20,
     validation_share=0.001,
     checkpoint_every_steps=600,
+    certify_every_steps=2_000,
     publish_every_steps=20_000,
     training_policy="versioned",
     kestrel_resources=Tpu("v5litepod-256", num_slices=2),
@@ -196,6 +198,7 @@ LAPTOP = Scale(
     tokenizer_bytes_per_source=2 << 20,
     validation_share=0.02,
     checkpoint_every_steps=100,
+    certify_every_steps=100,
     publish_every_steps=0,
     training_policy="tracked",
     kestrel_resources=Cpu(2),

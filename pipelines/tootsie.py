@@ -110,6 +110,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             compute_dtype=scale.compute_dtype,
             reduce_dtype=scale.reduce_dtype,
             checkpoint_every_steps=scale.checkpoint_every_steps,
+            certify_every_steps=scale.certify_every_steps,
             publish_every_steps=scale.publish_every_steps,
         ),
         policy=scale.training_policy,

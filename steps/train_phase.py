@@ -36,8 +36,9 @@ FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
 EXECUTION_FIELDS = {
     "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
-    "checkpoint_every_seconds", "publish_every_steps", "give_up_seconds", "digest_every_steps", "replica_parallel",
-    "model_parallel", "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel", "remat",
+    "checkpoint_every_seconds", "certify_every_steps", "publish_every_steps", "give_up_seconds", "digest_every_steps",
+    "replica_parallel", "model_parallel", "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel",
+    "remat",
 }  # fmt: skip
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
@@ -120,6 +121,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """Distance of temporary checkpoints, which a killed phase resumes from."""
     checkpoint_every_seconds: Runtime[float] = Field(default=600.0, gt=0)
     """Time between two of them, whichever comes first: what a killed phase may lose."""
+    certify_every_steps: Runtime[int] = Field(default=1000, ge=1)
+    """Distance of those among them that stay for good, once enough good updates have followed: to go back to."""
     publish_every_steps: Runtime[int] = Field(default=0, ge=0)
     """Distance of permanent milestones, which a branch can start from; 0 publishes the last step only."""
     give_up_seconds: Runtime[float] = Field(default=900.0, ge=0)
@@ -304,6 +307,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             temporary=temporary,
             checkpoint_every_steps=config.checkpoint_every_steps,
             checkpoint_every_seconds=config.checkpoint_every_seconds,
+            certify_every_steps=config.certify_every_steps,
             output_folder=context.output_path,
             publish_every_steps=config.publish_every_steps,
             facts=config.model_dump(mode="json", exclude=EXECUTION_FIELDS),

@@ -1,8 +1,8 @@
 """Saving: when a run is saved, and what happens to what was saved before.
 
 Temporary checkpoints are for a run that is killed: by time and by steps, in the work folder, the newest few kept.
-Milestones are for good: by step, in the output, published. A temporary checkpoint that so many good updates followed is
-certified, and stays, also when the phase has ended: the newest does, and ever fewer of the older ones.
+Milestones are for good: by step, in the output, published. Of the temporary checkpoints that enough good updates
+followed, one in so many steps is certified, and stays, whatever comes after it.
 """
 
 import dataclasses
@@ -35,6 +35,8 @@ class SavingPlan:
     checkpoint_every_steps: int
     checkpoint_every_seconds: float
     """Since the last save began, whichever comes first; infinity saves by steps alone."""
+    certify_every_steps: int
+    """The least distance of two certified ones."""
     output_folder: str
     publish_every_steps: int
     """0: only the last step."""
@@ -50,6 +52,10 @@ class SavingPlan:
         if not self.checkpoint_every_seconds > 0:
             raise ValueError(
                 f"checkpoint_every_seconds is {self.checkpoint_every_seconds}; pass what a killed run may lose."
+            )
+        if self.certify_every_steps < 1:
+            raise ValueError(
+                f"certify_every_steps is {self.certify_every_steps}; pass a distance in steps, of 1 or more."
             )
         if self.publish_every_steps < 0:
             raise ValueError(f"publish_every_steps is {self.publish_every_steps}; 0 publishes the last step only.")
@@ -74,10 +80,12 @@ class Saver:
         self._under_way: tuple[Save, RunState, str | None, float] | None = None
         self._last_began = time.monotonic()
         self._uncertified: list[int] = []
-        """Steps of temporary checkpoints of this attempt that only good updates have followed so far.
+        """Steps of temporary checkpoints of this attempt that only good updates have followed so far, and that lie far
+        enough past the last certified one.
 
         The oldest that is still there is kept until it is certified: the newest few alone would be too young for ever.
         """
+        self._last_certified = max((found.step for found in plan.temporary.all() if found.is_certified), default=None)
         self._newest_step = 0
         """The newest update that was heard of."""
         self.last_step: int | None = None
@@ -105,7 +113,8 @@ class Saver:
         # The first host asks for all: without its manifest nobody sees what the others write.
         superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
-            self._uncertified.append(run.step)
+            if self._is_far_enough(run.step):
+                self._uncertified.append(run.step)
             candidates = tuple(self._uncertified)
 
             def prune() -> None:
@@ -137,12 +146,16 @@ class Saver:
     def _certify_due(self) -> None:
         if self._under_way is not None and not self._under_way[0].done():
             return  # its thread may delete what is marked here; whoever waits for it comes back to this
-        due = [step for step in self._uncertified if self._newest_step - step >= CERTIFYING_STEPS]
-        for step in due:
-            self._uncertified.remove(step)
+        while self._uncertified and self._newest_step - self._uncertified[0] >= CERTIFYING_STEPS:
+            step = self._uncertified.pop(0)
             good_steps = self._newest_step - step
             if jax.process_index() == 0 and self._certify(step, good_steps):
                 self._events.write("certified", step=step, good_steps=good_steps)
+                self._last_certified = step
+                self._uncertified = [later for later in self._uncertified if self._is_far_enough(later)]
+
+    def _is_far_enough(self, step: int) -> bool:
+        return self._last_certified is None or step - self._last_certified >= self._plan.certify_every_steps
 
     def _certify(self, step: int, good_steps: int) -> bool:
         try:

@@ -1,17 +1,17 @@
 """Temporary checkpoints of one trajectory: what a killed run resumes from, fenced by lease epoch.
 
-The newest two are kept, and of those that are certified, which that many good updates have followed, the newest and
-ever fewer of the older (`thinned`): what goes wrong slowly is seen thousands of updates late. The end of a phase
-deletes the two, for its milestone is as good to resume from. It leaves the certified ones: nothing has followed the
-milestone yet, and what a run goes back to must have been followed by something good.
+The newest two are kept, and each that is certified: good updates have followed it, and it lies some way past the one
+before (`saving.py`). What goes wrong slowly is seen thousands of updates late. The end of a phase deletes the two, for
+its milestone is as good to resume from. It leaves the certified ones: nothing has followed the milestone yet, and what
+a run goes back to must have been followed by something good.
 
 A folder is named by step and lease epoch, so an attempt that lost its lease and does not know it yet can
 neither overwrite nor delete what its successor writes; it finds the newer epoch before it writes, and stops.
 """
 
-import itertools
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from runtime.training import checkpoint
@@ -23,6 +23,7 @@ CERTIFIED = "certified.json"
 stays as long as the output of its step."""
 KEPT = 2
 """One to resume from, and one in case that one's disk block turns out to be damaged."""
+CONCURRENT_REQUESTS = 16
 
 
 class SupersededError(RuntimeError):
@@ -45,6 +46,8 @@ class TemporaryCheckpoints:
     def __init__(self, folder: str, lease_epoch: int) -> None:
         self.folder = folder.rstrip("/")
         self.lease_epoch = lease_epoch
+        self._certified: set[str] = set()
+        """Names of folders whose mark was seen: of a long run there are hundreds, and no mark is ever taken away."""
 
     def folder_of(self, step: int, lease_epoch: int | None = None) -> str:
         """Where this attempt, or that with `lease_epoch`, saves at `step`."""
@@ -54,11 +57,16 @@ class TemporaryCheckpoints:
     def all(self) -> list[Temporary]:
         """Every one, complete or not, in order of steps."""
         files = CheckpointFiles(self.folder)
-        found = []
-        for name, step, lease_epoch in self._named():
-            is_complete = files.has(f"{name}/checkpoint/manifest.json")
-            is_certified = is_complete and files.has(f"{name}/{CERTIFIED}")
-            found.append(Temporary(step, lease_epoch, is_complete, is_certified, f"{self.folder}/{name}"))
+
+        def look(named: tuple[str, int, int]) -> Temporary:
+            name, step, lease_epoch = named
+            is_certified = name in self._certified or files.has(f"{name}/{CERTIFIED}")
+            is_complete = is_certified or files.has(f"{name}/checkpoint/manifest.json")
+            return Temporary(step, lease_epoch, is_complete, is_certified, f"{self.folder}/{name}")
+
+        with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
+            found = list(pool.map(look, self._named()))
+        self._certified.update(each.folder.rpartition("/")[2] for each in found if each.is_certified)
         return found
 
     def newest(self, until_step: int) -> Temporary | None:
@@ -89,7 +97,10 @@ class TemporaryCheckpoints:
             )
 
     def certify(self, step: int, *, good_steps: int) -> bool:
-        """Marks this attempt's checkpoint of `step`, which so many good updates followed; False if there is none."""
+        """Marks this attempt's checkpoint of `step`, which so many good updates followed; False if there is none.
+
+        From then on it stays: only a person deletes it, with the engine's `gc`.
+        """
         folder = self.folder_of(step)
         if not checkpoint.is_complete(f"{folder}/checkpoint"):
             return False
@@ -99,35 +110,17 @@ class TemporaryCheckpoints:
     def prune(self, step: int, *, keep: int = KEPT, candidates: Collection[int] = ()) -> list[Temporary]:
         """Deletes what earlier attempts left half-written up to `step`, and the complete ones.
 
-        All but the newest `keep`, the certified ones that `thinned` leaves, and of this attempt's `candidates`, the
-        steps that may be certified yet, the oldest. There is no way to delete the newest certified one here.
+        All but the newest `keep`, every certified one, and of this attempt's `candidates`, the steps that may be
+        certified yet, the oldest. There is no way to delete a certified one here.
         """
         past = [found for found in self._own_past() if found.step <= step]
-        complete = [found.folder for found in past if found.is_complete]
-        kept = set(complete[max(len(complete) - keep, 0) :])
-        certified = {found.step: found.folder for found in past if found.is_certified}
-        kept |= {certified[step] for step in thinned(list(certified))}
-        waiting = [found for found in past if found.is_complete and found.lease_epoch == self.lease_epoch]
-        kept |= {found.folder for found in [found for found in waiting if found.step in candidates][:1]}
+        complete = [found for found in past if found.is_complete]
+        kept = {found.folder for found in complete[max(len(complete) - keep, 0) :]}
+        kept |= {found.folder for found in complete if found.is_certified}
+        waiting = [found for found in complete if found.lease_epoch == self.lease_epoch and found.step in candidates]
+        kept |= {found.folder for found in waiting[:1]}
         dropped = [found for found in past if found.folder not in kept]
         for found in dropped:
-            if found.is_certified:
-                CheckpointFiles(found.folder).delete(CERTIFIED)  # first: a kill leaves no mark on what is half gone
             checkpoint.remove(f"{found.folder}/checkpoint")
             CheckpointFiles(found.folder).delete_folder()
         return dropped
-
-
-def thinned(steps: Sequence[int]) -> list[int]:
-    """Of the steps of certified checkpoints, ascending, those that stay: fewer, the older they are.
-
-    The newest and the oldest do. One between them goes where its neighbours lie no further apart than the newer of
-    them lies back. So who wants to go back by t steps finds one that lies back by less than 2 t, or by one save more
-    than t, if all were certified; and of n saves about 2 log2(n) stay. What has gone is not missed later, as all that
-    is left only grows older.
-    """
-    kept = list(steps[:1])
-    for step, newer in itertools.pairwise(steps[1:]):
-        if newer - kept[-1] > steps[-1] - newer:
-            kept.append(step)
-    return kept + list(steps[1:][-1:])

@@ -37,6 +37,7 @@ FIRST = {
     "num_microbatches": 2,
     "checkpoint_every_steps": 2,
     "checkpoint_every_seconds": 123.0,
+    "certify_every_steps": 500,
     "publish_every_steps": 3,
     "digest_every_steps": 2,
 }
@@ -62,11 +63,12 @@ SECOND = {
     "num_microbatches": 1,
     "checkpoint_every_steps": 3,
     "checkpoint_every_seconds": math.inf,
+    "certify_every_steps": 700,
     "publish_every_steps": 5,
     "digest_every_steps": 0,
 }
 PROGRAM = ("compute_dtype", "reduce_dtype", "attention_kernel", "loss_kernel", "remat", "num_microbatches")
-SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "publish_every_steps")
+SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "certify_every_steps", "publish_every_steps")
 
 
 class Seen:

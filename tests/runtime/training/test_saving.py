@@ -153,6 +153,32 @@ def test_a_checkpoint_that_good_updates_followed_is_certified_and_kept_while_new
     )
 
 
+@pytest.mark.usefixtures("quickly_certified")
+def test_of_the_good_ones_one_in_so_many_steps_is_certified_and_none_of_those_ever_goes(tmp_path):
+    seen = set()
+
+    def step_function(state, *arguments):
+        now = {found.step for found in temporary(tmp_path) if found.is_certified}
+        assert seen <= now, "a certified one has gone"
+        seen.update(now)
+        return small_run.train_step(state, *arguments)
+
+    options = {"checkpoint_every_steps": 2, "certify_every_steps": 7, "step_function": step_function}
+    small_run.run(tmp_path, 24, lease_epoch=1, **options)
+    small_run.run(tmp_path, 48, lease_epoch=2, **options)
+    # Past 2 and 8 further: the first save that lies 7 past the one before; 24 is a milestone and no temporary one.
+    assert [found.step for found in temporary(tmp_path)] == [2, 10, 18, 26, 34, 42]
+    assert {found.is_certified for found in temporary(tmp_path)} == {True}
+
+
+@pytest.mark.usefixtures("quickly_certified")
+def test_where_the_next_to_be_certified_is_in_doubt_the_one_after_it_takes_its_place(tmp_path):
+    bad_at_11 = skipping({11})
+    options = {"checkpoint_every_steps": 2, "certify_every_steps": 7, "step_function": bad_at_11, "skip_rule": RULE}
+    small_run.run(tmp_path, 24, lease_epoch=1, **options)
+    assert steps_of(tmp_path, "certified") == [2, 12, 20]
+
+
 def test_saves_that_follow_each_other_quickly_are_certified_too(tmp_path, monkeypatch):
     monkeypatch.setattr(saving, "CERTIFYING_STEPS", 9)
     small_run.run(tmp_path, 30, lease_epoch=1, checkpoint_every_steps=2)
@@ -192,10 +218,10 @@ def test_a_milestone_on_the_way_and_the_end_of_the_phase_leave_certified_ones_an
     )
     assert sorted(small_run.records(tmp_path)) == [7, 14]
     assert seen[8][-1] == 4
-    assert [(found.step, found.is_certified) for found in temporary(tmp_path)] == [(2, True), (6, True), (10, True)]
-    small_run.run(tmp_path, 21, lease_epoch=2, checkpoint_every_steps=2)
+    assert [(found.step, found.is_certified) for found in temporary(tmp_path)] == [(n, True) for n in (2, 4, 6, 10)]
+    small_run.run(tmp_path, 21, lease_epoch=2, checkpoint_every_steps=2, certify_every_steps=7)
     of_both = [(found.step, found.lease_epoch) for found in temporary(tmp_path) if found.is_certified]
-    assert of_both == [(2, 1), (10, 1), (16, 2), (18, 2)], "one trajectory, however often it goes on"
+    assert of_both == [(2, 1), (4, 1), (6, 1), (10, 1), (18, 2)], "one trajectory, however often it goes on"
     assert of_both == [(found.step, found.lease_epoch) for found in temporary(tmp_path)]
 
 
@@ -239,6 +265,7 @@ def test_a_run_that_goes_on_from_the_certified_one_commits_what_one_that_publish
         ({"checkpoint_every_steps": 0}, "checkpoint_every_steps is 0; a run that saves nothing loses everything"),
         ({"checkpoint_every_seconds": 0.0}, "checkpoint_every_seconds is 0.0; pass what a killed run may lose"),
         ({"checkpoint_every_seconds": math.nan}, "checkpoint_every_seconds is nan"),
+        ({"certify_every_steps": 0}, "certify_every_steps is 0; pass a distance in steps"),
         ({"publish_every_steps": -1}, "publish_every_steps is -1; 0 publishes the last step only"),
     ],
 )
@@ -247,6 +274,7 @@ def test_a_plan_that_cannot_work_is_refused(tmp_path, changes, message):
         "temporary": TemporaryCheckpoints(str(tmp_path), 1),
         "checkpoint_every_steps": 1,
         "checkpoint_every_seconds": math.inf,
+        "certify_every_steps": 1,
         "output_folder": str(tmp_path),
         "publish_every_steps": 0,
         "facts": {},

@@ -1,17 +1,14 @@
 """Temporary checkpoints: a save asks a bucket for few things, however many files the checkpoints there are of."""
 
-import itertools
-import math
 import types
 import urllib.parse
 import uuid
 
+import jax.numpy as jnp
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from runtime.training import saving
-from runtime.training.temporary import SupersededError, TemporaryCheckpoints, thinned
+from runtime.training import checkpoint, saving
+from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from tests.gcs_server.control import GcsServerProcess
 from tests.runtime.training import small_run
 
@@ -54,7 +51,7 @@ def test_what_is_there_is_found_by_a_request_or_two_for_each_checkpoint(filled: 
         (20, 1, True, False),
         (30, 2, False, False),
     ]
-    assert len(gcs_server.requests()) == len(gcs_server.requests(LISTING)) == 1 + 2 + 2 + 1
+    assert len(gcs_server.requests()) == len(gcs_server.requests(LISTING)) == 1 + 1 + 2 + 2
 
 
 def test_a_new_folder_is_seen_at_once(filled: str, gcs_server: GcsServerProcess, gcs_bucket: str):
@@ -82,21 +79,21 @@ def test_the_first_host_of_a_gang_looks_for_a_newer_attempt_before_each_save_and
     assert asked == [1] * num_asked
 
 
-@given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=300).map(lambda gaps: list(itertools.accumulate(gaps))),
-    st.integers(1, 400),
-)
-def test_as_a_run_goes_on_one_can_go_back_by_any_number_of_steps_to_one_that_lies_back_by_less_than_twice_that(
-    saved, back
-):
-    """Steps at which a run saved; each is certified, and the older ones thinned, before the next."""
-    kept: list[int] = []
-    for step in saved:
-        kept = thinned([*kept, step])
-    assert kept == sorted(kept) and {saved[0], saved[-1]} <= set(kept) <= set(saved)
-    assert thinned(kept) == kept
-    assert len(kept) <= 3 + 2 * math.log2(saved[-1])
-    usable = [step for step in kept if saved[-1] - step >= back]
-    if saved[-1] - saved[0] >= back:
-        best_of_all = [step for step in saved if saved[-1] - step >= back][-1]
-        assert usable[-1] == best_of_all or saved[-1] - usable[-1] < 2 * back
+def test_no_certified_checkpoint_is_deleted_whatever_is_pruned(tmp_path):
+    temporary = TemporaryCheckpoints(str(tmp_path), lease_epoch=1)
+    for step in range(1, 9):
+        checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
+        if step % 3 == 1:
+            assert temporary.certify(step, good_steps=50)
+    later = TemporaryCheckpoints(str(tmp_path), lease_epoch=2)
+    assert [found.step for found in later.prune(8)] == [2, 3, 5, 6]
+    assert [found.step for found in later.prune(9, keep=0)] == [8]
+    assert [(found.step, found.is_certified) for found in later.all()] == [(1, True), (4, True), (7, True)]
+
+
+def test_of_a_mark_that_was_seen_the_bucket_is_not_asked_again(filled: str, gcs_server: GcsServerProcess):
+    temporary = TemporaryCheckpoints(filled, lease_epoch=2)
+    first = temporary.all()
+    gcs_server.clear_requests()
+    assert temporary.all() == first
+    assert len(gcs_server.requests()) == 1 + 0 + 2 + 2
