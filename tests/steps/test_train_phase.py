@@ -114,6 +114,7 @@ def test_a_phase_that_ended_is_published_where_it_was_certified_without_training
     tmp_path, phase, monkeypatch
 ):
     monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
+    phase = phase.model_copy(update={"certify_every_steps": 1})
     ended, asked = Trajectory(tmp_path / "ended", "e" * 64), Trajectory(tmp_path / "asked", "e" * 64)
     ended.run(phase)
     ended.run(until(phase, 6))
