@@ -305,9 +305,7 @@ def _evaluations(config: ReportConfig) -> "tuple[Evaluation, ...]":
             name,
             item.consumed_tokens,
             _labelled(config, item.hot),
-            None if item.averaged is None else _labelled(config, item.averaged),
-            "averaged" if item.average is None else item.average.name,
-            {more.average.name: _labelled(config, more.averaged) for more in item.more_averaged},
+            {measured.average.name: _labelled(config, measured.by_domain) for measured in item.averages},
         )
         for name, item in found
     )
