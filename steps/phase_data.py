@@ -73,7 +73,8 @@ def _cache(name: str, cache: Input[TokenizeResult], config: "TrainPhaseConfig", 
 def _log_of(phase: Input[Any]) -> Callable[[int], dict[str, int]]:
     """Sequences by identity that each update of a phase took, by the number of updates finished before it."""
     name = phase.result.source_losses
-    table = SourceLossesTable.from_parquet(checkpoint.read_beside(phase.join(phase.result.checkpoint), name))
+    data = checkpoint.read_beside(phase.join(phase.result.checkpoint), name)
+    table = SourceLossesTable.from_parquet(data, file=phase.join(name))
     return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
 
 
