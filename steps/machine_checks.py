@@ -79,11 +79,11 @@ def mesh_on(
         ValueError: they cannot.
     """
     try:
-        lay = machines_of(resources).lay(replica=replica_parallel, model=model_parallel, context=context_parallel)
-        model.refuse_undivided(copy_size=lay.shape.copy_size, model_axis=model_parallel)
+        layout = machines_of(resources).layout(replica=replica_parallel, model=model_parallel, context=context_parallel)
+        model.refuse_undivided(copy_size=layout.shape.copy_size, model_axis=model_parallel)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
-    return lay.shape
+    return layout.shape
 
 
 def shape_on(
