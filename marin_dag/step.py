@@ -171,7 +171,7 @@ def step(
     return declare
 
 
-def _known(resources: Resources, name: str) -> Resources:
+def _checked_resources(resources: Resources, name: str) -> Resources:
     """The same, or an error that says what there is."""
     if not isinstance(resources, Resources):
         raise UserError(f'{name}: resources are {resources!r}; write Cpu(2), Gpu("H100", 8) or Tpu("v4-8").')
@@ -209,7 +209,7 @@ class Step(Generic[ResultT]):
         self.config = config
         self.policy = policy
         self.version = version
-        self.resources = _known(resources, name)
+        self.resources = _checked_resources(resources, name)
         self.base = base
         """What `fork` or `then` started from; None for a step written out in full."""
         self.changes = dict(changes or {})
@@ -343,7 +343,7 @@ class Step(Generic[ResultT]):
     def on(self, resources: Resources) -> "Step[ResultT]":
         """The same step on other resources; what it makes does not change."""
         moved = copy.copy(self)
-        moved.resources = _known(resources, self.name)
+        moved.resources = _checked_resources(resources, self.name)
         return moved
 
     def with_version(self, version: str) -> "Step[ResultT]":

@@ -52,7 +52,7 @@ def _fewer_copies(request: Request) -> Iterable[Cure]:
 
 def _can_be_laid(request: Request) -> bool:
     try:
-        request.model.refuse_undivided(copy_size=request.lay.shape.copy_size, model_axis=request.model_parallel)
+        request.model.refuse_undivided(copy_size=request.layout.shape.copy_size, model_axis=request.model_parallel)
     except ValueError:
         return False
     return True
@@ -60,7 +60,7 @@ def _can_be_laid(request: Request) -> bool:
 
 def _factors(request: Request) -> list[int]:
     """The two smallest numbers of parts that the sequences of a chip, at one time, can be cut into."""
-    sequences = request.global_batch_size // request.lay.shape.batch_parts // request.num_microbatches
+    sequences = request.global_batch_size // request.layout.shape.batch_parts // request.num_microbatches
     return [part for part in range(2, sequences + 1) if sequences % part == 0][:2]
 
 

@@ -186,7 +186,7 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
         f"  memory a chip   {peak_gib:.2f} GiB at its peak, of {limit_gib:.2f} ({peak_gib / limit_gib:.0%}); {here}"
     )
     if request.step == "train":
-        tree = 4 * request.model.num_parameters / request.lay.shape.copy_size
+        tree = 4 * request.model.num_parameters / request.layout.shape.copy_size
         number = request.num_averages
         averages = "" if not number else " and average" if number == 1 else f" and {number} averages"
         moments = f"moments{averages} {_mib((2 + number) * tree)}"

@@ -23,13 +23,16 @@ STAGE_OF_KIND = {
 
 
 def evaluated(scale: Scale, corpus: Corpus, phases: Mapping[str, Step]) -> dict[str, Step]:
-    """After each phase: hot and averaged weights, in bits per byte of each source's held-out documents."""
+    """After each phase: hot and averaged weights, in bits per byte of each source's held-out documents.
+
+    On the machines of the phase and in as many copies, for its hidden size may divide over them in no other way.
+    """
     return {
         name: ema_eval(
             f"ema_eval/{name}",
             EmaEvalConfig(
                 phase=phase, caches=dict(corpus.caches), max_tokens_per_domain=scale.evaluation_tokens,
-                compute_dtype=scale.compute_dtype,
+                compute_dtype=scale.compute_dtype, replica_parallel=phase.config.replica_parallel,
             ),
             resources=phase.resources,
         )

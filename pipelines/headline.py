@@ -11,8 +11,8 @@ def headline(run: Finished) -> Iterator[str]:
     """What the final model is worth, what was left out of the user's files, and how long it took."""
     evaluation, scored = run.result(f"ema_eval/{FINAL_PHASE}"), run.result(f"lm_eval/{FINAL_PHASE}")
     if evaluation is not None:
-        weights = "hot" if evaluation.averaged_mean is None else "averaged"
-        value = evaluation.hot_mean if evaluation.averaged_mean is None else evaluation.averaged_mean
+        first = evaluation.averages[0] if evaluation.averages else None
+        weights, value = ("hot", evaluation.hot_mean) if first is None else ("averaged", first.mean)
         domains = "1 held-out domain" if len(evaluation.hot) == 1 else f"{len(evaluation.hot)} held-out domains"
         yield (
             f"{FINAL_PHASE}: {value:.3f} bits per byte ({weights} weights, mean of {domains}) after "

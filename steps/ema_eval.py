@@ -35,27 +35,22 @@ class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class AverageResult(BaseModel, frozen=True, extra="forbid"):
-    """Bits per byte by domain of one more average."""
+    """Bits per byte by domain of one average, and their mean."""
 
     average: Ema
-    averaged: dict[str, float]
-    averaged_mean: float
+    by_domain: dict[str, float]
+    mean: float
 
 
 class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
-    """Bits per byte by domain; `averaged` is None where the phase keeps no average."""
+    """Bits per byte by domain, and means over domains, each counting the same."""
 
     step: int
     consumed_tokens: int
-    average: Ema | None = None
-    """Which average `averaged` is of: the one asked for, or the first that the phase keeps."""
     hot: dict[str, float]
-    averaged: dict[str, float] | None
     hot_mean: float
-    """Over domains, each counting the same."""
-    averaged_mean: float | None
-    more_averaged: tuple[AverageResult, ...] = ()
-    """The further averages of the phase, in their order; none where one was asked for by name."""
+    averages: tuple[AverageResult, ...]
+    """Those of the phase in their order, or the one asked for by name; none where the phase keeps none."""
     num_bytes: dict[str, int]
     """UTF-8 bytes of held-out text that were predicted."""
     num_tokens: dict[str, int]
@@ -160,20 +155,15 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
         for which, by_domain in scores.items()
     }
-    measured = [
-        AverageResult(average=average, averaged=values[average.name], averaged_mean=macro_average(values[average.name]))
-        for average in averages
-    ]
-    first = measured[0] if measured else None
     return EmaEvalResult(
         step=phase.step,
         consumed_tokens=phase.consumed_tokens,
-        average=None if first is None else first.average,
         hot=values["hot"],
-        averaged=None if first is None else first.averaged,
         hot_mean=macro_average(values["hot"]),
-        averaged_mean=None if first is None else first.averaged_mean,
-        more_averaged=tuple(measured[1:]),
+        averages=tuple(
+            AverageResult(average=average, by_domain=values[average.name], mean=macro_average(values[average.name]))
+            for average in averages
+        ),
         num_bytes={domain: score.num_bytes for domain, score in scores["hot"].items()},
         num_tokens={domain: score.num_tokens for domain, score in scores["hot"].items()},
     )

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
+from runtime.kernels.shape import KernelShape
+from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh_shape import Machines, MeshShape
 
 if TYPE_CHECKING:
-    from runtime.kernels.shape import KernelShape
-    from runtime.model.config import LlamaConfig
     from steps.train_phase import TrainPhaseConfig
 
 
@@ -67,7 +67,7 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
 
 def mesh_on(
     resources: Resources,
-    model: "LlamaConfig",
+    model: LlamaConfig,
     *,
     replica_parallel: int,
     model_parallel: int = 1,
@@ -79,26 +79,24 @@ def mesh_on(
         ValueError: they cannot.
     """
     try:
-        lay = machines_of(resources).lay(replica=replica_parallel, model=model_parallel, context=context_parallel)
-        model.refuse_undivided(copy_size=lay.shape.copy_size, model_axis=model_parallel)
+        layout = machines_of(resources).layout(replica=replica_parallel, model=model_parallel, context=context_parallel)
+        model.refuse_undivided(copy_size=layout.shape.copy_size, model_axis=model_parallel)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
-    return lay.shape
+    return layout.shape
 
 
 def shape_on(
     resources: Resources,
-    model: "LlamaConfig",
+    model: LlamaConfig,
     *,
     num_rows: int,
     sequence_length: int,
     compute_dtype: str,
     context_parallel: int = 1,
     num_microbatches: int = 1,
-) -> "KernelShape":
+) -> KernelShape:
     """What each device of all machines of a step would give its kernels."""
-    from runtime.kernels.shape import KernelShape
-
     return KernelShape.of(
         *_devices(resources),
         model,
@@ -111,7 +109,7 @@ def shape_on(
     )
 
 
-def refuse_kernels(shape: "KernelShape", *, attention_kernel: str | None, loss_kernel: str | None = None) -> None:
+def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_kernel: str | None = None) -> None:
     """Raises for kernels that cannot run on the machines, or not at the shape that a device gets of the rows."""
     if attention_kernel is None and loss_kernel is None:
         if shape.platform == "tpu":  # elsewhere the default is one that takes the shape, and a plan need not load JAX

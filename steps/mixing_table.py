@@ -111,8 +111,9 @@ def _shares(config: MixingTableConfig, sources: Sequence[str]) -> dict[str, dict
     drawn: dict[str, dict[str, list[float]]] = {source: {policy: [] for policy in config.phases} for source in sources}
     for policy, seeds in config.phases.items():
         for phase in seeds.values():
-            data = checkpoint.read_beside(phase.join(phase.result.checkpoint), phase.result.source_losses)
-            table = SourceLossesTable.from_parquet(data)
+            name = phase.result.source_losses
+            data = checkpoint.read_beside(phase.join(phase.result.checkpoint), name)
+            table = SourceLossesTable.from_parquet(data, file=phase.join(name))
             counts = table.num_sequences_by_source()
             for source in sources:
                 drawn[source][policy].append(counts.get(source, 0) / sum(counts.values()))

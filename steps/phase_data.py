@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marin_dag.inputs import Input
 from marin_dag.lease import STALE_SECONDS
@@ -19,12 +19,10 @@ from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
 from steps.phase_checks import refuse_larger_vocabulary
 from steps.tokenize import TokenizeResult
-
-if TYPE_CHECKING:
-    from steps.train_phase import TrainPhaseConfig
+from steps.train_phase import TrainPhaseConfig, begins_anew_at
 
 
-def loader_of(config: "TrainPhaseConfig", context: StepContext) -> Loader:
+def loader_of(config: TrainPhaseConfig, context: StepContext) -> Loader:
     """Batches from the caches of a phase."""
     return Loader(
         {name: _cache(name, cache, config, context) for name, cache in config.caches.items()},
@@ -38,7 +36,7 @@ def loader_of(config: "TrainPhaseConfig", context: StepContext) -> Loader:
     )
 
 
-def _cache(name: str, cache: Input[TokenizeResult], config: "TrainPhaseConfig", context: StepContext) -> TokenSource:
+def _cache(name: str, cache: Input[TokenizeResult], config: TrainPhaseConfig, context: StepContext) -> TokenSource:
     """The finished cache, or what there is of one that is being built; which of the two does not change a batch."""
     if not cache.is_growing:
         whole = TokenCache.open(cache.join(cache.result.train))
@@ -73,27 +71,28 @@ def _cache(name: str, cache: Input[TokenizeResult], config: "TrainPhaseConfig", 
 def _log_of(phase: Input[Any]) -> Callable[[int], dict[str, int]]:
     """Sequences by identity that each update of a phase took, by the number of updates finished before it."""
     name = phase.result.source_losses
-    table = SourceLossesTable.from_parquet(checkpoint.read_beside(phase.join(phase.result.checkpoint), name))
+    data = checkpoint.read_beside(phase.join(phase.result.checkpoint), name)
+    table = SourceLossesTable.from_parquet(data, file=phase.join(name))
     return lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()}
 
 
-def warn_of_the_skip_rule(config: "TrainPhaseConfig", context: StepContext, *, begin: int) -> None:
+def warn_of_the_skip_rule(config: TrainPhaseConfig, context: StepContext, *, begin: int) -> None:
     """Where the rule begins anew before it has seen enough to judge by, only what is not finite is left out."""
     if config.skip is None:
         return
-    starts = {segment.start_step for segment in config.mixture.segments}
-    begins = [begin, *sorted(start for start in starts if begin < start < config.until_step), config.until_step]
+    anew = (step for step in range(begin + 1, config.until_step) if begins_anew_at(config, step))
+    begins = [begin, *anew, config.until_step]
     longest = max(last - first for first, last in itertools.pairwise(begins))
     if longest <= config.skip.warmup_steps:
         context.log.warning(
-            "the skip rule judges no finite update: it begins anew with the phase and each segment of its mixture; "
-            "the longest has %d updates, and skip.warmup_steps is %d: take fewer",
+            "the skip rule judges no finite update: it begins anew with the phase, each segment of its mixture and "
+            "each cycle of its learning rate; the longest has %d updates, and skip.warmup_steps is %d: take fewer",
             *(longest, config.skip.warmup_steps),
         )
 
 
 def warn_of_the_mixture(
-    config: "TrainPhaseConfig", context: StepContext, *, step: int, drawn_before: Mapping[str, int]
+    config: TrainPhaseConfig, context: StepContext, *, step: int, drawn_before: Mapping[str, int]
 ) -> None:
     """Sources that this phase will have read too often or never drawn; one that cannot be drawn the loader refuses."""
     growing = [name for name, cache in config.caches.items() if cache.is_growing]

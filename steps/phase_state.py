@@ -1,7 +1,7 @@
 """Phase state: where an attempt at a training phase begins."""
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jax.sharding import Mesh
 
@@ -14,16 +14,14 @@ from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.run_state import RunState
 from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
-
-if TYPE_CHECKING:
-    from steps.train_phase import TrainPhaseConfig
+from steps.train_phase import TrainPhaseConfig
 
 NONE = -1
 """No step, or the lease epoch of a milestone, which has none."""
 
 
 def own_state(
-    config: "TrainPhaseConfig",
+    config: TrainPhaseConfig,
     context: StepContext,
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
@@ -60,7 +58,7 @@ def own_state(
     return run
 
 
-def first_state(config: "TrainPhaseConfig", mesh: Mesh, events: EventLog) -> RunState:
+def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> RunState:
     """Of a trajectory without a state of its own: what `start` says.
 
     Raises:
@@ -84,7 +82,7 @@ def first_state(config: "TrainPhaseConfig", mesh: Mesh, events: EventLog) -> Run
     return run
 
 
-def _extras(config: "TrainPhaseConfig") -> dict[str, Any]:
+def _extras(config: TrainPhaseConfig) -> dict[str, Any]:
     """What a state holds beside parameters and moments."""
     return {
         "averages": tuple(average.name for average in config.averages),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import BaseModel, Field, StringConstraints
 
 from marin_dag.step import Input, StepContext, step
+from runtime.data.consumption import Consumption, Drawn, Finding, SourceUse, tallied
 from runtime.data.mixture import MixtureSchedule
 from steps.decontaminate import DecontaminateResult
 from steps.dedup_spans import DedupSpansResult
@@ -18,7 +19,6 @@ from steps.tokenize import TokenizeResult
 from steps.train_phase import FINAL_LOSS_STEPS, TrainPhaseResult
 
 if TYPE_CHECKING:
-    from runtime.data.consumption import Consumption
     from runtime.report.contents import Evaluation, Export, Filling, Node, Phase, Report, Score, SourceCurve, Stage
     from runtime.report.draws import Draws
 
@@ -203,12 +203,11 @@ def _draws(config: ReportConfig) -> "dict[str, Draws]":
     return {name: read_draws(phase.join(phase.result.source_losses)) for name, phase in config.phases.items()}
 
 
-def _consumption(config: ReportConfig, phases: "Sequence[Phase]", draws: "dict[str, Draws]") -> "Consumption | None":
+def _consumption(config: ReportConfig, phases: "Sequence[Phase]", draws: "dict[str, Draws]") -> Consumption | None:
     """What each phase took from each source on its own way from the start of the run, as its log of draws has it.
 
     Findings are of the whole ways: one to the end of the main line, and one to the end of each branch.
     """
-    from runtime.data.consumption import Consumption, Drawn, Finding, SourceUse, tallied
     from runtime.report.readings import read_progress
 
     if not config.caches:
@@ -305,9 +304,7 @@ def _evaluations(config: ReportConfig) -> "tuple[Evaluation, ...]":
             name,
             item.consumed_tokens,
             _labelled(config, item.hot),
-            None if item.averaged is None else _labelled(config, item.averaged),
-            "averaged" if item.average is None else item.average.name,
-            {more.average.name: _labelled(config, more.averaged) for more in item.more_averaged},
+            {measured.average.name: _labelled(config, measured.by_domain) for measured in item.averages},
         )
         for name, item in found
     )

@@ -20,7 +20,7 @@ from runtime.data.mixture import MixtureSchedule
 from runtime.data.packing import Packing
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
-from runtime.optim.schedule import Schedule
+from runtime.optim.schedule import Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
@@ -174,6 +174,17 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
         return averages
 
 
+def begins_anew_at(config: TrainPhaseConfig, step: int) -> bool:
+    """Whether the skip rule begins anew with the update that follows `step` finished ones.
+
+    Another segment of the mixture has another loss, and a learning rate back at its peak raises it: a level that is
+    meant is nothing to be left out.
+    """
+    rate = config.learning_rate
+    has_jumped = isinstance(rate, WsdS) and rate.jumps_at(step)
+    return has_jumped or any(segment.start_step == step for segment in config.mixture.segments)
+
+
 def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
     """What the update that follows `step` finished ones is told of the phase: here a schedule becomes a number."""
     from runtime.training.train_step import Hyperparameters
@@ -189,8 +200,7 @@ def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
         z_loss=config.z_loss,
         skip_sigma=math.inf if rule is None else rule.sigma,
         skip_warmup_steps=0 if rule is None else rule.warmup_steps,
-        # Another mixture has another loss, and a level that is meant is nothing to be left out.
-        skip_begins_anew=any(segment.start_step == step for segment in config.mixture.segments),
+        skip_begins_anew=begins_anew_at(config, step),
         average_decays=tuple(each.kept_by(step) for each in sorted(config.averages, key=lambda each: each.name)),
     )
 

@@ -37,7 +37,7 @@ but sees 3"): there the compiler writes its text to a folder."""
 def mesh_of(request: Request) -> Mesh:
     """The mesh of the real machines, with the compiler's devices in their places."""
     devices = described_devices(slice_of(request.slice), num_slices=request.num_slices)
-    return make_mesh(request.lay.shape, devices)
+    return make_mesh(request.layout.shape, devices)
 
 
 def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:

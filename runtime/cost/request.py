@@ -7,7 +7,7 @@ from typing import Any, Literal
 from runtime.cost.chips import slice_of
 from runtime.cost.collectives import Collective
 from runtime.model.config import LlamaConfig
-from runtime.parallel.mesh_shape import Lay, Machines
+from runtime.parallel.mesh_shape import Machines, MeshLayout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Request:
         return self.model_parallel * self.context_parallel
 
     @property
-    def lay(self) -> Lay:
+    def layout(self) -> MeshLayout:
         """Of the mesh on the machines; ValueError where they cannot be shared like that."""
         one = slice_of(self.slice)
-        return Machines(one.sizes, self.num_slices, one.num_hosts).lay(
+        return Machines(one.sizes, self.num_slices, one.num_hosts).layout(
             replica=self.replica_parallel, model=self.model_parallel, context=self.context_parallel
         )
 

@@ -102,7 +102,7 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     # In bfloat16: written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
     passes = (2 * 2 + 2 * 3 + 4 * 2) if is_training else 2 * 2
     trees = 3 + request.num_averages
-    state = 4 * parameters / request.lay.shape.copy_size * (2 * trees + 1) if is_training else 0
+    state = 4 * parameters / request.layout.shape.copy_size * (2 * trees + 1) if is_training else 0
     flops = flops_of(request)
     busiest = flops.executed + flops.attention * (_share_of_the_last_stretch(request) - 1)
     products_seconds = busiest / (num_chips * chip.peak_flops)
@@ -142,7 +142,7 @@ def seconds_of(item: Collective, request: Request) -> float:
 
     It uses both directions of a ring, but for a permute, which sends one way.
     """
-    one, inner, lay = slice_of(request.slice), request.parallel, request.lay
+    one, inner, layout = slice_of(request.slice), request.parallel, request.layout
     if one.generation.platform == "gpu":
         return item.wire_bytes / _switched_bytes_per_second(item, one, request) if item.axes else 0.0
     link = one.generation.link_bytes_per_second
@@ -151,16 +151,16 @@ def seconds_of(item: Collective, request: Request) -> float:
     ]
     speeds = []
     if "replica" in item.axes:
-        between = one.sizes[lay.replica_cut] // request.replica_parallel  # rings that share the wires
-        within = axis_speeds[lay.replica_cut] / between
+        between = one.sizes[layout.replica_cut] // request.replica_parallel  # rings that share the wires
+        within = axis_speeds[layout.replica_cut] / between
         speeds.append(one.generation.dcn_bytes_per_second if request.num_slices > 1 else within)
     for index, axis in enumerate(("data_x", "data_y", "data_z")):
         if axis in item.axes:
-            is_line = request.replica_parallel > 1 and index == lay.replica_cut
-            speeds.append((link if is_line else axis_speeds[index]) / (inner if index == lay.inner_cut else 1))
+            is_line = request.replica_parallel > 1 and index == layout.replica_cut
+            speeds.append((link if is_line else axis_speeds[index]) / (inner if index == layout.inner_cut else 1))
     if "model" in item.axes or "context" in item.axes:
-        whole_axis = inner == one.sizes[lay.inner_cut]
-        speed = axis_speeds[lay.inner_cut] if whole_axis else link
+        whole_axis = inner == one.sizes[layout.inner_cut]
+        speed = axis_speeds[layout.inner_cut] if whole_axis else link
         speeds.append(speed / (request.context_parallel if "model" in item.axes else 1))
     return item.wire_bytes / min(speeds) if speeds else 0.0
 
@@ -171,7 +171,7 @@ def _switched_bytes_per_second(item: Collective, one: Slice, request: Request) -
     speeds = [chip.link_bytes_per_second]
     if "replica" in item.axes and one.num_hosts > 1:
         speeds.append(max(1, request.replica_parallel // one.num_hosts) * chip.dcn_bytes_per_second)
-    if "data_x" in item.axes and request.lay.shape.copy_size > in_a_host:
+    if "data_x" in item.axes and request.layout.shape.copy_size > in_a_host:
         speeds.append(max(1, in_a_host // inner) * chip.dcn_bytes_per_second)
     if {"model", "context"} & set(item.axes) and in_a_host % inner:
         speeds.append(in_a_host * chip.dcn_bytes_per_second)

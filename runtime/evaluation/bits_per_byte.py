@@ -14,19 +14,17 @@ of a batch are gathered before they are added, in the order of the windows, so t
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
 
 from runtime.data.cache import TokenCache
 from runtime.data.loader import segments
+from runtime.model.llama import Llama
+from runtime.parallel.host_rows import HostRows
 from runtime.parallel.hosts import whole
-
-if TYPE_CHECKING:
-    from runtime.model.llama import Llama
-    from runtime.parallel.host_rows import HostRows
-    from runtime.training.eval_step import EvalStep
+from runtime.training.eval_step import EvalStep
 
 PADDING_SEGMENT = -1
 
@@ -56,7 +54,7 @@ class Windows(NamedTuple):
 
 
 def held_out_windows(
-    cache: TokenCache, *, sequence_length: int, max_tokens: int, rows: "HostRows | None" = None
+    cache: TokenCache, *, sequence_length: int, max_tokens: int, rows: HostRows | None = None
 ) -> Windows:
     """At most `max_tokens` tokens, in windows spread evenly over the cache; the same ones every time.
 
@@ -89,13 +87,13 @@ def held_out_windows(
 
 
 def bits_per_byte(
-    eval_step: "EvalStep",
-    params: "Llama",
+    eval_step: EvalStep,
+    params: Llama,
     windows: Windows,
     token_bytes: Int32[np.ndarray, "vocab_size"],
     *,
     windows_per_batch: int,
-    rows: "HostRows | None" = None,
+    rows: HostRows | None = None,
 ) -> BitsPerByte:
     """Scores all windows with one compiled program: the last batch is filled with padding.
 

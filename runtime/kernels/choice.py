@@ -1,7 +1,9 @@
 """Which kernels a platform runs by default and why; and why a named one cannot run there."""
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from jax.sharding import Mesh
 
 from runtime.kernels import (
     attention,
@@ -13,13 +15,9 @@ from runtime.kernels import (
     cross_entropy_chunked,
 )
 from runtime.kernels.shape import KernelShape
+from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import device_kind as kind_of
 from runtime.parallel.mesh import platform as platform_of
-
-if TYPE_CHECKING:
-    from jax.sharding import Mesh
-
-    from runtime.model.config import LlamaConfig
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +40,8 @@ _ONLY_ON = {
 
 
 def kernel_shape(
-    mesh: "Mesh",
-    model: "LlamaConfig",
+    mesh: Mesh,
+    model: LlamaConfig,
     *,
     num_rows: int,
     sequence_length: int,

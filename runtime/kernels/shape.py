@@ -1,9 +1,8 @@
 """KernelShape: what a device gives its kernels, which, as block sizes, are chosen by it. It loads no JAX."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from runtime.model.config import LlamaConfig
+from runtime.model.config import LlamaConfig
 
 
 class KernelShape(NamedTuple):
@@ -30,7 +29,7 @@ class KernelShape(NamedTuple):
         cls,
         platform: str,
         device_kind: str,
-        model: "LlamaConfig",
+        model: LlamaConfig,
         *,
         num_devices: int,
         num_rows: int,

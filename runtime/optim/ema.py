@@ -18,7 +18,8 @@ class Ema:
     """`average <- decay * average + (1 - decay) * weights` after every update, starting as a copy of the weights.
 
     A slow one (a decay above 0.9993) takes the weights of every so many updates instead, and keeps `decay` to that
-    power: the same average of fewer weights, and one that float32 can follow.
+    power: the same average of fewer weights, and one that float32 can follow. It goes by steps, as schedules do: where
+    the skip rule leaves an update out, an average whose turn it is takes the weights, which stayed as they were.
     """
 
     decay: float

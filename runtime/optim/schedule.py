@@ -155,10 +155,18 @@ class WsdS:
     def __call__(self, step: int) -> float:
         if step < self.warmup_steps:
             return self.peak_value * step / self.warmup_steps
-        cycles = next(cycles for cycles in reversed(self.cycles) if step >= cycles.start_step)
-        elapsed = (step - cycles.start_step) % cycles.cycle_steps
+        cycles, elapsed = self._cycle_at(step)
         decay_elapsed = max(elapsed - (cycles.cycle_steps - cycles.decay_steps), 0)
         return self.peak_value / (1 + (self.peak_value / self.end_value - 1) * decay_elapsed / cycles.decay_steps)
+
+    def jumps_at(self, step: int) -> bool:
+        """Whether a cycle begins there that is not the first: the rate is back at the peak at once, and losses rise."""
+        return step > 0 and self._cycle_at(step)[1] == 0
+
+    def _cycle_at(self, step: int) -> tuple[Cycles, int]:
+        """The cycles in force, and the steps since one of them began."""
+        cycles = next(cycles for cycles in reversed(self.cycles) if step >= cycles.start_step)
+        return cycles, (step - cycles.start_step) % cycles.cycle_steps
 
 
 Schedule = Constant | Linear | Rewarm | Cosine | WsdS

@@ -23,13 +23,12 @@ TreeT = TypeVar("TreeT")
 
 
 class SkipHistory(eqx.Module):
-    """The last good losses and gradient norms, in rings, and counts. Part of the state of a run."""
+    """The last good losses and gradient norms, in rings, and two counts. Part of the state of a run."""
 
     losses: Float32[Array, "window"]
     grad_norms: Float32[Array, "window"]
     num_good: Int32[Array, ""]
     """Since the window began."""
-    num_skipped: Int32[Array, ""]
     num_consecutive: Int32[Array, ""]
     """Updates left out since the last good one."""
 
@@ -45,11 +44,11 @@ class Verdict(NamedTuple):
 def empty_history(window_steps: int) -> SkipHistory:
     """Before the first update."""
     ring, zero = jnp.zeros(window_steps, jnp.float32), jnp.zeros((), jnp.int32)
-    return SkipHistory(ring, ring, zero, zero, zero)
+    return SkipHistory(ring, ring, zero, zero)
 
 
 def begun_anew(history: SkipHistory, begins_anew: Scalar) -> SkipHistory:
-    """The history without what it has seen, where the number is not 0; what was left out stays counted."""
+    """The history without what it has seen, where the number is not 0; bad updates in a row stay counted."""
     num_good = jnp.where(begins_anew != 0, 0, history.num_good)
     return dataclasses.replace(history, num_good=num_good)
 
@@ -72,9 +71,9 @@ def judged(
 
 
 def remembered(history: SkipHistory, verdict: Verdict, loss: Scalar, grad_norm: Scalar) -> SkipHistory:
-    """The history after this update: good figures take the place of the oldest, bad ones are only counted."""
+    """The history after this update: good figures take the place of the oldest, bad ones in a row are only counted."""
     place = history.num_good % history.losses.shape[0]
-    is_bad, bad = verdict.is_bad, verdict.is_bad.astype(jnp.int32)
+    is_bad = verdict.is_bad
 
     def with_value(ring: Array, value: Array) -> Array:
         return jnp.where(is_bad, ring, ring.at[place].set(value))
@@ -82,8 +81,7 @@ def remembered(history: SkipHistory, verdict: Verdict, loss: Scalar, grad_norm: 
     return SkipHistory(
         losses=with_value(history.losses, loss),
         grad_norms=with_value(history.grad_norms, grad_norm),
-        num_good=history.num_good + 1 - bad,
-        num_skipped=history.num_skipped + bad,
+        num_good=jnp.where(is_bad, history.num_good, history.num_good + 1),
         num_consecutive=jnp.where(is_bad, history.num_consecutive + 1, 0),
     )
 

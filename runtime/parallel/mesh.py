@@ -64,7 +64,7 @@ def whole_mesh(*, num_slices: int = 1, replica: int = 1, model: int = 1, context
     else:
         num_hosts = len({device.process_index for device in devices}) if num_slices == 1 else 1
         machines = Machines((len(devices) // num_slices,), num_slices, num_hosts)
-    return make_mesh(machines.lay(replica=replica, model=model, context=context).shape, devices)
+    return make_mesh(machines.layout(replica=replica, model=model, context=context).shape, devices)
 
 
 def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:
@@ -85,7 +85,7 @@ def mesh_of_cores(num_cores: int, *, replica: int = 1, model: int = 1, context: 
         )
     cores = np.array([devices[:num_cores] for _, devices in sorted(by_process.items())])
     machines = Machines((cores.size,), num_hosts=len(cores), cores_hold_copies=True)
-    shape = machines.lay(replica=replica, model=model, context=context).shape
+    shape = machines.layout(replica=replica, model=model, context=context).shape
     return make_mesh(shape, list(_in_copies(cores, shape.replica, replica).flat))
 
 
@@ -134,16 +134,16 @@ def _on_the_torus(devices: Sequence[Any], shape: MeshShape) -> tuple[np.ndarray,
             f"{'x'.join(map(str, sizes))} chips; each slice has the same number of copies: "
             f"MeshShape(replica={num_slices}, data={math.prod(sizes)}), or parts of data for the others."
         )
-    lay = Machines(sizes, num_slices).lay(replica=within, model=shape.model, context=shape.context)
+    layout = Machines(sizes, num_slices).layout(replica=within, model=shape.model, context=shape.context)
     inner = shape.model * shape.context
     # Along each axis of the torus: (replica, data, model and context); then all replicas first, and so on.
     parts = [
         part
-        for axis, size in enumerate(lay.data)
-        for part in (within if axis == lay.replica_cut else 1, size, inner if axis == lay.inner_cut else 1)
+        for axis, size in enumerate(layout.data)
+        for part in (within if axis == layout.replica_cut else 1, size, inner if axis == layout.inner_cut else 1)
     ]
     placed = np.array(sorted(devices, key=places.__getitem__)).reshape(num_slices, *parts)
-    return placed.transpose(0, 1, 4, 7, 2, 5, 8, 3, 6, 9), (lay.data[0], lay.data[1], lay.data[2])
+    return placed.transpose(0, 1, 4, 7, 2, 5, 8, 3, 6, 9), (layout.data[0], layout.data[1], layout.data[2])
 
 
 def _places(devices: Sequence[Any]) -> tuple[dict[Any, tuple[int, ...]], tuple[int, ...]]:

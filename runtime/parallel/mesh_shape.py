@@ -1,7 +1,7 @@
 """Mesh shape: devices along each axis of a mesh, from plain figures of the machines. No JAX: a plan asks, too.
 
-What a plan refuses, what a compiler is given, what a roofline counts and what a run builds come from `Machines.lay`, so
-that no two of them can disagree.
+What a plan refuses, what a compiler is given, what a roofline counts and what a run builds come from
+`Machines.layout`, so that no two of them can disagree.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ class MeshShape(NamedTuple):
         return self.replica * self.data
 
 
-class Lay(NamedTuple):
+class MeshLayout(NamedTuple):
     """A mesh on its machines. Along an axis of the torus a device is numbered (replica, data, model and context)."""
 
     shape: MeshShape
@@ -57,7 +57,7 @@ class Machines:
         """Of all slices."""
         return math.prod(self.sizes) * self.num_slices
 
-    def lay(self, *, replica: int = 1, model: int = 1, context: int = 1) -> Lay:
+    def layout(self, *, replica: int = 1, model: int = 1, context: int = 1) -> MeshLayout:
         """`replica` copies of the parameters in each slice or gang, and to data what all the others leave.
 
         Raises:
@@ -87,7 +87,7 @@ class Machines:
             raise ValueError(_no_cut(self.sizes, inner, copies))
         inner_cut, replica_cut, left = laid[0]
         shape = MeshShape(self.num_slices * copies, math.prod(left), model, context)
-        return Lay(shape, left, inner_cut, replica_cut)
+        return MeshLayout(shape, left, inner_cut, replica_cut)
 
 
 def _cuts(sizes: tuple[int, ...], number: int) -> list[tuple[int, tuple[int, ...]]]:

@@ -129,26 +129,17 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Bits per byte for each held-out domain at the end of a phase; `averaged` is None where no average is kept.
-
-    `averaged` is of the first average, which is called `average`; `more_averaged` of the others, by their names.
-    """
+    """Bits per byte for each held-out domain at the end of a phase."""
 
     phase: str
     consumed_tokens: int
     hot: Mapping[str, float]
-    averaged: Mapping[str, float] | None
-    average: str = "averaged"
-    more_averaged: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    averages: Mapping[str, Mapping[str, float]]
+    """Of each average by its name, the one that `best` goes by first; empty where none is kept."""
 
     def __post_init__(self) -> None:
         if not self.hot:
             raise ValueError(f"evaluations[{self.phase!r}].hot names no domain; evaluate at least one.")
-        if self.more_averaged and (self.averaged is None or self.average in self.more_averaged):
-            raise ValueError(
-                f"evaluations[{self.phase!r}].more_averaged has {sorted(self.more_averaged)} beside "
-                f"{self.average!r}, which is missing or named twice; each average has a name of its own."
-            )
         for which, values in {"hot": self.hot, **self.averages}.items():
             for domain, value in values.items():
                 _finite(f"evaluations[{self.phase!r}].{which}[{domain!r}]", value, "evaluate the phase again.")
@@ -159,14 +150,9 @@ class Evaluation:
                 )
 
     @property
-    def averages(self) -> Mapping[str, Mapping[str, float]]:
-        """Of each average by its name, the first one first."""
-        return {} if self.averaged is None else {self.average: self.averaged, **self.more_averaged}
-
-    @property
     def best(self) -> Mapping[str, float]:
         """Of the first average where there is one: the weights one would use."""
-        return self.hot if self.averaged is None else self.averaged
+        return next(iter(self.averages.values()), self.hot)
 
 
 def mean(values: Mapping[str, float]) -> float:

@@ -143,7 +143,7 @@ def _tiles(report: Report) -> Markup:
     ]
     evaluation = report.final_evaluation
     if evaluation is not None:
-        which = "hot weights" if evaluation.averaged is None else "averaged weights"
+        which = "averaged weights" if evaluation.averages else "hot weights"
         below = (
             f"bits per byte, mean of {counted(len(evaluation.best), 'held-out domain')}, {which} of {evaluation.phase}"
         )
@@ -172,7 +172,6 @@ def _chance(report: Report) -> float:
 def summary(report: Report) -> dict[str, object]:
     """The headline figures for a program to read; rounded, so that they do not show how a sum was ordered."""
     last, evaluation = report.main_line[-1], report.final_evaluation
-    averaged = None if evaluation is None else evaluation.averaged
     return {
         "title": report.title,
         "final_phase": last.name,
@@ -182,8 +181,7 @@ def summary(report: Report) -> dict[str, object]:
         "bits_per_byte": None if evaluation is None else {
             "phase": evaluation.phase,
             "hot": round(mean(evaluation.hot), 6),
-            "averaged": None if averaged is None else round(mean(averaged), 6),
-            "more_averaged": {name: round(mean(values), 6) for name, values in evaluation.more_averaged.items()},
+            "averages": {name: round(mean(values), 6) for name, values in evaluation.averages.items()},
         },
         "exports": {item.name: {"weights": item.weights, "digest": item.digest} for item in report.exports},
         "scores": {
@@ -324,7 +322,7 @@ def _average(report: Report) -> Markup:
 
 
 def _has_several_averages(report: Report) -> bool:
-    return any(evaluation.more_averaged for evaluation in report.evaluations)
+    return any(len(evaluation.averages) > 1 for evaluation in report.evaluations)
 
 
 def _domains(report: Report) -> Markup:

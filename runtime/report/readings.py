@@ -35,7 +35,7 @@ def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] =
                 f"{path}: has no column {', '.join(missing)}; it is not the log of a phase, or of another version. "
                 "Train the phase again."
             )
-        # In this thread: see `runtime.tracking.parquet_bytes`.
+        # In this thread: see `runtime.tables.parquet_bytes`.
         return parquet.read([*columns, *(name for name in optional if name in there)], use_threads=False)
 
 

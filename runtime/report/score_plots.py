@@ -133,14 +133,15 @@ def _domain_panel(frame: Frame, domain: str, report: Report, found: Mapping[str,
             parts.append(line(frame, [start[0], tokens], [start[1], value], f"line {kind}"))
         reached[phase.name] = (tokens, value)
         at = f"{domain} after {phase.name} ({tokens_label(tokens)} tokens)"
-        if evaluation.averaged is None:
+        if not evaluation.averages:
             marks.append(point(frame.x(tokens), frame.y(value), f"{at}: hot {value:.4f}", f"ring {kind}", radius=3.5))
             continue
         hot = evaluation.hot[domain]
         averaged = (f"{name} {values[domain]:.4f}" for name, values in evaluation.averages.items())
         tip = f"{at}: {', '.join(averaged)}, hot {hot:.4f}"
         if phase.is_main:
-            marks += [square(frame.x(tokens), frame.y(more[domain]), tip) for more in evaluation.more_averaged.values()]
+            _, *further = evaluation.averages.values()
+            marks += [square(frame.x(tokens), frame.y(values[domain]), tip) for values in further]
             marks.append(straight(frame.x(tokens), frame.y(hot), frame.x(tokens), frame.y(value), f"stem {kind}"))
             marks.append(point(frame.x(tokens), frame.y(hot), tip, f"ring {kind}", radius=3))
         marks.append(point(frame.x(tokens), frame.y(value), tip, f"dot {kind}", radius=4 if phase.is_main else 2.5))

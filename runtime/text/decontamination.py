@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from runtime.tables.parquet_bytes import table_of
 from runtime.text.array_files import read_array, write_array
 from runtime.text.batch import TextBatch, ngram_hashes
-from runtime.tracking.parquet_bytes import table_of
 
 FIELDS_NAMED = 100
 _TABLE_BITS = 24

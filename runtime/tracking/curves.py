@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 
+from runtime.tables.parquet_bytes import table_of
 from runtime.tracking.metrics import MetricsRow
-from runtime.tracking.parquet_bytes import table_of
 
 OF_UPDATES = "train"
 ROWS_TOGETHER = 4096

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from runtime.tracking.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
+from runtime.tables.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
 
 
 class MetricsRow(NamedTuple):
@@ -83,12 +83,12 @@ class MetricsTable:
         return parquet_of(pa.table({name: numbers_of(column) for name, column in self._columns.items()}))
 
     @classmethod
-    def from_parquet(cls, data: bytes) -> "MetricsTable":
-        """From what `to_parquet` gave."""
+    def from_parquet(cls, data: bytes, *, file: str = "metrics.parquet") -> "MetricsTable":
+        """From what `to_parquet` gave; `file`, where it lies, is named in errors."""
         read = table_of(data)
         if read.column_names != list(MetricsRow._fields):
-            raise MetricsError(f"metrics: columns recorded: {read.column_names}; now: {list(MetricsRow._fields)}.")
+            raise MetricsError(f"{file}: columns recorded: {read.column_names}; now: {list(MetricsRow._fields)}.")
         table = cls()
         for name, column in table._columns.items():
-            append_numbers(column, read[name])
+            append_numbers(column, read, name, file=file)
         return table

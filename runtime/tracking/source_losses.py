@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
-from runtime.tracking.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
+from runtime.tables.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
 
 COLUMNS = ("step", "source", "identity", "share", "num_sequences", "num_targets", "loss_sum")
 
@@ -113,11 +113,11 @@ class SourceLossesTable:
         return parquet_of(pa.table([arrays.get(name, empty) for name in COLUMNS], names=list(COLUMNS)))
 
     @classmethod
-    def from_parquet(cls, data: bytes) -> "SourceLossesTable":
-        """From what `to_parquet` gave."""
+    def from_parquet(cls, data: bytes, *, file: str = "source_losses.parquet") -> "SourceLossesTable":
+        """From what `to_parquet` gave; `file`, where it lies, is named in errors."""
         read = table_of(data)
         if read.column_names != list(COLUMNS):
-            raise SourceLossesError(f"losses by source: columns recorded: {read.column_names}; now: {list(COLUMNS)}.")
+            raise SourceLossesError(f"{file}: columns recorded: {read.column_names}; now: {list(COLUMNS)}.")
         table = cls()
         # Pairs of words in the order in which they come first, as `append` numbers them.
         sources, identities = (read[name].unify_dictionaries().combine_chunks() for name in ("source", "identity"))
@@ -131,7 +131,7 @@ class SourceLossesTable:
         table._columns["source"].frombytes(number_of[inverse].astype("H").tobytes())
         for name, column in table._columns.items():
             if name != "source":
-                append_numbers(column, read[name])
+                append_numbers(column, read, name, file=file)
         return table
 
 

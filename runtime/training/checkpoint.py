@@ -74,8 +74,8 @@ class Save:
     def _start(self, before: Callable[[], object], write: Callable[[], None], after: Callable[[], object]) -> None:
         def run() -> None:
             started = time.monotonic()
-            step_back()
             try:  # each error is handed to the thread that waits
+                step_back()
                 before()
                 try:
                     write()

@@ -55,17 +55,14 @@ class Control:
         self._agree = agree
         self._notice = notice
         self._kept_handlers = kept_handlers
-        # Set from any thread and from signal handlers, so that each is one assignment.
-        self._is_save_asked = self._is_exit_asked = False
+        self._is_exit_asked = False  # set from any thread and from signal handlers, in one assignment
         self._is_exit_agreed = False
         self.reason = ""
         """Who asked to stop, for the event log."""
 
-    def request(self, word: Word, reason: str) -> None:
-        """Asks from any thread, or from a signal handler: once to save, for good to exit."""
-        if word == Word.SAVE:
-            self._is_save_asked = True
-        if word == Word.SAVE_AND_EXIT and not self._is_exit_asked:
+    def request_exit(self, reason: str) -> None:
+        """Asks from any thread, or from a signal handler, and for good."""
+        if not self._is_exit_asked:
             self.reason = reason  # first: whoever sees the wish may read it
             self._is_exit_asked = True
 
@@ -75,12 +72,11 @@ class Control:
         `is_save_due` goes by the clock of this host, which is not that of others.
         """
         self._hear_driver()
-        word = Word.SAVE if is_save_due or self._is_save_asked else Word.GO_ON
-        self._is_save_asked = False  # it is agreed on now
+        word = Word.SAVE if is_save_due else Word.GO_ON
         agreed = Word(self._agree(int(Word.SAVE_AND_EXIT if self._is_exit_asked else word)))
         if agreed == Word.SAVE_AND_EXIT:
             self._is_exit_agreed = True
-            self.request(agreed, "another host was asked to stop")
+            self.request_exit("another host was asked to stop")
         return agreed
 
     def is_asked(self) -> bool:
@@ -88,7 +84,7 @@ class Control:
         self._hear_driver()
         if not self._is_exit_asked and self._notice is not None and self._notice.is_left():
             # Who left it may have said its word for this update before, and then it is for this host to say.
-            self.request(Word.SAVE_AND_EXIT, "another host was asked to stop")
+            self.request_exit("another host was asked to stop")
         return self._is_exit_asked
 
     @contextlib.contextmanager
@@ -107,12 +103,12 @@ class Control:
             yield is_main
 
     def _hear_signal(self, number: signal.Signals) -> None:
-        self.request(Word.SAVE_AND_EXIT, f"signal {number.name}")
+        self.request_exit(f"signal {number.name}")
 
     def _hear_driver(self) -> None:
         with self._asking:
             if not self._is_exit_asked and self._should_stop():
-                self.request(Word.SAVE_AND_EXIT, "the driver asked to stop")
+                self.request_exit("the driver asked to stop")
 
     def _poll_driver(self) -> None:
         try:

@@ -100,8 +100,11 @@ def continued(
 def _assembled(
     saved: checkpoint.Reader, state: TrainState, metadata: dict[str, Any], position: DataPosition
 ) -> RunState:
-    metrics = MetricsTable.from_parquet(checkpoint.read_beside(saved, METRICS))
-    losses = SourceLossesTable.from_parquet(checkpoint.read_beside(saved, SOURCE_LOSSES))
+    folder = saved.path.rpartition("/")[0]
+    metrics = MetricsTable.from_parquet(checkpoint.read_beside(saved, METRICS), file=f"{folder}/{METRICS}")
+    losses = SourceLossesTable.from_parquet(
+        checkpoint.read_beside(saved, SOURCE_LOSSES), file=f"{folder}/{SOURCE_LOSSES}"
+    )
     for name, last_step in ((METRICS, len(metrics)), (SOURCE_LOSSES, losses.last_step)):
         if last_step != metadata["step"]:
             raise CheckpointError(

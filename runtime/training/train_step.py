@@ -89,7 +89,7 @@ class StepMetrics(NamedTuple):
 
 
 class SkipMetrics(NamedTuple):
-    """What the skip rule decided; where `is_skipped`, the state is the one before the update."""
+    """What the skip rule decided; where `is_skipped`, parameters, moments and count are those before the update."""
 
     is_skipped: Bool[Array, ""]
     loss_limit: Scalar
@@ -237,9 +237,8 @@ def _train_program(
             count=count,
             **{name: told[name] for name in ("learning_rate", "weight_decay", "b1", "b2", "eps")},
         )
-        averages = all_averaged(state.averages, result.params, decays)
         new_state = TrainState(
-            params=result.params, mu=result.mu, nu=result.nu, averages=averages, count=count, key=state.key
+            params=result.params, mu=result.mu, nu=result.nu, averages=state.averages, count=count, key=state.key
         )
         update_norm = norm(result.step)
         skip = None
@@ -252,6 +251,9 @@ def _train_program(
             new_state = dataclasses.replace(new_state, history=history)
             update_norm = jnp.where(verdict.is_bad, 0.0, update_norm)
             skip = SkipMetrics(*verdict, history.num_consecutive)
+        # After the selection: of an update that is left out, an average takes the weights that stay.
+        averages = all_averaged(state.averages, new_state.params, decays)
+        new_state = dataclasses.replace(new_state, averages=averages)
         metrics = StepMetrics(
             loss=loss,
             z_loss=told["z_loss"] * mean_square,

@@ -101,11 +101,10 @@ def test_weights_are_measured_hot_and_where_a_phase_averages_them_averaged(refer
         assert (result["step"], result["consumed_tokens"]) == (trained["step"], trained["consumed_tokens"])
         assert set(result["hot"]) == {"code", "math", "questions", "web"}
         assert bool(trained["averages"]) == bool(phase.config.averages) == (phase.name != "kestrel")
-        if trained["averages"]:
-            assert set(result["averaged"]) == set(result["hot"])
-            assert all(result["averaged"][domain] != result["hot"][domain] for domain in result["hot"])
-        else:
-            assert result["averaged"] is None
+        assert len(result["averages"]) == len(trained["averages"])
+        for measured in result["averages"]:
+            assert set(measured["by_domain"]) == set(result["hot"])
+            assert all(measured["by_domain"][domain] != result["hot"][domain] for domain in result["hot"])
 
 
 def test_the_second_run_says_that_there_is_nothing_to_do_and_starts_nothing(finished: Driver, reference: Reference):

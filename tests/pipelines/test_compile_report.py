@@ -56,12 +56,12 @@ def test_model_and_context_axes_of_a_phase_are_those_of_its_program(main_line):
     assert train != request_of(kestrel, "train")
     # Evaluations split their batch over all chips.
     assert evaluation == dataclasses.replace(request_of(kestrel, "eval"), replica_parallel=2)
-    assert train.lay.shape == (4, 16, 4, 2)
+    assert train.layout.shape == (4, 16, 4, 2)
     assert compile_report._program(train, COMPILED, ["kestrel"])[0].endswith(
         "(v5e:16x16), replica 2, model 4, context 2: kestrel"
     )
     with pytest.raises(ValueError, match=r"is 24, which divides no axis of a torus of 16x16 chips"):
-        _ = dataclasses.replace(train, model_parallel=12).lay
+        _ = dataclasses.replace(train, model_parallel=12).layout
 
 
 def test_of_several_copies_fewer_are_tried_where_memory_is_short_and_each_chip_is_told_what_it_holds(main_line):
@@ -165,7 +165,7 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line):
     kestrel = main_line["kestrel"].on(Gpu("H200", 8, num_hosts=4))
     train, evaluation = request_of(kestrel, "train"), request_of(kestrel, "eval")
     assert (train.slice, train.num_slices, train.attention_kernel) == ("4 x 8 x H200", 1, "pallas_gpu")
-    assert train.lay.shape == (1, 32, 1, 1)
+    assert train.layout.shape == (1, 32, 1, 1)
     assert (evaluation.slice, evaluation.global_batch_size) == ("4 x 8 x H200", 32)
     slow = dataclasses.replace(COMPILED, collectives=(), slow_operations=("a sort of 9 numbers",))
     lines = compile_report._program(train, slow, ["kestrel"])
@@ -336,7 +336,7 @@ def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):
         evaluation = request_of(phase, "eval")
         config = EmaEvalConfig.model_fields["windows_per_batch"]
         assert evaluation.global_batch_size == window_batch(config.default, devices) == devices
-        assert evaluation.lay.shape == (phase.resources.num_slices, devices // phase.resources.num_slices, 1, 1)
+        assert evaluation.layout.shape == (phase.resources.num_slices, devices // phase.resources.num_slices, 1, 1)
 
 
 def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(tmp_path, capsys, monkeypatch):

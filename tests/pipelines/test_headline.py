@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 from pipelines.headline import headline
 from runtime.evaluation.task_score import TaskScore
+from runtime.optim.ema import Ema
 from steps.documents import DocumentsResult
-from steps.ema_eval import EmaEvalResult
+from steps.ema_eval import AverageResult, EmaEvalResult
 from steps.lm_eval import LmEvalResult
 
 
@@ -14,10 +15,11 @@ def finished(seconds, **results):
     return SimpleNamespace(seconds=seconds, steps=tuple(named), result=named.get)
 
 
-def evaluation(averaged):
+def evaluation(*averages):
     return EmaEvalResult(
-        step=9, consumed_tokens=1_234_567, hot={"code": 2.0, "web": 1.0}, averaged=averaged, hot_mean=1.5,
-        averaged_mean=None if averaged is None else 1.25, num_bytes={}, num_tokens={},
+        step=9, consumed_tokens=1_234_567, hot={"code": 2.0, "web": 1.0}, hot_mean=1.5,
+        averages=tuple(AverageResult(average=Ema(0.9, name), by_domain={}, mean=mean) for name, mean in averages),
+        num_bytes={}, num_tokens={},
     )  # fmt: skip
 
 
@@ -39,7 +41,7 @@ def test_a_finished_run_ends_with_its_figures_and_how_long_it_took():
     scored = LmEvalResult(scores=scores, samples="", weights="averaged", step=9, consumed_tokens=9)
     run = finished(
         312.4,
-        ema_eval__deeper_starling=evaluation({"code": 1.5, "web": 1.0}),
+        ema_eval__deeper_starling=evaluation(("averaged", 1.25), ("slow", 1.125)),
         lm_eval__deeper_starling=scored,
     )
     assert list(headline(run)) == [
@@ -50,7 +52,7 @@ def test_a_finished_run_ends_with_its_figures_and_how_long_it_took():
 
 
 def test_without_an_average_the_hot_weights_are_named_and_without_a_run_no_time():
-    (line,) = headline(finished(None, ema_eval__deeper_starling=evaluation(None)))
+    (line,) = headline(finished(None, ema_eval__deeper_starling=evaluation()))
     assert line.startswith("deeper_starling: 1.500 bits per byte (hot weights")
 
 

@@ -144,21 +144,20 @@ def score(folder: Path, exported: Input[Any], items: Input[Any], **changes: Any)
 def test_both_sets_of_weights_are_measured_on_every_domain(tmp_path, phase, caches):
     result = evaluate(tmp_path, phase, caches)
     assert (result.step, result.consumed_tokens) == (7, 7_000)
-    assert set(result.hot) == set(result.averaged) == set(DOCUMENTS)
-    assert all(result.hot[domain] != result.averaged[domain] for domain in DOCUMENTS)
+    averaged, _ = result.averages
+    assert set(result.hot) == set(averaged.by_domain) == set(DOCUMENTS)
+    assert all(result.hot[domain] != averaged.by_domain[domain] for domain in DOCUMENTS)
     assert result.hot_mean == pytest.approx(sum(result.hot.values()) / 2)
-    assert result.averaged_mean == pytest.approx(sum(result.averaged.values()) / 2)
+    assert averaged.mean == pytest.approx(sum(averaged.by_domain.values()) / 2)
     assert 0 < result.num_bytes["animals"] < sum(len(text.encode()) for text in DOCUMENTS["animals"])
 
 
 def test_every_average_is_measured_or_one_by_its_name_and_the_result_says_which(tmp_path, phase, caches):
-    first = evaluate(tmp_path / "first", phase, caches)
+    every = evaluate(tmp_path / "every", phase, caches)
     slow = evaluate(tmp_path / "slow", phase, caches, average="slow")
-    assert (first.average, slow.average) == (Ema(0.995), Ema(0.9999, "slow"))
-    assert slow.hot == first.hot and slow.averaged != first.averaged
-    (further,) = first.more_averaged
-    assert (further.average, further.averaged) == (slow.average, slow.averaged)
-    assert further.averaged_mean == slow.averaged_mean and slow.more_averaged == ()
+    assert [measured.average for measured in every.averages] == [Ema(0.995), Ema(0.9999, "slow")]
+    assert every.averages[1:] == slow.averages and slow.hot == every.hot
+    assert every.averages[0].by_domain != every.averages[1].by_domain
     with pytest.raises(ValueError, match="keeps averages called averaged, slow, and 'fast' is asked for"):
         evaluate(tmp_path / "fast", phase, caches, average="fast")
 
@@ -171,7 +170,7 @@ def test_the_measurement_is_bitwise_repeatable_whatever_the_order_of_the_domains
 
 def test_a_phase_without_an_average_is_measured_hot_alone(tmp_path, caches):
     result = evaluate(tmp_path / "step", a_phase(tmp_path / "phase", has_average=False), caches)
-    assert result.averaged is None and result.averaged_mean is None and result.hot
+    assert result.averages == () and set(result.hot) == set(DOCUMENTS)
 
 
 def test_how_many_windows_a_batch_holds_is_execution_and_changes_rounding_at_most(tmp_path, phase, caches):

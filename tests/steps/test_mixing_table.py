@@ -56,7 +56,7 @@ def inputs(tmp_path_factory):
         hot = dict(zip(SOURCES, BITS[policy][int(seed)].tolist(), strict=True))
         hot["held out by its publisher"] = 99.0  # of no source of the mixture
         result = EmaEvalResult(
-            step=2, consumed_tokens=160, hot=hot, averaged=None, hot_mean=0.0, averaged_mean=None,
+            step=2, consumed_tokens=160, hot=hot, hot_mean=0.0, averages=(),
             num_bytes={}, num_tokens={},
         )  # fmt: skip
         return Input(None, name="evaluation", digest="b" * 64, path=str(root), result=result)

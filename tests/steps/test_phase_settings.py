@@ -9,11 +9,11 @@ import pytest
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
-from runtime.optim.schedule import Constant, Linear
+from runtime.optim.schedule import Constant, Cycles, Linear, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.training import loop, train_step
 from runtime.training.train_step import Hyperparameters
-from steps.train_phase import TrainPhaseConfig
+from steps.train_phase import TrainPhaseConfig, hyperparameters
 from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
 
 FIRST = {
@@ -120,6 +120,14 @@ def expected(config: TrainPhaseConfig, step: int) -> Hyperparameters:
         skip_begins_anew=step in {segment.start_step for segment in config.mixture.segments},
         average_decays=tuple(share for _, share in sorted(kept(each, step) for each in config.averages)),
     )
+
+
+def test_the_skip_rule_begins_anew_where_the_mixture_or_the_level_of_the_learning_rate_changes(tmp_path):
+    mixture = MixtureSchedule((MixtureSegment(0, {"web": 1.0}), MixtureSegment(7, {"web": 2.0})))
+    cycles = WsdS(peak_value=1e-2, end_value=1e-3, warmup_steps=2, cycles=(Cycles(0, 5, 2), Cycles(10, 3, 1)))
+    config = a_phase(cache_of(tmp_path, "web", last_id=8), mixture=mixture, learning_rate=cycles)
+    anew = [step for step in range(17) if hyperparameters(config, step).skip_begins_anew]
+    assert anew == [0, 5, 7, 10, 13, 16]
 
 
 @pytest.mark.usefixtures("use_devices")

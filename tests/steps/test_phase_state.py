@@ -90,7 +90,8 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
     hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
     before = a_phase(hard, until_step=9, skip=rule)
     run = Trajectory(tmp_path, "e" * 64)
-    assert 0 < run.run(before).num_skipped < 9
+    num_skipped = run.run(before).num_skipped
+    assert 0 < num_skipped < 9
     mesh = make_mesh(MeshShape(), jax.devices())
 
     config = before.model_copy(update={"start": run.at(9), "until_step": 12})
@@ -104,7 +105,7 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
     assert resumed is not None
     kept = resumed.state.history
     assert kept is not None
-    assert int(kept.num_good) + int(kept.num_skipped) == 9 and int(kept.num_skipped) > 0
+    assert int(kept.num_good) == 9 - num_skipped
     figures = [run.metrics(9)[row] for row in range(9)]
     good = [row.loss for row in figures if not row.is_skipped]
     ring = [kept.losses[index % 4].item() for index in range(len(good))]

@@ -22,10 +22,14 @@ from steps.train_phase import FINAL_LOSS_STEPS
 from tests.steps.report_inputs import made, phase
 
 
-def evaluation(folder, name, averaged=None):
+def evaluation(folder, name, **averages):
     hot = {"code": 1.5, "web": 1.25}
+    measured = (
+        AverageResult(average=Ema(0.995, average), by_domain=values, mean=sum(values.values()) / 2)
+        for average, values in averages.items()
+    )
     result = EmaEvalResult(
-        step=1, consumed_tokens=1, hot=hot, averaged=averaged, hot_mean=1.375, averaged_mean=None,
+        step=1, consumed_tokens=1, hot=hot, hot_mean=1.375, averages=tuple(measured),
         num_bytes={"code": 9, "web": 9}, num_tokens={"code": 3, "web": 3},
     )  # fmt: skip
     return made(folder, f"ema_eval/{name}", result)
@@ -67,7 +71,7 @@ def example(folder, **changes):
         "recipe": {"ocelot": (RecipeChange(field="global_batch_size", before="8", after="24"),)},
         "evaluations": {
             "kestrel": evaluation(folder, "kestrel"),
-            "ocelot": evaluation(folder, "ocelot", {"code": 1.4, "web": 1.2}),
+            "ocelot": evaluation(folder, "ocelot", averaged={"code": 1.4, "web": 1.2}),
         },
         "exports": {"ocelot": made(folder, "hf_export/ocelot", export)},
         "scores": {"ocelot": made(folder, "lm_eval/ocelot", scores)},
@@ -94,7 +98,7 @@ def test_the_step_writes_one_page_and_its_headline_figures(tmp_path):
     assert {path.name for path in (tmp_path / "output").iterdir()} == {result.page, result.summary}
     summary = json.loads((tmp_path / "output" / result.summary).read_text())
     assert summary["consumed_tokens"] == 40 * 8 * 256 + 20 * 24 * 256
-    assert summary["bits_per_byte"] == {"phase": "ocelot", "hot": 1.375, "averaged": 1.3, "more_averaged": {}}
+    assert summary["bits_per_byte"] == {"phase": "ocelot", "hot": 1.375, "averages": {"averaged": 1.3}}
     page = (tmp_path / "output" / result.page).read_text()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "look at the samples" in page, "the warning that comes with a score"
@@ -133,10 +137,8 @@ def test_a_branch_of_a_branch_stands_right_behind_it():
 
 def test_every_average_that_was_measured_is_in_the_report_by_its_name(tmp_path):
     config = example(tmp_path)
-    slow = AverageResult(average=Ema(0.9999, "slow"), averaged={"code": 1.3, "web": 1.1}, averaged_mean=1.2)
-    item = config.evaluations["ocelot"]
-    measured = item.result.model_copy(update={"average": Ema(0.995, "quick"), "more_averaged": (slow,)})
-    both = {**config.evaluations, "ocelot": made(tmp_path, "ema_eval/ocelot", measured)}
+    measured = {"quick": {"code": 1.4, "web": 1.2}, "slow": {"code": 1.3, "web": 1.1}}
+    both = {**config.evaluations, "ocelot": evaluation(tmp_path, "ocelot", **measured)}
     found = contents_of(config.model_copy(update={"evaluations": both, "labels": {"web": "My notes"}})).evaluations
     assert found[0].averages == {}
     assert found[1].averages == {

@@ -43,6 +43,26 @@ def test_the_change_of_cycles_takes_effect_at_its_step_and_not_before():
     assert KESTREL(660_000) == 1e-3
 
 
+@given(
+    lengths=st.tuples(st.integers(1, 9), st.integers(1, 9)).map(sorted),
+    change=st.integers(1, 3),
+    step=st.integers(1, 60),
+)
+def test_a_cycle_jumps_where_the_rate_is_back_at_the_peak_and_nowhere_else(lengths, change, step):
+    decay_steps, cycle_steps = lengths
+    later = Cycles(change * cycle_steps, cycle_steps + 2, decay_steps)
+    schedule = WsdS(1e-3, 1e-4, 0, (Cycles(0, cycle_steps, decay_steps), later))
+    starts = {*range(cycle_steps, change * cycle_steps, cycle_steps), *range(later.start_step, 61, cycle_steps + 2)}
+    assert schedule.jumps_at(step) == (step in starts)
+    if decay_steps > 1:  # a decay of one step is at the peak still
+        assert schedule.jumps_at(step) == (schedule(step - 1) < schedule(step))
+
+
+def test_neither_a_warm_up_nor_the_first_update_is_a_jump():
+    assert not any(KESTREL.jumps_at(step) for step in (0, 1, 500, 1_000, 9_000, 9_999, 10_001))
+    assert KESTREL.jumps_at(10_000) and KESTREL.jumps_at(220_000) and not KESTREL.jumps_at(210_000)
+
+
 def test_a_cycle_cannot_change_in_its_middle():
     with pytest.raises(ValueError, match=r"start_step 15000 is inside a cycle of 10000 steps"):
         WsdS(1e-3, 1e-4, 0, (Cycles(0, 10_000, 1_000), Cycles(15_000, 20_000, 2_000)))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.parallel.mesh_shape import Lay, Machines, MeshShape
+from runtime.parallel.mesh_shape import Machines, MeshLayout, MeshShape
 
 V4_4096 = Machines((8, 16, 16))
 
@@ -12,22 +12,24 @@ V4_4096 = Machines((8, 16, 16))
 @pytest.mark.parametrize(
     ("machines", "axes", "expected"),
     [
-        (V4_4096, {}, Lay(MeshShape(1, 2048), (8, 16, 16), 2, 2)),
-        (V4_4096, {"replica": 2}, Lay(MeshShape(2, 1024), (8, 16, 8), 2, 2)),
-        (V4_4096, {"replica": 8, "model": 4}, Lay(MeshShape(8, 64, 4), (8, 2, 4), 2, 1)),
-        (Machines((16, 16), 2), {"replica": 4, "context": 2}, Lay(MeshShape(8, 32, 1, 2), (16, 2), 1, 1)),
-        (Machines((2, 4)), {"model": 2, "replica": 4}, Lay(MeshShape(4, 1, 2), (1, 1), 0, 1)),
-        (Machines((32,), num_hosts=4), {}, Lay(MeshShape(1, 32), (32,), 0, 0)),
-        (Machines((32,), num_hosts=4), {"replica": 4, "model": 2}, Lay(MeshShape(4, 4, 2), (4,), 0, 0)),
-        (Machines((32,), num_hosts=4), {"replica": 2}, Lay(MeshShape(2, 16), (16,), 0, 0)),
-        (Machines((32,), num_hosts=4), {"replica": 8}, Lay(MeshShape(8, 4), (4,), 0, 0)),
-        (Machines((8,), num_hosts=4, cores_hold_copies=True), {}, Lay(MeshShape(2, 4), (4,), 0, 0)),
-        (Machines((8,), num_hosts=4, cores_hold_copies=True), {"replica": 2}, Lay(MeshShape(4, 2), (2,), 0, 0)),
-        (Machines((8,), num_hosts=2, cores_hold_copies=True), {"model": 8}, Lay(MeshShape(1, 1, 8), (1,), 0, 0)),
+        (V4_4096, {}, MeshLayout(MeshShape(1, 2048), (8, 16, 16), 2, 2)),
+        (V4_4096, {"replica": 2}, MeshLayout(MeshShape(2, 1024), (8, 16, 8), 2, 2)),
+        (V4_4096, {"replica": 8, "model": 4}, MeshLayout(MeshShape(8, 64, 4), (8, 2, 4), 2, 1)),
+        (Machines((16, 16), 2), {"replica": 4, "context": 2}, MeshLayout(MeshShape(8, 32, 1, 2), (16, 2), 1, 1)),
+        (Machines((2, 4)), {"model": 2, "replica": 4}, MeshLayout(MeshShape(4, 1, 2), (1, 1), 0, 1)),
+        (Machines((32,), num_hosts=4), {}, MeshLayout(MeshShape(1, 32), (32,), 0, 0)),
+        (Machines((32,), num_hosts=4), {"replica": 4, "model": 2}, MeshLayout(MeshShape(4, 4, 2), (4,), 0, 0)),
+        (Machines((32,), num_hosts=4), {"replica": 2}, MeshLayout(MeshShape(2, 16), (16,), 0, 0)),
+        (Machines((32,), num_hosts=4), {"replica": 8}, MeshLayout(MeshShape(8, 4), (4,), 0, 0)),
+        (Machines((8,), num_hosts=4, cores_hold_copies=True), {}, MeshLayout(MeshShape(2, 4), (4,), 0, 0)),
+        (Machines((8,), num_hosts=4, cores_hold_copies=True), {"replica": 2}, MeshLayout(MeshShape(4, 2), (2,), 0, 0)),
+        (Machines((8,), num_hosts=2, cores_hold_copies=True), {"model": 8}, MeshLayout(MeshShape(1, 1, 8), (1,), 0, 0)),
     ],
 )
-def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(machines: Machines, axes: dict, expected: Lay) -> None:
-    assert machines.lay(**axes) == expected
+def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(
+    machines: Machines, axes: dict, expected: MeshLayout
+) -> None:
+    assert machines.layout(**axes) == expected
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(machines: Machines, a
 )
 def test_what_cannot_be_shared_is_refused_with_the_cure(machines: Machines, axes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        machines.lay(**axes)
+        machines.layout(**axes)
 
 
 @given(
@@ -69,7 +71,7 @@ def test_what_cannot_be_shared_is_refused_with_the_cure(machines: Machines, axes
 def test_every_device_is_used_once_and_nothing_is_made_good(sizes: list[int], num_slices: int, axes: dict) -> None:
     machines = Machines(tuple(sizes), num_slices)
     try:
-        shape = machines.lay(**axes).shape
+        shape = machines.layout(**axes).shape
     except ValueError:
         return
     assert (shape.replica, shape.model, shape.context) == (num_slices * axes["replica"], axes["model"], axes["context"])

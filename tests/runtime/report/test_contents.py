@@ -34,7 +34,7 @@ def test_a_final_loss_that_is_no_number_is_refused_with_its_phase():
 
 def test_bits_per_byte_that_are_no_number_are_refused_with_phase_and_domain():
     with pytest.raises(ValueError, match=r"evaluations\['ocelot'\]\.averaged\['code'\] is nan"):
-        Evaluation("ocelot", 10, {"code": 1.0}, {"code": math.nan})
+        Evaluation("ocelot", 10, {"code": 1.0}, {"averaged": {"code": math.nan}})
 
 
 def test_a_score_that_is_no_number_is_refused_with_export_and_task():
@@ -46,15 +46,15 @@ def test_a_score_that_is_no_number_is_refused_with_export_and_task():
 
 def test_hot_and_averaged_have_the_same_domains():
     with pytest.raises(ValueError, match=r"hot has domains \['code'\], averaged \['web'\]"):
-        Evaluation("ocelot", 10, {"code": 1.0}, {"web": 1.0})
+        Evaluation("ocelot", 10, {"code": 1.0}, {"averaged": {"web": 1.0}})
     with pytest.raises(ValueError, match=r"hot has domains \['code'\], slow \['web'\]"):
-        Evaluation("ocelot", 10, {"code": 1.0}, {"code": 1.0}, more_averaged={"slow": {"web": 1.0}})
+        Evaluation("ocelot", 10, {"code": 1.0}, {"averaged": {"code": 1.0}, "slow": {"web": 1.0}})
 
 
-def test_averages_of_one_name_or_without_a_first_one_are_refused():
-    for first, name in (({"code": 1.0}, "averaged"), (None, "slow")):
-        with pytest.raises(ValueError, match=r"evaluations\['ocelot'\]\.more_averaged has .*a name of its own"):
-            Evaluation("ocelot", 10, {"code": 1.0}, first, more_averaged={name: {"code": 1.0}})
+def test_the_best_weights_are_the_first_average_or_the_hot_ones():
+    averages = {"slow": {"code": 0.8}, "averaged": {"code": 0.9}}
+    assert Evaluation("ocelot", 10, {"code": 1.0}, averages).best == {"code": 0.8}
+    assert Evaluation("kestrel", 10, {"code": 1.0}, {}).best == {"code": 1.0}
 
 
 def test_rows_out_of_order_are_refused():

@@ -341,7 +341,7 @@ def test_the_summary_holds_the_headline_figures(report):
     found = json.loads(json.dumps(summary(report)))
     assert found["consumed_tokens"] == report.main_line[-1].consumed_tokens
     assert found["final_phase"] == "deeper_starling"
-    assert found["bits_per_byte"]["averaged"] < found["bits_per_byte"]["hot"]
+    assert found["bits_per_byte"]["averages"]["averaged"] < found["bits_per_byte"]["hot"]
     assert set(found["scores"]) == {"jellyfish", "starling", "deeper_starling"}
 
 

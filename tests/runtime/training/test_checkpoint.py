@@ -239,6 +239,17 @@ def test_a_write_that_fails_leaves_nothing_visible_and_says_what_to_do(tmp_path,
     assert not checkpoint.is_complete(str(tmp_path / "checkpoint"))
 
 
+def test_whatever_stops_the_thread_that_writes_is_raised_to_the_one_that_waits(tmp_path, monkeypatch):
+    def denied() -> None:
+        raise PermissionError(errno.EPERM, "no thread may step back here")
+
+    monkeypatch.setattr(checkpoint, "step_back", denied)
+    save = checkpoint.save(f"{tmp_path}/checkpoint", state_on(1), {"step": 7})
+    with pytest.raises(PermissionError, match="no thread may step back here"):
+        save.wait()
+    assert not checkpoint.is_complete(f"{tmp_path}/checkpoint")
+
+
 def test_metadata_that_is_not_finite_json_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(TypeError, match="checkpoint metadata is not JSON"):
         checkpoint.save(str(tmp_path / "checkpoint"), state_on(1), {"loss": float("nan")})

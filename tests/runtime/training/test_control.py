@@ -63,23 +63,20 @@ def test_a_host_that_finds_the_notice_says_so_itself_for_who_left_it_may_have_sa
     assert control.reason == "another host was asked to stop"
 
 
-def test_a_wish_to_save_is_acted_on_once_and_a_wish_to_stop_is_heard_after_it():
+def test_a_save_that_is_due_is_made_once_and_a_wish_to_stop_is_heard_above_it():
     is_asked = False
     control = Control(lambda: is_asked)
-    control.request(Word.SAVE, "the page")
-    control.request(Word.GO_ON, "nobody")
-    assert [control.word() for _ in range(3)] == [Word.SAVE, Word.GO_ON, Word.GO_ON]
-    control.request(Word.SAVE, "the page")
+    assert [control.word(is_save_due=is_due) for is_due in (True, False)] == [Word.SAVE, Word.GO_ON]
     is_asked = True
-    assert control.word() == Word.SAVE_AND_EXIT
+    assert control.word(is_save_due=True) == Word.SAVE_AND_EXIT
     assert control.word() == Word.SAVE_AND_EXIT, "it stays so"
     assert control.reason == "the driver asked to stop"
 
 
 def test_who_asked_first_is_the_reason():
     control = Control(agree=lambda word: Word.SAVE_AND_EXIT)
-    control.request(Word.SAVE_AND_EXIT, "a signal")
-    control.request(Word.SAVE_AND_EXIT, "another signal")
+    control.request_exit("a signal")
+    control.request_exit("another signal")
     assert control.word() == Word.SAVE_AND_EXIT
     assert control.reason == "a signal"
 

@@ -130,7 +130,7 @@ def test_the_clock_of_one_host_makes_all_hosts_save_and_none_stop():
     assert control.word() == Word.SAVE
     assert Control().word(is_save_due=True) == Word.SAVE
     assert Control().word() == Word.GO_ON and control.reason == ""
-    control.request(Word.SAVE_AND_EXIT, "a signal")
+    control.request_exit("a signal")
     assert control.word(is_save_due=True) == Word.SAVE_AND_EXIT and control.reason == "a signal"
 
 

@@ -39,7 +39,7 @@ def test_a_folder_that_cannot_be_written_or_read_is_told_once_and_the_run_is_sav
         (read,) = caplog.messages
         assert "file/stops cannot be read" in read and "NotADirectoryError" in read and "the run goes on" in read
         caplog.clear()
-        control.request(Word.SAVE_AND_EXIT, "a signal")
+        control.request_exit("a signal")
         notice.leave()
         assert any("was not left, so hosts that wait for data do not hear" in message for message in caplog.messages)
         assert control.word() == Word.SAVE_AND_EXIT

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.model.rotary import inverse_frequencies
+from runtime.optim.ema import Ema
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.eval_step import build_eval_step
@@ -213,13 +214,34 @@ def test_an_update_that_is_not_finite_is_left_out_and_nothing_of_it_is_kept(mesh
     second, metrics = build(mesh)(first, *batch(1), told._replace(z_loss=worst))
     assert metrics.skip is not None and metrics.skip.is_skipped and int(metrics.skip.num_consecutive) == 1
     assert not np.isfinite(metrics.grad_norm) and float(metrics.update_norm) == 0 and np.isfinite(metrics.param_norm)
-    assert int(second.history.num_skipped) == 1
-    zero = jnp.int32(0)
-    first, second = (
-        dataclasses.replace(state, history=dataclasses.replace(state.history, num_skipped=zero, num_consecutive=zero))
-        for state in (first, second)
-    )
+    assert int(second.history.num_consecutive) == 1
+    history = dataclasses.replace(second.history, num_consecutive=jnp.int32(0))
+    second = dataclasses.replace(second, history=history, averages=first.averages)
     assert all(map(np.array_equal, jax.tree.leaves(second), jax.tree.leaves(first)))
+
+
+def test_an_average_loses_no_stride_where_the_update_at_its_turn_is_left_out(mesh: Mesh) -> None:
+    averages = (Ema(0.75, "fast"), Ema(0.9995, "slow"))
+    assert [average.every_steps for average in averages] == [1, 2]
+    state = initial_state(CONFIG, 0, mesh, averages=("fast", "slow"), skip_window_steps=4)
+    told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=4)
+    expected = {average.name: np.asarray(state.params.embed_tokens, np.float64) for average in averages}
+    left_out = (3, 4)  # the slow one's turns are the updates after 1, 3 and 5 finished ones
+    for step in range(6):
+        decays = tuple(average.kept_by(step) for average in averages)
+        asked = told._replace(average_decays=decays, z_loss=np.nan if step in left_out else told.z_loss)
+        weights_before = np.asarray(state.params.embed_tokens)
+        state, metrics = build(mesh)(state, *batch(step), asked)
+        assert metrics.skip is not None and bool(metrics.skip.is_skipped) == (step in left_out)
+        weights = np.asarray(state.params.embed_tokens)
+        assert np.array_equal(weights, weights_before) == (step in left_out)
+        expected["fast"] = 0.75 * expected["fast"] + 0.25 * weights
+        if step % 2:
+            expected["slow"] = 0.9995**2 * expected["slow"] + (1 - 0.9995**2) * weights
+    for name, values in expected.items():
+        begin = np.asarray(initial_state(CONFIG, 0, mesh).params.embed_tokens, np.float64)
+        moved = np.asarray(state.averages[name].embed_tokens, np.float64) - begin
+        np.testing.assert_allclose(moved, values - begin, rtol=1e-3, atol=1e-3 * np.max(np.abs(values - begin)))
 
 
 def test_where_the_skip_rule_begins_anew_an_update_far_above_the_level_before_is_taken(mesh: Mesh) -> None:
@@ -251,8 +273,8 @@ def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
     told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
     before, _ = build(mesh)(begun, *batch(), told)
     after, metrics = build(mesh)(before, tokens, alone, told)
-    assert metrics.skip is not None and metrics.skip.is_skipped and int(after.history.num_skipped) == 1
-    kept = (dataclasses.replace(state, history=None) for state in (before, after))
+    assert metrics.skip is not None and metrics.skip.is_skipped
+    kept = (dataclasses.replace(state, history=None, averages={}) for state in (before, after))
     assert all(map(np.array_equal, *map(jax.tree.leaves, kept)))
     np.testing.assert_array_equal(after.history.losses, before.history.losses)
 

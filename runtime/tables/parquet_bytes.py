@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+RESTORE = "no run wrote it like that: restore the file from a copy, or run the step that made it again."
+
 
 def parquet_of(table: pa.Table) -> bytes:
     """Equal tables give equal bytes (with one version of pyarrow)."""
@@ -32,14 +34,20 @@ def numbers_of(column: "array.array[Any]") -> pa.Array:
     return pa.array(np.frombuffer(column, column.typecode))
 
 
-def append_numbers(column: "array.array[Any]", read: pa.ChunkedArray) -> None:
-    """All of `read` behind what `column` has.
+def append_numbers(column: "array.array[Any]", table: pa.Table, name: str, *, file: str) -> None:
+    """All numbers of the table's column `name` behind what `column` has; `file` is where the table was read.
 
     Raises:
-        ValueError: a value is missing or does not fit.
+        ValueError: the column holds no numbers, or one is missing or does not fit.
     """
-    wide = read.cast(pa.from_numpy_dtype(np.dtype(column.typecode)))
-    if wide.null_count:
-        raise ValueError(f"{wide.null_count} of {len(wide)} numbers are missing")
-    for chunk in wide.chunks:
-        column.frombytes(memoryview(chunk.to_numpy()).cast("B"))
+    read, wanted = table[name], pa.from_numpy_dtype(np.dtype(column.typecode))
+    if not (pa.types.is_integer(read.type) or pa.types.is_floating(read.type)):
+        raise ValueError(f"{file}: column {name} is of {read.type}, and not of numbers; {RESTORE}")
+    if read.null_count:
+        raise ValueError(f"{file}: {read.null_count} of {len(read)} numbers of column {name} are missing; {RESTORE}")
+    try:
+        fitting = read.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{file}: column {name} does not fit into {wanted}: {error}; {RESTORE}") from error
+    for chunk in fitting.chunks:
+        column.frombytes(chunk.to_numpy().view(np.uint8))

@@ -1,0 +1,27 @@
+"""What follows a phase in the recipe: its evaluation, on its machines and in as many copies."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from marin_dag.resources import Gpu
+from pipelines.evaluation import evaluated
+from pipelines.scales import LAPTOP
+from runtime.model.config import LlamaConfig
+from steps.ema_eval import check_machines
+from steps.train_phase import train_phase
+from tests.steps.phase_runs import a_phase, cache_of
+
+OF_EIGHT = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
+"""Twenty-four devices do not share its hidden size, three times eight do."""
+
+
+def test_an_evaluation_lies_as_its_phase_does_and_so_runs_where_that_ran(tmp_path):
+    cache, machines = cache_of(tmp_path, "web", last_id=8), Gpu("H200", 8, num_hosts=3)
+    config = a_phase(cache, model=OF_EIGHT, sequence_length=1024, replica_parallel=3)
+    phase = train_phase("kestrel", config, resources=machines)
+    found = evaluated(LAPTOP, SimpleNamespace(caches={}), {"kestrel": phase})["kestrel"]
+    assert (found.config.replica_parallel, found.resources) == (3, machines)
+    check_machines(found.config, machines)
+    with pytest.raises(ValueError, match="3 times the replica_parallel"):
+        check_machines(found.config.model_copy(update={"replica_parallel": 1}), machines)

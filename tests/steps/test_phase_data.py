@@ -1,0 +1,35 @@
+"""Phase data: what a phase is warned of before it begins."""
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+from runtime.optim.schedule import Constant, Cycles, Schedule, WsdS
+from runtime.optim.skip_rule import SkipRule
+from steps.phase_data import warn_of_the_skip_rule
+from tests.steps.phase_runs import a_phase, cache_of
+
+CYCLES = WsdS(peak_value=1e-2, end_value=1e-3, warmup_steps=0, cycles=(Cycles(0, 5, 2),))
+
+
+@pytest.mark.parametrize(
+    ("rate", "warmup_steps", "begin", "longest"),
+    [
+        (CYCLES, 5, 0, 5),
+        (CYCLES, 4, 0, None),
+        (CYCLES, 4, 11, 4),  # from 11 to 15, from there to 17
+        (Constant(1e-2), 5, 0, None),
+        (Constant(1e-2), 6, 11, 6),
+    ],
+)
+def test_a_skip_rule_that_begins_anew_before_it_can_judge_is_warned_of(
+    tmp_path, caplog, rate: Schedule, warmup_steps: int, begin: int, longest: int | None
+) -> None:
+    rule = SkipRule(window_steps=8, sigma=6.0, warmup_steps=warmup_steps, max_consecutive=3)
+    config = a_phase(cache_of(tmp_path, "web", last_id=8), until_step=17, skip=rule, learning_rate=rate)
+    warn_of_the_skip_rule(config, SimpleNamespace(log=logging.getLogger("phase")), begin=begin)
+    if longest is None:
+        assert caplog.text == ""
+    else:
+        assert f"the longest has {longest} updates, and skip.warmup_steps is {warmup_steps}" in caplog.text
