@@ -177,11 +177,11 @@ def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
             triton = block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=whole_row)
             return f"{_named(triton.blocks)} ({unknown}{triton.reason})"
         case "cudnn":
-            attention_gpu.refuse_for_cudnn(shape.compute_dtype)
+            attention_gpu.refuse_dtype("cudnn", shape.compute_dtype)
             pairs = shape.stretch * (shape.first_row + shape.stretch)
             return f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
         case "tokamax":
-            attention_tokamax.refuse_dtype(shape.compute_dtype)
+            attention_gpu.refuse_dtype("tokamax", shape.compute_dtype)
             mosaic = block_sizes.mosaic_blocks(
                 shape.device_kind, head_dim=shape.head_dim, num_rows=shape.stretch, first_row=shape.first_row
             )
