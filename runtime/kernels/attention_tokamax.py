@@ -25,8 +25,9 @@ import jax.numpy as jnp
 
 from runtime.kernels.attention_chunked import document_begins
 from runtime.kernels.attention_gpu import refuse_dtype
-from runtime.kernels.block_sizes import MosaicBlocks, device_kind_here, mosaic_blocks
+from runtime.kernels.block_sizes import device_kind_here, mosaic_blocks
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
+from runtime.kernels.tuned_blocks import MosaicBlocks
 
 VERSION = "0.0.12"
 """The one whose source was read; pyproject.toml has it as the extra `tokamax`."""

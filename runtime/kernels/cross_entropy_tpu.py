@@ -15,8 +15,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
-from runtime.kernels.block_sizes import FusedBlocks, fused_blocks, generation_here
+from runtime.kernels.block_sizes import fused_blocks, generation_here
 from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
+from runtime.kernels.tuned_blocks import FusedBlocks
 
 
 def fused(

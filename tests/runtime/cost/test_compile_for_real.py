@@ -17,7 +17,8 @@ from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import Compiled, Request
 from runtime.cost.roofline import roofline_of
 from runtime.kernels.attention_tokamax import JAX_SERIES
-from runtime.kernels.block_sizes import MOSAIC, family_of, triton_blocks
+from runtime.kernels.block_sizes import family_of, triton_blocks
+from runtime.kernels.tuned_blocks import MOSAIC
 from runtime.model.config import LlamaConfig
 
 WITH_ITS_JAX = pytest.mark.skipif(

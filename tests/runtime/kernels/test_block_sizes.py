@@ -5,10 +5,6 @@ import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, PartitionSpec
 
 from runtime.kernels.block_sizes import (
-    FUSED,
-    SCOPED_VMEM_IN_BYTES,
-    SPLASH,
-    VMEM_IN_BYTES,
     fused_blocks,
     fused_bytes,
     generation_here,
@@ -16,6 +12,7 @@ from runtime.kernels.block_sizes import (
     splash_bytes,
     triton_blocks,
 )
+from runtime.kernels.tuned_blocks import FUSED, SCOPED_VMEM_IN_BYTES, SPLASH, VMEM_IN_BYTES
 
 
 def test_every_row_fits_its_generation_by_the_arithmetic_that_other_shapes_are_given() -> None:
