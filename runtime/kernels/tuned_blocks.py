@@ -78,11 +78,25 @@ class MosaicRow(NamedTuple):
 _BLOCKS_OF_1024 = SplashBlocks(1024, 1024, 512, 1024, 1024, 1024)
 _ALSO = "; blocks of 2,048 compute more above the diagonal, or do not fit"
 SPLASH = {
-    ("v4", 128): SplashRow(_BLOCKS_OF_1024, "fwd 96k, bwd 138k bundles (512: 116k, 153k); 11.8 of 16 MiB" + _ALSO),
-    ("v5e", 128): SplashRow(_BLOCKS_OF_1024, "fwd 61k, bwd 102k bundles (512: 77k, 110k); 8.1 of 16 MiB" + _ALSO),
-    ("v5p", 128): SplashRow(_BLOCKS_OF_1024, "fwd 65k, bwd 104k bundles (512: 87k, 114k); 9.6 of 16 MiB"),
-    ("v6e", 128): SplashRow(_BLOCKS_OF_1024, "fwd 45k, bwd 66k bundles (512: 59k, 74k); 8.5 of 32 MiB" + _ALSO),
-    ("v5e", 64): SplashRow(_BLOCKS_OF_1024, "fwd 61k, bwd 104k bundles; 8.3 of 16 MiB"),
+    ("v4", 128): SplashRow(_BLOCKS_OF_1024, "fwd 96k, bwd 138k bundles (512: 116k, 153k); 12.8 of 16 MiB" + _ALSO),
+    ("v5e", 128): SplashRow(_BLOCKS_OF_1024, "fwd 61k, bwd 106k bundles (512: 77k, 110k); 10.3 of 16 MiB" + _ALSO),
+    ("v5p", 128): SplashRow(_BLOCKS_OF_1024, "fwd 62k, bwd 105k bundles (512: 87k, 114k); 10.1 of 16 MiB"),
+    ("v6e", 128): SplashRow(_BLOCKS_OF_1024, "fwd 45k, bwd 69k bundles (512: 59k, 74k); 10.6 of 32 MiB" + _ALSO),
+    ("v4", 64): SplashRow(_BLOCKS_OF_1024, "fwd 99k, bwd 138k bundles; 12.9 of 16 MiB"),
+    ("v5e", 64): SplashRow(_BLOCKS_OF_1024, "fwd 63k, bwd 109k bundles; 10.3 of 16 MiB"),
+    ("v5p", 64): SplashRow(_BLOCKS_OF_1024, "fwd 64k, bwd 107k bundles; 10.1 of 16 MiB"),
+    ("v6e", 64): SplashRow(_BLOCKS_OF_1024, "fwd 46k, bwd 71k bundles; 10.6 of 32 MiB"),
+    ("v4", 256): SplashRow(
+        SplashBlocks(1024, 1024, 512, 1024, 512, 512), "fwd 146k, bwd 237k bundles (512: 170k, 245k); 15.0 of 16 MiB"
+    ),
+    ("v5e", 256): SplashRow(
+        SplashBlocks(1024, 1024, 512, 512, 512, 512), "fwd 102k, bwd 206k bundles (fwd 512: 113k); 11.4 of 16 MiB"
+    ),
+    ("v5p", 256): SplashRow(
+        SplashBlocks(1024, 1024, 512, 512, 512, 512),
+        "fwd 105k, bwd 206k bundles (fwd 512: 120k; bwd 1,024 does not fit); 12.5 of 16 MiB",
+    ),
+    ("v6e", 256): SplashRow(_BLOCKS_OF_1024, "fwd 48k, bwd 73k bundles; 15.0 of 32 MiB"),
 }
 """By generation and head size; bfloat16. Bundles: instructions that the compiler scheduled for a grid step, times the
 grid steps of one head over 4,096 tokens that are not wholly above the diagonal."""
@@ -93,6 +107,54 @@ SCOPED_VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 16 * MIB, "v5p": 16 * MIB, "v6e":
 """That a kernel gets if it does not ask."""
 
 FUSED = {
+    ("v4", 768): FusedRow(
+        FusedBlocks((512, 768), (512, 768), (1024, 256), VMEM_IN_BYTES["v4"]),
+        "16, 27 and 27 bundles for 1,000 logits (all 512 x 384: 20, 30, 28); 8.4, 12.2 and 13.6 of 16 MiB",
+    ),
+    ("v5e", 768): FusedRow(
+        FusedBlocks((1024, 768), (512, 768), (2048, 256), VMEM_IN_BYTES["v5e"]),
+        "14, 21 and 22 bundles for 1,000 logits (all 1024 x 384: 18, 24, 23); 10.9, 8.6 and 11.4 of 64 MiB",
+    ),
+    ("v5p", 768): FusedRow(
+        FusedBlocks((1024, 768), (1024, 768), (1024, 768), VMEM_IN_BYTES["v5p"]),
+        "14, 22 and 22 bundles for 1,000 logits (all 1024 x 384: 18, 25, 24); 13.9, 19.1 and 17.3 of 48 MiB",
+    ),
+    ("v6e", 768): FusedRow(
+        FusedBlocks((512, 768), (2048, 768), (1024, 768), VMEM_IN_BYTES["v6e"]),
+        "7, 7 and 7 bundles for 1,000 logits (all 1024 x 384: 11, 11, 10); 6.5, 22.2 and 12.0 of 64 MiB",
+    ),
+    ("v4", 1024): FusedRow(
+        FusedBlocks((512, 768), (512, 768), (512, 384), VMEM_IN_BYTES["v4"]),
+        "19, 34 and 36 bundles for 1,000 logits (all 512 x 256: 27, 41, 38); 10.0, 15.0 and 11.0 of 16 MiB",
+    ),
+    ("v5e", 1024): FusedRow(
+        FusedBlocks((512, 768), (512, 768), (1024, 384), VMEM_IN_BYTES["v5e"]),
+        "16, 29 and 28 bundles for 1,000 logits (all 1024 x 384: 20, 30, 28); 7.9, 12.9 and 14.1 of 64 MiB",
+    ),
+    ("v5p", 1024): FusedRow(
+        FusedBlocks((512, 768), (512, 768), (1024, 384), VMEM_IN_BYTES["v5p"]),
+        "17, 31 and 30 bundles for 1,000 logits (all 1024 x 384: 20, 32, 30); 9.4, 13.9 and 16.1 of 48 MiB",
+    ),
+    ("v6e", 1024): FusedRow(
+        FusedBlocks((1024, 768), (1024, 768), (1024, 768), VMEM_IN_BYTES["v6e"]),
+        "8, 10 and 9 bundles for 1,000 logits (all 1024 x 384: 13, 14, 12); 12.6, 16.5 and 15.0 of 64 MiB",
+    ),
+    ("v4", 2048): FusedRow(
+        FusedBlocks((256, 768), (128, 768), (512, 256), VMEM_IN_BYTES["v4"]),
+        "36, 72 and 68 bundles for 1,000 logits (all 256 x 256: 45, 79, 81); 11.0, 13.0 and 15.3 of 16 MiB",
+    ),
+    ("v5e", 2048): FusedRow(
+        FusedBlocks((512, 768), (512, 768), (1024, 384), VMEM_IN_BYTES["v5e"]),
+        "27, 56 and 57 bundles for 1,000 logits (all 1024 x 384: 31, 57, 57); 14.0, 24.2 and 25.5 of 64 MiB",
+    ),
+    ("v5p", 2048): FusedRow(
+        FusedBlocks((512, 768), (512, 768), (1024, 384), VMEM_IN_BYTES["v5p"]),
+        "27, 58 and 58 bundles for 1,000 logits (all 1024 x 384: 31, 62, 58); 15.5, 25.2 and 27.5 of 48 MiB",
+    ),
+    ("v6e", 2048): FusedRow(
+        FusedBlocks((1024, 768), (512, 768), (512, 768), VMEM_IN_BYTES["v6e"]),
+        "12, 19 and 20 bundles for 1,000 logits (all 1024 x 384: 18, 27, 24); 21.6, 21.9 and 25.6 of 64 MiB",
+    ),
     ("v4", 4096): FusedRow(
         FusedBlocks((256, 256), (128, 256), (256, 128), VMEM_IN_BYTES["v4"]),
         "77, 163 and 165 bundles for 1,000 logits (all 128 x 256: 85, 163, 204); 11.2, 12.9 and 13.3 of 16 MiB",
@@ -106,8 +168,16 @@ FUSED = {
         "59, 123 and 120 bundles for 1,000 logits (all 128 x 256: 71, 150, 170); 13.3, 23.1 and 25.9 of 48 MiB",
     ),
     ("v6e", 4096): FusedRow(
-        FusedBlocks((512, 384), (512, 384), (512, 384), VMEM_IN_BYTES["v6e"]),
-        "29, 53 and 51 bundles for 1,000 logits (all 128 x 256: 37, 66, 91); 19.1, 35.3 and 31.6 of 64 MiB",
+        FusedBlocks((512, 768), (512, 768), (512, 768), VMEM_IN_BYTES["v6e"]),
+        "20, 37 and 39 bundles for 1,000 logits (all 512 x 384: 28, 53, 51); 25.6, 41.9 and 49.7 of 64 MiB",
+    ),
+    ("v5e", 8192): FusedRow(
+        FusedBlocks((512, 384), (128, 768), (512, 256), VMEM_IN_BYTES["v5e"]),
+        "98, 234 and 229 bundles for 1,000 logits (all 256 x 256: 111, 284, 254); 37.2, 48.4 and 49.0 of 64 MiB",
+    ),
+    ("v6e", 8192): FusedRow(
+        FusedBlocks((512, 768), (256, 768), (256, 256), VMEM_IN_BYTES["v6e"]),
+        "36, 74 and 99 bundles for 1,000 logits (all 256 x 256: 43, 97, 99); 49.6, 52.9 and 36.3 of 64 MiB",
     ),
 }
 """By generation and hidden size; bfloat16. Bundles as above, in the order of `FusedBlocks`."""
