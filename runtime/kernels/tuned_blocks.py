@@ -175,6 +175,10 @@ FUSED = {
         FusedBlocks((512, 384), (128, 768), (512, 256), VMEM_IN_BYTES["v5e"]),
         "98, 234 and 229 bundles for 1,000 logits (all 256 x 256: 111, 284, 254); 37.2, 48.4 and 49.0 of 64 MiB",
     ),
+    ("v5p", 8192): FusedRow(
+        FusedBlocks((256, 768), (256, 256), (256, 256), VMEM_IN_BYTES["v5p"]),
+        "101, 267 and 252 bundles for 1,000 logits (all 256 x 256: 113, 267, 252); 37.7, 39.0 and 36.9 of 48 MiB",
+    ),
     ("v6e", 8192): FusedRow(
         FusedBlocks((512, 768), (256, 768), (256, 256), VMEM_IN_BYTES["v6e"]),
         "36, 74 and 99 bundles for 1,000 logits (all 256 x 256: 43, 97, 99); 49.6, 52.9 and 36.3 of 64 MiB",
