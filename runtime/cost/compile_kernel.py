@@ -1,17 +1,27 @@
 """Run by `matrix` in a process of its own: compiles one kernel with its gradients for one chip, at 8B shapes.
 
-`python -m runtime.cost.compile_kernel CHIP KERNEL` prints one line of JSON: the peak memory, and of a GPU's attention
-kernel what each thread needs.
+`python -m runtime.cost.compile_kernel CHIP KERNEL [SIZE]` prints one line of JSON: the peak memory; of a TPU's Pallas
+kernels the figures that a row of `tuned_blocks` says, and of a GPU's what each thread needs. SIZE is the head size of
+attention and the hidden size of a loss.
 """
 
 import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runtime.cost.bundles import (
+    FUSED_PASSES,
+    SPLASH_PASSES,
+    figures_of_fused,
+    figures_of_splash,
+    schedules_of,
+    write_schedules,
+)
 from runtime.cost.described_devices import asked_for, mesh_of_one_chip
 from runtime.cost.kernel_alone import (
     AttentionShape,
@@ -21,8 +31,9 @@ from runtime.cost.kernel_alone import (
     jit_like_a_step,
     loss_with_gradients,
 )
-from runtime.cost.registers import registers_of, registers_told, toolkit
+from runtime.cost.registers import Registers, registers_of, registers_told, toolkit
 from runtime.kernels.attention import attend
+from runtime.kernels.block_sizes import fused_blocks, splash_blocks
 from runtime.kernels.cross_entropy import linear_cross_entropy
 
 ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
@@ -40,38 +51,58 @@ WRITE_ASSEMBLY = {
 }
 
 
-def compiled_kernel(chip: str, kernel: str, *, head_dim: int = ATTENTION_SHAPE.head_dim) -> dict[str, Any]:
-    """Of the kernel's value and gradients on one chip: `peak_memory_in_bytes`, and `registers` by kernel of a GPU."""
-    mesh = mesh_of_one_chip(chip)
-    if kernel in ATTENTION:
-        program = attention_with_gradients(partial(attend, kernel=kernel))
-        arguments = arguments_of(ATTENTION_SHAPE._replace(head_dim=head_dim), mesh)
-    else:
-        program = loss_with_gradients(partial(linear_cross_entropy, kernel=kernel))
-        arguments = arguments_of(LOSS_SHAPE, mesh)
-    with asked_for(mesh, kernel):
-        lowered = jit_like_a_step(program, mesh).lower(*arguments)
-    if kernel not in ("pallas_gpu", "tokamax"):
-        return {"peak_memory_in_bytes": _peak(lowered.compile())}
+def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str, Any]:
+    """Of the kernel's value and gradients on one chip, at a head size or a hidden size.
+
+    `peak_memory_in_bytes`, and of a TPU's Pallas kernels their `figures`, of a GPU's their `registers` by name.
+    """
+    told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        if kernel == "tokamax":  # its kernels are assembled by Mosaic, which is told by its environment
-            os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_TO=folder)
-            peak = _peak(lowered.compile())
-            words = [path.read_text() for path in sorted(Path(folder).glob("*.ptxas"))]
-            of_each = [row for text in words for row in registers_told(text).values()]
-            rows = dict(zip(OF_TOKAMAX, of_each, strict=True))
-            return {"peak_memory_in_bytes": peak, "registers": {name: row._asdict() for name, row in rows.items()}}
-        # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.
-        options = {**WRITE_ASSEMBLY, "xla_gpu_cuda_data_dir": str(toolkit()), "xla_dump_to": folder}
-        peak = _peak(lowered.compile(compiler_options=options))
-        registers = registers_of(Path(folder), ASSEMBLED)
-    return {"peak_memory_in_bytes": peak, "registers": {name: row._asdict() for name, row in registers.items()}}
+        if kernel in ("splash", "pallas_tpu"):
+            write_schedules(folder)
+        mesh = mesh_of_one_chip(chip)
+        shape, program = _at_size(kernel, size)
+        with asked_for(mesh, kernel):
+            lowered = jit_like_a_step(program, mesh).lower(*arguments_of(shape, mesh))
+        match shape, kernel:
+            case AttentionShape(sequence_length=length, head_dim=head_dim), "splash":
+                compiled = lowered.compile()
+                schedules = schedules_of(Path(folder), compiled.as_text(), SPLASH_PASSES)
+                blocks = splash_blocks(chip, head_dim=head_dim, num_rows=length).blocks
+                told["figures"] = figures_of_splash(chip, blocks, length, schedules)
+            case LossShape(num_tokens, hidden_size, vocab_size), "pallas_tpu":
+                compiled = lowered.compile()
+                schedules = schedules_of(Path(folder), compiled.as_text(), FUSED_PASSES)
+                row = fused_blocks(chip, hidden_size=hidden_size, num_tokens=num_tokens, vocab_size=vocab_size)
+                told["figures"] = figures_of_fused(row.blocks, schedules)
+            case _, "tokamax":  # its kernels are assembled by Mosaic, which is told by its environment
+                os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_TO=folder)
+                compiled = lowered.compile()
+                words = [path.read_text() for path in sorted(Path(folder).glob("*.ptxas"))]
+                of_each = [row for text in words for row in registers_told(text).values()]
+                told["registers"] = _named(dict(zip(OF_TOKAMAX, of_each, strict=True)))
+            case _, "pallas_gpu":
+                # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.
+                options = {**WRITE_ASSEMBLY, "xla_gpu_cuda_data_dir": str(toolkit()), "xla_dump_to": folder}
+                compiled = lowered.compile(compiler_options=options)
+                told["registers"] = _named(registers_of(Path(folder), ASSEMBLED))
+            case _:
+                compiled = lowered.compile()
+    return {"peak_memory_in_bytes": int(compiled.memory_analysis().peak_memory_in_bytes), **told}
 
 
-def _peak(program: Any) -> int:
-    return int(program.memory_analysis().peak_memory_in_bytes)
+def _at_size(kernel: str, size: int | None) -> tuple[AttentionShape | LossShape, Callable[..., Any]]:
+    if kernel in ATTENTION:
+        attention = ATTENTION_SHAPE._replace(head_dim=size or ATTENTION_SHAPE.head_dim)
+        return attention, attention_with_gradients(partial(attend, kernel=kernel))
+    loss = LOSS_SHAPE._replace(hidden_size=size or LOSS_SHAPE.hidden_size)
+    return loss, loss_with_gradients(partial(linear_cross_entropy, kernel=kernel))
+
+
+def _named(registers: dict[str, Registers]) -> dict[str, dict[str, Any]]:
+    return {name: row._asdict() for name, row in registers.items()}
 
 
 if __name__ == "__main__":
     chip_name, kernel_name, *sizes = sys.argv[1:]
-    print(json.dumps(compiled_kernel(chip_name, kernel_name, **({"head_dim": int(sizes[0])} if sizes else {}))))
+    print(json.dumps(compiled_kernel(chip_name, kernel_name, int(sizes[0]) if sizes else None)))

@@ -71,7 +71,7 @@ def cudnn(
 ) -> Query:
     """cuDNN's flash attention; `implementation="xla"` computes the same without it, for tests."""
     if implementation == "cudnn":
-        refuse_for_cudnn(str(query.dtype))
+        refuse_dtype("cudnn", str(query.dtype))
     num_rows = query.shape[1]
     end = first_row + num_rows
     rows, columns = segment_ids[:, first_row:end, None], segment_ids[:, None, :end]
@@ -89,10 +89,10 @@ def cudnn(
     )
 
 
-def refuse_for_cudnn(dtype: str) -> None:
-    """Raises for queries that cuDNN does not take."""
+def refuse_dtype(kernel: str, dtype: str) -> None:
+    """Raises for queries that `cudnn` and `tokamax` do not take, which would fail in their own words or be rounded."""
     if dtype not in ("bfloat16", "float16"):
         raise ValueError(
-            f"attention kernel 'cudnn': {dtype} queries, and cuDNN takes bfloat16 and float16 only; use "
-            "attention kernel 'chunked', or compute in bfloat16."
+            f"attention kernel '{kernel}': {dtype} queries, and it takes bfloat16 and float16 only; use attention "
+            "kernel 'chunked', or compute in bfloat16."
         )

@@ -24,8 +24,10 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from runtime.kernels.attention_chunked import document_begins
-from runtime.kernels.block_sizes import MosaicBlocks, device_kind_here, mosaic_blocks
+from runtime.kernels.attention_gpu import refuse_dtype
+from runtime.kernels.block_sizes import device_kind_here, mosaic_blocks
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
+from runtime.kernels.tuned_blocks import MosaicBlocks
 
 VERSION = "0.0.12"
 """The one whose source was read; pyproject.toml has it as the extra `tokamax`."""
@@ -48,7 +50,7 @@ def tokamax(
     end = first_row + num_rows
     blocks = None
     if implementation == "mosaic_gpu":
-        refuse_dtype(str(query.dtype))
+        refuse_dtype("tokamax", str(query.dtype))
         kind, head_dim = device_kind_here(), query.shape[3]
         blocks = mosaic_blocks(kind, head_dim=head_dim, num_rows=num_rows, first_row=first_row).blocks
         refuse_versions()
@@ -58,15 +60,6 @@ def tokamax(
     begins = document_begins(segment_ids[:, :end])[:, None, first_row:]
     mixed: Query = attend(query, key[:, :end], value[:, :end], logits_scale=1.0, mask=mask_of(k_start=begins, **ends))
     return mixed
-
-
-def refuse_dtype(dtype: str) -> None:
-    """Raises for queries that the kernels do not take: tokamax would round float32 first, or fail in its own words."""
-    if dtype not in ("bfloat16", "float16"):
-        raise ValueError(
-            f"attention kernel 'tokamax': {dtype} queries, and it takes bfloat16 and float16 only; use attention "
-            "kernel 'chunked', or compute in bfloat16."
-        )
 
 
 def refuse_versions() -> None:

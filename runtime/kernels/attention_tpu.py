@@ -6,8 +6,9 @@ import jax
 from jax.experimental.pallas.ops.tpu import splash_attention
 from jaxtyping import Array
 
-from runtime.kernels.block_sizes import SplashBlocks, generation_here, splash_blocks
+from runtime.kernels.block_sizes import generation_here, splash_blocks
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
+from runtime.kernels.tuned_blocks import SplashBlocks
 
 
 def splash(

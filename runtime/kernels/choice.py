@@ -15,6 +15,7 @@ from runtime.kernels import (
     cross_entropy_chunked,
 )
 from runtime.kernels.shape import KernelShape
+from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import device_kind as kind_of
 from runtime.parallel.mesh import platform as platform_of
@@ -150,7 +151,8 @@ def described_blocks(attention_kernel: str, loss_kernel: str, shape: KernelShape
     taken_as = block_sizes.taken_as(shape.device_kind)
     if taken_as and {attention_kernel, loss_kernel} & {"splash", "pallas_tpu"}:
         logger.warning(
-            "%sits block sizes are neither tuned nor known to fit; add rows to runtime/kernels/block_sizes.py", taken_as
+            "%sits block sizes are neither tuned nor known to fit; add rows to runtime/kernels/tuned_blocks.py",
+            taken_as,
         )
     return {
         "attention": described_attention_blocks(attention_kernel, shape),
@@ -175,11 +177,11 @@ def described_attention_blocks(kernel: str, shape: KernelShape) -> str:
             triton = block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=whole_row)
             return f"{_named(triton.blocks)} ({unknown}{triton.reason})"
         case "cudnn":
-            attention_gpu.refuse_for_cudnn(shape.compute_dtype)
+            attention_gpu.refuse_dtype("cudnn", shape.compute_dtype)
             pairs = shape.stretch * (shape.first_row + shape.stretch)
-            return f"chosen by cuDNN (beside a mask of {2 * pairs / block_sizes.MIB:.0f} MiB a sequence)"
+            return f"chosen by cuDNN (beside a mask of {2 * pairs / MIB:.0f} MiB a sequence)"
         case "tokamax":
-            attention_tokamax.refuse_dtype(shape.compute_dtype)
+            attention_gpu.refuse_dtype("tokamax", shape.compute_dtype)
             mosaic = block_sizes.mosaic_blocks(
                 shape.device_kind, head_dim=shape.head_dim, num_rows=shape.stretch, first_row=shape.first_row
             )
@@ -213,7 +215,7 @@ def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
             return "all tokens"
 
 
-def _named(blocks: block_sizes.SplashBlocks | block_sizes.TritonBlocks | block_sizes.MosaicBlocks) -> str:
+def _named(blocks: SplashBlocks | TritonBlocks | MosaicBlocks) -> str:
     return ", ".join(f"{name} {size}" for name, size in blocks._asdict().items())
 
 

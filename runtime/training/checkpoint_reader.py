@@ -12,7 +12,8 @@ from runtime.training.checkpoint_leaves import Index, Leaf, box_of, chunk_starts
 FORMAT = 3
 READABLE_FORMATS = (2, FORMAT)
 """In format 2 each array has a `zarr.json`; in 3 it may be left out, as the manifest tells."""
-
+NO_LONGER_KEPT = {"history.num_skipped"}
+"""Leaves that a state had when older checkpoints were written. They are checked as all are, and left out."""
 
 FOR_A_MILESTONE = (
     "run the step that made it again with --force, restore the file from a copy, or take another milestone."
@@ -170,7 +171,7 @@ def refuse_other_state(path: str, manifest: Manifest, leaves: list[Leaf], *, par
                 f"{path}: leaf {leaf.name} is {found.described} in the checkpoint and {leaf.described} in the state; "
                 "the model's shape differs from the run that wrote it. Use that run's model, or start from scratch."
             )
-    surplus = sorted(set(manifest.leaves) - names)
+    surplus = sorted(set(manifest.leaves) - names - NO_LONGER_KEPT)
     if surplus and not partial:
         raise CheckpointError(
             f"{path}: leaf {surplus[0]} of the checkpoint ({len(surplus)} in all) has no place in the state; "

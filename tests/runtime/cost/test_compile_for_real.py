@@ -6,6 +6,7 @@ compiler for GPUs lies in `.venv-cuda`.
 
 import importlib.metadata
 import json
+import re
 import subprocess
 import sys
 
@@ -17,7 +18,8 @@ from runtime.cost.faults import HLO_NAMES, faults
 from runtime.cost.request import Compiled, Request
 from runtime.cost.roofline import roofline_of
 from runtime.kernels.attention_tokamax import JAX_SERIES
-from runtime.kernels.block_sizes import MOSAIC, family_of, triton_blocks
+from runtime.kernels.block_sizes import family_of, triton_blocks
+from runtime.kernels.tuned_blocks import FUSED, MOSAIC, SPLASH
 from runtime.model.config import LlamaConfig
 
 WITH_ITS_JAX = pytest.mark.skipif(
@@ -162,6 +164,22 @@ def test_what_autodiff_and_xla_make_of_a_look_up_and_a_product_is_told_as_slow()
     assert "a sort of 2,097,152 numbers: of a scatter whose places may coincide" in finished.stdout
     if importlib.metadata.version("jax").startswith("0.10."):
         assert "a product by Triton in tiles that nobody tuned" in finished.stdout
+
+
+@pytest.mark.parametrize(("kernel", "size"), [("splash", 64), ("pallas_tpu", 2048)])
+def test_a_row_of_a_tpu_s_kernel_says_what_its_compiler_said(kernel, size):
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime.cost.compile_kernel", "v4", kernel, str(size)],
+        capture_output=True, text=True, cwd=ROOT, env=environment("tpu"),
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    bundles, memory = json.loads(finished.stdout.splitlines()[-1])["figures"].split("; ")
+    reason = (SPLASH if kernel == "splash" else FUSED)["v4", size].reason
+    if importlib.metadata.version("jax") == "0.10.2":  # which the figures of the table are of
+        told = [float(figure) for figure in re.findall(r"\d+", bundles)]
+        rows = [float(figure) for figure in re.findall(r"\d+", reason)]
+        assert told == pytest.approx(rows[: len(told)], abs=1)  # a pass alone and in a program differ by a few bundles
+        assert memory in reason
 
 
 @pytest.mark.parametrize(("gpu", "head_dim"), [("H200", 64), ("H200", 128), ("A100-80G", 64), ("A100-80G", 128)])

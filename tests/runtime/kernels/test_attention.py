@@ -206,7 +206,7 @@ def test_both_passes_of_the_cudnn_kernel_lower_to_its_calls_whose_own_mask_is_ca
 
 
 def test_cudnn_refuses_numbers_that_it_does_not_take() -> None:
-    with pytest.raises(ValueError, match=r"'cudnn': float32 queries, and cuDNN takes bfloat16 and float16 only; use"):
+    with pytest.raises(ValueError, match=r"'cudnn': float32 queries, and it takes bfloat16 and float16 only; use"):
         attention_gpu.cudnn(*inputs(sequence=16, head_dim=8))
 
 

@@ -154,6 +154,12 @@ def test_a_surplus_leaf_is_refused_unless_a_part_is_asked_for(tmp_path):
     assert_equal_states(restored, state_on(1, averages=()))
 
 
+def test_a_leaf_that_states_no_longer_have_is_left_out(tmp_path):
+    now = {"history": {"losses": jnp.arange(3.0)}}
+    path = saved(tmp_path, {"history": {**now["history"], "num_skipped": jnp.int32(4)}})
+    assert_equal_states(checkpoint.load(path, now)[0], now)
+
+
 def test_another_shape_dtype_or_kind_of_key_is_refused_by_leaf(tmp_path):
     path = saved(tmp_path, state_on(1))
     state = state_on(1)

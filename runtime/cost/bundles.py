@@ -1,0 +1,91 @@
+"""What the TPU compiler says of Pallas kernels: the bundles of its final schedule, and the vector memory it gave them.
+
+A bundle is what a core issues in one cycle if nothing stalls. libtpu writes the schedule of each kernel to a folder,
+if it was told so before it was loaded; the memory is in the text of the compiled program. The figures are those that
+rows of `tuned_blocks` have as their reason.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from runtime.kernels.tuned_blocks import MIB, SCOPED_VMEM_IN_BYTES, FusedBlocks, SplashBlocks
+
+_PASS = "final_bundles"
+_CALL = re.compile(
+    r'^ *(?:ROOT )?%(\S+) = [^\n]*custom_call_target="tpu_custom_call".*?'
+    r'"used_scoped_memory_configs":\[\{[^]]*?"size":"(\d+)"',
+    re.MULTILINE | re.DOTALL,  # the metadata of a call may take lines of their own
+)
+_SCHEDULED = re.compile(r"non empty scheduled bundles: (\d+)")
+FUSED_PASSES = ("cross_entropy_forward", "cross_entropy_hidden_gradient", "cross_entropy_head_gradient")
+"""Names of the kernels that `pallas_tpu` is made of, in the order of `FusedBlocks`."""
+SPLASH_PASSES = ("splash_mha_fwd", "splash_mha_dkv")
+
+
+class Schedule(NamedTuple):
+    """Of a grid step of one kernel, with what its first and last steps do besides."""
+
+    bundles: int
+    vmem_in_bytes: int
+
+
+def write_schedules(folder: str) -> None:
+    """Has libtpu, which this process must not have loaded yet, write there what `schedules_of` reads."""
+    options = f"--xla_jf_dump_to={folder}", "--xla_jf_dump_llo_text", f"--xla_jf_dump_llo_pass_label_regex={_PASS}"
+    os.environ["LIBTPU_INIT_ARGS"] = " ".join([os.environ.get("LIBTPU_INIT_ARGS", ""), *options]).strip()
+
+
+def schedules_of(folder: Path, program: str, passes: tuple[str, ...]) -> list[Schedule]:
+    """Of the kernels of a compiled program, whose names JAX puts into longer ones.
+
+    Raises:
+        LookupError: there is not one kernel of each, or not one schedule of it in `folder`.
+    """
+    found = []
+    calls = _CALL.findall(program)
+    for one in passes:
+        mine = [(name, int(size)) for name, size in calls if one in name]
+        paths = [path for name, _ in mine for path in folder.glob(f"*-{name}-*-schedule-analysis_{_PASS}.txt")]
+        told = [_SCHEDULED.search(path.read_text()) for path in paths]
+        if len(mine) != 1 or len(told) != 1 or told[0] is None:
+            raise LookupError(
+                f"{len(mine)} kernels {one} in the program, with {len(told)} schedules in {folder}; there must "
+                "be one of each, with a line `non empty scheduled bundles`."
+            )
+        found.append(Schedule(int(told[0][1]), mine[0][1]))
+    return found
+
+
+def figures_of_splash(generation: str, blocks: SplashBlocks, num_rows: int, schedules: list[Schedule]) -> str:
+    """Bundles of one head over `num_rows` tokens, and the larger of both memories, of what a kernel gets."""
+    forward, backward = schedules
+    bundles = (
+        forward.bundles * _steps(num_rows, blocks.query, blocks.key),
+        backward.bundles * _steps(num_rows, blocks.query_backward, blocks.key_backward),
+    )
+    most = max(forward.vmem_in_bytes, backward.vmem_in_bytes)
+    return (
+        f"fwd {bundles[0] / 1000:.0f}k, bwd {bundles[1] / 1000:.0f}k bundles; "
+        f"{most / MIB:.1f} of {SCOPED_VMEM_IN_BYTES[generation] // MIB} MiB"
+    )
+
+
+def figures_of_fused(blocks: FusedBlocks, schedules: list[Schedule]) -> str:
+    """Bundles of 1,000 logits and memory of each pass, of what the kernel asks for."""
+    *passes, limit = blocks
+    bundles = [
+        f"{1000 * schedule.bundles / (tokens * columns):.0f}"
+        for schedule, (tokens, columns) in zip(schedules, passes, strict=True)
+    ]
+    sizes = [f"{schedule.vmem_in_bytes / MIB:.1f}" for schedule in schedules]
+    return (
+        f"{', '.join(bundles[:2])} and {bundles[2]} bundles for 1,000 logits; "
+        f"{', '.join(sizes[:2])} and {sizes[2]} of {limit // MIB} MiB"
+    )
+
+
+def _steps(num_rows: int, query: int, key: int) -> int:
+    """Of the grid over a head, those that are not wholly above the diagonal."""
+    return sum(-(-end // key) for end in range(query, num_rows + 1, query))
