@@ -229,7 +229,7 @@ class _Planner:
                 return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)
         if held is not None:
-            return Verdict.RUNNING, (_running(step, held),)
+            return Verdict.QUEUED if held.is_queued else Verdict.RUNNING, (_running(step, held),)
         drift, accepted_work = self._drift_of_work(step)
         if drift is not None:
             return Verdict.DRIFTED, (drift,)
@@ -322,12 +322,15 @@ class _Planner:
         for field, item in step.inputs:
             other = self.planned[item.step.name]
             if item.milestone is not None and item.key not in self.committed and other.verdict is Verdict.DONE:
-                kept = self._kept.get(item.digest, [])
-                saved = (
-                    other.step.kind.resumes_at(self.left_behind.of(item.digest)) if other.step.kind.resumes_at else ()
-                )
-                saved_by = f"{other.name}.{other.step.kind.stop_field}" if item.milestone in saved else ""
-                lost.append(MilestoneMissing(item.milestone, _nearest(item.milestone, kept), field, saved_by))
+                nearest = _nearest(item.milestone, self._kept.get(item.digest, []))
+                resumes_at = other.step.kind.resumes_at
+                saved = () if resumes_at is None else resumes_at(self.left_behind.of(item.digest))
+                nearer = _nearest(item.milestone, [nearest, *saved])
+                if nearer == nearest:
+                    lost.append(MilestoneMissing(item.milestone, nearest, field))
+                else:
+                    stop = f"{other.name}.{other.step.kind.stop_field}"
+                    lost.append(MilestoneMissing(item.milestone, nearest, field, nearer, stop))
         return tuple(lost)
 
     @property
@@ -351,7 +354,8 @@ class _Planner:
 
 def _running(step: Step[Any], held: Held) -> Running:
     holder, progress = held.holder, held.progress
-    running = Running(holder.host, holder.pid, holder.since, "" if holder.name == step.name else holder.name)
+    name = "" if holder.name == step.name else holder.name
+    running = Running(holder.host, holder.pid, holder.since, name, is_queued=held.is_queued)
     if progress is None:
         return running
     return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)

@@ -120,6 +120,8 @@ class Run:
         node = self._nodes.get(key)
         if node is not None and node.state == "running" and not node.has_started:
             node.has_started = True
+            if node.lease is not None:
+                node.lease.has_started = True
             again = "" if node.num_attempts == 1 else f"attempt {node.num_attempts}"
             self._display.event(node.step.name, "started", again)
 

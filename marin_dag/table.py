@@ -34,6 +34,7 @@ COLORS = {
     Verdict.STALE: "33",
     Verdict.DRIFTED: "35",
     Verdict.RUNNING: "34",
+    Verdict.QUEUED: "34",
     Verdict.FAILED: "31",
     Verdict.BLOCKED: "31",
 }
