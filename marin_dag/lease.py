@@ -75,7 +75,7 @@ class Lease:
         self.epoch = epoch
         self.is_lost = False
         self.has_started = False
-        """Whether the step has its resources; the next heartbeat tells this, and how far it is, to those who look on."""
+        """Whether the step has its resources; the next heartbeat tells those who look on, and how far it is."""
         self.progress: Progress | None = None
         self._leases = leases
         self._on_lost = on_lost

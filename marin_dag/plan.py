@@ -96,7 +96,20 @@ class Plan:
     @functools.cached_property
     def open_questions(self) -> dict[str, str]:
         """What the recipe leaves open of steps that would run, by name; no run begins before a person has said it."""
-        return _open_questions(planned.step for planned in self.will_run)
+        return {name: _said(name, error) for name, error in self._undecided.items()}
+
+    @property
+    def open_settings(self) -> tuple[str, ...]:
+        """STEP.FIELD=VALUE for each field that they are about, with a word in place of what only a person knows."""
+        return tuple(setting for name, error in self._undecided.items() for setting in _settings(name, error))
+
+    @functools.cached_property
+    def _undecided(self) -> dict[str, ValueError]:
+        def ask(step: Step[Any]) -> None:
+            if step.kind.check_decided is not None:
+                step.kind.check_decided(step.config)
+
+        return _errors((planned.step for planned in self.will_run), ask)
 
     @property
     def cost(self) -> Cost:
@@ -144,28 +157,27 @@ def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:
         if step.kind.check_on is not None:
             step.kind.check_on(step.config, step.resources)
 
-    return _problems(steps, ask)
+    return {name: _said(name, error) for name, error in _errors(steps, ask).items()}
 
 
-def _open_questions(steps: Iterable[Step[Any]]) -> dict[str, str]:
-    def ask(step: Step[Any]) -> None:
-        if step.kind.check_decided is not None:
-            step.kind.check_decided(step.config)
-
-    return _problems(steps, ask)
-
-
-def _problems(steps: Iterable[Step[Any]], ask: Callable[[Step[Any]], None]) -> dict[str, str]:
-    problems = {}
+def _errors(steps: Iterable[Step[Any]], ask: Callable[[Step[Any]], None]) -> dict[str, ValueError]:
+    errors = {}
     for step in steps:
         try:
             ask(step)
-        except RefusedConfigError as error:
-            options = (shlex.quote(f"{step.name}.{field}={text}") for field, text in error.cure.items())
-            problems[step.name] = f"{error}\nOn the command line: --set {' --set '.join(options)}"
         except ValueError as error:
-            problems[step.name] = str(error)
-    return problems
+            errors[step.name] = error
+    return errors
+
+
+def _said(name: str, error: ValueError) -> str:
+    options = " --set ".join(shlex.quote(setting) for setting in _settings(name, error))
+    return f"{error}\nOn the command line: --set {options}" if options else str(error)
+
+
+def _settings(name: str, error: ValueError) -> list[str]:
+    cure = error.cure if isinstance(error, RefusedConfigError) else {}
+    return [f"{name}.{field}={text}" for field, text in cure.items()]
 
 
 class _Planner:

@@ -146,7 +146,7 @@ def fields_of(owner: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _ignored(given: Any, found: Any) -> Iterator[str]:
-    """What pydantic leaves out of what was given, without a word: it takes a dataclass from a mapping with more keys."""
+    """What pydantic leaves out without a word: it takes a dataclass from a mapping with more keys."""
     if isinstance(given, dict):
         inner = found if isinstance(found, dict) else getattr(found, "__dict__", {})
         if dataclasses.is_dataclass(found):

@@ -377,7 +377,7 @@ class Run:
                 self._ended_leases.pop().release(has_committed=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """First Ctrl-C (or SIGTERM): running steps save and leave. Second: they are cancelled."""
+        """First Ctrl-C (or SIGTERM, SIGUSR2): running steps save and leave. Second: they are cancelled."""
         self._num_interrupts += 1
         if self._num_interrupts > 1:
             raise KeyboardInterrupt
