@@ -140,6 +140,10 @@ class Run:
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by a run of its trajectory")
 
+    def on_remark(self, text: str) -> None:
+        """See Listener."""
+        self._display.say(text)
+
     def _loop(self) -> None:
         while not self._frontier.is_finished:
             self._block()
