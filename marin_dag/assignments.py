@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from marin_dag.changes import nearest, said_now, value_at
+from marin_dag.changes import nearest, nearest_field, said_now, value_at
 from marin_dag.errors import UserError, listed
 from marin_dag.graph import AnyStep, Graph
 
@@ -111,4 +111,4 @@ def _now(step: AnyStep, field: str) -> str:
     try:
         return said_now(value_at(step.config, field))
     except (AttributeError, KeyError, IndexError, ValueError):
-        return nearest(field, type(step.config).model_fields)
+        return nearest_field(field, type(step.config))

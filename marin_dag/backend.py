@@ -20,6 +20,9 @@ class Listener(Protocol):
     def on_published(self, key: str) -> None:
         """A step has committed a milestone."""
 
+    def on_remark(self, text: str) -> None:
+        """The machinery says something, of no step that it names."""
+
 
 class Backend(Protocol):
     """One driver's means of execution; used from the driver's main thread, except `cancel`."""

@@ -10,7 +10,15 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from marin_dag.errors import UserError
-from marin_dag.readings import RefusedValueError, first_problem, read_text, validated
+from marin_dag.readings import (
+    RefusedValueError,
+    fields_of,
+    first_problem,
+    read_text,
+    shape,
+    structures_in,
+    validated,
+)
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -21,11 +29,34 @@ class ChangeError(UserError):
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """ " did you mean ...?" and a leading space, or nothing if no candidate is near."""
+    return _meant(_near(word, candidates))
+
+
+def _meant(name: str | None) -> str:
+    return "" if name is None else f" Did you mean {name!r}?"
+
+
+def _near(word: str, candidates: Iterable[str]) -> str | None:
     names = sorted(candidates)
     found = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if not found and word:  # a name without its folder ("web" for "tokenize/web") is near, whatever its length
         found = [name for name in names if name.rsplit("/", 1)[-1] == word or name.startswith(word)][:1]
-    return f" Did you mean {found[0]!r}?" if found else ""
+    return found[0] if found else None
+
+
+def nearest_field(word: str, owner: type) -> str:
+    """As `nearest`, of the fields of a class; also for what people call one by: its initials (`lr`), the class that it
+    takes (`ema`), and a field of that class (`skip_sigma`)."""
+    fields = dict(fields_of(owner))
+    for name, hint in fields.items():
+        inner = list(structures_in(hint))
+        initials = "".join(part[:1] for part in name.split("_"))
+        if (len(word) > 1 and word == initials) or word.replace("_", "") in (kind.__name__.lower() for kind in inner):
+            return _meant(name)
+        if word.startswith(f"{name}_") and inner:
+            within = _near(word.removeprefix(f"{name}_"), [field for kind in inner for field, _ in fields_of(kind)])
+            return _meant(name if within is None else f"{name}.{within}")
+    return nearest(word, fields)
 
 
 def apply_changes(config: ModelT, changes: Mapping[str, Any], *, owner: str) -> ModelT:
@@ -75,14 +106,13 @@ def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any],
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         if key not in fields:
-            raise _unknown(where, type(value).__qualname__, key, fields, _paths_to(value, key))
+            raise _no_field(where, value, key)
         new = {name: getattr(value, name) for name in fields}
         new[key] = changed(new[key], _annotation(type(value), key))
         return _rebuilt(where, lambda: type(value)(**new))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.init]
-        if key not in names:
-            raise _unknown(where, type(value).__qualname__, key, names)
+        if key not in _fields_there(value):
+            raise _no_field(where, value, key)
         item = changed(getattr(value, key), typing.get_type_hints(type(value), include_extras=True)[key])
         return _rebuilt(where, lambda: dataclasses.replace(value, **{key: item}))
     if isinstance(value, dict):
@@ -96,7 +126,8 @@ def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any],
         index = int(key)
         item = changed(value[index], _argument(hint, type(value), index))
         return type(value)([*value[:index], item, *value[index + 1 :]])
-    raise ChangeError(f"{where}: {value!r} has no field {key!r}; set the whole value instead.")
+    takes = f": it takes {shape(hint)}" if any(structures_in(hint)) else ""
+    raise ChangeError(f"{where}: {value!r} has no field {key!r}; set the whole value instead{takes}.")
 
 
 def said_now(value: Any) -> str:
@@ -145,12 +176,16 @@ def _argument(hint: Any, container: type, index: int) -> Any:
     return Any
 
 
-def _unknown(where: str, owner: str, key: str, known: Iterable[str], deeper: Iterable[str] = ()) -> ChangeError:
+def _no_field(where: str, value: Any, key: str) -> ChangeError:
+    found = " or ".join(repr(path) for path in _paths_to(value, key))
+    meant = f" Did you mean {found}?" if found else nearest_field(key, type(value))
+    return _unknown(where, type(value).__qualname__, key, _fields_there(value), meant)
+
+
+def _unknown(where: str, owner: str, key: str, known: Iterable[str], meant: str | None = None) -> ChangeError:
     names = sorted(known)
-    listed = ", ".join(names) if names else "none"
-    found = " or ".join(repr(path) for path in deeper)
-    meant = f" Did you mean {found}?" if found else nearest(key, names)
-    return ChangeError(f"{where}: {owner} has no field {key!r}.{meant} Fields: {listed}.")
+    meant = nearest(key, names) if meant is None else meant
+    return ChangeError(f"{where}: {owner} has no field {key!r}.{meant} Fields: {', '.join(names) or 'none'}.")
 
 
 def _paths_to(value: Any, field: str) -> list[str]:

@@ -88,7 +88,8 @@ def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> It
             yield f"  log: {reason.log_path}"
         case Running():
             yield render(reason)
-            yield f"  log {reason.name or name} prints what it has said so far"
+            if not reason.is_queued:
+                yield f"  log {reason.name or name} prints what it has said so far"
         case BlockedBy():
             for blocker, verdict in reason.steps:
                 yield f"needs {' <- '.join(_path(graph, name, blocker))}, which is {verdict}"

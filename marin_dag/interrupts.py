@@ -1,4 +1,4 @@
-"""Interrupts: Ctrl-C and SIGTERM, heard by the driver while it runs."""
+"""Interrupts: Ctrl-C, SIGTERM and SIGUSR2 (Slurm, ahead of the time limit), heard by the driver while it runs."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
 @dataclasses.dataclass(frozen=True)

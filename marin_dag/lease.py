@@ -51,6 +51,8 @@ class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     number: int
     progress: Progress | None
+    is_queued: bool = False
+    """Handed over, and waiting for its resources."""
 
 
 class Held(NamedTuple):
@@ -61,6 +63,8 @@ class Held(NamedTuple):
     updated: float
     progress: Progress | None = None
     """As of its last heartbeat; None where the step has told none by then, or nobody asked."""
+    is_queued: bool = False
+    """Whether, as of its last heartbeat, the step waited for its resources; False before the first."""
 
 
 class Lease:
@@ -70,8 +74,9 @@ class Lease:
         self.digest = digest
         self.epoch = epoch
         self.is_lost = False
+        self.has_started = False
+        """Whether the step has its resources; the next heartbeat tells those who look on, and how far it is."""
         self.progress: Progress | None = None
-        """How far the step is; the next heartbeat tells it to those who look on."""
         self._leases = leases
         self._on_lost = on_lost
         self._num_beats = 0
@@ -85,8 +90,8 @@ class Lease:
         begun = self._leases.clock()
         try:
             self._num_beats += 1
-            beat = Beat(number=self._num_beats, progress=self.progress).model_dump_json().encode()
-            self._leases.store.write(epoch_path(self.digest, self.epoch, BEAT), beat)
+            beat = Beat(number=self._num_beats, progress=self.progress, is_queued=not self.has_started)
+            self._leases.store.write(epoch_path(self.digest, self.epoch, BEAT), beat.model_dump_json().encode())
             state = self._leases.state(self.digest)
             taken = state is None or state.number > self.epoch or state.is_sealed
         except Exception as error:  # whatever it is, the lease may be lost, and the holder is told
@@ -158,7 +163,8 @@ class Leases:
                 continue
             holder = self._holder(digest, state.number)
             if not _is_gone(holder):
-                found[digest] = Held(holder, state.number, state.updated, self._progress(digest, state.number))
+                beat = self._last_beat(digest, state.number)
+                found[digest] = Held(holder, state.number, state.updated, beat.progress, beat.is_queued)
         return found
 
     def unsealed(self, within_seconds: float) -> dict[str, Holder]:
@@ -214,11 +220,11 @@ class Leases:
         except FileNotFoundError:  # released between the listing and this read
             return Holder(name="", host="", pid=0, process="", since=now())
 
-    def _progress(self, digest: str, epoch: int) -> Progress | None:
+    def _last_beat(self, digest: str, epoch: int) -> Beat:
         try:
-            return Beat.model_validate_json(self.store.read(epoch_path(digest, epoch, BEAT))).progress
+            return Beat.model_validate_json(self.store.read(epoch_path(digest, epoch, BEAT)))
         except (FileNotFoundError, ValidationError):  # none yet, or that of a driver which told a number alone
-            return None
+            return Beat(number=0, progress=None)
 
     def _alive(self, digest: str, state: EpochState) -> Held | None:
         if time.time() - state.updated > STALE_SECONDS + CLOCK_SKEW_SECONDS:

@@ -15,6 +15,8 @@ from rich.text import Text
 from marin_dag.progress import Progress
 
 PROGRESS_LINE_SECONDS = 15.0
+QUEUED_LINE_SECONDS = 600.0
+"""Where ever more steps wait for the same machines, the first of them says so, and again so much later."""
 ENDED_ROWS = 12
 STYLES = {
     "running": "cyan",
@@ -88,6 +90,7 @@ class LineDisplay:
         self._total = 0
         self._done = 0
         self._last_line: dict[str, float] = {}
+        self._last_wait: dict[str, float] = {}
         self._paces: dict[str, Pace] = {}
 
     def __enter__(self) -> object:
@@ -113,6 +116,11 @@ class LineDisplay:
         """See Display."""
         if what == "started":
             self._paces[name] = Pace()
+        if what == "queued":
+            now = time.monotonic()
+            if now - self._last_wait.get(detail, -QUEUED_LINE_SECONDS) < QUEUED_LINE_SECONDS:
+                return
+            self._last_wait[detail] = now
         self._done += what == "done"
         counted = f" ({self._done}/{self._total})" if what == "done" else ""
         self._line(name, f"{what}{counted}", detail)

@@ -1,14 +1,14 @@
 """Mistakes: what a recipe's own line says wrong about a config, in words and with the line."""
 
 import traceback
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from marin_dag.changes import nearest
+from marin_dag.changes import nearest_field
 
 VALUE_CHARACTERS = 60
 _NOT_THE_RECIPE = ("site-packages", "dist-packages")
@@ -17,21 +17,22 @@ _NOT_THE_RECIPE = ("site-packages", "dist-packages")
 def said_of(error: ValidationError) -> str:
     """A line for each field that is wrong: where it was written, what was found there, what the field takes."""
     place = _place(error.__traceback__)
-    fields = _fields_of(error.__traceback__, error.title)
+    made = _model_made(error.__traceback__, error.title)
     problems = error.errors(include_url=False)
     tried: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
     for problem in filter(_is_of_a_class, problems):
         tried.setdefault(problem["loc"][:-1], []).append(problem)
-    lines = [_said(error.title, problem, fields) for problem in problems if not _is_of_a_class(problem)]
+    lines = [_said(error.title, problem, made) for problem in problems if not _is_of_a_class(problem)]
     lines += [_no_class_fits(error.title, of_one_field) for of_one_field in tried.values()]
     return "\n".join(f"{place}{line}" for line in lines)
 
 
-def _said(title: str, problem: ErrorDetails, fields: Collection[str]) -> str:
+def _said(title: str, problem: ErrorDetails, made: type[BaseModel] | None) -> str:
     loc = problem["loc"]
     path = ".".join([title, *(str(part) for part in loc)])
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"{path}: there is no such field.{nearest(str(loc[-1]), fields) if len(loc) == 1 else ''}"
+        meant = "" if made is None or len(loc) > 1 else nearest_field(str(loc[-1]), made)
+        return f"{path}: there is no such field.{meant}"
     if problem["type"] == "missing":
         return f"{path}: is not given, and has no default."
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ").rstrip(".")
@@ -67,11 +68,11 @@ def _place(trace: TracebackType | None) -> str:
     return ""
 
 
-def _fields_of(trace: TracebackType | None, title: str) -> Collection[str]:
-    """Fields of the model that was being made, which the error itself knows by its title alone."""
+def _model_made(trace: TracebackType | None, title: str) -> type[BaseModel] | None:
+    """The class of what was being made, which the error itself knows by its title alone."""
     while trace is not None:
         made = trace.tb_frame.f_locals.get("self")
         if isinstance(made, BaseModel) and type(made).__name__ == title:
-            return type(made).model_fields
+            return type(made)
         trace = trace.tb_next
-    return ()
+    return None

@@ -96,7 +96,20 @@ class Plan:
     @functools.cached_property
     def open_questions(self) -> dict[str, str]:
         """What the recipe leaves open of steps that would run, by name; no run begins before a person has said it."""
-        return _open_questions(planned.step for planned in self.will_run)
+        return {name: _said(name, error) for name, error in self._undecided.items()}
+
+    @property
+    def open_settings(self) -> tuple[str, ...]:
+        """STEP.FIELD=VALUE for each field that they are about, with a word in place of what only a person knows."""
+        return tuple(setting for name, error in self._undecided.items() for setting in _settings(name, error))
+
+    @functools.cached_property
+    def _undecided(self) -> dict[str, ValueError]:
+        def ask(step: Step[Any]) -> None:
+            if step.kind.check_decided is not None:
+                step.kind.check_decided(step.config)
+
+        return _errors((planned.step for planned in self.will_run), ask)
 
     @property
     def cost(self) -> Cost:
@@ -144,28 +157,27 @@ def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:
         if step.kind.check_on is not None:
             step.kind.check_on(step.config, step.resources)
 
-    return _problems(steps, ask)
+    return {name: _said(name, error) for name, error in _errors(steps, ask).items()}
 
 
-def _open_questions(steps: Iterable[Step[Any]]) -> dict[str, str]:
-    def ask(step: Step[Any]) -> None:
-        if step.kind.check_decided is not None:
-            step.kind.check_decided(step.config)
-
-    return _problems(steps, ask)
-
-
-def _problems(steps: Iterable[Step[Any]], ask: Callable[[Step[Any]], None]) -> dict[str, str]:
-    problems = {}
+def _errors(steps: Iterable[Step[Any]], ask: Callable[[Step[Any]], None]) -> dict[str, ValueError]:
+    errors = {}
     for step in steps:
         try:
             ask(step)
-        except RefusedConfigError as error:
-            options = (shlex.quote(f"{step.name}.{field}={text}") for field, text in error.cure.items())
-            problems[step.name] = f"{error}\nOn the command line: --set {' --set '.join(options)}"
         except ValueError as error:
-            problems[step.name] = str(error)
-    return problems
+            errors[step.name] = error
+    return errors
+
+
+def _said(name: str, error: ValueError) -> str:
+    options = " --set ".join(shlex.quote(setting) for setting in _settings(name, error))
+    return f"{error}\nOn the command line: --set {options}" if options else str(error)
+
+
+def _settings(name: str, error: ValueError) -> list[str]:
+    cure = error.cure if isinstance(error, RefusedConfigError) else {}
+    return [f"{name}.{field}={text}" for field, text in cure.items()]
 
 
 class _Planner:
@@ -229,7 +241,7 @@ class _Planner:
                 return Verdict.DRIFTED, (drift,)
         held = self.running.get(step.digest)
         if held is not None:
-            return Verdict.RUNNING, (_running(step, held),)
+            return Verdict.QUEUED if held.is_queued else Verdict.RUNNING, (_running(step, held),)
         drift, accepted_work = self._drift_of_work(step)
         if drift is not None:
             return Verdict.DRIFTED, (drift,)
@@ -322,12 +334,15 @@ class _Planner:
         for field, item in step.inputs:
             other = self.planned[item.step.name]
             if item.milestone is not None and item.key not in self.committed and other.verdict is Verdict.DONE:
-                kept = self._kept.get(item.digest, [])
-                saved = (
-                    other.step.kind.resumes_at(self.left_behind.of(item.digest)) if other.step.kind.resumes_at else ()
-                )
-                saved_by = f"{other.name}.{other.step.kind.stop_field}" if item.milestone in saved else ""
-                lost.append(MilestoneMissing(item.milestone, _nearest(item.milestone, kept), field, saved_by))
+                nearest = _nearest(item.milestone, self._kept.get(item.digest, []))
+                resumes_at = other.step.kind.resumes_at
+                saved = () if resumes_at is None else resumes_at(self.left_behind.of(item.digest))
+                nearer = _nearest(item.milestone, [nearest, *saved])
+                if nearer == nearest:
+                    lost.append(MilestoneMissing(item.milestone, nearest, field))
+                else:
+                    stop = f"{other.name}.{other.step.kind.stop_field}"
+                    lost.append(MilestoneMissing(item.milestone, nearest, field, nearer, stop))
         return tuple(lost)
 
     @property
@@ -351,7 +366,8 @@ class _Planner:
 
 def _running(step: Step[Any], held: Held) -> Running:
     holder, progress = held.holder, held.progress
-    running = Running(holder.host, holder.pid, holder.since, "" if holder.name == step.name else holder.name)
+    name = "" if holder.name == step.name else holder.name
+    running = Running(holder.host, holder.pid, holder.since, name, is_queued=held.is_queued)
     if progress is None:
         return running
     return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)

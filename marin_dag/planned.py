@@ -17,6 +17,7 @@ class Verdict(enum.StrEnum):
     STALE = "stale"
     DRIFTED = "drifted"
     RUNNING = "running"
+    QUEUED = "queued"
     FAILED = "failed"
     BLOCKED = "blocked"
 

@@ -11,13 +11,15 @@ from marin_dag.backend import Listener
 from marin_dag.errors import UserError
 from marin_dag.gang import Gang
 from marin_dag.local_backend import call_with_retries
-from marin_dag.ray_cluster import is_connected, join_cluster, start_cluster
+from marin_dag.ray_cluster import hear_ray, is_connected, join_cluster, start_cluster
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
 from marin_dag.supply import refuse_what_never_fits, what_is_not_there_yet
 from marin_dag.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
 from marin_dag.task import Outcome, Task
 
 CANCEL_GRACE_SECONDS = 5.0
+REMARK_SECONDS = 2.0
+"""So long Ray's remarks are held back: what they are about is told first, by the outcome of the step."""
 WORKER_DEATHS = 3
 
 
@@ -43,6 +45,7 @@ class RayBackend:
         self._is_stop_told = False
         self._has: dict[str, float] = {}
         self._switchboard: Any = None
+        self._remarks: Queue[tuple[float, str]] = Queue()
 
     @property
     def announcement(self) -> str:
@@ -65,6 +68,7 @@ class RayBackend:
                 greeting = join_cluster(self._job_name)
         import ray  # not above: it reads RAY_AUTH_MODE as it is imported
 
+        hear_ray(lambda text: self._remarks.put((time.monotonic(), text)))
         self._has = ray.cluster_resources()
         if self._owns_cluster:
             refuse_what_never_fits(wanted, self._has)
@@ -104,6 +108,7 @@ class RayBackend:
 
         if self._is_stop_wanted and not self._is_stop_told:
             self._tell_to_stop()
+        self._pass_on_remarks(REMARK_SECONDS)
         if not self._running:
             time.sleep(timeout_seconds)
             ended: list[Any] = []
@@ -115,6 +120,10 @@ class RayBackend:
         # What a trajectory published comes before its end. Of a plain step that is done the end says all.
         self._pass_on_news(force=any(item.status != "done" or item.task.milestone is not None for item in outcomes))
         return outcomes
+
+    def _pass_on_remarks(self, older_than_seconds: float) -> None:
+        while not self._remarks.empty() and time.monotonic() - self._remarks.queue[0][0] >= older_than_seconds:
+            self._listener.on_remark(f"Ray: {self._remarks.get()[1]}")
 
     def _take_gangs(self) -> list[Outcome]:
         outcomes = []
@@ -186,6 +195,7 @@ class RayBackend:
 
         if not is_connected():  # starting failed
             return
+        self._pass_on_remarks(0)
         for gang in list(self._gangs.values()):
             gang.cancel()
         for force in (False, True):  # one that does not listen would go on in a cluster that is not this driver's

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ def join_cluster(job_name: str) -> str:
     """Joins the cluster of RAY_ADDRESS; returns where its dashboard is, for the user."""
     refuse_unreachable(os.environ["RAY_ADDRESS"])
     use_the_token()
-    _leave_out_colors()
     import ray
 
     options = dict(OPTIONS)
@@ -67,7 +66,6 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
     require_a_token()
     for name, value in OF_ONE_OF_ITS_OWN.items():  # some of which Ray reads as it is imported
         os.environ.setdefault(name, value)
-    _leave_out_colors()
     import ray
 
     os.environ["PYTHONPATH"] = python_path()
@@ -93,6 +91,20 @@ def start_cluster(largest_num_cpus: int, job_name: str) -> str:
     return dashboard_line(context.dashboard_url)
 
 
+def hear_ray(hear: Callable[[str], None]) -> None:
+    """Hands over the first line of each thing that Ray would print in the driver, such as that a worker died.
+
+    Ray has no option for it. It prints before the driver knows which step it is about, and its own log behind it, which
+    the dashboard has too.
+    """
+    import ray._private.worker as worker
+
+    def hand_over(data: dict[str, Any], ignore_prefix: bool) -> None:
+        hear("\n".join(data["lines"]).strip().partition("\n")[0])
+
+    worker.print_to_stdstream = hand_over
+
+
 def _folder_of_sockets() -> str | None:
     """None is Ray's own choice, below the folder for temporary files; batch systems like to give jobs a long one.
 
@@ -116,12 +128,6 @@ def _cause(error: Exception) -> str:
     if len(lines) > 1 and lines[0].endswith(":"):
         return f"{lines[0]} {lines[-1]}".rstrip(".")
     return first_line(error)
-
-
-def _leave_out_colors() -> None:
-    """Of what Ray prints in the driver, such as that a worker died: it colours that in a file too, unless told."""
-    if not sys.stdout.isatty():
-        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
 
 
 @contextlib.contextmanager

@@ -53,6 +53,8 @@ def validated(hint: Any, value: Any, context: dict[str, Any] | None = None) -> A
         found = TypeAdapter(hint).validate_python(value, context=context)
     except ValidationError as error:
         raise RefusedValueError(_refusal(hint, error)) from None
+    if ignored := list(_ignored(value, found)):
+        raise RefusedValueError(f"{value!r} is refused: {', '.join(ignored)}; it takes {_choice(hint)}")
     if _hides_a_bool(value, found):
         raise RefusedValueError(f"{value!r} is refused: a truth value is no number; it takes {_choice(hint)}")
     return found
@@ -83,9 +85,21 @@ def _refusal(hint: Any, error: ValidationError) -> str:
     if problems[0]["type"] in CONTAINER_WANTED and not problems[0]["loc"]:
         return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
     structured = [option for option in _options(hint) if _is_structured(option)]
+    lacking = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
+    if len(structured) == 1 and len(lacking) == len(problems):
+        return f"{problems[0]['input']!r} is refused: it lacks {', '.join(lacking)}; it takes {_choice(hint)}"
     if not structured or (len(problems) == 1 and not problems[0]["type"].startswith(("dataclass", "model"))):
         return first_problem(error)
     return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
+
+
+def structures_in(hint: Any) -> Iterator[type]:
+    """The classes with fields that a field of this type takes, as they are or as items of a list or mapping."""
+    if _is_structured(hint):
+        yield hint
+    else:
+        for inner in typing.get_args(hint):
+            yield from structures_in(inner)
 
 
 def _options(hint: Any) -> Iterator[Any]:
@@ -107,7 +121,7 @@ def _shapes(hint: Any) -> Iterator[str]:
         elif option is Input or typing.get_origin(option) is Input:
             yield "a step"
         elif _is_structured(option):
-            yield "{" + ", ".join(f'"{name}": {shape(inner)}' for name, inner in _fields(option)) + "}"
+            yield "{" + ", ".join(f'"{name}": {shape(inner)}' for name, inner in fields_of(option)) + "}"
         elif typing.get_origin(option) in (tuple, list):
             inner = [item for item in typing.get_args(option) if item is not Ellipsis]
             yield f"[{', '.join(shape(item) for item in inner)}{', ...' if len(inner) == 1 else ''}]"
@@ -122,12 +136,26 @@ def _is_structured(option: Any) -> bool:
     return isinstance(option, type) and (issubclass(option, BaseModel) or dataclasses.is_dataclass(option))
 
 
-def _fields(owner: Any) -> Iterator[tuple[str, Any]]:
+def fields_of(owner: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a class with fields, each with its declared type."""
     if issubclass(owner, BaseModel):
         yield from ((name, field.annotation) for name, field in owner.model_fields.items())
         return
     hints = typing.get_type_hints(owner)
     yield from ((field.name, hints[field.name]) for field in dataclasses.fields(owner) if field.init)
+
+
+def _ignored(given: Any, found: Any) -> Iterator[str]:
+    """What pydantic leaves out without a word: it takes a dataclass from a mapping with more keys."""
+    if isinstance(given, dict):
+        inner = found if isinstance(found, dict) else getattr(found, "__dict__", {})
+        if dataclasses.is_dataclass(found):
+            yield from (f"{type(found).__name__} has no field {key!r}" for key in given.keys() - inner.keys())
+        for key in given.keys() & inner.keys():
+            yield from _ignored(given[key], inner[key])
+    if isinstance(given, list | tuple) and isinstance(found, list | tuple) and len(given) == len(found):
+        for one, other in zip(given, found, strict=True):
+            yield from _ignored(one, other)
 
 
 def _hides_a_bool(given: Any, found: Any) -> bool:

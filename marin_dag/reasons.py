@@ -55,8 +55,10 @@ class MilestoneMissing:
     nearest: int
     field: str = ""
     """The input that wants it; "" where it is the step's own stop."""
+    saved: int | None = None
+    """A nearer step, or this one, that attempts have saved and not published."""
     saved_by: str = ""
-    """The field that stops the step whose attempts have saved it, unpublished, as STEP.FIELD; "" if nobody has."""
+    """The field that stops the step whose attempts have, as STEP.FIELD."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Running:
     """The step that another attempt would go on from, were this one to end now."""
     parts: int = 0
     """Its finished shards."""
+    is_queued: bool = False
+    """Whether it waits for its resources, as of its last heartbeat."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,14 +212,8 @@ def render(reason: Reason) -> str:
             return f"{reason.count:,} finished shards of an interrupted attempt are kept"
         case MilestoneMissing(field=""):
             return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
-        case MilestoneMissing(saved_by=str(stop)) if stop:
-            name = stop.rpartition(".")[0]
-            return (
-                f"input {reason.field}: step {reason.wanted:,} was saved and not published; "
-                f"`--set {stop}={reason.wanted} --until {name}` publishes it as it is"
-            )
         case MilestoneMissing():
-            return f"input {reason.field}: step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
+            return f"input {reason.field}: {_lost(reason)}"
         case Changed(is_here=True):
             return render_difference(reason.difference)
         case Changed():
@@ -240,9 +238,22 @@ def render(reason: Reason) -> str:
             return "forced: runs again, and must give the same output"
 
 
+def _lost(reason: MilestoneMissing) -> str:
+    if reason.saved is None:
+        return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
+    publish = f"`--set {reason.saved_by}={reason.saved} --until {reason.saved_by.rpartition('.')[0]}`"
+    if reason.saved == reason.wanted:
+        return f"step {reason.wanted:,} was saved and not published; {publish} publishes it as it is"
+    return (
+        f"step {reason.wanted:,} was not kept; the nearest is {reason.saved:,}, which was saved and not published: "
+        f"{publish} publishes it as it is (the nearest published is {reason.nearest:,})"
+    )
+
+
 def _running(reason: Running) -> str:
     name = f"as {reason.name} " if reason.name else ""
-    said = [f"running {name}on {reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"]
+    where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+    said = [f"waits for its resources {name}in a run on {where}" if reason.is_queued else f"running {name}on {where}"]
     if reason.done is not None:
         said.append(f"at {reason.done:,} of {reason.total:,} {reason.unit}".rstrip())
     if reason.saved is not None:

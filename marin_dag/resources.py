@@ -4,6 +4,12 @@ import dataclasses
 
 from marin_dag.slices import slice_shape
 
+RAYS_GPUS = (
+    *("V100", "P100", "T4", "P4", "K80", "A10G", "L4", "L40S", "A100", "A100-40G", "A100-80G", "H100", "H200", "H20"),
+    *("B200", "B300", "GB200", "GB300", "RTX-PRO-6000"),
+)
+"""What Ray calls NVIDIA's GPUs (ray.util.accelerators). It takes any other name too, if a machine declares it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Cpu:

@@ -120,6 +120,8 @@ class Run:
         node = self._nodes.get(key)
         if node is not None and node.state == "running" and not node.has_started:
             node.has_started = True
+            if node.lease is not None:
+                node.lease.has_started = True
             again = "" if node.num_attempts == 1 else f"attempt {node.num_attempts}"
             self._display.event(node.step.name, "started", again)
 
@@ -137,6 +139,10 @@ class Run:
         self._frontier.commit(key)
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by a run of its trajectory")
+
+    def on_remark(self, text: str) -> None:
+        """See Listener."""
+        self._display.say(text)
 
     def _loop(self) -> None:
         while not self._frontier.is_finished:
@@ -375,7 +381,7 @@ class Run:
                 self._ended_leases.pop().release(has_committed=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """First Ctrl-C (or SIGTERM): running steps save and leave. Second: they are cancelled."""
+        """First Ctrl-C (or SIGTERM, SIGUSR2): running steps save and leave. Second: they are cancelled."""
         self._num_interrupts += 1
         if self._num_interrupts > 1:
             raise KeyboardInterrupt

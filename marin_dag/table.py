@@ -4,7 +4,9 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from marin_dag.changes import nearest
 from marin_dag.cost import Cost
+from marin_dag.errors import listed
 from marin_dag.estimate import whole_cost
 from marin_dag.plan import Plan, Root
 from marin_dag.planned import PlannedStep, Verdict
@@ -17,23 +19,29 @@ from marin_dag.reasons import (
     render_changed,
     render_many,
 )
+from marin_dag.resources import RAYS_GPUS, Gpu
 
 GROUP_FROM = 3
 PIPE_WIDTH = 100
 """In a pipe, where the column of costs stands; a longer reason pushes it out rather than being cut."""
 MAX_NAME_WIDTH = 36
 MAX_ROOTS = 12
+MAX_NAMED = 3
 COUNTED = (
     f"Where more than {MAX_CHANGES} things differ from what was made under a name, they are counted; "
     "`why STEP` lists them."
 )
-OTHER_RECIPE = "So much differs where the prefix holds outputs of another recipe, or of this one at another scale."
+OTHER_RECIPE = (
+    "So much differs that this prefix seems to hold another recipe, or this one at another scale: give each a --prefix "
+    "of its own."
+)
 COLORS = {
     Verdict.DONE: "32",
     Verdict.MISSING: "36",
     Verdict.STALE: "33",
     Verdict.DRIFTED: "35",
     Verdict.RUNNING: "34",
+    Verdict.QUEUED: "34",
     Verdict.FAILED: "31",
     Verdict.BLOCKED: "31",
 }
@@ -81,20 +89,21 @@ def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, ev
         color: whether to paint the verdicts.
         every_step: a line for each step, also for steps that have everything in common but their names.
     """
-    listed = list(rows(plan, every_step=every_step))
-    names = max((len(row.name) for row in listed), default=4)
+    table = list(rows(plan, every_step=every_step))
+    names = max((len(row.name) for row in table), default=4)
     names = names if width is None else min(MAX_NAME_WIDTH, names)
-    costs = max((len(_cost(row.cost)) for row in listed), default=0)
+    costs = max((len(_cost(row.cost)) for row in table), default=0)
     rest = max((width or PIPE_WIDTH) - names - costs - 13 - (2 if costs else 0), 20)
     lines = []
-    for row in listed:
+    for row in table:
         reasons = [line for reason in row.reasons for line in _wrapped(reason, None if width is None else rest)] or [""]
         verdict = f"{row.verdict:<8}"
         painted = f"\033[{COLORS[row.verdict]}m{verdict}\033[0m" if color else verdict
         cost = f"  {_cost(row.cost):>{costs}}" if costs else ""
         lines.append(f"{row.name:<{names}}  {painted}  {reasons[0]:<{rest if cost.strip() else 0}}{cost}".rstrip())
         lines.extend(f"{'':<{names + 12}}{text}" for text in reasons[1:])
-    return "\n".join([*lines, *_roots(plan), "", *_totals(plan), *_open_questions(plan), *_opaque(plan)])
+    below = (*_totals(plan), *_odd_machines(plan), *_open_questions(plan), *_opaque(plan))
+    return "\n".join([*lines, *_roots(plan), "", *below])
 
 
 def _wrapped(reason: str, width: int | None) -> list[str]:
@@ -122,10 +131,10 @@ def _roots(plan: Plan) -> Iterator[str]:
     if len(lines) > MAX_ROOTS:
         yield f"  and {len(lines) - MAX_ROOTS} more; `plan --json` has them all"
     counted = [planned.reasons for planned in plan.steps if planned.is_selected and are_counted(planned.reasons)]
+    if any(are_of_another_recipe(reasons) for reasons in counted):
+        yield from ("", OTHER_RECIPE)
     if counted:
         yield from ("", COUNTED)
-    if any(are_of_another_recipe(reasons) for reasons in counted):
-        yield OTHER_RECIPE
 
 
 def _totals(plan: Plan) -> Iterator[str]:
@@ -149,6 +158,22 @@ def _totals(plan: Plan) -> Iterator[str]:
         yield "Estimated: " + ", ".join(text for value, text in parts if value) + "."
     if plan.saved.tokens:
         yield f"Not done again: {in_short(plan.saved.tokens)} tokens of trajectories that go on from where they are."
+
+
+def _odd_machines(plan: Plan) -> Iterator[str]:
+    """GPUs by a name that Ray gives to none: a cluster may, and else the step waits for ever."""
+    kinds: dict[str, list[str]] = {}
+    for planned in plan.will_run:
+        resources = planned.step.resources
+        if isinstance(resources, Gpu) and resources.kind not in RAYS_GPUS:
+            kinds.setdefault(resources.kind, []).append(planned.name)
+    if kinds:
+        yield ""
+    for kind, names in kinds.items():
+        yield (
+            f"{listed(names, MAX_NAMED)}: no NVIDIA GPU is called {kind!r} by Ray.{nearest(kind.upper(), RAYS_GPUS)} "
+            "Where no machine of the cluster declares that name itself, such a step waits for ever."
+        )
 
 
 def _open_questions(plan: Plan) -> Iterator[str]:

@@ -98,6 +98,9 @@ class Rerunner:
     def on_published(self, key: str) -> None:
         """See Listener."""
 
+    def on_remark(self, text: str) -> None:
+        """See Listener."""
+
 
 @contextlib.contextmanager
 def _needing(store: Store, name: str, step: Step[Any]) -> Iterator[None]:

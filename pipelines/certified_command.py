@@ -1,5 +1,6 @@
 """certified: the states of each phase that good updates have followed, and how to go back to one."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -55,10 +56,13 @@ def _certified(session: Session) -> int:
         print("the newest first; these lines are of that, and of another with its step in place of this one:")
     print(f"lies in     {each.folder}")
     print(f"publish it  {session.line('--set', f'{each.phase}.until_step={each.step}', '--until', each.phase)}")
-    for step in _followers(graph, trainings):
-        start = f"start={each.phase}@{each.step}"
-        line = session.line("fork", step.name, "--as", f"{step.name}-again", "--set", start, "--reason", "...")
-        print(f"go on from  {line}")
+    forks = {fork.name for fork in session.forks.all()}
+    followers = [step.name for step in _followers(graph, trainings) if step.name not in forks]
+    # The last phase, begun again from a state of its own, is the same training unless a setting changes.
+    changes = [] if followers else ["--set", "FIELD=VALUE"]
+    for name in followers or [each.phase]:
+        words = ["fork", name, "--as", _free_name(graph, f"{name}-again"), "--set", f"start={each.phase}@{each.step}"]
+        print(f"go on from  {session.line(*words, *changes, '--reason', '...')}")
     return NOTHING_WOULD_RUN
 
 
@@ -80,17 +84,19 @@ def certified_of(store: Store, digest: str, name: str, *, only_newest: bool) -> 
 
 
 def _followers(graph: Graph, trainings: dict[str, list[str]]) -> Iterator[Step[Any]]:
-    """The phases that start from one of these trainings and are another; without any, the phase itself."""
+    """The phases that start from one of these trainings and are another."""
     names = {name for listed in trainings.values() for name in listed}
-    found = False
     for step in graph.steps:
         if isinstance(step.config, TrainPhaseConfig) and step.digest not in trainings:
             start = step.config.start
             if start is not None and start.step.name in names:
-                found = True
                 yield step
-    if not found:
-        yield graph.step(next(iter(trainings.values()))[0])
+
+
+def _free_name(graph: Graph, name: str) -> str:
+    """`name`, or with the first number behind it that makes it the name of no step."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(free for free in names if free not in graph)
 
 
 COMMAND = Command(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from marin_dag.commands.session import Session
 from marin_dag.plan import Plan
-from marin_dag.records import Records, attempt_path
+from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import Store
 from pipelines.waits_command import names_of_trainings, read_waits, shared
@@ -18,35 +18,42 @@ from steps.report import ReportConfig
 
 
 def write_waits(session: Session, plan: Plan) -> Iterator[str]:
-    """For each report of the plan the waits of its phases, whichever run trained them; yields their share of the
+    """For each report that is made the waits of its phases, whichever run trained them; yields their share of the
     training time, and where they are.
 
     A page that is there stays, unless this run had a phase to train.
     """
     trained = {planned.step.digest for planned in plan.will_run}
+    told: dict[str, Waits] = {}
+    pages = []
     for planned in plan.steps:
         config = planned.step.config
         if not isinstance(config, ReportConfig):
             continue
         names = {item.step.name for item in config.phases.values()}
         phases = names_of_trainings(step for step in plan.graph.steps if step.name in names)
-        path = path_beside(session.store, planned.step)
+        path = _path_beside(session.store, planned.step)
+        if path is None:
+            continue
         is_new = planned.is_selected and not session.store.exists(path)
         if not is_new and not trained & phases.keys():
             continue
         found = [waits for digest, names in phases.items() if (waits := read_waits(session.store, digest, names[0]))]
         if found:
             _write(session.store, path, config.title, phases, found)
-            waited, seconds = sum(waits.waited_seconds for waits in found), sum(waits.seconds for waits in found)
-            share = waited / seconds if seconds else 0.0
-            yield f"training spent {share:.2%} of its time waiting for data; by phase: {session.store.url(path)}"
+            pages.append(session.store.url(path))
+            told |= {waits.phase: waits for waits in found}
+    if pages:
+        waited, seconds = sum(w.waited_seconds for w in told.values()), sum(w.seconds for w in told.values())
+        share = waited / seconds if seconds else 0.0
+        yield f"training spent {share:.2%} of its time waiting for data; by phase: {', '.join(pages)}"
 
 
-def path_beside(store: Store, report: Step) -> str:
-    """Where the page of a report is, relative to the prefix: above its attempts, under the name it was made under."""
+def _path_beside(store: Store, report: Step) -> str | None:
+    """Where the page of a report is, relative to the prefix: above its attempts, under the name it was made under; None
+    before it is made."""
     record = Records(store).find(report.key)
-    attempt = attempt_path(report.name, report.digest, "attempt") if record is None else record.output_path
-    return f"{attempt.rpartition('/')[0]}/{PAGE_FILE}"
+    return None if record is None else f"{record.output_path.rpartition('/')[0]}/{PAGE_FILE}"
 
 
 def _write(store: Store, path: str, title: str, phases: dict[str, list[str]], found: list[Waits]) -> None:

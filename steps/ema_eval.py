@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from marin_dag.errors import RefusedConfigError
 from marin_dag.resources import Resources
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
@@ -60,6 +61,12 @@ def check_phase(config: EmaEvalConfig) -> None:
     """Raises where the phase is trained under another tokenizer than that of the text, or keeps no such
     average."""
     phase = config.phase.config_of(TrainPhaseConfig)
+    if config.average == "hot":
+        raise RefusedConfigError(
+            "average: 'hot' are the weights as last trained, which are measured in any case; leave it out, or name an "
+            "average to measure beside them.",
+            {"average": "null"},
+        )
     refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
     refuse_unkept_average("average", config.phase, phase, config.average, instead="null")
 

@@ -93,7 +93,8 @@ def ways_to_go_on(session: Session, plan: Plan) -> list[tuple[str, str]]:
     """What a person may do now, each with the line to paste."""
     lines = []
     if plan.will_run and not plan.drifted:
-        lines.append(("run it", session.line()))
+        decided = [word for setting in plan.open_settings for word in ("--set", setting)]
+        lines.append(("once decided" if plan.open_questions else "run it", session.line(*decided)))
     asked = next(
         (step for step in plan.steps if step.is_selected and step.verdict not in (Verdict.DONE, Verdict.MISSING)),
         None,
@@ -131,7 +132,7 @@ def _carry_out(session: Session, plan: Plan) -> int:
         is_to_end=is_to_end,
     )
     if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
-        display.say(f"{len(steps) + shared} steps to make: {len(steps)} run, {shared} share the output of another")
+        display.say(f"{len(steps)} steps to run; {shared} more of the plan share the output of one of them")
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started

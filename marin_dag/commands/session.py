@@ -4,6 +4,7 @@ import argparse
 import gc
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -192,8 +193,18 @@ class Command(NamedTuple):
 def program_words() -> list[str]:
     """How this pipeline is called, as words: python and the script."""
     script = Path(sys.argv[0])
-    shown = os.path.relpath(script) if script.is_absolute() and script.is_relative_to(Path.cwd()) else str(script)
-    return ["python", shown]
+    return [_python(), _from_here(script)]
+
+
+def _python() -> str:
+    """By its name where the shell finds it so, and else by its path: nobody need have activated an environment."""
+    here = Path(sys.executable)
+    named = (name for name in ("python", "python3") if Path(shutil.which(name) or "").parent == here.parent)
+    return next(named, _from_here(here))
+
+
+def _from_here(path: Path) -> str:
+    return os.path.relpath(path) if path.is_absolute() and path.is_relative_to(Path.cwd()) else str(path)
 
 
 def program() -> str:

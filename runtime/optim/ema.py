@@ -75,6 +75,6 @@ def average_named(averages: Iterable[Ema], name: str | None, *, owner: str) -> E
         have = f"averages called {', '.join(kept)}" if kept else "no average"
         raise ValueError(
             f"{owner} keeps {have}, and {'an average' if name is None else repr(name)} is asked for; take one that it "
-            'keeps, or "hot" weights, or give the phase such an average.'
+            "keeps, or give the phase such an average."
         )
     return kept[name]

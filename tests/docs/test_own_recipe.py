@@ -47,6 +47,9 @@ def test_the_recipe_is_planned_run_and_looked_at_as_it_stands(tmp_path: Path) ->
     ):
         code, said = mine(command)
         assert code == 0 and expected in said, said
+    code, said = mine("fork", "cooldown", "--as", "hotter", "--set", "z_loss=1e-3")
+    assert code == 0 and "with it    ema_eval/hotter" in said, said
+    assert mine("drop", "hotter")[0] == 0
     code, said = mine("--dry-run", "--set", "cooldown-zloss.z_loss=1e-3")
     assert code == 2 and "2 would run" in said, said
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from marin_dag.cli import main
+from marin_dag.commands.session import program
 from marin_dag.errors import UserError
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
+from marin_dag.resources import Gpu
 from marin_dag.run import Run
 from tests.marin_dag import toy
 
@@ -88,9 +90,9 @@ def test_help_is_given_without_what_a_recipe_requires(capsys: pytest.CaptureFixt
 def test_a_plan_says_in_full_which_prefix_it_speaks_of(
     run: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert f"\n\noutputs in {run.prefix}, where nothing is made yet\nrun it     python" in run("--dry-run")[1]
+    assert f"\n\noutputs in {run.prefix}, where nothing is made yet\nrun it     {program()}" in run("--dry-run")[1]
     assert run("--until", "count")[0] == 0
-    assert f"\n\noutputs in {run.prefix}\nrun it     python" in run("plan")[1]
+    assert f"\n\noutputs in {run.prefix}\nrun it     {program()}" in run("plan")[1]
     assert f"\n\noutputs in {run.prefix}\n" in run("plan", "--until", "count")[1], "where nothing would run"
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -128,7 +130,7 @@ def test_a_run_counts_the_steps_that_the_plan_counts(tmp_path: Path, capsys: pyt
     for _ in range(2):
         assert main(lambda parsed: texts, name="toy", argv=arguments) == 0
         said.append(capsys.readouterr().out.splitlines())
-    assert said[0][0] == "3 steps to make: 2 run, 1 share the output of another"
+    assert said[0][0] == "2 steps to run; 1 more of the plan share the output of one of them"
     assert any("done (2/2)" in line for line in said[0])
     assert said[1][0] == "nothing to do: 3 steps, all done"
 
@@ -197,7 +199,7 @@ def test_the_last_lines_after_a_damaged_input_are_commands_that_help(run: Toy) -
     assert code == 1
     first, then = said.splitlines()[-2:]
     where = f"--prefix {run.prefix} --backend local"
-    assert first.startswith("first:     python ") and then.startswith("then:      python ")
+    assert first.startswith(f"first:     {program()} ") and then.startswith(f"then:      {program()} ")
     assert first.endswith(f" --force text/web --until text/web {where}")
     assert then.endswith(f" {where} --until count")
     assert run("--force", "text/web", "--until", "text/web")[0] == 0
@@ -333,9 +335,9 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["adopt", "x", "--dry-run"], "--dry-run: `adopt` does not take it; it is an option of a run, `plan`. Leave"),
         (["adopt", "x", "--json"], "it is an option of a run, `plan`, `show`, `ls`. Leave it out."),
         (["drop", "x", "--set", "a.b=1"], "it is an option of a run, `fork`, `plan`, `why` and "),
-        (["whi", "phoenix"], "toy: there is no command 'whi'. Did you mean 'why'? `python"),
-        (["status"], "toy: there is no command 'status'. Did you mean 'plan'? `python"),
-        (["run"], "toy: there is no command 'run'. What is not done is run by `python"),
+        (["whi", "phoenix"], "toy: there is no command 'whi'. Did you mean 'why'? `"),
+        (["status"], "toy: there is no command 'status'. Did you mean 'plan'? `"),
+        (["run"], "toy: there is no command 'run'. What is not done is run by `"),
         (
             ["--dry-run", "--set", "phoenix.z_loss", "1"],
             "--set phoenix.z_loss 1: write field and value as one word:",
@@ -481,3 +483,26 @@ def test_interrupting_ends_with_130(run: Toy, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(toy, "build", interrupted)
     assert run("--dry-run")[0] == 130
+
+
+def test_the_lines_to_paste_name_the_python_that_runs_where_the_shell_finds_another(
+    run: Toy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    for name in ("python", "python3"):
+        (tmp_path / ".venv/bin" / name).symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / ".venv/bin/python3"))
+    assert "\nrun it     .venv/bin/python3 " in run("--dry-run")[1]
+    monkeypatch.setenv("PATH", str(tmp_path / ".venv/bin"))
+    assert "\nrun it     python " in run("--dry-run")[1], "its environment is activated"
+
+
+def test_a_gpu_that_ray_knows_by_another_name_is_told_by_a_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    def dry_run(kind: str) -> str:
+        texts = [toy.text(name, toy.TextConfig(text=name), resources=Gpu(kind, 8)) for name in "ab"]
+        main(lambda parsed: texts, name="toy", argv=["--dry-run"])
+        return capsys.readouterr().out
+
+    assert "a, b: no NVIDIA GPU is called 'h200' by Ray. Did you mean 'H200'? Where no machine" in dry_run("h200")
+    assert "by Ray" not in dry_run("H200")

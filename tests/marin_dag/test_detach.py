@@ -1,6 +1,7 @@
 """A detached run: it outlives its terminal, is followed from another, drained, and guarded by a token."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -80,7 +81,7 @@ def test_a_detached_run_goes_on_when_all_its_terminals_are_killed(terminal: Term
     code, output, errors = terminal("--detach", "--gate", "3")
     assert code == 0, errors
     assert "this terminal may be closed" in output
-    assert f"follow it  python {SCRIPT} attach --gate 3 --prefix" in output
+    assert re.search(rf"follow it  \S*python {SCRIPT} attach --gate 3 --prefix", output)
     attached = terminal.start("attach", "--gate", "3")
     read_until(attached, "main  started")
     os.killpg(attached.pid, signal.SIGKILL)
@@ -146,7 +147,7 @@ def test_leaving_an_attached_run_says_how_to_come_back(terminal: Terminal):
     output, _ = attached.communicate()
     assert attached.returncode == 130
     assert "goes on without this terminal" in output
-    assert f"stop it    python {SCRIPT} stop --prefix" in output
+    assert re.search(rf"stop it    \S*python {SCRIPT} stop --prefix", output)
     code, output, errors = terminal("stop", "--now")
     assert code == 0, errors
     assert "interrupted; what was running is cancelled" in output

@@ -107,7 +107,7 @@ def test_a_driver_on_ray_killed_in_the_middle_completes_with_the_same_bytes(
     assert committed_bytes(tmp_path / "runs") == expected
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
 def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
     tmp_path: Path, expected: dict[str, object], number: int
 ):

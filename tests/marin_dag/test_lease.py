@@ -69,6 +69,18 @@ def test_those_who_look_on_see_how_far_the_step_was_at_the_last_heartbeat(store:
     leases.close()
 
 
+def test_those_who_look_on_see_whether_the_step_still_waits_for_its_machines(store: Store):
+    leases = Leases(store)
+    lease = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    lease.beat()
+    assert leases.running()[DIGEST].is_queued
+    lease.has_started = True
+    lease.beat()
+    assert not leases.running()[DIGEST].is_queued
+    leases.close()
+
+
 def test_of_many_who_acquire_at_once_one_holds_it(store: Store):
     barrier = threading.Barrier(5)
 

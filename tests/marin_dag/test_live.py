@@ -84,6 +84,16 @@ def test_progress_in_a_log_is_a_line_now_and_then(clock: list[float]):
     ]
 
 
+def test_a_log_tells_of_the_first_of_many_steps_that_wait_for_the_same_and_again_much_later(clock: list[float]):
+    screen = Screen()
+    display = LineDisplay(screen.out, screen.errors)
+    for seconds, name, wait in ((0, "a", "1 cpu"), (5, "b", "1 cpu"), (5, "c", "2 cpu"), (700, "d", "1 cpu")):
+        clock[0] = 1000.0 + seconds
+        display.event(name, "queued", f"waits for {wait}")
+    told = [line.split("  ", 1)[1] for line in screen.said.splitlines()]
+    assert told == ["a  queued:  waits for 1 cpu", "c  queued:  waits for 2 cpu", "d  queued:  waits for 1 cpu"]
+
+
 def test_the_figures_of_a_phase_that_was_resumed_fit_on_a_line_of_a_narrow_terminal(clock: list[float]):
     screen = Screen(width=100)
     display = TableDisplay(screen.out, screen.errors)

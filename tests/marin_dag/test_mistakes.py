@@ -44,6 +44,7 @@ class Config(BaseModel, frozen=True, extra="forbid"):
             {"learning_rte": {"value": 0.1}},
             "Config.learning_rte: there is no such field. Did you mean 'learning_rate'?",
         ),
+        ({"lr": 0.1}, "Config.lr: there is no such field. Did you mean 'learning_rate'?"),
         ({"learning_rate": {"value": 2}}, "Config.learning_rate.value: 2 is refused: Input should be less than 1."),
         ({"learning_rate": {"valu": 2}}, "Config.learning_rate.valu: there is no such field."),
         ({"learning_rate": {"value": 0}, "share": {"amont": 1}}, "Config.share.amont: there is no such field."),

@@ -180,6 +180,8 @@ def test_what_a_recipe_leaves_open_is_told_by_a_plan_and_stops_a_run_before_it_b
     assert code == 2 and "6 steps: 6 missing. 6 would run." in said
     question = "  text/code: a draft\n    On the command line: --set text/code.text=FINAL\n"
     assert f"No run begins before this is decided:\n{question}" in said
+    (once,) = [line for line in said.splitlines() if line.startswith("once decided")]
+    assert "run it" not in said and " --set text/code.text=FINAL " in once, "it would be refused without"
     assert json.loads(bench("plan", "--json")[1])["open_questions"].keys() == {"text/code"}
     code, said = bench()
     assert code == 1 and said.startswith("bench: text/code: a draft\n") and "Nothing was started" in said

@@ -77,6 +77,25 @@ def test_a_truth_value_is_never_taken_for_a_number(hint: Any, text: str) -> None
         read_text(hint, text, None)
 
 
+@pytest.mark.parametrize(
+    ("hint", "text", "said"),
+    [
+        (
+            Ramp | None,
+            '{"kind": "ramp"}',
+            "{'kind': 'ramp'} is refused: it lacks \"steps\"; it takes {\"steps\": int, ",
+        ),
+        (Ramp, '{"steps": 4, "step": 5}', "is refused: Ramp has no field 'step'; it takes {\"steps\": int, "),
+        (Schedule, '{"value": 4, "steps": 5}', "is refused: Constant has no field 'steps'; it takes"),
+        (tuple[Ramp, ...], '[{"steps": 4, "step": 5}]', "is refused: Ramp has no field 'step'; it takes"),
+    ],
+)
+def test_what_is_missing_or_too_much_in_a_mapping_is_named(hint: Any, text: str, said: str) -> None:
+    with pytest.raises(RefusedValueError) as refused:
+        read_text(hint, text, None)
+    assert said in str(refused.value)
+
+
 def test_a_field_with_structure_says_what_it_takes() -> None:
     with pytest.raises(RefusedValueError) as refused:
         read_text(Schedule | None, "1e-3", None)

@@ -360,3 +360,21 @@ def test_what_follows_a_lost_milestone_is_blocked_by_its_name_all_the_way_down(l
     assert isinstance(plan["fork"].reasons[0], MilestoneMissing)
     assert plan["next"].reasons == plan["last"].reasons == (BlockedBy((("fork", "blocked"),)),)
     assert exit_code(plan) == 1
+
+
+def test_who_starts_where_nothing_was_kept_hears_of_the_nearest_that_was_saved_too(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    lab.run(trunk)
+    lab.store.write(f"work/{trunk.digest}/saved-000009.json", b'{"step": 9, "value": 18}')
+
+    def said(start: int) -> str:
+        return render(lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))["fork"].reasons[0])
+
+    assert said(7) == (
+        "input start: step 7 was not kept; the nearest is 9, which was saved and not published: "
+        "`--set trunk.until_step=9 --until trunk` publishes it as it is (the nearest published is 20)"
+    )
+    assert said(9).startswith("input start: step 9 was saved and not published; `--set trunk.until_step=9")
+    assert said(19) == "input start: step 19 was not kept; the nearest is 20"
+    lab.run(trunk.fork("trunk", until_step=9))
+    assert lab.plan(trunk.at(step=9).then("fork", until_step=30, stride=5))["fork"].will_run

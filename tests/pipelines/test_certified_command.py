@@ -39,7 +39,8 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     phoenix, last = phases.step("phoenix"), phases.step("deeper_starling")
     for step, is_certified in ((1000, True), (1100, True), (1150, False)):
         folder = save(prefix, phoenix.digest, step, is_certified=is_certified)
-    save(prefix, last.digest, last.until - 60, is_certified=True)
+    last_step = last.until - 60
+    save(prefix, last.digest, last_step, is_certified=True)
     code, out, _ = run(prefix, capsys, "certified")
     assert code == 0
     listed = [line.split() for line in out.splitlines()]
@@ -58,7 +59,16 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     assert fork[:4] == ["fork", "starling", "--as", "starling-again"]
     code, out, err = run(prefix, capsys, *fork[:-2])
     assert code == 0, err
-    assert "go on from  python" in run(prefix, capsys, "certified", "deeper_starling")[1]
+    _, out, _ = run(prefix, capsys, "certified", "phoenix")
+    (another,) = [line for line in out.splitlines() if line.startswith("go on from")]
+    assert "fork starling --as starling-again-2 --set start=phoenix@1100" in another, "the first name is taken"
+    _, out, _ = run(prefix, capsys, "certified", "deeper_starling")
+    (last,) = [shlex.split(line[12:])[2:] for line in out.splitlines() if line.startswith("go on from")]
+    start = ["--set", f"start=deeper_starling@{last_step}"]
+    assert last[:8] == ["fork", "deeper_starling", "--as", "deeper_starling-again", *start, "--set", "FIELD=VALUE"]
+    last[7] = "z_loss=2e-4"
+    code, out, err = run(prefix, capsys, *last[:-2])
+    assert code == 0, err
 
 
 def test_where_nothing_is_certified_it_says_so_and_a_step_that_trains_nothing_is_refused(tmp_path, capsys):

@@ -247,7 +247,7 @@ def test_the_command_line_compiles_each_program_of_the_main_line_once(tmp_path, 
     assert said.out.count("s a step: products") == 5
     assert not list(tmp_path.iterdir())
     assert "Compiled" not in dry_run(capsys, tmp_path).out
-    (to_run,) = (line for line in said.out.splitlines() if line.startswith("run it "))
+    (to_run,) = (line for line in said.out.splitlines() if line.startswith("once decided "))
     assert "--scale 8b" in to_run and "--compile" not in to_run  # which a run refuses
 
 

@@ -38,6 +38,7 @@ def evaluation(of: Step[Any], average: str | None) -> Step[Any]:
     [
         (export(phase(), "averaged"), "phase keeps no average, and 'averaged'", "--set hf_export.weights=hot"),
         (export(phase(*KEPT), "slo"), "averages called averaged, slow, and 'slo'", "--set hf_export.weights=hot"),
+        (evaluation(phase(), "hot"), "'hot' are the weights as last trained", "--set ema_eval.average=null"),
         (evaluation(phase(*KEPT), "slo"), "averages called averaged, slow, and 'slo'", "--set ema_eval.average=null"),
     ],
 )

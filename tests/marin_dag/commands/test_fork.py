@@ -43,7 +43,7 @@ def test_a_fork_gets_what_follows_its_base_and_the_lines_to_run_both(evaluated: 
     code, said = evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
     assert code == 0
     assert "with it    eval/branch" in said
-    assert re.search(r"run it     python \S+ --until eval/branch --prefix", said)
+    assert re.search(r"run it     \S*python \S+ --until eval/branch --prefix", said)
     names = set(evaluated.verdicts("--until", "eval/branch"))
     assert {"branch", "eval/branch"} <= names
     assert "fixed/branch" not in evaluated.verdicts(), "it reads another step of the base than the one it stops at"
