@@ -18,6 +18,7 @@ from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.packing import Packing
+from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule
@@ -38,6 +39,7 @@ EXECUTION_FIELDS = {
     "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
     "checkpoint_every_seconds", "publish_every_steps", "give_up_seconds", "digest_every_steps", "replica_parallel",
     "model_parallel", "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel", "remat",
+    "scatter_kernel",
 }  # fmt: skip
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
@@ -137,6 +139,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """None takes the fastest that is known to be right where the phase runs; a name is taken or refused."""
     loss_kernel: Runtime[str | None] = None
     """As `attention_kernel`."""
+    scatter_kernel: Runtime[ScatterKernel] = "xla"
+    """How gradients of layers are scattered: "pallas_tpu" hides that where the compiler cannot (v5e), or is refused."""
     # On a CPU too recomputing a layer costs less than the fresh pages that its activations would take, unless
     # micro-batches make them few.
     remat: Runtime[Literal["none", "dots", "full"]] = "full"
@@ -262,6 +266,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         remat=config.remat,
         num_microbatches=config.num_microbatches,
         reduce_dtype=config.reduce_dtype,
+        scatter_kernel=config.scatter_kernel,
     )
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
     with EventLog(f"{context.work_path}/events/{log_name(context.attempt, host.index)}") as events:
@@ -271,7 +276,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             digest=context.digest,
             lease_epoch=context.lease_epoch,
             until_step=config.until_step,
-            kernels=kernels._asdict() | {"blocks": blocks},
+            kernels=kernels._asdict() | {"scatter": config.scatter_kernel, "blocks": blocks},
             remat=config.remat,
             num_microbatches=config.num_microbatches,
             mesh=dict(mesh.shape),
