@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -29,7 +30,7 @@ def scattered_product(
     right: Float[Array, "tokens columns"],
     *,
     axis: str,
-    sum_dtype: jax.typing.DTypeLike,
+    sum_dtype: np.dtype,
     interpret: Any = False,
 ) -> Float[Array, "part columns"]:
     """This device's rows of the sum over `axis` of `left^T x right`."""
@@ -41,7 +42,7 @@ def scattered_product(
         scattered=scattered,
         columns=columns,
         item_bytes=left.dtype.itemsize,
-        sum_bytes=jnp.dtype(sum_dtype).itemsize,
+        sum_bytes=sum_dtype.itemsize,
     )
     part, half = scattered // num_devices, blocks.columns
     num_pairs = columns // (2 * half)

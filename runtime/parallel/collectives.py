@@ -89,9 +89,8 @@ def _stand_in_forward(shard: Array, split: Splits, reduce_dtype: np.dtype) -> tu
 
 
 def _stand_in_backward(split: Splits, reduce_dtype: np.dtype, _: None, part: Array) -> tuple[Array]:
-    (dimension, _), *others = split
-    gradient = scatter(part, tuple((0, axis) for _, axis in others))
-    return (jnp.swapaxes(gradient, 0, dimension).astype(np.float32),)
+    gradient = scatter(part, tuple((0, axis) for (_dimension, axis) in split[1:]))
+    return (jnp.swapaxes(gradient, 0, split[0][0]).astype(np.float32),)
 
 
 stand_in.defvjp(_stand_in_forward, _stand_in_backward)

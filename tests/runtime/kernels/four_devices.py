@@ -45,7 +45,7 @@ def sums(num_devices: int, columns: int, dtype: str) -> float:
         jax.random.normal(key, (num_devices * 256, size)).astype(dtype)
         for key, size in zip(keys, (num_devices * 128, columns), strict=True)
     )
-    kernel = functools.partial(scattered_product, axis="data_x", sum_dtype=dtype, interpret=WATCHED)
+    kernel = functools.partial(scattered_product, axis="data_x", sum_dtype=jnp.dtype(dtype), interpret=WATCHED)
     mapped = jax.jit(jax.shard_map(kernel, mesh=mesh, in_specs=over, out_specs=over, check_vma=False))
     return far(mapped(left, right), left.astype(np.float32).T @ right.astype(np.float32))
 
