@@ -131,6 +131,7 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         num_averages=len(config.averages) if step == "train" else 0,
         compute_dtype=asking.compute_dtype,
         reduce_dtype=config.reduce_dtype,
+        scatter_kernel=config.scatter_kernel if step == "train" else "xla",
         skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
@@ -236,6 +237,7 @@ def _kernels(request: Request) -> str:
     said = f"attention {request.attention_kernel}, loss {request.loss_kernel}"
     if request.step == "train":
         parts = request.num_microbatches
+        said += "" if request.scatter_kernel == "xla" else f", scatter {request.scatter_kernel}"
         said += f"; remat {request.remat}; {parts} micro-batch{'es' if parts > 1 else ''}"
     return f"  kernels         {said}"
 

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from marin_dag.resources import Cpu, Resources, Tpu
 from runtime.evaluation.suites import CORE_TASKS, LAPTOP_TASKS, MMLU_TASKS, TaskSpec
+from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.config import LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Cycles
@@ -77,6 +78,7 @@ class Scale:
     training_policy: Literal["tracked", "versioned"]
     """Whether an edit of the training code makes a phase stale, or only stops the plan until somebody decides."""
     kestrel_resources: Resources
+    kestrel_scatter_kernel: ScatterKernel
     main_resources: Resources
     branch_resources: Resources
     scoring_resources: Resources
@@ -139,6 +141,8 @@ EIGHT_B = Scale(
     publish_every_steps=20_000,
     training_policy="versioned",
     kestrel_resources=Tpu("v5litepod-256", num_slices=2),
+    # Nothing else hides reduce-scatters on v5e (docs/tpu.md).
+    kestrel_scatter_kernel="pallas_tpu",
     main_resources=Tpu("v4-2048"),
     # The public code says four v4-128 slices since a refactoring; when the branches ran, it said v4-2048.
     branch_resources=Tpu("v4-128", num_slices=4),
@@ -202,6 +206,7 @@ LAPTOP = Scale(
     publish_every_steps=0,
     training_policy="tracked",
     kestrel_resources=Cpu(2),
+    kestrel_scatter_kernel="xla",
     main_resources=Cpu(2),
     branch_resources=Cpu(2),
     scoring_resources=Cpu(2),

@@ -109,6 +109,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
             seed=0,
             compute_dtype=scale.compute_dtype,
             reduce_dtype=scale.reduce_dtype,
+            scatter_kernel=scale.kestrel_scatter_kernel,
             checkpoint_every_steps=scale.checkpoint_every_steps,
             certify_every_steps=scale.certify_every_steps,
             publish_every_steps=scale.publish_every_steps,
@@ -123,6 +124,7 @@ def phases(scale: Scale, corpus: Corpus) -> dict[str, Step]:
         rope=LLAMA3_ROPE,
         global_batch_size=large.global_batch_size,
         num_microbatches=large.num_microbatches,
+        scatter_kernel="xla",
         learning_rate=Constant(rate * 1.7e-3),
         # The public recipe never says so: from here on the optimiser's new default applied.
         weight_decay=0.1,

@@ -61,6 +61,8 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             num_microbatches=config.num_microbatches,
         )
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
+        if config.scatter_kernel != "xla":
+            _refuse_scatter_kernel(config, resources, shape, tokens)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
 
@@ -138,6 +140,28 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
             described(kernel, shape)
         except ValueError as error:
             raise ValueError(f"{error}{'' if asked is None else LEAVE_IT_OUT}") from None
+
+
+def _refuse_scatter_kernel(
+    config: "TrainPhaseConfig", resources: Resources, shape: KernelShape, num_tokens: int
+) -> None:
+    from runtime.kernels.block_sizes import generation_of
+    from runtime.kernels.choice import check_scatter_kernel
+    from runtime.kernels.scatter_blocks import refuse_scatter
+
+    check_scatter_kernel(shape.platform, config.scatter_kernel)
+    layout = machines_of(resources).layout(
+        replica=config.replica_parallel, model=config.model_parallel, context=config.context_parallel
+    )
+    refuse_scatter(
+        generation_of(shape.device_kind),
+        config.model,
+        num_devices=next((size for size in layout.data if size > 1), 1),
+        num_tokens=num_tokens,
+        model_parallel=config.model_parallel,
+        item_bytes=shape.item_bytes,
+        sum_bytes=2 if config.reduce_dtype == "bfloat16" else 4,
+    )
 
 
 def _devices(resources: Resources) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.packing import Packing
+from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.config import LlamaConfig, Rope
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule, WsdS
@@ -38,7 +39,7 @@ EXECUTION_FIELDS = {
     "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
     "checkpoint_every_seconds", "certify_every_steps", "publish_every_steps", "give_up_seconds", "digest_every_steps",
     "replica_parallel", "model_parallel", "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel",
-    "remat",
+    "scatter_kernel", "remat",
 }  # fmt: skip
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
@@ -140,6 +141,8 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """None takes the fastest that is known to be right where the phase runs; a name is taken or refused."""
     loss_kernel: Runtime[str | None] = None
     """As `attention_kernel`."""
+    scatter_kernel: Runtime[ScatterKernel] = "xla"
+    """How gradients of layers are scattered: "pallas_tpu" hides that where the compiler cannot (v5e), or is refused."""
     # On a CPU too recomputing a layer costs less than the fresh pages that its activations would take, unless
     # micro-batches make them few.
     remat: Runtime[Literal["none", "dots", "full"]] = "full"
@@ -234,6 +237,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import Agreement
+    from runtime.parallel.scatter_check import refuse_wrong_sums
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
@@ -275,7 +279,10 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         remat=config.remat,
         num_microbatches=config.num_microbatches,
         reduce_dtype=config.reduce_dtype,
+        scatter_kernel=config.scatter_kernel,
     )
+    if config.scatter_kernel != "xla":
+        refuse_wrong_sums(mesh)
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
     with EventLog(f"{context.work_path}/events/{log_name(context.attempt, host.index)}") as events:
         events.write(
@@ -284,7 +291,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             digest=context.digest,
             lease_epoch=context.lease_epoch,
             until_step=config.until_step,
-            kernels=kernels._asdict() | {"blocks": blocks},
+            kernels=kernels._asdict() | {"scatter": config.scatter_kernel, "blocks": blocks},
             remat=config.remat,
             num_microbatches=config.num_microbatches,
             mesh=dict(mesh.shape),

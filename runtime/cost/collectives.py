@@ -1,9 +1,9 @@
 """The collectives of a compiled program, read off its scheduled text: bytes, axis, and how much work hides them.
 
 A collective is hidden for as long as the work takes that the schedule has between its start and its end: the products
-of the compiler's fusions that carry it along (v5e), what lies between a `-start` and its `-done` (v4, GPUs), or between
-the `async-update` that brings the operand and the `async-done`, where one is handed to the chip's sparse cores (v5p,
-v6e). All others hold the chip up. Loop bodies are counted as often as they run.
+of the compiler's fusions that carry it along or of the kernel that sends it (v5e), what lies between a `-start` and its
+`-done` (v4, GPUs), or between the `async-update` that brings the operand and the `async-done`, where one is handed to
+the chip's sparse cores (v5p, v6e). All others hold the chip up. Loop bodies are counted as often as they run.
 
 Work is counted by its products alone (`products`); what else a chip does meanwhile would hide more. Collectives that
 are under way at once on different axes have all of the work each. On a common axis they share the wires, and so the
@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from runtime.cost.products import Products
+from runtime.cost.products import Products, scattered_axis
 from runtime.cost.program import Instruction, Program
 
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
@@ -96,6 +96,8 @@ class _Walk:
                         raise ValueError(f"{instruction.name}: a collective in a branch; its runs cannot be counted.")
                 case "fusion":
                     found += self._in_fusion(instructions, index, times)
+                case "custom-call" if (axis := scattered_axis(instruction)) is not None:
+                    found.append((self._scattered_by_a_kernel(instruction, axis, times), (index,)))
                 case operation if operation in HANDS_OVER:
                     if (handed := self._handed_to_a_sparse_core(instruction)) is not None:
                         found.append((self._collective(handed, times), _until_done(instructions, index)))
@@ -177,6 +179,13 @@ class _Walk:
         is_of_parts = kind == "reduce-scatter" and not is_started
         size = sum(array.size_in_bytes for array in arrays) * (len(members) if is_of_parts else 1)
         return Collective(kind, dtype, shape, size, self._axes(members), len(members), times)
+
+    def _scattered_by_a_kernel(self, kernel: Instruction, axis: str, times: int) -> Collective:
+        """The parts that a kernel sends round a ring beside its own products (`scattered_product_tpu`)."""
+        (dtype, (part, columns), size), num_devices = kernel.arrays[0], self._axis_sizes[axis]
+        return Collective(
+            "reduce-scatter", dtype, (num_devices * part, columns), num_devices * size, (axis,), num_devices, times
+        )
 
     def _members(self, instruction: Instruction) -> list[int]:
         """Devices of the first group."""

@@ -69,6 +69,7 @@ def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = 
             remat=request.remat,
             num_microbatches=request.num_microbatches,
             reduce_dtype=request.reduce_dtype,
+            scatter_kernel=request.scatter_kernel,
             donate=True,
         )
     options = None if text_folder is None else {"xla_dump_to": text_folder, "xla_dump_hlo_as_text": True}

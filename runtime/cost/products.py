@@ -1,8 +1,8 @@
 """FLOPs of a compiled program's products, read off its text: two for each pair of numbers that is multiplied.
 
 Products are `dot`, `convolution` (as which the TPU's compiler writes them), calls of cuBLAS, and the kernels of
-attention and of the loss; attention counts below the diagonal, as in a roofline. All else, any other kernel too, counts
-for nothing: it hides no collective, and the sum falls short of what the request needs.
+attention, of the loss and of scattered gradients; attention counts below the diagonal, as in a roofline. All else, any
+other kernel too, counts for nothing: it hides no collective, and the sum falls short of what the request needs.
 """
 
 import math
@@ -14,6 +14,9 @@ from runtime.cost.program import ArrayType, Instruction, Program
 
 ATTENTION = {"splash_mha_fwd": (2, -2), "splash_mha_dkv": (5, -2), "mha_forward": (2, -3), "mha_backward": (7, -3)}
 """Kernels by a part of their names: how many products between queries and keys, and which axis is the sequence."""
+
+
+_SCATTERED = re.compile(r"scattered_product_(data_[xyz])")
 
 
 class Products(NamedTuple):
@@ -45,6 +48,12 @@ class Products(NamedTuple):
                 taken = self.program.operands(computation, instruction)
                 return 2 * pairs(instruction, [item.arrays[0] for item in taken if item.arrays])
         return 0
+
+
+def scattered_axis(instruction: Instruction) -> str | None:
+    """The mesh axis along which a kernel scatters the product that it forms, where the instruction is such a kernel."""
+    found = _SCATTERED.match(instruction.name) if instruction.operation == "custom-call" else None
+    return None if found is None else found[1]
 
 
 def _dot(instruction: Instruction, operands: list[ArrayType]) -> int:
@@ -95,6 +104,9 @@ def _called(instruction: Instruction, operands: list[ArrayType]) -> int:
             # Queries are the last of the rows that the keys are of.
             return num_products * math.prod(query) * (2 * key[axis] - query[axis]) // 2
     shapes = [array.shape for array in operands]
+    if scattered_axis(instruction) is not None:
+        left, right = (shape for shape in shapes if len(shape) == 2)
+        return math.prod(left) * right[1]
     if "tpu_custom_call" in instruction.attributes and len(shapes) > 1 and shapes[0][1:] == shapes[1][:1]:
         num_products = 1 if instruction.arrays[0].shape[1:] == (1,) else 2  # `pallas_tpu`: the losses, or a gradient
         return num_products * math.prod(shapes[0]) * shapes[1][1]

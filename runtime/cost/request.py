@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from runtime.cost.chips import slice_of
 from runtime.cost.collectives import Collective
+from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh_shape import Machines, MeshLayout
 
@@ -28,6 +29,7 @@ class Request:
     remat: Literal["none", "dots", "full"] = "full"
     num_microbatches: int = 1
     reduce_dtype: str = "float32"
+    scatter_kernel: ScatterKernel = "xla"
     skip_window_steps: int = 0
     replica_parallel: int = 1
     model_parallel: int = 1

@@ -5,13 +5,17 @@ gradient, `rows^T x cotangent`, is summed over the first: it goes another way, w
 and runs at two thirds of the speed. A transposed copy of the rows, which products of the same rows share, costs less.
 """
 
+import functools
 from functools import partial
 from typing import Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float
+
+from runtime.kernels.scattered_product_tpu import scattered_product
 
 WeightGradient = Literal["plain", "transposed"]
 """How it is formed: as XLA will; or, for CPUs, from a transposed copy of the rows."""
@@ -21,8 +25,21 @@ Weight = Float[Array, "fan_in fan_out"]
 Cotangent = Float[Array, "tokens fan_out"]
 
 
-def linear(rows: Rows, weight: Weight, *, way: WeightGradient) -> Cotangent:
+class Scattering(eqx.Module):
+    """A weight without a gradient of its own: the product that forms it scatters it over the first axis beside itself,
+    and hands it to `part`, a stand-in for the rows of this device."""
+
+    weight: Weight
+    part: Float[Array, "part other"]
+    dimension: int = eqx.field(static=True)
+    """Of the weight: the one that is scattered."""
+    axis: str = eqx.field(static=True)
+
+
+def linear(rows: Rows, weight: Weight | Scattering, *, way: WeightGradient) -> Cotangent:
     """`rows @ weight`; the way to the gradient changes nothing but rounding."""
+    if isinstance(weight, Scattering):
+        return _scattering(rows, weight.weight, weight.part, weight.dimension, weight.axis)
     return rows @ weight if way == "plain" else _linear(rows, weight)
 
 
@@ -61,3 +78,25 @@ def _backward(kept: tuple[Rows, Weight], cotangent: Cotangent) -> tuple[Rows, We
 
 
 _linear.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _scattering(rows: Rows, weight: Weight, part: Float[Array, "part other"], dimension: int, axis: str) -> Cotangent:
+    return rows @ weight
+
+
+def _scattering_forward(
+    rows: Rows, weight: Weight, part: Array, dimension: int, axis: str
+) -> tuple[Cotangent, tuple[Rows, Weight, Array]]:
+    return rows @ weight, (rows, weight, part)
+
+
+def _scattering_backward(
+    dimension: int, axis: str, kept: tuple[Rows, Weight, Array], cotangent: Cotangent
+) -> tuple[Rows, None, Array]:
+    rows, weight, part = kept
+    sides = (rows, cotangent) if dimension == 0 else (cotangent, rows)
+    return cotangent @ weight.T, None, scattered_product(*sides, axis=axis, sum_dtype=part.dtype)
+
+
+_scattering.defvjp(_scattering_forward, _scattering_backward)

@@ -208,7 +208,7 @@ def _layer(
     normed = spread.gather_tokens(rms_norm(hidden, weights.post_attention_layernorm, config.rms_norm_eps))
     gate, up = product(normed, weights.gate_proj), product(normed, weights.up_proj)
     # Plain: these rows are the widest and of one product only; their copy takes longer than it spares.
-    down = gated(gate, up, gradient=forms.gate_gradient) @ weights.down_proj
+    down = linear(gated(gate, up, gradient=forms.gate_gradient), weights.down_proj, way="plain")
     return hidden + spread.scatter_tokens(down)
 
 

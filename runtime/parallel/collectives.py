@@ -71,6 +71,31 @@ def _gather_backward(
 gather.defvjp(_gather_forward, _gather_backward)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def stand_in(shard: Float[Array, "rows columns"], split: Splits, reduce_dtype: np.dtype) -> Float[Array, "part other"]:
+    """Zeros, to whose gradient a kernel that scatters over the first axis of `split` gives this device's rows.
+
+    They are scattered here over the other axes. The rows are of the dimension that is split, whichever it is.
+    """
+    (dimension, _), *others = split
+    rows = shard.shape[dimension]
+    for _, axis in others:
+        rows *= lax.axis_size(axis)
+    return jnp.zeros((rows, shard.shape[1 - dimension]), reduce_dtype)
+
+
+def _stand_in_forward(shard: Array, split: Splits, reduce_dtype: np.dtype) -> tuple[Array, None]:
+    return stand_in(shard, split, reduce_dtype), None
+
+
+def _stand_in_backward(split: Splits, reduce_dtype: np.dtype, _: None, part: Array) -> tuple[Array]:
+    gradient = scatter(part, tuple((0, axis) for (_dimension, axis) in split[1:]))
+    return (jnp.swapaxes(gradient, 0, split[0][0]).astype(np.float32),)
+
+
+stand_in.defvjp(_stand_in_forward, _stand_in_backward)
+
+
 def scatter(gradient: Float[Array, "..."], split: Splits) -> Float[Array, "..."]:
     """The shard of this device of the sum over the axes of `split`, in a form that stays a reduce-scatter on TPU.
 

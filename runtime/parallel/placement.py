@@ -10,12 +10,15 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 import numpy as np
+from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from runtime.kernels.linear import Scattering
+from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama, LlamaLayers
-from runtime.parallel.collectives import gather, splits
-from runtime.parallel.mesh import COPY_AXES, copy_size
+from runtime.parallel.collectives import gather, splits, stand_in
+from runtime.parallel.mesh import COPY_AXES, DATA_AXES, copy_size
 
 PartT = TypeVar("PartT")
 
@@ -82,17 +85,25 @@ class Sharded:
     axis_sizes: tuple[tuple[str, int], ...]
     compute_dtype: np.dtype
     reduce_dtype: np.dtype
+    scatter_kernel: ScatterKernel = "xla"
 
     def __call__(self, name: str, part: PartT) -> PartT:
         specs = layer_specs(self.config) if name == "layers" else getattr(parameter_specs(self.config), name)
         sizes = dict(self.axis_sizes)
 
-        def gather_one(spec: PartitionSpec, shard: jax.Array) -> jax.Array:
+        def gather_one(spec: PartitionSpec, shard: jax.Array) -> jax.Array | Scattering:
             # Each device has seen other tokens, or other heads: a gradient is the sum over all of them.
             split = splits(spec, sizes)
             copied = tuple(axis for axis in COPY_AXES if sizes[axis] > 1 and not split)
             own_columns = {index for index, entry in enumerate(spec) if entry == "model"}
             gathered = tuple((dimension, axis) for dimension, axis in split if dimension not in own_columns)
+            if self.scatter_kernel == "pallas_tpu" and name == "layers" and shard.ndim == 2:
+                if not gathered or gathered[0][1] not in DATA_AXES:
+                    raise ValueError(
+                        "scatter kernel 'pallas_tpu': no data axis of this mesh scatters gradients; use 'xla'."
+                    )
+                whole = gather(lax.stop_gradient(shard), gathered, copied, self.compute_dtype, self.reduce_dtype)
+                return Scattering(whole, stand_in(shard, gathered, self.reduce_dtype), *gathered[0])
             return gather(shard, gathered, copied, self.compute_dtype, self.reduce_dtype)
 
         return jax.tree.map(gather_one, specs, part, is_leaf=_is_spec)

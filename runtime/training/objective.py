@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.cross_entropy import CrossEntropy, linear_cross_entropy
+from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.computation import FORMS, Computation, Remat, Whole
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama
@@ -44,13 +45,14 @@ def computation_on(
     compute_dtype: jax.typing.DTypeLike,
     remat: Remat,
     reduce_dtype: jax.typing.DTypeLike,
+    scatter_kernel: ScatterKernel = "xla",
 ) -> Computation:
     """How the model runs on the devices of `mesh`."""
     dtype, spread = np.dtype(compute_dtype), Spread(model=mesh.shape["model"], context=mesh.shape["context"])
     on_mesh = partial(Computation, attention_kernel, dtype, remat, spread=spread, forms=FORMS[platform(mesh)])
     if copy_size(mesh) == 1:  # no layer holds a collective
         return on_mesh(Whole(dtype), CollectiveOrder(by_data=False))
-    sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype))
+    sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype), scatter_kernel)
     return on_mesh(sharded, CollectiveOrder(by_data=platform(mesh) == "cpu"), regather=True)
 
 

@@ -17,7 +17,8 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32, Int32
 
-from runtime.kernels.choice import check_kernels
+from runtime.kernels.choice import check_kernels, check_scatter_kernel
+from runtime.kernels.scatter_blocks import ScatterKernel
 from runtime.model.computation import REMATS, Computation, Remat
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama
@@ -111,6 +112,7 @@ def build_train_step(
     remat: Remat,
     num_microbatches: int = 1,
     reduce_dtype: jax.typing.DTypeLike = np.float32,
+    scatter_kernel: ScatterKernel = "xla",
     donate: bool = True,
 ) -> TrainStep:
     """`step(state, tokens, segment_ids, hyperparameters) -> (state, metrics)`; calls with equal arguments share it.
@@ -128,6 +130,7 @@ def build_train_step(
         remat=remat,
         num_microbatches=num_microbatches,
         reduce_dtype=reduce_dtype,
+        scatter_kernel=scatter_kernel,
         donate=donate,
     )
     frequencies = inverse_frequencies(rope, config.head_dim)
@@ -157,6 +160,7 @@ def train_program(
     num_microbatches: int,
     reduce_dtype: jax.typing.DTypeLike,
     donate: bool,
+    scatter_kernel: ScatterKernel = "xla",
 ) -> Callable:
     """The program of `build_train_step`, not yet compiled: for machines that are not there, too.
 
@@ -164,6 +168,7 @@ def train_program(
     """
     check_placement(config, mesh)
     check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    check_scatter_kernel(platform(mesh), scatter_kernel)
     _check_remat(remat)
     if num_microbatches < 1:
         raise ValueError(f"num_microbatches is {num_microbatches}; it must be at least 1.")
@@ -174,6 +179,7 @@ def train_program(
         compute_dtype=compute_dtype,
         remat=remat,
         reduce_dtype=reduce_dtype,
+        scatter_kernel=scatter_kernel,
     )
     return _train_program(config, mesh, computation, loss_kernel, num_microbatches, np.dtype(reduce_dtype), donate)
 

@@ -100,6 +100,7 @@ def unusual(main_line):
         "skip": SkipRule(window_steps=77, sigma=6.0, warmup_steps=2, max_consecutive=3),
         "attention_kernel": "chunked",
         "loss_kernel": "chunked",
+        "scatter_kernel": "xla",
         "remat": "dots",
         "num_microbatches": 3,
         "replica_parallel": 2,
@@ -242,7 +243,9 @@ def test_the_command_line_compiles_each_program_of_the_main_line_once(tmp_path, 
     said = dry_run(capsys, tmp_path, "--compile")
     assert len(asked) == len(set(asked)) == 5
     assert "train step, 3,072 x 4,096 tokens, v4-2048 (v4:8x8x16): ocelot, jellyfish, phoenix" in said.out
-    assert said.out.count("kernels         attention splash, loss chunked_wide; remat full; 1 micro-batch\n") == 3
+    kernels = "kernels         attention splash, loss chunked_wide{}; remat full; 1 micro-batch\n"
+    assert said.out.count(kernels.format("")) == 2
+    assert said.out.count(kernels.format(", scatter pallas_tpu")) == 1
     assert "[5/5] compiling the train step, 4,096 sequences, v4-2048" in said.err
     assert said.out.count("s a step: products") == 5
     assert not list(tmp_path.iterdir())

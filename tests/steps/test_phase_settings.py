@@ -67,7 +67,9 @@ SECOND = {
     "publish_every_steps": 5,
     "digest_every_steps": 0,
 }
-PROGRAM = ("compute_dtype", "reduce_dtype", "attention_kernel", "loss_kernel", "remat", "num_microbatches")
+PROGRAM = (
+    "compute_dtype", "reduce_dtype", "attention_kernel", "loss_kernel", "scatter_kernel", "remat", "num_microbatches",
+)  # fmt: skip
 SAVING = ("checkpoint_every_steps", "checkpoint_every_seconds", "certify_every_steps", "publish_every_steps")
 
 

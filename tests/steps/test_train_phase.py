@@ -369,7 +369,8 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
     )
     blocks = {"attention": "query 16", "loss": "all tokens"}
     assert begin["event"] == "phase"
-    assert begin["kernels"] == {"attention": "chunked", "loss": "reference", "reason": reason, "blocks": blocks}
+    names = {"attention": "chunked", "loss": "reference", "scatter": "xla"}
+    assert begin["kernels"] == names | {"reason": reason, "blocks": blocks}
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
     printed = [record.getMessage() for record in caplog.records if record.name == phase_runs.__name__]
     assert printed == [
@@ -384,6 +385,11 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
         (Cpu(2), {"attention_kernel": "splash"}, r"on 2 cpu: attention_kernel is 'splash', a Mosaic TPU kernel, and"),
         (Gpu("H200", 2), {"loss_kernel": "pallas_tpu"}, r"on 2 x H200: loss_kernel is 'pallas_tpu', a Mosaic TPU"),
         (Cpu(2), {"loss_kernel": "fused"}, r"loss_kernel is 'fused'; it must be one of .*None takes the default"),
+        (
+            Cpu(2),
+            {"scatter_kernel": "pallas_tpu"},
+            r"on 2 cpu: scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, and",
+        ),
         (Cpu(2), {"num_microbatches": 3}, r"num_microbatches is 3, .* takes 2 sequences .*; take one of 1, 2\."),
         (Tpu("v4-8"), {"num_microbatches": 2}, r"takes 1 sequences of a batch of 4 \(v4-8\); take one of 1\."),
         (Tpu("v4-8", 2), {}, r"global_batch_size is 4, which does not divide over the 8 parts .* a multiple of 8\."),
@@ -457,6 +463,11 @@ WIDE = LlamaConfig(4096, 512, 1024, 2, 4, 2, 128, 4096)
             Tpu("v4-8"),
             {"loss_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, vocab_size=4099)},
             "vocab_size 4099",
+        ),
+        (
+            Tpu("v5litepod-4"),
+            {"scatter_kernel": "pallas_tpu", "model": dataclasses.replace(WIDE, hidden_size=384)},
+            r"'pallas_tpu': the gradient \[384, \d+\] over 2 devices: its rows a device are not a whole number of 128",
         ),
         (Gpu("H200", 8), {"model_parallel": 8}, "num_attention_heads is 4, which the model axis of 8 devices"),
         (

@@ -160,6 +160,35 @@ def test_a_model_axis_shares_the_wires_of_the_data_axis_that_it_was_cut_from():
     assert (one.window_flops, other.window_flops) == (ONE + ONE // 4, 3 * ONE // 4)
 
 
+KERNEL = """
+ENTRY %main (p: f32[8,8]) -> f32[4,8] {{
+  %p = f32[8,8] parameter(0)
+  %me = s32[1] parameter(1)
+  {start}
+  %scattered_product_data_x.7 = f32[4,8] custom-call(%me, %p, %p), custom_call_target="tpu_custom_call"
+  {done}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "windows"),
+    [
+        (None, {"reduce-scatter": ONE}),
+        (ACROSS, {"reduce-scatter": ONE * 4 / 7, "all-gather": ONE * 3 / 7}),  # 128 and 96 bytes on one axis
+        (PAIR, {"reduce-scatter": ONE, "all-gather": ONE}),
+    ],
+)
+def test_what_a_kernel_scatters_is_hidden_by_its_own_product_which_it_shares_with_a_gather_on_its_axis(groups, windows):
+    start = f"%one = (f32[3,8], f32[6,8]) all-gather-start(%p), replica_groups={groups}" if groups else ""
+    done = "%one.1 = f32[6,8] all-gather-done(%one)" if groups else ""
+    text = "HloModule step, is_scheduled=true\n" + KERNEL.format(start=start, done=done)
+    found = collectives(text, {"data_x": 2, "data_y": 2})
+    assert {item.kind: item.window_flops for item in found} == {kind: round(work) for kind, work in windows.items()}
+    kernel = next(item for item in found if item.kind == "reduce-scatter")
+    assert (kernel.shape, kernel.axes, kernel.num_devices, kernel.wire_bytes) == ((8, 8), ("data_x",), 2, 4 * 8 * 4)
+
+
 ON_A_GPU = """
 %condition (s: (s32[], f32[8,16])) -> pred[] {{
   ROOT %compare.1 = pred[] fusion(%s), kind=kLoop, calls=%fused_compare

@@ -100,6 +100,38 @@ def test_within_a_slice_or_over_hosts_of_gpus_gradients_are_summed_over_replicas
     assert roofline_of(request, compiled).exposed_seconds > 0
 
 
+def test_on_v5e_a_kernel_scatters_gradients_of_layers_beside_the_products_that_form_them():
+    request = Request(
+        "train",
+        "v5litepod-8",
+        2,
+        MODEL,
+        512,
+        16,
+        0,
+        "bfloat16",
+        "splash",
+        "chunked_wide",
+        reduce_dtype="bfloat16",
+        scatter_kernel="pallas_tpu",
+    )
+    compiled, _ = outcome_of(request)
+    assert isinstance(compiled, Compiled)
+    assert faults(request, compiled) == []
+    scatters = [item for item in compiled.collectives if item.kind == "reduce-scatter" and item.axes == ("data_x",)]
+    by_kernels = [item for item in scatters if item.times == MODEL.num_hidden_layers and item.array_bytes > 2**17]
+    assert len(by_kernels) == 7 and all(item.is_hidden and item.dtype == "bf16" for item in by_kernels)
+    roofline = roofline_of(request, compiled)
+    assert roofline.found_share == pytest.approx(1, abs=0.01)
+    without = Request.from_json(request.to_json().replace("pallas_tpu", "xla"))
+    beside, _ = outcome_of(without)
+    assert isinstance(beside, Compiled)
+    # What the kernels send is what the compiler's scatters sent.
+    sent = [sum(item.wire_bytes for item in found.collectives) for found in (compiled, beside)]
+    assert sent[0] == pytest.approx(sent[1], rel=0.01)
+    assert roofline.exposed_seconds < roofline_of(without, beside).exposed_seconds
+
+
 def test_an_evaluation_compiles_where_the_compiler_writes_down_its_program():
     request = Request("eval", "v5p-8", 1, MODEL, 512, 16, 0, "bfloat16", "splash", "chunked_wide")
     compiled, _ = outcome_of(request)

@@ -1,0 +1,127 @@
+"""Run by test_scattered_product in a process of its own: the kernel on four simulated devices, as TPUs would run it.
+
+Prints one JSON object: how far its sums and the gradients of a model are from those of `psum_scatter`, and whether two
+devices were found to reach for the same memory unordered.
+"""
+
+import functools
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array
+
+from runtime.kernels import linear
+from runtime.kernels.scattered_product_tpu import scattered_product
+from runtime.model.config import LLAMA3_ROPE, LlamaConfig
+from runtime.model.llama import Llama
+from runtime.model.rotary import inverse_frequencies
+from runtime.parallel import scatter_check
+from runtime.parallel.mesh import TOKEN_AXES, make_mesh
+from runtime.parallel.mesh_shape import MeshShape
+from runtime.parallel.placement import Sharded, parameter_specs
+from runtime.training.objective import computation_on
+
+CONFIG = LlamaConfig(
+    vocab_size=64, hidden_size=256, intermediate_size=512, num_hidden_layers=1, num_attention_heads=2,
+    num_key_value_heads=2, head_dim=128, max_position_embeddings=128,
+)  # fmt: skip
+WATCHED = pltpu.InterpretParams(detect_races=True)
+
+
+def far(got: Any, expected: Any) -> float:
+    got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    return float(np.abs(got - expected).max() / np.abs(expected).max())
+
+
+def sums(num_devices: int, columns: int, dtype: str) -> float:
+    """Of random sides: the whole gradient from the parts of all devices, against the product of all rows at once."""
+    mesh = Mesh(np.array(jax.devices()[:num_devices]), ("data_x",))
+    keys, over = jax.random.split(jax.random.key(columns)), PartitionSpec("data_x")
+    left, right = (
+        jax.random.normal(key, (num_devices * 256, size)).astype(dtype)
+        for key, size in zip(keys, (num_devices * 128, columns), strict=True)
+    )
+    kernel = functools.partial(scattered_product, axis="data_x", sum_dtype=jnp.dtype(dtype), interpret=WATCHED)
+    mapped = jax.jit(jax.shard_map(kernel, mesh=mesh, in_specs=over, out_specs=over, check_vma=False))
+    return far(mapped(left, right), left.astype(np.float32).T @ right.astype(np.float32))
+
+
+def gradients(mesh: Mesh, scatter_kernel: str) -> Llama:
+    computation = computation_on(
+        mesh, CONFIG, attention_kernel="reference", compute_dtype="float32", remat="full", reduce_dtype="float32",
+        scatter_kernel=scatter_kernel,
+    )  # fmt: skip
+    assert isinstance(computation.gather, Sharded)
+    frequencies = inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim)
+
+    def total(params: Llama, tokens: Array) -> Array:
+        segments = jnp.zeros_like(tokens)
+        hidden = params.hidden_states(tokens, segments, frequencies, config=CONFIG, computation=computation)
+        return jnp.sum(jnp.sin(hidden * jnp.arange(hidden.shape[-1])))
+
+    specs = parameter_specs(CONFIG)
+    mapped = jax.shard_map(jax.grad(total), mesh=mesh, in_specs=(specs, TOKEN_AXES), out_specs=specs, check_vma=False)
+    tokens = np.random.default_rng(0).integers(0, CONFIG.vocab_size, (4, 128), dtype=np.int32)
+    return jax.jit(mapped)(Llama.init(CONFIG, key=jax.random.key(0)), tokens)
+
+
+def main() -> None:
+    report: dict[str, Any] = {
+        "sums": {
+            # One pair of blocks; more messages than slots; the sum in bfloat16.
+            "two": sums(2, 256, "float32"),
+            "four": sums(4, 768, "float32"),
+            "four in bfloat16": sums(4, 768, "bfloat16"),
+        },
+    }
+    report["races"] = _races_found()
+    linear.scattered_product = functools.partial(scattered_product, interpret=pltpu.InterpretParams())
+    mesh = make_mesh(MeshShape(data=4), torus=(2, 2, 1))
+    expected = gradients(mesh, "xla").layers
+    got = gradients(mesh, "pallas_tpu").layers
+    report["gradients"] = {
+        name: far(leaf, getattr(expected, name)) for name, leaf in vars(got).items() if leaf is not None
+    }
+    report["checks"] = {"as it is": check(mesh)}
+    for name, wrong in WRONG.items():
+        scatter_check.scattered_product = wrong
+        report["checks"][name] = check(mesh)
+    print(json.dumps(report))
+
+
+def check(mesh: Mesh) -> str:
+    """What the check before a phase says of the kernel."""
+    try:
+        scatter_check.refuse_wrong_sums(mesh, interpret=pltpu.InterpretParams())
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def _with_the_part_of_another(*sides: Array, axis: str, **rest: Any) -> Array:
+    found = scattered_product(*sides, axis=axis, **rest)
+    return jax.lax.ppermute(found, axis, [(0, 1), (1, 0)])
+
+
+def _without_one_device(left: Array, right: Array, *, axis: str, **rest: Any) -> Array:
+    return scattered_product(left * (jax.lax.axis_index(axis) > 0), right, axis=axis, **rest)
+
+
+WRONG = {"the part of another": _with_the_part_of_another, "without one device": _without_one_device}
+
+
+def _races_found() -> bool:
+    # No public name tells.
+    from jax._src.pallas.mosaic.interpret import interpret_pallas_call
+
+    assert interpret_pallas_call.races is not None
+    return bool(interpret_pallas_call.races.races_found)
+
+
+if __name__ == "__main__":
+    main()

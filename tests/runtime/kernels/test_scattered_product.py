@@ -1,0 +1,91 @@
+"""The kernel that forms and scatters gradients in one: on simulated devices, what `psum_scatter` gives."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from runtime.kernels.scatter_blocks import ScatterBlocks, refuse_scatter, scatter_blocks
+from runtime.kernels.tuned_blocks import MIB
+from runtime.model.config import LlamaConfig
+
+EIGHT_B = {"num_devices": 16, "num_tokens": 8192, "scattered": 4096, "item_bytes": 2, "sum_bytes": 2}
+
+
+@pytest.fixture(scope="module")
+def report() -> dict:
+    script = pathlib.Path(__file__).with_name("four_devices.py")
+    root = script.parents[3]
+    environment = os.environ | {
+        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4",
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(root),
+        # Threads of XLA, by this name: a simulated device holds some while it waits for its neighbours.
+        "NPROC": "32",
+    }
+    finished = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=environment, cwd=root, timeout=600
+    )
+    assert finished.returncode == 0, finished.stderr
+    return json.loads(finished.stdout)
+
+
+def test_sums_are_those_of_the_whole_product_to_the_rounding_of_their_dtype(report: dict) -> None:
+    in_bfloat16 = report["sums"].pop("four in bfloat16")
+    assert 0 < in_bfloat16 < 2**-6
+    assert len(report["sums"]) == 2 and all(far < 1e-5 for far in report["sums"].values())
+
+
+def test_no_device_reaches_for_what_another_is_using(report: dict) -> None:
+    assert not report["races"]
+
+
+def test_gradients_of_a_model_on_a_torus_are_those_of_the_compiler_s_scatters(report: dict) -> None:
+    matrices = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    assert matrices < set(report["gradients"])
+    assert all(far < 1e-5 for far in report["gradients"].values())
+
+
+def test_a_run_begins_where_the_devices_sum_right_and_is_refused_where_they_do_not(report: dict) -> None:
+    said = report["checks"]
+    assert said.pop("as it is") == ""
+    assert set(said) == {"the part of another", "without one device"}
+    for message in said.values():
+        assert "along data_x of the mesh" in message and "sums are not those of the compiler's" in message
+
+
+def test_the_8b_takes_the_largest_blocks_and_more_tokens_smaller_ones() -> None:
+    assert scatter_blocks("v5e", columns=14336, **EIGHT_B) == ScatterBlocks(512, 2048, 64 * MIB)
+    assert scatter_blocks("v5e", columns=14336, **EIGHT_B | {"num_tokens": 16384}).columns == 256
+    assert scatter_blocks("v5e", columns=768, **EIGHT_B).columns == 128  # half of 768 is 3 blocks of 128
+
+
+@pytest.mark.parametrize(
+    ("generation", "changed", "message"),
+    [
+        ("v4", {}, "no block of 8192 tokens fits in the 16 MiB of vector memory of a v4"),
+        ("v5e", {"num_tokens": 65536}, "no block of 65536 tokens fits .* use more micro-batches"),
+        ("v5e", {"num_devices": 64}, "its rows a device are not a whole number of 128"),
+        ("v5e", {"num_tokens": 100}, "its tokens summed over, of 100, are not a whole number of 128"),
+        ("v5e", {"num_devices": 1}, "is not scattered"),
+    ],
+)
+def test_a_shape_that_the_kernel_does_not_take_is_refused_with_the_reason(
+    generation: str, changed: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"scatter kernel 'pallas_tpu': .*{message}"):
+        scatter_blocks(generation, columns=1024, **EIGHT_B | changed)
+
+
+def test_each_matrix_of_a_layer_is_looked_at_as_the_model_axis_leaves_it() -> None:
+    model = LlamaConfig(
+        vocab_size=128, hidden_size=4096, intermediate_size=14336, num_hidden_layers=1, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=128, max_position_embeddings=4096,
+    )  # fmt: skip
+    sizes = {"num_devices": 16, "num_tokens": 8192, "item_bytes": 2, "sum_bytes": 2}
+    refuse_scatter("v5e", model, model_parallel=4, **sizes)
+    with pytest.raises(ValueError, match=r"the gradient \[4096, 128\] .* its columns each way round"):
+        refuse_scatter("v5e", model, model_parallel=8, **sizes)
