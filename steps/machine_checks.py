@@ -146,8 +146,7 @@ def _refuse_scatter_kernel(
     config: "TrainPhaseConfig", resources: Resources, shape: KernelShape, num_tokens: int
 ) -> None:
     from runtime.kernels.block_sizes import generation_of
-    from runtime.kernels.choice import check_scatter_kernel
-    from runtime.kernels.scatter_blocks import refuse_scatter
+    from runtime.kernels.scatter_blocks import check_scatter_kernel, refuse_scatter
 
     check_scatter_kernel(shape.platform, config.scatter_kernel)
     layout = machines_of(resources).layout(

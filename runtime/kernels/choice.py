@@ -14,7 +14,6 @@ from runtime.kernels import (
     cross_entropy,
     cross_entropy_chunked,
 )
-from runtime.kernels.scatter_blocks import SCATTER_KERNELS
 from runtime.kernels.shape import KernelShape
 from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
 from runtime.model.config import LlamaConfig
@@ -235,14 +234,3 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
             )
     if attention_kernel == "tokamax":
         attention_tokamax.refuse_versions()
-
-
-def check_scatter_kernel(platform: str, scatter_kernel: str) -> None:
-    """Raises where it is unknown or cannot run on `platform`; `scatter_blocks` knows which shapes it takes."""
-    if scatter_kernel not in SCATTER_KERNELS:
-        raise ValueError(f"scatter_kernel is {scatter_kernel!r}; it must be one of {', '.join(SCATTER_KERNELS)}.")
-    if scatter_kernel == "pallas_tpu" and platform != "tpu":
-        raise ValueError(
-            f"scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, and the mesh is of platform {platform!r}; "
-            "pass 'xla'."
-        )

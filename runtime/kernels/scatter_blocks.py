@@ -85,3 +85,14 @@ def refuse_scatter(
             item_bytes=item_bytes,
             sum_bytes=sum_bytes,
         )
+
+
+def check_scatter_kernel(platform: str, scatter_kernel: str) -> None:
+    """Raises where it is unknown or cannot run on `platform`; `refuse_scatter` knows which shapes it takes."""
+    if scatter_kernel not in SCATTER_KERNELS:
+        raise ValueError(f"scatter_kernel is {scatter_kernel!r}; it must be one of {', '.join(SCATTER_KERNELS)}.")
+    if scatter_kernel == "pallas_tpu" and platform != "tpu":
+        raise ValueError(
+            f"scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, and the mesh is of platform {platform!r}; "
+            "pass 'xla'."
+        )

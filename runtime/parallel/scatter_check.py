@@ -41,9 +41,9 @@ def refuse_wrong_sums(mesh: Mesh, *, interpret: Any = False) -> None:
     num_wrong = int(whole(jax.jit(program, compiler_options=compiler_options(mesh))()))
     if num_wrong:
         raise RuntimeError(
-            f"scatter kernel 'pallas_tpu': along {axis} of the mesh {dict(mesh.shape)} {num_wrong:,} sums are not those "
-            "of the compiler's reduce-scatter: it would train on wrong gradients. Set scatter_kernel to 'xla', which "
-            "changes no identity."
+            f"scatter kernel 'pallas_tpu': along {axis} of the mesh {dict(mesh.shape)} {num_wrong:,} sums are not "
+            "those of the compiler's reduce-scatter: it would train on wrong gradients. Set scatter_kernel to 'xla', "
+            "which changes no identity."
         )
 
 

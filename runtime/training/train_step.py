@@ -17,8 +17,8 @@ from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32, Int32
 
-from runtime.kernels.choice import check_kernels, check_scatter_kernel
-from runtime.kernels.scatter_blocks import ScatterKernel
+from runtime.kernels.choice import check_kernels
+from runtime.kernels.scatter_blocks import ScatterKernel, check_scatter_kernel
 from runtime.model.computation import REMATS, Computation, Remat
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama

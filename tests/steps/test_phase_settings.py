@@ -11,6 +11,7 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, WsdS
 from runtime.optim.skip_rule import SkipRule
+from runtime.parallel import scatter_check
 from runtime.training import loop, train_step
 from runtime.training.train_step import Hyperparameters
 from steps.train_phase import TrainPhaseConfig, hyperparameters
@@ -130,6 +131,20 @@ def test_the_skip_rule_begins_anew_where_the_mixture_or_the_level_of_the_learnin
     config = a_phase(cache_of(tmp_path, "web", last_id=8), mixture=mixture, learning_rate=cycles)
     anew = [step for step in range(17) if hyperparameters(config, step).skip_begins_anew]
     assert anew == [0, 5, 7, 10, 13, 16]
+
+
+@pytest.mark.usefixtures("use_devices")
+@pytest.mark.parametrize(("kernel", "asked"), [("pallas_tpu", 1), ("xla", 0)])
+def test_a_phase_that_scatters_by_a_kernel_first_asks_whether_these_devices_sum_right(
+    tmp_path, monkeypatch, kernel, asked
+):
+    meshes = []
+    monkeypatch.setattr(train_step, "build_train_step", lambda *_, **__: None)
+    monkeypatch.setattr(scatter_check, "refuse_wrong_sums", meshes.append)
+    phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), scatter_kernel=kernel)
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # the step that was not built
+        Trajectory(tmp_path / "phase", "f" * 64).run(phase)
+    assert len(meshes) == asked
 
 
 @pytest.mark.usefixtures("use_devices")

@@ -12,7 +12,6 @@ from runtime.kernels import attention_tokamax
 from runtime.kernels.choice import (
     KernelChoice,
     check_kernels,
-    check_scatter_kernel,
     chosen_kernels,
     default_kernels,
     described_blocks,
@@ -83,21 +82,6 @@ def test_a_kernel_that_cannot_run_here_is_an_error_with_the_reason(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         check_kernels("cpu", attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-
-
-@pytest.mark.parametrize(
-    ("platform", "scatter_kernel", "message"),
-    [
-        ("cpu", "pallas_tpu", "scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, .* platform 'cpu'; pass 'xla'"),
-        ("tpu", "ring", "scatter_kernel is 'ring'; it must be one of xla, pallas_tpu"),
-    ],
-)
-def test_a_scatter_kernel_that_cannot_run_is_an_error_with_the_reason(
-    platform: str, scatter_kernel: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_scatter_kernel(platform, scatter_kernel)
-    check_scatter_kernel(platform, "xla")
 
 
 def test_an_accelerator_never_gets_the_blocks_of_a_cpu_for_its_loss() -> None:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from runtime.kernels.scatter_blocks import ScatterBlocks, refuse_scatter, scatter_blocks
+from runtime.kernels.scatter_blocks import ScatterBlocks, check_scatter_kernel, refuse_scatter, scatter_blocks
 from runtime.kernels.tuned_blocks import MIB
 from runtime.model.config import LlamaConfig
 
@@ -89,3 +89,18 @@ def test_each_matrix_of_a_layer_is_looked_at_as_the_model_axis_leaves_it() -> No
     refuse_scatter("v5e", model, model_parallel=4, **sizes)
     with pytest.raises(ValueError, match=r"the gradient \[4096, 128\] .* its columns each way round"):
         refuse_scatter("v5e", model, model_parallel=8, **sizes)
+
+
+@pytest.mark.parametrize(
+    ("platform", "scatter_kernel", "message"),
+    [
+        ("cpu", "pallas_tpu", "scatter_kernel is 'pallas_tpu', a Mosaic TPU kernel, .* platform 'cpu'; pass 'xla'"),
+        ("tpu", "ring", "scatter_kernel is 'ring'; it must be one of xla, pallas_tpu"),
+    ],
+)
+def test_a_scatter_kernel_that_cannot_run_is_an_error_with_the_reason(
+    platform: str, scatter_kernel: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_scatter_kernel(platform, scatter_kernel)
+    check_scatter_kernel(platform, "xla")
