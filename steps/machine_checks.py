@@ -146,13 +146,13 @@ def _refuse_scatter_kernel(
     config: "TrainPhaseConfig", resources: Resources, shape: KernelShape, num_tokens: int
 ) -> None:
     from runtime.kernels.block_sizes import generation_of
-    from runtime.kernels.scatter_blocks import check_scatter_kernel, refuse_scatter
+    from runtime.kernels.scatter_blocks import check_scatter_kernel, layer_scatter_blocks
 
     check_scatter_kernel(shape.platform, config.scatter_kernel)
     layout = machines_of(resources).layout(
         replica=config.replica_parallel, model=config.model_parallel, context=config.context_parallel
     )
-    refuse_scatter(
+    layer_scatter_blocks(
         generation_of(shape.device_kind),
         config.model,
         num_devices=next((size for size in layout.data if size > 1), 1),

@@ -234,7 +234,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
 
-    from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
+    from runtime.kernels.choice import chosen_kernels, described_blocks, described_scatter, kernel_shape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import Agreement
     from runtime.parallel.scatter_check import refuse_wrong_sums
@@ -269,6 +269,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     )
     kernels = chosen_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
+    blocks["scatter"] = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     train_step = build_train_step(
         config.model,
         config.rope,
@@ -330,12 +331,13 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             facts=config.model_dump(mode="json", exclude=EXECUTION_FIELDS),
         )
         context.log.info(
-            "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s)",
-            *(run.step, config.until_step, tokens_per_step, kernels.attention, kernels.loss, kernels.reason),
+            "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s), scatter %s",
+            *(run.step, config.until_step, tokens_per_step),
+            *(kernels.attention, kernels.loss, kernels.reason, config.scatter_kernel),
         )
         context.log.info(
-            "blocks: attention: %s; loss: %s; remat %s, micro-batches: %d",
-            *(blocks["attention"], blocks["loss"], config.remat, config.num_microbatches),
+            "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
+            *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
         )
         notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         try:

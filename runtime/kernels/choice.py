@@ -3,6 +3,7 @@
 import logging
 from typing import NamedTuple
 
+import numpy as np
 from jax.sharding import Mesh
 
 from runtime.kernels import (
@@ -14,10 +15,12 @@ from runtime.kernels import (
     cross_entropy,
     cross_entropy_chunked,
 )
+from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks
 from runtime.kernels.shape import KernelShape
 from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import device_kind as kind_of
+from runtime.parallel.mesh import first_data_axis
 from runtime.parallel.mesh import platform as platform_of
 
 logger = logging.getLogger(__name__)
@@ -234,3 +237,24 @@ def check_kernels(platform: str, *, attention_kernel: str, loss_kernel: str) -> 
             )
     if attention_kernel == "tokamax":
         attention_tokamax.refuse_versions()
+
+
+def described_scatter(
+    kernel: ScatterKernel, mesh: Mesh, model: LlamaConfig, shape: KernelShape, reduce_dtype: str
+) -> str:
+    """In what parts the gradients of layers are scattered, by the columns of their matrices; as `described_blocks`."""
+    if kernel == "xla":
+        return "by the compiler"
+    blocks = layer_scatter_blocks(
+        block_sizes.generation_of(shape.device_kind),
+        model,
+        num_devices=mesh.shape[first_data_axis(mesh)],
+        num_tokens=shape.num_tokens * mesh.shape["model"],
+        model_parallel=mesh.shape["model"],
+        item_bytes=shape.item_bytes,
+        sum_bytes=np.dtype(reduce_dtype).itemsize,
+    )
+    return "; ".join(
+        f"{columns} columns: {each.columns} each way, {each.tokens} tokens at a time"
+        for columns, each in blocks.items()
+    )

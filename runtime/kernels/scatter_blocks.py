@@ -63,7 +63,7 @@ def scatter_blocks(
     )
 
 
-def refuse_scatter(
+def layer_scatter_blocks(
     generation: str | None,
     model: LlamaConfig,
     *,
@@ -72,23 +72,29 @@ def refuse_scatter(
     model_parallel: int,
     item_bytes: int,
     sum_bytes: int,
-) -> None:
-    """Raises ValueError where the kernel does not take a matrix of the layers, for `num_tokens` at a time."""
+) -> dict[int, ScatterBlocks]:
+    """Of the matrices of a layer, by the columns that a device has of them, for `num_tokens` at a time.
+
+    Raises:
+        ValueError: the kernel does not take one of them.
+    """
     heads = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    for columns in (*heads, model.intermediate_size):
-        scatter_blocks(
+    return {
+        columns: scatter_blocks(
             generation,
             num_devices=num_devices,
             num_tokens=num_tokens,
             scattered=model.hidden_size,
-            columns=columns // model_parallel,
+            columns=columns,
             item_bytes=item_bytes,
             sum_bytes=sum_bytes,
         )
+        for columns in (width // model_parallel for width in (*heads, model.intermediate_size))
+    }
 
 
 def check_scatter_kernel(platform: str, scatter_kernel: str) -> None:
-    """Raises where it is unknown or cannot run on `platform`; `refuse_scatter` knows which shapes it takes."""
+    """Raises where it is unknown or cannot run on `platform`; `layer_scatter_blocks` knows which shapes it takes."""
     if scatter_kernel not in SCATTER_KERNELS:
         raise ValueError(f"scatter_kernel is {scatter_kernel!r}; it must be one of {', '.join(SCATTER_KERNELS)}.")
     if scatter_kernel == "pallas_tpu" and platform != "tpu":

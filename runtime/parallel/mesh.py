@@ -53,6 +53,11 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None, *, 
     return Mesh(placed, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
+def first_data_axis(mesh: Mesh) -> str:
+    """The first axis that gradients are scattered along."""
+    return next((axis for axis in DATA_AXES if mesh.shape[axis] > 1), DATA_AXES[0])
+
+
 def whole_mesh(*, num_slices: int = 1, replica: int = 1, model: int = 1, context: int = 1) -> Mesh:
     """A mesh over all devices of this run: `replica` copies a slice, and to data what the others leave.
 

@@ -18,7 +18,7 @@ from runtime.kernels.block_sizes import LANES
 from runtime.kernels.scattered_product_tpu import scattered_product
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.hosts import whole
-from runtime.parallel.mesh import DATA_AXES
+from runtime.parallel.mesh import first_data_axis
 
 COLUMNS = 6 * LANES
 """Three pairs of blocks: each way more messages than the kernel has slots for, also between two devices."""
@@ -30,7 +30,7 @@ def refuse_wrong_sums(mesh: Mesh, *, interpret: Any = False) -> None:
     Raises:
         RuntimeError: sums are not those of the compiler.
     """
-    axis = next(axis for axis in DATA_AXES if mesh.shape[axis] > 1)
+    axis = first_data_axis(mesh)
     program = jax.shard_map(
         functools.partial(_num_wrong, axis=axis, axes=mesh.axis_names, interpret=interpret),
         mesh=mesh,

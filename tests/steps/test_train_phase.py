@@ -367,15 +367,15 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
     assert reason.startswith(
         "attention_kernel and loss_kernel as asked for; by default: attention: by blocks of queries"
     )
-    blocks = {"attention": "query 16", "loss": "all tokens"}
+    blocks = {"attention": "query 16", "loss": "all tokens", "scatter": "by the compiler"}
     assert begin["event"] == "phase"
     names = {"attention": "chunked", "loss": "reference", "scatter": "xla"}
     assert begin["kernels"] == names | {"reason": reason, "blocks": blocks}
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
     printed = [record.getMessage() for record in caplog.records if record.name == phase_runs.__name__]
     assert printed == [
-        f"from step 0 to 1, 64 tokens an update, kernels: attention chunked, loss reference ({reason})",
-        "blocks: attention: query 16; loss: all tokens; remat none, micro-batches: 2",
+        f"from step 0 to 1, 64 tokens an update, kernels: attention chunked, loss reference ({reason}), scatter xla",
+        "blocks: attention: query 16; loss: all tokens; scatter: by the compiler; remat none, micro-batches: 2",
     ]
 
 

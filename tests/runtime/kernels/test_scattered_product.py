@@ -6,11 +6,17 @@ import pathlib
 import subprocess
 import sys
 
+import jax
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
-from runtime.kernels.scatter_blocks import ScatterBlocks, check_scatter_kernel, refuse_scatter, scatter_blocks
+from runtime.kernels.choice import described_scatter
+from runtime.kernels.scatter_blocks import ScatterBlocks, check_scatter_kernel, layer_scatter_blocks, scatter_blocks
+from runtime.kernels.shape import KernelShape
 from runtime.kernels.tuned_blocks import MIB
 from runtime.model.config import LlamaConfig
+from runtime.parallel.mesh import AXES
 
 EIGHT_B = {"num_devices": 16, "num_tokens": 8192, "scattered": 4096, "item_bytes": 2, "sum_bytes": 2}
 
@@ -80,15 +86,32 @@ def test_a_shape_that_the_kernel_does_not_take_is_refused_with_the_reason(
         scatter_blocks(generation, columns=1024, **EIGHT_B | changed)
 
 
-def test_each_matrix_of_a_layer_is_looked_at_as_the_model_axis_leaves_it() -> None:
-    model = LlamaConfig(
+@pytest.fixture
+def eight_b() -> LlamaConfig:
+    return LlamaConfig(
         vocab_size=128, hidden_size=4096, intermediate_size=14336, num_hidden_layers=1, num_attention_heads=32,
         num_key_value_heads=8, head_dim=128, max_position_embeddings=4096,
     )  # fmt: skip
+
+
+def test_each_matrix_of_a_layer_is_looked_at_as_the_model_axis_leaves_it(eight_b: LlamaConfig) -> None:
     sizes = {"num_devices": 16, "num_tokens": 8192, "item_bytes": 2, "sum_bytes": 2}
-    refuse_scatter("v5e", model, model_parallel=4, **sizes)
+    assert set(layer_scatter_blocks("v5e", eight_b, model_parallel=4, **sizes)) == {1024, 256, 3584}
     with pytest.raises(ValueError, match=r"the gradient \[4096, 128\] .* its columns each way round"):
-        refuse_scatter("v5e", model, model_parallel=8, **sizes)
+        layer_scatter_blocks("v5e", eight_b, model_parallel=8, **sizes)
+
+
+def test_a_run_tells_in_what_parts_the_gradients_of_a_layer_go(eight_b: LlamaConfig) -> None:
+    shape = KernelShape.of(
+        "tpu", "TPU v5 lite", eight_b, num_devices=256, num_rows=512, sequence_length=4096, compute_dtype="bfloat16"
+    )
+    devices = np.broadcast_to(np.array(jax.devices()[:1]), (1, 16, 16, 1, 1, 1))
+    mesh = Mesh(devices, AXES)
+    assert described_scatter("xla", mesh, eight_b, shape, "bfloat16") == "by the compiler"
+    assert described_scatter("pallas_tpu", mesh, eight_b, shape, "bfloat16") == (
+        "4096 columns: 512 each way, 2048 tokens at a time; 1024 columns: 512 each way, 2048 tokens at a time; "
+        "14336 columns: 512 each way, 2048 tokens at a time"
+    )
 
 
 @pytest.mark.parametrize(
