@@ -130,7 +130,7 @@ def train(
             f"skip_rule is {settings.skip_rule} and the state has a history of {run.state.skip_window_steps} steps; "
             "let one enter or leave by `run_state.continued`."
         )
-    saver = Saver(saving, events, on_milestone)
+    saver = Saver(saving, events, on_milestone, begin_step=run.step)
     tokens_per_step = settings.global_batch_size * settings.sequence_length
     meter = Meter(
         until_step=settings.until_step, tokens_per_step=tokens_per_step, events=events, on_progress=on_progress

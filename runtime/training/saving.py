@@ -75,17 +75,23 @@ class Saver:
     Milestones are published, and what they make needless is deleted after that, in the loop's own thread.
     """
 
-    def __init__(self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None]) -> None:
+    def __init__(
+        self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None], *, begin_step: int
+    ) -> None:
         self._plan, self._events, self._on_milestone = plan, events, on_milestone
         self._under_way: tuple[Save, RunState, str | None, float] | None = None
         self._last_began = time.monotonic()
-        self._uncertified: list[int] = []
-        """Steps of temporary checkpoints of this attempt that only good updates have followed so far, and that lie far
-        enough past the last certified one.
+        found = plan.temporary.all() if jax.process_index() == 0 else []  # who marks and deletes
+        certified = (each.step for each in found if each.is_certified and each.step <= begin_step)
+        self._last_certified = max(certified, default=None)
+        """One that lies ahead does not count: it may be torn, and why this run begins before it."""
+        begun_from = [each for each in found if each.step == begin_step and each.is_complete and not each.is_certified]
+        self._uncertified = [begin_step] if begun_from and self._is_far_enough(begin_step) else []
+        """Steps of temporary checkpoints that only good updates have followed so far, and that lie far enough past the
+        last certified one: of this attempt, and the one that it has gone on from.
 
         The oldest that is still there is kept until it is certified: the newest few alone would be too young for ever.
         """
-        self._last_certified = max((found.step for found in plan.temporary.all() if found.is_certified), default=None)
         self._newest_step = 0
         """The newest update that was heard of."""
         self.last_step: int | None = None
@@ -160,6 +166,8 @@ class Saver:
     def _certify(self, step: int, good_steps: int) -> bool:
         try:
             return self._plan.temporary.certify(step, good_steps=good_steps)
+        except SupersededError:
+            raise
         except Exception as error:  # a full disk, say: a mark is not worth a run, and the next checkpoint gets one
             logger.warning("the checkpoint of step %d could not be marked as certified: %s", step, error)
             return False

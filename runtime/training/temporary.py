@@ -60,8 +60,8 @@ class TemporaryCheckpoints:
 
         def look(named: tuple[str, int, int]) -> Temporary:
             name, step, lease_epoch = named
-            is_certified = name in self._certified or files.has(f"{name}/{CERTIFIED}")
-            is_complete = is_certified or files.has(f"{name}/checkpoint/manifest.json")
+            is_complete = files.has(f"{name}/checkpoint/manifest.json")
+            is_certified = is_complete and (name in self._certified or files.has(f"{name}/{CERTIFIED}"))
             return Temporary(step, lease_epoch, is_complete, is_certified, f"{self.folder}/{name}")
 
         with ThreadPoolExecutor(CONCURRENT_REQUESTS) as pool:
@@ -97,30 +97,38 @@ class TemporaryCheckpoints:
             )
 
     def certify(self, step: int, *, good_steps: int) -> bool:
-        """Marks this attempt's checkpoint of `step`, which so many good updates followed; False if there is none.
+        """Marks the checkpoint of `step`, which so many good updates followed; False if there is none.
 
-        From then on it stays: only a person deletes it, with the engine's `gc`.
+        It may be that of an attempt before this one, which this one has gone on from: their updates are the same. From
+        then on it stays: only a person deletes it, with the engine's `gc`.
         """
-        folder = self.folder_of(step)
-        if not checkpoint.is_complete(f"{folder}/checkpoint"):
-            return False
-        CheckpointFiles(folder).write(CERTIFIED, canonical_json({"good_steps": good_steps}, CERTIFIED))
-        return True
+        named = self._named()
+        self._refuse_newer([lease_epoch for _, _, lease_epoch in named])
+        for folder in reversed([f"{self.folder}/{name}" for name, found, _ in named if found == step]):
+            if checkpoint.is_complete(f"{folder}/checkpoint"):
+                CheckpointFiles(folder).write(CERTIFIED, canonical_json({"good_steps": good_steps}, CERTIFIED))
+                return True
+        return False
 
     def prune(self, step: int, *, keep: int = KEPT, candidates: Collection[int] = ()) -> list[Temporary]:
         """Deletes what earlier attempts left half-written up to `step`, and the complete ones.
 
-        All but the newest `keep`, every certified one, and of this attempt's `candidates`, the steps that may be
-        certified yet, the oldest. There is no way to delete a certified one here.
+        All but the newest `keep`, every certified one, and of `candidates`, the steps that may be certified yet, the
+        oldest. There is no way to delete a certified one here, nor one that an attempt marks meanwhile which does not
+        know yet that it lost its lease.
         """
         past = [found for found in self._own_past() if found.step <= step]
         complete = [found for found in past if found.is_complete]
         kept = {found.folder for found in complete[max(len(complete) - keep, 0) :]}
         kept |= {found.folder for found in complete if found.is_certified}
-        waiting = [found for found in complete if found.lease_epoch == self.lease_epoch and found.step in candidates]
-        kept |= {found.folder for found in waiting[:1]}
-        dropped = [found for found in past if found.folder not in kept]
-        for found in dropped:
+        oldest = min((found.step for found in complete if found.step in candidates), default=None)
+        kept |= {found.folder for found in complete if found.step == oldest}
+        dropped = []
+        for found in past:
+            files = CheckpointFiles(found.folder)
+            if found.folder in kept or (found.is_complete and files.has(CERTIFIED)):
+                continue
             checkpoint.remove(f"{found.folder}/checkpoint")
-            CheckpointFiles(found.folder).delete_folder()
+            files.delete_folder()
+            dropped.append(found)
         return dropped

@@ -1,6 +1,7 @@
 """When a run is saved, and what is kept: by steps, by time, and for what later updates have shown of it."""
 
 import math
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ from runtime.tracking.events import read_events
 from runtime.training import saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control, Word
-from runtime.training.loop import SkippedTooOftenError
+from runtime.training.loop import SkippedTooOftenError, TrainingStopped
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from tests.runtime.training import small_run
@@ -23,8 +24,8 @@ def steps_of(folder: Path, event: str) -> list[int]:
     return [found["step"] for found in read_events(str(folder / "events" / "1.jsonl")) if found["event"] == event]
 
 
-def temporary(folder: Path) -> list[Temporary]:
-    return TemporaryCheckpoints(str(folder / "work"), 1).all()
+def temporary(folder: Path, lease_epoch: int = 1) -> list[Temporary]:
+    return TemporaryCheckpoints(str(folder / "work"), lease_epoch).all()
 
 
 def test_a_run_is_saved_by_time_too_and_commits_the_same_bytes(tmp_path):
@@ -177,6 +178,39 @@ def test_where_the_next_to_be_certified_is_in_doubt_the_one_after_it_takes_its_p
     options = {"checkpoint_every_steps": 2, "certify_every_steps": 7, "step_function": bad_at_11, "skip_rule": RULE}
     small_run.run(tmp_path, 24, lease_epoch=1, **options)
     assert steps_of(tmp_path, "certified") == [2, 12, 20]
+
+
+@pytest.mark.usefixtures("quickly_certified")
+def test_what_a_run_was_stopped_at_is_certified_by_the_updates_of_the_next(tmp_path):
+    for attempt in (1, 2):
+        seen = []
+
+        def step_function(*arguments, seen=seen):
+            seen.append(arguments)
+            return small_run.train_step(*arguments)
+
+        control = Control(lambda seen=seen: len(seen) == 5)
+        with pytest.raises(TrainingStopped):
+            small_run.run(
+                tmp_path, 40, lease_epoch=attempt, checkpoint_every_steps=100, control=control,
+                step_function=step_function,
+            )  # fmt: skip
+    assert [(found.step, found.lease_epoch, found.is_certified) for found in temporary(tmp_path, 2)] == [
+        (5, 1, True),
+        (10, 2, False),
+    ]
+
+
+@pytest.mark.usefixtures("quickly_certified")
+def test_a_run_that_begins_before_a_certified_one_certifies_what_it_saves(tmp_path):
+    small_run.run(tmp_path, 14, lease_epoch=1, checkpoint_every_steps=2)
+    torn = [found for found in temporary(tmp_path) if found.is_certified][-1]
+    Path(torn.folder, "checkpoint", "manifest.json").unlink()
+    shutil.rmtree(tmp_path / "outputs")
+    shutil.rmtree(tmp_path / "records")
+    (tmp_path / "records").mkdir()
+    small_run.run(tmp_path, 14, lease_epoch=2, checkpoint_every_steps=2)
+    assert (torn.step, 2) in [(found.step, found.lease_epoch) for found in temporary(tmp_path) if found.is_certified]
 
 
 def test_saves_that_follow_each_other_quickly_are_certified_too(tmp_path, monkeypatch):

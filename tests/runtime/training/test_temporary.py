@@ -3,6 +3,7 @@
 import types
 import urllib.parse
 import uuid
+from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -51,7 +52,7 @@ def test_what_is_there_is_found_by_a_request_or_two_for_each_checkpoint(filled: 
         (20, 1, True, False),
         (30, 2, False, False),
     ]
-    assert len(gcs_server.requests()) == len(gcs_server.requests(LISTING)) == 1 + 1 + 2 + 2
+    assert len(gcs_server.requests()) == len(gcs_server.requests(LISTING)) == 1 + 2 + 2 + 1
 
 
 def test_a_new_folder_is_seen_at_once(filled: str, gcs_server: GcsServerProcess, gcs_bucket: str):
@@ -96,4 +97,35 @@ def test_of_a_mark_that_was_seen_the_bucket_is_not_asked_again(filled: str, gcs_
     first = temporary.all()
     gcs_server.clear_requests()
     assert temporary.all() == first
-    assert len(gcs_server.requests()) == 1 + 0 + 2 + 2
+    assert len(gcs_server.requests()) == 1 + 1 + 2 + 1
+
+
+def test_a_mark_without_a_checkpoint_is_nothing_to_go_on_from(tmp_path):
+    temporary = TemporaryCheckpoints(str(tmp_path), lease_epoch=1)
+    for step in (1, 2):
+        checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
+    assert temporary.certify(2, good_steps=50)
+    Path(temporary.folder_of(2), "checkpoint", "manifest.json").unlink()  # as the error of a torn one says
+    for looking in (temporary, TemporaryCheckpoints(str(tmp_path), lease_epoch=2)):
+        assert looking.newest(9).step == 1
+    temporary.prune(9, keep=1)
+    assert [(found.step, found.is_complete) for found in temporary.all()] == [(1, True)]
+
+
+def test_an_attempt_that_lost_its_lease_marks_nothing(tmp_path):
+    zombie, successor = (TemporaryCheckpoints(str(tmp_path), lease_epoch=epoch) for epoch in (1, 2))
+    for temporary, step in ((zombie, 1), (successor, 2)):
+        checkpoint.save(f"{temporary.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
+    with pytest.raises(SupersededError):
+        zombie.certify(1, good_steps=50)
+
+
+def test_what_is_marked_after_it_was_listed_stays(tmp_path, monkeypatch):
+    first, second = (TemporaryCheckpoints(str(tmp_path), lease_epoch=epoch) for epoch in (1, 2))
+    for step in (1, 2, 3):
+        checkpoint.save(f"{first.folder_of(step)}/checkpoint", {"w": jnp.zeros(2)}, {"step": step}).wait()
+    listed = second.all()
+    first.certify(1, good_steps=50)
+    monkeypatch.setattr(second, "all", lambda: listed)
+    assert second.prune(9, keep=1) == [listed[1]]
+    assert [(found.step, found.is_certified) for found in first.all()] == [(1, True), (3, False)]
