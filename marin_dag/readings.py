@@ -150,6 +150,7 @@ def _ignored(given: Any, found: Any) -> Iterator[str]:
     if isinstance(given, dict):
         inner = found if isinstance(found, dict) else getattr(found, "__dict__", {})
         if dataclasses.is_dataclass(found):
+            inner = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
             yield from (f"{type(found).__name__} has no field {key!r}" for key in given.keys() - inner.keys())
         for key in given.keys() & inner.keys():
             yield from _ignored(given[key], inner[key])

@@ -282,8 +282,6 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         reduce_dtype=config.reduce_dtype,
         scatter_kernel=config.scatter_kernel,
     )
-    if config.scatter_kernel != "xla":
-        refuse_wrong_sums(mesh)
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
     with EventLog(f"{context.work_path}/events/{log_name(context.attempt, host.index)}") as events:
         events.write(
@@ -339,6 +337,12 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
             *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
         )
+        if config.scatter_kernel != "xla":
+            context.log.info(
+                "the sums of the scatter kernel are held against the compiler's; if this is the last line for minutes, "
+                "its ring does not close on these machines: stop the run, and set scatter_kernel to 'xla'"
+            )
+            refuse_wrong_sums(mesh, config.reduce_dtype)
         notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         try:
             run = train(

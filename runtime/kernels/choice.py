@@ -15,7 +15,7 @@ from runtime.kernels import (
     cross_entropy,
     cross_entropy_chunked,
 )
-from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks
+from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks, scatter_row
 from runtime.kernels.shape import KernelShape
 from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
 from runtime.model.config import LlamaConfig
@@ -254,7 +254,8 @@ def described_scatter(
         item_bytes=shape.item_bytes,
         sum_bytes=np.dtype(reduce_dtype).itemsize,
     )
-    return "; ".join(
-        f"{columns} columns: {each.columns} each way, {each.tokens} tokens at a time"
-        for columns, each in blocks.items()
+    parts = ", ".join(
+        f"{columns} columns by {each.columns} each way and {each.tokens} tokens" for columns, each in blocks.items()
     )
+    row = scatter_row(block_sizes.generation_of(shape.device_kind))
+    return f"{parts} ({block_sizes.taken_as(shape.device_kind)}{row.reason})"

@@ -2,8 +2,8 @@
 
 from typing import Literal, NamedTuple, get_args
 
-from runtime.kernels.block_sizes import LANES, UNKNOWN
-from runtime.kernels.tuned_blocks import MIB, VMEM_IN_BYTES
+from runtime.kernels.block_sizes import LANES, NO_ROW, UNKNOWN
+from runtime.kernels.tuned_blocks import MIB, SCATTER, VMEM_IN_BYTES, ScatterRow
 from runtime.model.config import LlamaConfig
 
 ScatterKernel = Literal["xla", "pallas_tpu"]
@@ -12,6 +12,7 @@ them; or inside a kernel, beside these."""
 SCATTER_KERNELS: tuple[str, ...] = get_args(ScatterKernel)
 NUM_SLOTS = 2
 """Buffers a direction of the ring: one is sent or summed while the other is filled."""
+TOKENS_AT_ONCE = SCATTER["v5e"].tokens
 
 
 class ScatterBlocks(NamedTuple):
@@ -50,17 +51,26 @@ def scatter_blocks(
         if size % unit:
             raise ValueError(f"{said}: its {what} are not a whole number of {LANES}; use scatter kernel 'xla'.")
     limit, part = VMEM_IN_BYTES[generation or UNKNOWN], scattered // num_devices
-    for half in (512, 256, 128):
+    row = scatter_row(generation)
+    for half in row.columns:
         # Twice what is fetched or written; the sum; what is sent and received. An eighth more, as in `fused_bytes`.
         fetched = 2 * num_tokens * (part + 2 * half) * item_bytes + 2 * part * 2 * half * sum_bytes
         needed = fetched + part * half * (4 + 2 * 2 * NUM_SLOTS * sum_bytes)
         if columns % (2 * half) == 0 and needed + needed // 8 <= limit:
-            tokens = max(size for size in range(LANES, min(num_tokens, 2048) + 1, LANES) if num_tokens % size == 0)
+            tokens = max(
+                size for size in range(LANES, min(num_tokens, row.tokens) + 1, LANES) if num_tokens % size == 0
+            )
             return ScatterBlocks(half, tokens, limit)
     raise ValueError(
         f"{said}: no block of {num_tokens} tokens fits in the {limit // MIB} MiB of vector memory of a "
         f"{generation or UNKNOWN}; use more micro-batches, or scatter kernel 'xla'."
     )
+
+
+def scatter_row(generation: str | None) -> ScatterRow:
+    """Of the table, or v5e's sizes, and that they are no row of this generation."""
+    row = SCATTER.get(generation or UNKNOWN)
+    return row or SCATTER["v5e"]._replace(reason=f"{NO_ROW} for {generation or UNKNOWN}: v5e's, as far as they fit")
 
 
 def layer_scatter_blocks(

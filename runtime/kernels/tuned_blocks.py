@@ -65,6 +65,14 @@ class FusedRow(NamedTuple):
     reason: str
 
 
+class ScatterRow(NamedTuple):
+    columns: tuple[int, ...]
+    """Of a gradient, that go one way round at once: the first that fit are taken."""
+    tokens: int
+    """That are summed over at once, at most."""
+    reason: str
+
+
 class TritonRow(NamedTuple):
     blocks: TritonBlocks
     reason: str
@@ -102,9 +110,16 @@ SPLASH = {
 grid steps of one head over 4,096 tokens that are not wholly above the diagonal."""
 
 VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 64 * MIB, "v5p": 48 * MIB, "v6e": 64 * MIB}
-"""That the loss kernel asks for."""
+"""That the kernels of the loss and of scattered gradients ask for."""
 SCOPED_VMEM_IN_BYTES = {"v4": 16 * MIB, "v5e": 16 * MIB, "v5p": 16 * MIB, "v6e": 32 * MIB}
 """That a kernel gets if it does not ask."""
+
+SCATTER = {
+    "v5e": ScatterRow(
+        (512, 256, 128), 2048, "512 columns: 16.3k bundles for 8,192 tokens and 256 rows, which the products alone take"
+    ),
+}
+"""By generation; bfloat16. Of those with more vector memory than v4 only v5e has nothing else that hides scatters."""
 
 FUSED = {
     ("v4", 768): FusedRow(

@@ -1,7 +1,7 @@
 """Before a phase trains with the scatter kernel: do these very devices add up what they should?
 
-The kernel finds its neighbours itself, and a wrong one gives sums that look like sums. So each run first scatters small
-products whose sums are exact, and holds them against the compiler's reduce-scatter.
+The kernel finds its neighbours itself. A wrong one gives sums that look like sums, or is waited for without end. So
+each run first scatters small products whose sums are exact, and holds them against the compiler's reduce-scatter.
 """
 
 import functools
@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Int32
+from jaxtyping import Array, Int32, Key
 
 from runtime.kernels.block_sizes import LANES
+from runtime.kernels.scatter_blocks import TOKENS_AT_ONCE
 from runtime.kernels.scattered_product_tpu import scattered_product
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.hosts import whole
@@ -22,9 +23,14 @@ from runtime.parallel.mesh import first_data_axis
 
 COLUMNS = 6 * LANES
 """Three pairs of blocks: each way more messages than the kernel has slots for, also between two devices."""
+NUM_TOKENS = 2 * TOKENS_AT_ONCE
+"""More than are summed over at once."""
+SPARSE = 1 / 128
+"""Share of the numbers of one side that are not 0: sums of -1, 0 and 1 over the tokens of dozens of devices stay far
+below 256, up to which bfloat16 has every whole number."""
 
 
-def refuse_wrong_sums(mesh: Mesh, *, interpret: Any = False) -> None:
+def refuse_wrong_sums(mesh: Mesh, reduce_dtype: jax.typing.DTypeLike, *, interpret: Any = False) -> None:
     """Every device of `mesh`, of all hosts at once, by the axis that gradients are scattered along first.
 
     Raises:
@@ -32,7 +38,9 @@ def refuse_wrong_sums(mesh: Mesh, *, interpret: Any = False) -> None:
     """
     axis = first_data_axis(mesh)
     program = jax.shard_map(
-        functools.partial(_num_wrong, axis=axis, axes=mesh.axis_names, interpret=interpret),
+        functools.partial(
+            _num_wrong, axis=axis, axes=mesh.axis_names, sum_dtype=np.dtype(reduce_dtype), interpret=interpret
+        ),
         mesh=mesh,
         in_specs=(),
         out_specs=PartitionSpec(),
@@ -47,18 +55,20 @@ def refuse_wrong_sums(mesh: Mesh, *, interpret: Any = False) -> None:
         )
 
 
-def _num_wrong(*, axis: str, axes: tuple[str, ...], interpret: Any) -> Int32[Array, ""]:
-    """Of all devices. Small whole numbers, which every sum of is exact in float32, and other ones on each device."""
-    num_devices, device = lax.axis_size(axis), lax.axis_index(axes)
-    rows = num_devices * LANES
+def _num_wrong(*, axis: str, axes: tuple[str, ...], sum_dtype: np.dtype, interpret: Any) -> Int32[Array, ""]:
+    """Of all devices, in two kernels one after the other. Each device has numbers of its own."""
+    num_devices = lax.axis_size(axis)
+    key = jax.random.fold_in(jax.random.key(0), lax.axis_index(axes))
 
-    def numbers(columns: int, odd: int) -> Array:
-        place = jnp.arange(LANES, dtype=jnp.int32)[:, None] * 7 + jnp.arange(columns, dtype=jnp.int32) * odd
-        return ((place + device * 11) % 5 - 2).astype(jnp.bfloat16)
+    def num_wrong(key: Key[Array, ""]) -> Int32[Array, ""]:
+        of_left, of_right, of_zeros = jax.random.split(key, 3)
+        left = jax.random.randint(of_left, (NUM_TOKENS, num_devices * LANES), -1, 2).astype(jnp.bfloat16)
+        right = jax.random.randint(of_right, (NUM_TOKENS, COLUMNS), -1, 2).astype(jnp.bfloat16)
+        right = jnp.where(jax.random.bernoulli(of_zeros, SPARSE, right.shape), right, 0)
+        found = scattered_product(left, right, axis=axis, sum_dtype=sum_dtype, interpret=interpret)
+        product = jnp.einsum("tr,tc->rc", left, right, preferred_element_type=jnp.float32)
+        parts = product.reshape(num_devices, LANES, COLUMNS)
+        expected = lax.psum_scatter(parts, axis, scatter_dimension=0, tiled=False)
+        return jnp.sum(found.astype(jnp.float32) != expected, dtype=jnp.int32)
 
-    left, right = numbers(rows, 3), numbers(COLUMNS, 13)
-    found = scattered_product(left, right, axis=axis, sum_dtype=np.dtype(np.float32), interpret=interpret)
-    product = jnp.einsum("tr,tc->rc", left, right, preferred_element_type=jnp.float32)
-    parts = product.reshape(num_devices, LANES, COLUMNS)
-    expected = lax.psum_scatter(parts, axis, scatter_dimension=0, tiled=False)
-    return lax.psum(jnp.sum(found != expected, dtype=jnp.int32), axes)
+    return lax.psum(sum(num_wrong(each) for each in jax.random.split(key)), axes)

@@ -51,6 +51,11 @@ def computation_on(
     dtype, spread = np.dtype(compute_dtype), Spread(model=mesh.shape["model"], context=mesh.shape["context"])
     on_mesh = partial(Computation, attention_kernel, dtype, remat, spread=spread, forms=FORMS[platform(mesh)])
     if copy_size(mesh) == 1:  # no layer holds a collective
+        if scatter_kernel != "xla":
+            raise ValueError(
+                f"scatter kernel {scatter_kernel!r}: each device of this mesh holds all parameters, and no gradient is "
+                "scattered; use scatter kernel 'xla'."
+            )
         return on_mesh(Whole(dtype), CollectiveOrder(by_data=False))
     sharded = Sharded(config, tuple(dict(mesh.shape).items()), dtype, np.dtype(reduce_dtype), scatter_kernel)
     return on_mesh(sharded, CollectiveOrder(by_data=platform(mesh) == "cpu"), regather=True)

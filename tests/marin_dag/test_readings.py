@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import AfterValidator, BaseModel
 
-from marin_dag.readings import RefusedValueError, read_text, shape
+from marin_dag.readings import RefusedValueError, read_text, shape, validated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,3 +139,13 @@ def test_whoever_types_none_is_told_to_write_null(text: str) -> None:
     with pytest.raises(RefusedValueError) as refused:
         read_text(Ramp, text, None)
     assert "null" not in str(refused.value)
+
+
+def test_a_dataclass_with_slots_is_read_as_any_other():
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class Slotted:
+        x: int
+
+    assert validated(Slotted, {"x": 1}) == Slotted(1)
+    with pytest.raises(RefusedValueError, match="Slotted has no field 'y'"):
+        validated(Slotted, {"x": 1, "y": 2})

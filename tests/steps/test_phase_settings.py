@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
+from runtime.kernels import choice
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, WsdS
@@ -139,12 +140,13 @@ def test_a_phase_that_scatters_by_a_kernel_first_asks_whether_these_devices_sum_
     tmp_path, monkeypatch, kernel, asked
 ):
     meshes = []
-    monkeypatch.setattr(train_step, "build_train_step", lambda *_, **__: None)
-    monkeypatch.setattr(scatter_check, "refuse_wrong_sums", meshes.append)
-    phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), scatter_kernel=kernel)
-    with pytest.raises(TypeError, match="'NoneType' object is not callable"):  # the step that was not built
-        Trajectory(tmp_path / "phase", "f" * 64).run(phase)
-    assert len(meshes) == asked
+    build = train_step.build_train_step
+    monkeypatch.setattr(train_step, "build_train_step", lambda *a, **k: build(*a, **k | {"scatter_kernel": "xla"}))
+    monkeypatch.setattr(choice, "described_scatter", lambda *_: "in parts")
+    monkeypatch.setattr(scatter_check, "refuse_wrong_sums", lambda mesh, dtype: meshes.append((mesh, dtype)))
+    phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), scatter_kernel=kernel, until_step=1)
+    Trajectory(tmp_path / "phase", "f" * 64).run(phase)
+    assert [dtype for _, dtype in meshes] == [phase.reduce_dtype] * asked
 
 
 @pytest.mark.usefixtures("use_devices")

@@ -12,11 +12,19 @@ import pytest
 from jax.sharding import Mesh
 
 from runtime.kernels.choice import described_scatter
-from runtime.kernels.scatter_blocks import ScatterBlocks, check_scatter_kernel, layer_scatter_blocks, scatter_blocks
+from runtime.kernels.scatter_blocks import (
+    ScatterBlocks,
+    check_scatter_kernel,
+    layer_scatter_blocks,
+    scatter_blocks,
+    scatter_row,
+)
 from runtime.kernels.shape import KernelShape
 from runtime.kernels.tuned_blocks import MIB
 from runtime.model.config import LlamaConfig
-from runtime.parallel.mesh import AXES
+from runtime.parallel.mesh import AXES, make_mesh
+from runtime.parallel.mesh_shape import MeshShape
+from runtime.training.objective import computation_on
 
 EIGHT_B = {"num_devices": 16, "num_tokens": 8192, "scattered": 4096, "item_bytes": 2, "sum_bytes": 2}
 
@@ -109,9 +117,24 @@ def test_a_run_tells_in_what_parts_the_gradients_of_a_layer_go(eight_b: LlamaCon
     mesh = Mesh(devices, AXES)
     assert described_scatter("xla", mesh, eight_b, shape, "bfloat16") == "by the compiler"
     assert described_scatter("pallas_tpu", mesh, eight_b, shape, "bfloat16") == (
-        "4096 columns: 512 each way, 2048 tokens at a time; 1024 columns: 512 each way, 2048 tokens at a time; "
-        "14336 columns: 512 each way, 2048 tokens at a time"
+        "4096 columns by 512 each way and 2048 tokens, 1024 columns by 512 each way and 2048 tokens, "
+        "14336 columns by 512 each way and 2048 tokens "
+        "(512 columns: 16.3k bundles for 8,192 tokens and 256 rows, which the products alone take)"
     )
+
+
+def test_blocks_of_a_generation_without_a_row_are_told_as_such() -> None:
+    assert scatter_row("v6e").reason == "no row for v6e: v5e's, as far as they fit"
+    assert scatter_row("v6e")[:2] == scatter_row("v5e")[:2]
+
+
+def test_where_no_gradient_is_scattered_the_kernel_is_refused(eight_b: LlamaConfig) -> None:
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])
+    with pytest.raises(ValueError, match="each device of this mesh holds all parameters, and no gradient is scattered"):
+        computation_on(
+            mesh, eight_b, attention_kernel="reference", compute_dtype="float32", remat="full", reduce_dtype="float32",
+            scatter_kernel="pallas_tpu",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(
