@@ -305,8 +305,9 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         warn_of_the_skip_rule(config, context, begin=begin)
         resumed = {} if own is None else {"resumed_at": own.step}
 
-        def show(step: int, tokens_per_second: float, loss: float) -> None:
-            figures = {"tokens_per_second": tokens_per_second, "loss": loss, **resumed}
+        def show(step: int, tokens_per_second: float, loss: float | None) -> None:
+            known = {} if loss is None else {"loss": loss}
+            figures = {"tokens_per_second": tokens_per_second, **known, **resumed}
             context.progress(step, config.until_step, "steps", begin=begin, **figures)
 
         def publish(run: "RunState", folder: str) -> None:

@@ -105,7 +105,7 @@ def train(
     events: EventLog,
     control: Control,
     on_milestone: Callable[[RunState, str], None],
-    on_progress: Callable[[int, float, float], None] = lambda step, tokens_per_second, loss: None,
+    on_progress: Callable[[int, float, float | None], None] = lambda step, tokens_per_second, loss: None,
     rows: HostRows | None = None,
 ) -> RunState:
     """Takes updates from `run.step` to `settings.until_step` and returns the state there, published.
@@ -114,7 +114,7 @@ def train(
         hyperparameters: What the update that follows so many finished ones is told: a function of that step alone.
         on_milestone: Called with the run (its arrays may be used up) and the folder, relative to the output, of
             each permanent checkpoint once it is complete, the last step's included.
-        on_progress: Called with step, tokens a second and the newest loss known, now and then.
+        on_progress: Called now and then with step, tokens a second and the newest loss; None before one is known.
         rows: What this host reads of each batch, where there are several; None reads all of it.
 
     Raises:

@@ -27,7 +27,7 @@ class Meter:
         until_step: int,
         tokens_per_step: int,
         events: EventLog,
-        on_progress: Callable[[int, float, float], None],
+        on_progress: Callable[[int, float, float | None], None],
     ) -> None:
         self._until_step, self._tokens_per_step = until_step, tokens_per_step
         self._events, self._on_progress = events, on_progress
@@ -36,8 +36,8 @@ class Meter:
         self._tokens_per_second = 0.0
         self._waited_seconds = 0.0
         self._waited_by_cause: dict[str, float] = {}
-        self.loss = math.nan
-        """The newest one known."""
+        self.loss: float | None = None
+        """The newest one known: none is before the first update of this attempt has ended."""
 
     def note_wait(self, step: int, batches: Prefetch[Any]) -> None:
         """Before each update: how long it waited for its batch, and for what."""
@@ -71,7 +71,7 @@ class Meter:
                 until_step=self._until_step,
                 consumed_tokens=run.consumed_tokens,
                 tokens_per_second=round(self._tokens_per_second, 1),
-                loss=self.loss if math.isfinite(self.loss) else None,
+                loss=self.loss if self.loss is not None and math.isfinite(self.loss) else None,
                 waited_for_data_seconds=round(self._waited_seconds, 3),
                 waited_by_cause=_rounded(self._waited_by_cause),
             )

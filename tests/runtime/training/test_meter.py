@@ -1,0 +1,18 @@
+"""What a run tells of how far it is."""
+
+from types import SimpleNamespace
+
+from runtime.tracking.events import EventLog, read_events
+from runtime.training.meter import Meter
+
+
+def test_before_the_first_update_has_ended_there_is_no_loss_to_tell(tmp_path):
+    told = []
+    path = str(tmp_path / "events.jsonl")
+    with EventLog(path) as events:
+        meter = Meter(until_step=9, tokens_per_step=4, events=events, on_progress=lambda *figures: told.append(figures))
+        meter.tick(SimpleNamespace(step=3, consumed_tokens=12), now=True)
+        meter.loss = 2.5
+        meter.tick(SimpleNamespace(step=4, consumed_tokens=16), now=True)
+    assert [(step, loss) for step, _, loss in told] == [(3, None), (4, 2.5)]
+    assert [event["loss"] for event in read_events(path)] == [None, 2.5]
