@@ -19,7 +19,8 @@ from jaxtyping import Array, Float
 from runtime.kernels.block_sizes import generation_here
 from runtime.kernels.scatter_blocks import NUM_SLOTS, scatter_blocks
 
-# All kernels meet the same neighbours on one axis, and run one after the other: they may share a barrier.
+# All kernels meet the same neighbours on one axis, and run one after the other: they may share a barrier,
+# by a number that no other kernel of a program has.
 COLLECTIVE_ID = 7
 FORTH, BACK = 0, 1
 """Ways round the ring."""
@@ -33,7 +34,11 @@ def scattered_product(
     sum_dtype: np.dtype,
     interpret: Any = False,
 ) -> Float[Array, "part columns"]:
-    """This device's rows of the sum over `axis` of `left^T x right`."""
+    """This device's rows of the sum over `axis` of `left^T x right`, in `sum_dtype`.
+
+    Raises:
+        ValueError: the kernel does not take the shape (`scatter_blocks`).
+    """
     num_devices, ((num_tokens, scattered), columns) = lax.axis_size(axis), (left.shape, right.shape[1])
     blocks = scatter_blocks(
         generation_here(),

@@ -1,10 +1,6 @@
 """The kernel that forms and scatters gradients in one: on simulated devices, what `psum_scatter` gives."""
 
-import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -25,26 +21,15 @@ from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import AXES, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.objective import computation_on
+from tests.simulated_devices import report_of
 
 EIGHT_B = {"num_devices": 16, "num_tokens": 8192, "scattered": 4096, "item_bytes": 2, "sum_bytes": 2}
 
 
 @pytest.fixture(scope="module")
 def report() -> dict:
-    script = pathlib.Path(__file__).with_name("four_devices.py")
-    root = script.parents[3]
-    environment = os.environ | {
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(root),
-        # Threads of XLA, by this name: a simulated device holds some while it waits for its neighbours.
-        "NPROC": "32",
-    }
-    finished = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=environment, cwd=root, timeout=600
-    )
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout)
+    # NPROC: threads of XLA; a simulated device holds some while it waits for its neighbours.
+    return report_of(pathlib.Path(__file__).with_name("four_devices.py"), num_devices=4, NPROC="32")
 
 
 def test_sums_are_those_of_the_whole_product_to_the_rounding_of_their_dtype(report: dict) -> None:

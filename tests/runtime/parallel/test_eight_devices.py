@@ -1,31 +1,18 @@
 """One program on any mesh: eight simulated devices give the losses, gradients and states of one."""
 
-import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+
+from tests.simulated_devices import report_of
 
 VARIANTS = ("fsdp", "fsdp_on_a_torus", "hsdp", "replicas", "fsdp_and_tensor", "context", "all_axes")
 
 
 @pytest.fixture(scope="module")
 def report() -> dict:
-    script = pathlib.Path(__file__).with_name("eight_devices.py")
-    root = script.parents[3]
-    environment = os.environ | {
-        "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=8",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": str(root),
-    }
-    finished = subprocess.run(
-        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, env=environment, cwd=root
-    )
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout)
+    return report_of(pathlib.Path(__file__).with_name("eight_devices.py"), num_devices=8)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
