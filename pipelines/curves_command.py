@@ -13,7 +13,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.records import Records, UnreadableRecordError
 from marin_dag.store import Store
-from pipelines.waits_command import names_of_trainings, shared
+from pipelines.waits_command import attempts_of, names_of_trainings, shared
 from steps.train_phase import FINAL_LOSS_STEPS, TrainPhaseConfig
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def _curves(session: Session) -> int:
         _refuse_unwritable(export)
         with _refused(export):
             export.refuse_missing_package()
-    from runtime.training.checkpoint import CheckpointError  # not above: a plan imports this module
+    from runtime.tracking.curves import with_validation  # not above: a plan imports this module
+    from runtime.training.checkpoint import CheckpointError
 
     width = max(map(len, phases))
     told, is_good = set(), True
@@ -74,6 +75,7 @@ def _curves(session: Session) -> int:
             continue
         if curves is None or not curves.step.size:
             continue
+        curves = with_validation(curves, attempts_of(session.store, digest))
         told.add(name)
         print(f"{name:<{width}}  {_said(curves)}")
         for export in exports:
@@ -220,7 +222,7 @@ def _first_step(graph: Graph, name: str) -> int:
 
 
 def _said(curves: "Curves") -> str:
-    """`step 1,200  4,915,200 tokens  loss 3.214  gradient 0.71  2 left out`."""
+    """`step 1,200  4,915,200 tokens  loss 3.214  gradient 0.71  1.932 bits per byte at step 1,200  2 left out`."""
     figures = curves.figures
     taken = figures["train/is_skipped"] == 0
     skipped = int((~taken).sum())
@@ -228,6 +230,8 @@ def _said(curves: "Curves") -> str:
     if taken.any():
         parts.append(f"loss {figures['train/loss'][taken][-FINAL_LOSS_STEPS:].mean():.4f}")
         parts.append(f"gradient {figures['train/grad_norm'][taken][-FINAL_LOSS_STEPS:].mean():.3f}")
+    if (newest := curves.newest_validation()) is not None:
+        parts.append(f"{newest[1]:.4f} bits per byte at step {newest[0]:,}")
     return "  ".join([*parts, *([f"{skipped:,} left out"] if skipped else [])])
 
 

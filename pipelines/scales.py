@@ -74,6 +74,9 @@ class Scale:
     validation_share: float
     checkpoint_every_steps: int
     certify_every_steps: int
+    validate_every_steps: int
+    validation_tokens_per_source: int
+    """Fewer than an evaluation's: it is measured many times."""
     publish_every_steps: int
     training_policy: Literal["tracked", "versioned"]
     """Whether an edit of the training code makes a phase stale, or only stops the plan until somebody decides."""
@@ -138,6 +141,9 @@ EIGHT_B = Scale(
     validation_share=0.001,
     checkpoint_every_steps=600,
     certify_every_steps=2_000,
+    # As the public run: a quarter of an update's work each time.
+    validate_every_steps=1_000,
+    validation_tokens_per_source=2**19,
     publish_every_steps=20_000,
     training_policy="versioned",
     kestrel_resources=Tpu("v5litepod-256", num_slices=2),
@@ -203,6 +209,8 @@ LAPTOP = Scale(
     validation_share=0.02,
     checkpoint_every_steps=100,
     certify_every_steps=100,
+    validate_every_steps=120,
+    validation_tokens_per_source=4_096,
     publish_every_steps=0,
     training_policy="tracked",
     kestrel_resources=Cpu(2),

@@ -1,6 +1,6 @@
 """waits: how long each phase waited for data, and for what; `--page FILE.html` draws it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,16 @@ def shared(names: Sequence[str]) -> str:
 
 def read_waits(store: Store, digest: str, name: str) -> Waits | None:
     """Of all attempts of one training; None if none has begun. Hosts wait together, so the first one's log is read."""
+    waits = waits_of(name, attempts_of(store, digest))
+    return waits if waits.num_attempts else None
+
+
+def attempts_of(store: Store, digest: str) -> Iterator[list[dict[str, Any]]]:
+    """The events of each attempt at one training, as its first host wrote them down."""
     from runtime.tracking.events import read_events  # not above: a plan imports this module and nothing heavy
 
     paths = sorted(entry.path for entry in store.list(f"work/{digest}/events") if is_of_first_host(entry.path))
-    waits = waits_of(name, (read_events(store.url(path)) for path in paths))
-    return waits if waits.num_attempts else None
+    return (read_events(store.url(path)) for path in paths)
 
 
 def rendered(phases: list[Waits]) -> str:

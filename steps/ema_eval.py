@@ -9,6 +9,7 @@ from marin_dag.resources import Resources
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.optim.ema import Ema, average_named
+from steps.held_out import held_out
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import mesh_on, refuse_kernels, shape_on
 from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of, tokenizers_of_phase
@@ -98,66 +99,35 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
 @step(policy="tracked", packages=("jax",), check=check_phase, check_on=check_machines)
 def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
-    import numpy as np
-
-    from runtime.data.cache import TokenCache
-    from runtime.evaluation.bits_per_byte import BitsPerByte, bits_per_byte, held_out_windows, macro_average
+    from runtime.evaluation.bits_per_byte import BitsPerByte, macro_average
     from runtime.evaluation.trained_model import TrainedModel
-    from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
-    from runtime.parallel.host_rows import host_rows
-    from runtime.parallel.mesh import num_batch_parts
-    from runtime.training.eval_step import build_eval_step
 
     mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
-    windows_per_batch = window_batch(config.windows_per_batch, num_batch_parts(mesh))
-    rows = None if context.host.num_hosts == 1 else host_rows(mesh, windows_per_batch)
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
-    sequence_length = model.description.sequence_length
-    shape = kernel_shape(
+    texts = held_out(
+        config.caches,
+        context,
         mesh,
-        model.description.config,
-        num_rows=windows_per_batch,
-        sequence_length=sequence_length,
-        compute_dtype=config.compute_dtype,
-    )
-    kernels = chosen_kernels(shape, attention_kernel=config.attention_kernel)
-    blocks = described_blocks(kernels.attention, kernels.loss, shape)
-    context.log.info(
-        "%d windows a batch on %d devices; attention %s: %s; loss %s: %s; %s",
-        *(windows_per_batch, mesh.size, kernels.attention, blocks["attention"], kernels.loss, blocks["loss"]),
-        kernels.reason,
-    )
-    eval_step = build_eval_step(
         model.description.config,
         model.description.rope,
-        mesh,
-        attention_kernel=kernels.attention,
-        loss_kernel=kernels.loss,
+        sequence_length=model.description.sequence_length,
+        max_tokens_per_domain=config.max_tokens_per_domain,
+        windows_per_batch=config.windows_per_batch,
         compute_dtype=config.compute_dtype,
+        attention_kernel=config.attention_kernel,
     )
-    domains = {}
-    for domain, source in sorted(config.caches.items()):
-        cache = TokenCache.open(source.join(source.result.validation))
-        windows = held_out_windows(
-            cache, sequence_length=sequence_length, max_tokens=config.max_tokens_per_domain, rows=rows
-        )
-        domains[domain] = (windows, np.asarray(cache.token_bytes))
     averages = phase.averages
     if config.average is not None:
         averages = (average_named(phase.averages, config.average, owner=f"average: {config.phase.name}"),)
     kinds = ["hot", *(average.name for average in averages)]
     scores: dict[str, dict[str, BitsPerByte]] = {}
     for place, which in enumerate(kinds):
-        params = model.params(which, mesh)
         scores[which] = {}
-        for number, (domain, (windows, token_bytes)) in enumerate(domains.items()):
-            scores[which][domain] = bits_per_byte(
-                eval_step, params, windows, token_bytes, windows_per_batch=windows_per_batch, rows=rows
-            )
-            bits = scores[which][domain].bits_per_byte
-            context.log.info("%s weights, %s: %.4f bits per byte", which, domain, bits)
-            context.progress(place * len(domains) + number + 1, len(kinds) * len(domains), "domains")
+        for number, (domain, score) in enumerate(texts.scores(model.params(which, mesh)), start=1):
+            scores[which][domain] = score
+            context.log.info("%s weights, %s: %.4f bits per byte", which, domain, score.bits_per_byte)
+            context.progress(place * len(config.caches) + number, len(kinds) * len(config.caches), "domains")
     values = {
         which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
         for which, by_domain in scores.items()

@@ -38,6 +38,12 @@ def check_config(config: "TrainPhaseConfig") -> None:
             f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
             f"{config.model.max_position_embeddings:,}; raise that, or take shorter sequences."
         )
+    if config.validate_every_steps and config.validation_tokens_per_source < config.sequence_length:
+        raise RefusedConfigError(
+            f"validation_tokens_per_source is {config.validation_tokens_per_source:,}, and held-out text is measured "
+            f"in windows of sequence_length, which is {config.sequence_length:,}; take at least one.",
+            {"validation_tokens_per_source": str(config.sequence_length)},
+        )
     before = None if config.start is None else config.start.config_of(type(config))
     refuse_several_tokenizers(tokenizers_of_phase("start", config.start, before) | tokenizers_of(config.caches))
     _refuse_larger_vocabularies(config)

@@ -38,8 +38,8 @@ FINAL_LOSS_STEPS = 20
 EXECUTION_FIELDS = {
     "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
     "checkpoint_every_seconds", "certify_every_steps", "publish_every_steps", "give_up_seconds", "digest_every_steps",
-    "replica_parallel", "model_parallel", "context_parallel", "num_microbatches", "attention_kernel", "loss_kernel",
-    "scatter_kernel", "remat",
+    "validate_every_steps", "validation_tokens_per_source", "replica_parallel", "model_parallel", "context_parallel",
+    "num_microbatches", "attention_kernel", "loss_kernel", "scatter_kernel", "remat",
 }  # fmt: skip
 """Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
 
@@ -149,6 +149,11 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """What the backward pass finds saved: "none" is everything, "full" the input of each layer only."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
+    validate_every_steps: Runtime[int] = Field(default=0, ge=0)
+    """Distance of measurements of held-out text, of weights and averages; one at the last step too. 0: none. They
+    change nothing of the run, and stand in its event log."""
+    validation_tokens_per_source: Runtime[int] = Field(default=2**17, ge=1)
+    """Of the held-out text of each cache, spread evenly."""
 
     @property
     def begin_step(self) -> int:
@@ -248,6 +253,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
     from steps.phase_state import first_state, own_state
+    from steps.phase_validation import validation_of
 
     published = context.milestones()
     if config.until_step in published:
@@ -363,6 +369,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 on_milestone=publish,
                 on_progress=show,
                 rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),
+                validation=validation_of(config, context, mesh, events),
             )
         except TrainingStopped as stopped:
             raise StepStopped(str(stopped)) from stopped

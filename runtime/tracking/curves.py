@@ -5,8 +5,9 @@ stands, once, however often the run was killed, while whoever listens to a run h
 of which nothing was saved, for nothing.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ OF_UPDATES = "train"
 ROWS_TOGETHER = 4096
 READ_TOGETHER = 2**16
 LOSS_OF_SOURCES, SHARE_OF_SOURCES = "loss_by_source", "share_by_source"
+BITS_PER_BYTE = "bits_per_byte"
+MEAN = "mean"
 
 
 class ExportError(RuntimeError):
@@ -43,6 +46,14 @@ class Curves(NamedTuple):
             values = np.stack([curve[part] for curve in self.figures.values()], axis=1)
             for step, row, has in zip(self.step[part].tolist(), values.tolist(), np.isfinite(values), strict=True):
                 yield step, {names[index]: row[index] for index in np.flatnonzero(has)}
+
+    def newest_validation(self) -> tuple[int, float] | None:
+        """The last step at which held-out text was measured, and its mean bits per byte under the weights."""
+        means = self.figures.get(f"{BITS_PER_BYTE}/{MEAN}")
+        if means is None:
+            return None
+        last = np.flatnonzero(np.isfinite(means))[-1]
+        return int(self.step[last]), float(means[last])
 
 
 def curves_of(metrics: bytes, *, after_step: int) -> Curves:
@@ -93,3 +104,28 @@ def with_sources(curves: Curves, source_losses: bytes) -> Curves:
     for source, (losses, shares) in sorted(by_source.items()):
         figures |= {f"{LOSS_OF_SOURCES}/{source}": losses, f"{SHARE_OF_SOURCES}/{source}": shares}
     return Curves(step, figures)
+
+
+def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Curves:
+    """`curves`, and the bits per byte of held-out text at the steps where they were measured.
+
+    They lie in the event logs alone, since they are no part of an output. What was measured at a step that no
+    checkpoint has come to yet is left out with the update; where several attempts came to it, all found the same.
+
+    Args:
+        curves: one or more updates.
+        attempts: the events of each attempt, of one host.
+    """
+    figures = dict(curves.figures)
+    for events in attempts:
+        for event in (event for event in events if event["event"] == "validation"):
+            place = int(np.searchsorted(curves.step, event["step"]))
+            if place == len(curves.step) or curves.step[place] != event["step"]:
+                continue
+            for which, by_domain in event["bits_per_byte"].items():
+                group = BITS_PER_BYTE if which == "hot" else f"{BITS_PER_BYTE}_{which}"
+                mean = math.fsum(by_domain.values()) / len(by_domain)
+                for domain, value in {MEAN: mean, **by_domain}.items():
+                    curve = figures.setdefault(f"{group}/{domain}", np.full(len(curves.step), np.nan))
+                    curve[place] = value
+    return Curves(curves.step, figures)

@@ -28,6 +28,7 @@ from runtime.training.meter import Meter
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
+from runtime.training.validation import Validation
 
 METRICS_LATE_STEPS = 2
 PREFETCH_BATCHES = 4
@@ -107,6 +108,7 @@ def train(
     on_milestone: Callable[[RunState, str], None],
     on_progress: Callable[[int, float, float | None], None] = lambda step, tokens_per_second, loss: None,
     rows: HostRows | None = None,
+    validation: Validation | None = None,
 ) -> RunState:
     """Takes updates from `run.step` to `settings.until_step` and returns the state there, published.
 
@@ -116,12 +118,14 @@ def train(
             each permanent checkpoint once it is complete, the last step's included.
         on_progress: Called now and then with step, tokens a second and the newest loss; None before one is known.
         rows: What this host reads of each batch, where there are several; None reads all of it.
+        validation: Measured where it is due; None measures nothing.
 
     Raises:
         TrainingStopped: `control` asked for it; a temporary checkpoint of that step is complete.
         NonFiniteError: an update gave a loss or a norm that is not finite, and no skip rule left it out.
         NoTargetsError: a batch had nothing to predict, and no skip rule left it out.
         SkippedTooOftenError: as many updates in a row were left out as the skip rule allows.
+        BitsPerByteError: the loss on held-out text is not finite, or there is no such text.
     """
     if run.step > settings.until_step:
         raise ValueError(f"until_step is {settings.until_step} and the state is of step {run.step}: nothing to train.")
@@ -167,6 +171,12 @@ def train(
         events.write("stop", step=run.step, consumed_tokens=run.consumed_tokens, reason=control.reason)
         raise TrainingStopped(run.step, control.reason)
 
+    def validate(run: RunState) -> None:
+        fetch(all_but=0)  # an update that cannot stand is told of itself, and not of what it did to held-out text
+        assert validation is not None
+        with meter.left_out():
+            validation.measure(run)
+
     def hear_while_waiting() -> None:
         if control.is_asked():
             raise _AskedToStop
@@ -196,6 +206,8 @@ def train(
                 if word == Word.SAVE and run.step not in (steps.start, saver.last_step):
                     fetch(all_but=0)  # a state is saved only if every update behind it was finite
                     saver.begin(run, None)
+                if validation is not None and validation.is_due(run.step):
+                    validate(run)
                 meter.note_wait(step, batches)
                 told = hyperparameters(step)
                 tokens: Any = batch.tokens
@@ -234,6 +246,8 @@ def train(
                 run = advance(run)
             else:  # a temporary checkpoint lies where the run is to end now
                 saver.begin(run, saving.milestone_folder(run.step))
+            if validation is not None:
+                validate(run)
         except TrainingStopped:
             raise
         except Exception as error:

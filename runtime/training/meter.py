@@ -1,8 +1,9 @@
 """Speed of a run and its waits for data, for people and for the event log."""
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from runtime.data.prefetch import Prefetch
@@ -50,6 +51,13 @@ class Meter:
             self._events.write(
                 "stall", step=step, cause=longest, waited_for_data_seconds=round(seconds, 3), by_cause=_rounded(causes)
             )
+
+    @contextlib.contextmanager
+    def left_out(self) -> Iterator[None]:
+        """Time in which no update is taken: it does not count against the speed."""
+        began = time.monotonic()
+        yield
+        self._shown += time.monotonic() - began
 
     def tick(self, run: RunState, *, now: bool = False) -> None:
         """After each update; `now` tells the figures even if others were told a moment ago."""

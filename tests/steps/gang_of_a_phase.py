@@ -37,6 +37,9 @@ from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, a_phase, write_cache
 NUM_HOSTS = 2
 UNTIL_STEP = 11
 CHECKPOINT_EVERY_STEPS = 3
+VALIDATE_EVERY_STEPS = 4
+NUM_WINDOWS = 16 + 1
+"""Of held-out text: a batch of two hosts, and one of a single window."""
 
 
 class TextConfig(BaseModel, frozen=True, extra="forbid"):
@@ -133,6 +136,8 @@ def config_on(cache: Any) -> TrainPhaseConfig:
         skip=SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9),  # about every second update
         checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
         digest_every_steps=2,
+        validate_every_steps=VALIDATE_EVERY_STEPS,
+        validation_tokens_per_source=NUM_WINDOWS * SEQUENCE_LENGTH,
     )
 
 

@@ -119,6 +119,8 @@ def write_cache(folder: Path, last_id: int) -> TokenizeResult:
     rng = np.random.default_rng(0)
     with TokenCacheWriter(str(folder / "train"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
         writer.add([rng.integers(1, last_id, 21) for _ in range(100)], num_bytes=2100)
+    with TokenCacheWriter(str(folder / "validation"), ids, np.ones(MODEL.vocab_size, np.int32)) as writer:
+        writer.add([np.arange(1, 22) % (last_id - 1) + 1], num_bytes=21)
     return TokenizeResult(
         train="train",
         validation="validation",

@@ -42,6 +42,8 @@ FIRST = {
     "certify_every_steps": 500,
     "publish_every_steps": 3,
     "digest_every_steps": 2,
+    "validate_every_steps": 2,
+    "validation_tokens_per_source": 16,
 }
 """No value is a default, and none is that of `SECOND`."""
 SECOND = {
@@ -68,6 +70,8 @@ SECOND = {
     "certify_every_steps": 700,
     "publish_every_steps": 5,
     "digest_every_steps": 0,
+    "validate_every_steps": 3,
+    "validation_tokens_per_source": 32,
 }
 PROGRAM = (
     "compute_dtype", "reduce_dtype", "attention_kernel", "loss_kernel", "scatter_kernel", "remat", "num_microbatches",
@@ -170,6 +174,10 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
         settings = trained["settings"]
         assert (settings.until_step, settings.global_batch_size) == (config.until_step, config.global_batch_size)
         assert (settings.skip_rule, settings.digest_every_steps) == (config.skip, config.digest_every_steps)
+        validation = trained["validation"]
+        (domain,) = validation.held_out.domains.values()
+        assert domain.windows.tokens.size == config.validation_tokens_per_source
+        assert (validation.every_steps, validation.until_step) == (config.validate_every_steps, config.until_step)
     plain = a_phase(cache)
     proves_nothing = [name for name, value in FIRST.items() if value in (SECOND[name], getattr(plain, name))]
     assert proves_nothing == []

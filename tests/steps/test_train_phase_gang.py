@@ -26,7 +26,9 @@ from tests.steps.conftest import FolderContext
 from tests.steps.gang_of_a_phase import (
     CHECKPOINT_EVERY_STEPS,
     NUM_HOSTS,
+    NUM_WINDOWS,
     UNTIL_STEP,
+    VALIDATE_EVERY_STEPS,
     config_on,
     evaluation_on,
     text_step,
@@ -157,6 +159,21 @@ def test_two_hosts_commit_the_bytes_that_one_host_with_both_devices_commits(undi
     assert {name for name in files if "/parts/" not in name} == expected.keys()
 
 
+def validations(log: Path) -> dict[int, dict]:
+    return {event["step"]: event["bits_per_byte"] for event in read_events(str(log)) if event["event"] == "validation"}
+
+
+@pytest.mark.usefixtures("split_over_two")
+def test_two_hosts_validate_to_the_figures_of_one_with_both_devices(undisturbed: Path, tmp_path):
+    alone = Trajectory(tmp_path, "e" * 64)
+    alone.run(config_on(text_of(undisturbed)))
+    expected = validations(tmp_path / "work" / "events" / "attempt-1.jsonl")
+    assert list(expected) == [*range(0, UNTIL_STEP, VALIDATE_EVERY_STEPS), UNTIL_STEP]
+    assert all(found.keys() == {"hot", "averaged", "slow"} for found in expected.values())
+    logs = sorted((work_of(undisturbed) / "events").iterdir())
+    assert [validations(log) for log in logs] == [expected] * NUM_HOSTS
+
+
 def test_two_hosts_that_hold_a_copy_each_commit_the_bytes_that_two_cores_of_one_host_commit(
     cluster: RayNodes, use_devices, tmp_path: Path
 ):
@@ -174,9 +191,10 @@ def test_two_hosts_that_hold_a_copy_each_commit_the_bytes_that_two_cores_of_one_
 
 
 def test_a_host_reads_its_own_rows_alone_and_writes_what_it_alone_holds(undisturbed: Path):
-    tokens = (UNTIL_STEP * 4 // NUM_HOSTS) * SEQUENCE_LENGTH
-    read = [int(path.read_text()) for path in (work_of(undisturbed) / "seen").glob("*-read")]
-    assert read == [tokens] * NUM_HOSTS
+    rows = UNTIL_STEP * 4 // NUM_HOSTS
+    read = [int(path.read_text()) for path in sorted((work_of(undisturbed) / "seen").glob("*-read"))]
+    held_out = [NUM_WINDOWS // NUM_HOSTS + 1, NUM_WINDOWS // NUM_HOSTS]
+    assert read == [(rows + windows) * SEQUENCE_LENGTH for windows in held_out]
     _, files = phase_of(committed_bytes(undisturbed / "runs"))
     parts = [json.loads(content) for name, content in sorted(files.items()) if "/parts/" in name]
     assert len(parts) == NUM_HOSTS

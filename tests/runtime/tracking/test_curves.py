@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.tracking import curves as curves_module
-from runtime.tracking.curves import Curves, ExportError, curves_of, with_sources
+from runtime.tracking.curves import Curves, ExportError, curves_of, with_sources, with_validation
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.tracking.tensorboard_export import SUFFIX, write_events
@@ -54,6 +54,42 @@ def test_an_update_has_the_figures_that_it_has_and_no_others():
         (2.25, 0, None, None, 4),
     ]
     assert rows[4]["train/consumed_tokens"] == 4 * 2**40 and "train/step" not in rows[4]
+
+
+def validation(step: int, **bits_per_byte: dict[str, float]) -> dict:
+    return {"event": "validation", "step": step, "bits_per_byte": bits_per_byte}
+
+
+def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempts():
+    hot, averaged = {"code": 1.0, "web": 3.0}, {"code": 1.5, "web": 2.0}
+    first = [validation(0, hot=averaged), {"event": "begin", "step": 0}, validation(2, hot=hot, averaged=averaged)]
+    second = [validation(2, hot=hot, averaged=averaged), validation(4, hot=averaged, averaged=hot)]
+    not_saved = [validation(6, hot=hot)]
+    curves = with_validation(curves_behind(0), [first, second, not_saved])
+    rows = {step: {k: v for k, v in row.items() if k.startswith("bits_per_byte")} for step, row in curves.rows()}
+    assert rows == {
+        1: {},
+        2: {
+            "bits_per_byte/mean": 2.0,
+            "bits_per_byte/code": 1.0,
+            "bits_per_byte/web": 3.0,
+            "bits_per_byte_averaged/mean": 1.75,
+            "bits_per_byte_averaged/code": 1.5,
+            "bits_per_byte_averaged/web": 2.0,
+        },
+        3: {},
+        4: {
+            "bits_per_byte/mean": 1.75,
+            "bits_per_byte/code": 1.5,
+            "bits_per_byte/web": 2.0,
+            "bits_per_byte_averaged/mean": 2.0,
+            "bits_per_byte_averaged/code": 1.0,
+            "bits_per_byte_averaged/web": 3.0,
+        },
+    }
+    assert curves.newest_validation() == (4, 1.75)
+    assert curves_behind(0).newest_validation() is None
+    assert with_validation(curves_behind(0), []).figures.keys() == curves_behind(0).figures.keys()
 
 
 @given(after_step=st.integers(0, 5), together=st.integers(1, 5))

@@ -1,0 +1,58 @@
+"""Validation: bits per byte of held-out text, of the weights and of every average, while a phase trains.
+
+It reads the state and changes nothing of it, so that a run ends with the same bytes with it and without. For that
+reason what it finds is told in the event log, and in no output.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+from runtime.evaluation.bits_per_byte import BitsPerByteError, macro_average
+from runtime.evaluation.held_out import HeldOut
+from runtime.tracking.events import EventLog
+from runtime.training.run_state import RunState
+
+VALIDATION = "validation"
+"""The kind of its events."""
+HOT = "hot"
+"""What the weights as last trained are called, beside the names of averages."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Validation:
+    """Due every so many steps, counted from the start of the run, and at the last one."""
+
+    held_out: HeldOut
+    every_steps: int
+    until_step: int
+    events: EventLog
+    tell: Callable[[int, Mapping[str, float]], None]
+    """Told the step, and the mean over domains of each set of weights."""
+
+    def is_due(self, step: int) -> bool:
+        """Before the update that follows `step` finished ones."""
+        return step % self.every_steps == 0 or step == self.until_step
+
+    def measure(self, run: RunState) -> None:
+        """Scores the weights of `run` and its averages, and tells it; each host of a gang must, at the same step.
+
+        Raises:
+            BitsPerByteError: held-out text gives no number; the weights may be beyond saving.
+        """
+        began = time.monotonic()
+        found: dict[str, dict[str, float]] = {}
+        for which, params in {HOT: run.state.params, **run.state.averages}.items():
+            try:
+                scores = dict(self.held_out.scores(params))
+            except BitsPerByteError as error:
+                raise BitsPerByteError(f"step {run.step}, validation of the {which} weights: {error}") from error
+            found[which] = {domain: score.bits_per_byte for domain, score in scores.items()}
+        self.events.write(
+            VALIDATION,
+            step=run.step,
+            consumed_tokens=run.consumed_tokens,
+            bits_per_byte=found,
+            seconds=round(time.monotonic() - began, 3),
+        )
+        self.tell(run.step, {which: macro_average(by_domain) for which, by_domain in found.items()})

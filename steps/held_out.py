@@ -1,0 +1,73 @@
+"""Held out: the held-out documents of token caches, opened for the steps that score weights on them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from marin_dag.inputs import Input
+from marin_dag.step import StepContext
+from steps.tokenize import TokenizeResult
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from runtime.evaluation.held_out import HeldOut
+    from runtime.model.config import LlamaConfig, Rope
+
+
+def held_out(
+    caches: Mapping[str, Input[TokenizeResult]],
+    context: StepContext,
+    mesh: "Mesh",
+    model: "LlamaConfig",
+    rope: "Rope",
+    *,
+    sequence_length: int,
+    max_tokens_per_domain: int,
+    windows_per_batch: int,
+    compute_dtype: str,
+    attention_kernel: str | None,
+    loss_kernel: str | None = None,
+) -> "HeldOut":
+    """What this host reads of it, with the compiled program that scores it; tells which kernels that takes, and why.
+
+    Args:
+        caches: domain -> tokenized source; none that is still growing.
+        windows_per_batch: at least so many; as many as there are devices where that is more.
+
+    Raises:
+        BitsPerByteError: a domain holds nothing out.
+    """
+    from runtime.evaluation.held_out import HeldOut
+    from runtime.evaluation.window_batch import window_batch
+    from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
+    from runtime.parallel.host_rows import host_rows
+    from runtime.parallel.mesh import num_batch_parts
+    from runtime.training.eval_step import build_eval_step
+
+    num_windows = window_batch(windows_per_batch, num_batch_parts(mesh))
+    shape = kernel_shape(
+        mesh, model, num_rows=num_windows, sequence_length=sequence_length, compute_dtype=compute_dtype
+    )
+    kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
+    blocks = described_blocks(kernels.attention, kernels.loss, shape)
+    context.log.info(
+        "held-out text: %d windows a batch on %d devices; attention %s: %s; loss %s: %s; %s",
+        *(num_windows, mesh.size, kernels.attention, blocks["attention"], kernels.loss, blocks["loss"]),
+        kernels.reason,
+    )
+    eval_step = build_eval_step(
+        model,
+        rope,
+        mesh,
+        attention_kernel=kernels.attention,
+        loss_kernel=kernels.loss,
+        compute_dtype=compute_dtype,
+    )
+    return HeldOut.open(
+        {domain: cache.join(cache.result.validation) for domain, cache in caches.items()},
+        eval_step,
+        sequence_length=sequence_length,
+        max_tokens_per_domain=max_tokens_per_domain,
+        windows_per_batch=num_windows,
+        rows=None if context.host.num_hosts == 1 else host_rows(mesh, num_windows),
+    )

@@ -1,0 +1,56 @@
+"""Phase validation: the held-out text of a phase's own sources, measured while it trains."""
+
+from collections.abc import Mapping
+
+from jax.sharding import Mesh
+
+from marin_dag.step import StepContext
+from runtime.evaluation.window_batch import WINDOWS_PER_BATCH
+from runtime.tracking.events import EventLog
+from runtime.training.validation import Validation
+from steps.held_out import held_out
+from steps.train_phase import TrainPhaseConfig
+
+
+def validation_of(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, events: EventLog) -> Validation | None:
+    """None where none is asked for, or where no source of the phase has been tokenized to its end.
+
+    A cache that is still growing has no held-out text yet: its source is measured by a later attempt, and the log
+    says so.
+
+    Raises:
+        BitsPerByteError: a source holds no text out.
+    """
+    if not config.validate_every_steps:
+        return None
+    whole = {name: cache for name, cache in config.caches.items() if not cache.is_growing}
+    if growing := sorted(config.caches.keys() - whole.keys()):
+        context.log.warning(
+            "validation: %s still being tokenized; measured by an attempt that begins after that", ", ".join(growing)
+        )
+    if not whole:
+        return None
+
+    def tell(step: int, means: Mapping[str, float]) -> None:
+        said = ", ".join(f"{mean:.4f} ({which})" for which, mean in means.items())
+        context.log.info("step %d: %s bits per byte of held-out text, mean of %d sources", step, said, len(whole))
+
+    return Validation(
+        held_out=held_out(
+            whole,
+            context,
+            mesh,
+            config.model,
+            config.rope,
+            sequence_length=config.sequence_length,
+            max_tokens_per_domain=config.validation_tokens_per_source,
+            windows_per_batch=WINDOWS_PER_BATCH,
+            compute_dtype=config.compute_dtype,
+            attention_kernel=config.attention_kernel,
+            loss_kernel=config.loss_kernel,
+        ),
+        every_steps=config.validate_every_steps,
+        until_step=config.until_step,
+        events=events,
+        tell=tell,
+    )

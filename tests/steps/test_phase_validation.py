@@ -1,0 +1,119 @@
+"""Validation while a phase trains: what an evaluation of the same state finds, and not a bit of the run is moved."""
+
+import dataclasses
+import logging
+
+import numpy as np
+import pytest
+
+from marin_dag.errors import RefusedConfigError
+from runtime.evaluation import held_out
+from runtime.evaluation.bits_per_byte import BitsPerByteError
+from runtime.optim.ema import Ema
+from runtime.parallel.mesh import mesh_of_cores
+from runtime.tracking.events import EventLog
+from runtime.training.loop import NonFiniteError
+from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.phase_checks import check_config
+from steps.phase_validation import validation_of
+from tests.steps.conftest import FolderContext
+from tests.steps.phase_runs import MODEL, SEQUENCE_LENGTH, Trajectory, a_phase, cache_of
+
+pytestmark = pytest.mark.usefixtures("use_devices")
+
+AVERAGES = (Ema(decay=0.6, name="quick"), Ema(decay=0.9, name="apart"))
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size)
+
+
+def validated(cache, **changes):
+    return a_phase(cache, averages=AVERAGES, validate_every_steps=3, **changes)
+
+
+def found(trajectory):
+    events = (event for event in trajectory.events() if event["event"] == "validation")
+    return {event["step"]: event["bits_per_byte"] for event in events}
+
+
+def test_it_measures_every_so_many_steps_and_at_the_end_what_an_evaluation_of_that_state_finds(tmp_path, cache):
+    run = Trajectory(tmp_path / "run", "f" * 64)
+    run.run(validated(cache, publish_every_steps=3))
+    measured = found(run)
+    assert list(measured) == [0, 3, 6, 8]
+    assert len({value for by_step in measured.values() for by in by_step.values() for value in by.values()}) > 9
+    for step in (3, 6, 8):
+        phase = run.at(step)
+        config = EmaEvalConfig(phase=phase, caches={"web": cache}, max_tokens_per_domain=SEQUENCE_LENGTH * 2)
+        score = ema_eval.function(config, FolderContext("evaluation", str(tmp_path), str(tmp_path)))
+        expected = {"hot": score.hot} | {each.average.name: each.by_domain for each in score.averages}
+        assert measured[step] == expected
+    assert measured[0]["hot"] == measured[0]["quick"] == measured[0]["apart"]
+    assert measured[0]["hot"]["web"] == pytest.approx(np.log2(MODEL.vocab_size), rel=0.02), "an untrained model guesses"
+
+
+def test_a_run_with_it_ends_with_the_bytes_of_one_without(tmp_path, cache):
+    runs = {}
+    for name, every in (("with", 1), ("without", 0)):
+        runs[name] = Trajectory(tmp_path / name, "f" * 64)
+        runs[name].run(a_phase(cache, averages=AVERAGES, validate_every_steps=every))
+    assert len(found(runs["with"])) == 9 and found(runs["without"]) == {}
+    assert runs["with"].files(8) == runs["without"].files(8)
+
+
+def test_a_run_that_was_stopped_measures_what_it_has_not_come_to(tmp_path, cache):
+    whole, cut = Trajectory(tmp_path / "whole", "f" * 64), Trajectory(tmp_path / "cut", "f" * 64)
+    whole.run(validated(cache))
+    with pytest.raises(Exception, match="stopped at step 4"):
+        cut.run(validated(cache), stop_after=4)
+    first = found(cut)
+    cut.run(validated(cache))
+    assert (list(first), list(found(cut))) == ([0, 3], [6, 8])
+    assert first | found(cut) == found(whole)
+
+
+def test_a_source_that_is_still_being_tokenized_is_left_for_a_later_attempt(tmp_path, cache, caplog):
+    growing = cache_of(tmp_path / "code", "code", last_id=8)
+    growing.is_growing = True
+    context = FolderContext("a phase", str(tmp_path), str(tmp_path))
+    alone, beside = ({"code": growing}, {"code": growing, "web": cache})
+    mesh, phase = mesh_of_cores(1), validated(cache)
+    with EventLog(str(tmp_path / "events.jsonl")) as events, caplog.at_level(logging.WARNING):
+        assert validation_of(phase.model_copy(update={"caches": alone}), context, mesh, events) is None
+        found = validation_of(phase.model_copy(update={"caches": beside}), context, mesh, events)
+    assert found is not None and found.held_out.domains.keys() == {"web"}
+    assert caplog.text.count("validation: code still being tokenized; measured by an attempt that begins") == 2
+
+
+def test_text_that_gives_no_number_stops_the_run_and_says_at_which_step_and_of_which_weights(
+    tmp_path, cache, monkeypatch
+):
+    score, calls = held_out.bits_per_byte, []
+
+    def diverged(*arguments, **keywords):
+        calls.append(arguments)
+        if len(calls) == 5:  # three sets of weights at step 0, then the second at step 3
+            raise BitsPerByteError("the loss on held-out text is not finite: the model has diverged.")
+        return score(*arguments, **keywords)
+
+    monkeypatch.setattr(held_out, "bits_per_byte", diverged)
+    run = Trajectory(tmp_path / "run", "f" * 64)
+    with pytest.raises(BitsPerByteError, match=r"step 3, validation of the apart weights: .* not finite"):
+        run.run(validated(cache))
+    assert run.records == {}
+
+
+def test_an_update_that_cannot_stand_is_told_before_what_it_did_to_held_out_text(tmp_path, cache):
+    run = Trajectory(tmp_path / "run", "f" * 64)
+    wild = dataclasses.replace(a_phase(cache).learning_rate, peak_value=1e38, end_value=1e38)
+    with pytest.raises(NonFiniteError, match=r"step [123]:"):
+        run.run(validated(cache, learning_rate=wild, weight_decay=1e38))
+
+
+def test_less_text_than_a_window_is_refused_by_the_plan_with_what_would_do(cache):
+    too_little = validated(cache, validation_tokens_per_source=SEQUENCE_LENGTH - 1)
+    with pytest.raises(RefusedConfigError, match=r"validation_tokens_per_source is 15, .* windows of sequence_length"):
+        check_config(too_little)
+    check_config(too_little.model_copy(update={"validate_every_steps": 0}))
