@@ -8,9 +8,10 @@ from marin_dag.errors import RefusedConfigError
 from marin_dag.resources import Resources
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+from runtime.kernels.shape import KernelShape
 from runtime.optim.ema import Ema, average_named
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import mesh_on, refuse_kernels, shape_on
+from steps.machine_checks import devices_on, mesh_on, refuse_kernels
 from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of, tokenizers_of_phase
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
@@ -83,8 +84,8 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
         return
     mesh = mesh_on(resources, phase.model, replica_parallel=config.replica_parallel)
     try:
-        shape = shape_on(
-            resources,
+        shape = KernelShape.of(
+            devices_on(resources),
             phase.model,
             num_rows=window_batch(config.windows_per_batch, mesh.batch_parts),
             sequence_length=phase.sequence_length,
@@ -103,9 +104,9 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     from runtime.data.cache import TokenCache
     from runtime.evaluation.bits_per_byte import BitsPerByte, bits_per_byte, held_out_windows, macro_average
     from runtime.evaluation.trained_model import TrainedModel
-    from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
+    from runtime.kernels.choice import chosen_kernels, described_blocks
     from runtime.parallel.host_rows import host_rows
-    from runtime.parallel.mesh import num_batch_parts
+    from runtime.parallel.mesh import devices_of, num_batch_parts
     from runtime.training.eval_step import build_eval_step
 
     mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
@@ -114,8 +115,8 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     sequence_length = model.description.sequence_length
-    shape = kernel_shape(
-        mesh,
+    shape = KernelShape.of(
+        devices_of(mesh),
         model.description.config,
         num_rows=windows_per_batch,
         sequence_length=sequence_length,
