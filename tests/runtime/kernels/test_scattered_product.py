@@ -42,6 +42,10 @@ def test_no_device_reaches_for_what_another_is_using(report: dict) -> None:
     assert not report["races"]
 
 
+def test_no_call_leaves_a_semaphore_up_for_the_next(report: dict) -> None:
+    assert report["said"] == ""
+
+
 def test_gradients_of_a_model_on_a_torus_are_those_of_the_compiler_s_scatters(report: dict) -> None:
     matrices = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert matrices < set(report["gradients"])
@@ -52,7 +56,7 @@ def test_gradients_of_a_model_on_a_torus_are_those_of_the_compiler_s_scatters(re
 def test_a_run_begins_where_the_devices_sum_right_and_is_refused_where_they_do_not(report: dict) -> None:
     said = report["checks"]
     assert said.pop("as it is") == ""
-    assert set(said) == {"the part of another", "without one device"}
+    assert set(said) == {"the part of another, after a right one", "without one device"}
     for message in said.values():
         assert "along data_x of the mesh" in message and "sums are not those of the compiler's" in message
 
