@@ -11,10 +11,11 @@ from runtime.data.cache import TokenCache, TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
-from runtime.kernels.choice import default_kernels, kernel_shape
+from runtime.kernels.choice import default_kernels
+from runtime.kernels.shape import KernelShape
 from runtime.model.config import LLAMA2_ROPE
 from runtime.parallel.hosts import open_cores
-from runtime.parallel.mesh import mesh_of_cores
+from runtime.parallel.mesh import devices_of, mesh_of_cores
 from runtime.training.state import TrainState, initial_state
 from runtime.training.train_step import TrainStep, build_train_step
 
@@ -37,8 +38,8 @@ class LaptopStep:
         """On the mesh of the laptop's recipe, or another one."""
         self._mesh = laptop_mesh() if mesh is None else mesh
         kernels = default_kernels(
-            kernel_shape(
-                self._mesh,
+            KernelShape.of(
+                devices_of(self._mesh),
                 LAPTOP.model,
                 num_rows=size.global_batch_size,
                 sequence_length=LAPTOP.sequence_length,

@@ -106,15 +106,18 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     import jax
     import numpy as np
 
-    from runtime.kernels.choice import default_kernels, kernel_shape
-    from runtime.parallel.mesh import make_mesh
+    from runtime.kernels.choice import default_kernels
+    from runtime.kernels.shape import KernelShape
+    from runtime.parallel.mesh import devices_of, make_mesh
     from runtime.parallel.mesh_shape import MeshShape
     from runtime.training.state import initial_state
     from runtime.training.train_step import Hyperparameters, build_train_step
 
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     length, rows = case.model.max_position_embeddings, len(batch(case))
-    shape = kernel_shape(mesh, case.model, num_rows=rows, sequence_length=length, compute_dtype="bfloat16")
+    shape = KernelShape.of(
+        devices_of(mesh), case.model, num_rows=rows, sequence_length=length, compute_dtype="bfloat16"
+    )
     kernels = default_kernels(shape)
     attention = attention_kernel or kernels.attention
     step = build_train_step(

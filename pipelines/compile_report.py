@@ -23,8 +23,10 @@ from runtime.cost.faults import faults
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, Roofline, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+from runtime.kernels.shape import KernelShape
 from runtime.training.timeline import Leg
 from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.machine_checks import devices_on
 
 DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
 ASSUMPTIONS = (
@@ -86,7 +88,6 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         ValueError: it asks for a kernel that does not run there.
     """
     from runtime.kernels.choice import chosen_kernels
-    from runtime.kernels.shape import KernelShape
 
     config, resources = phase.config, phase.resources
     if isinstance(resources, Cpu):
@@ -96,26 +97,23 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         )
     name, num_slices = (str(resources), 1) if isinstance(resources, Gpu) else (resources.slice, resources.num_slices)
     try:
-        one = slice_of(name)
+        slice_of(name)
     except ValueError as error:
         raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
-    num_chips = one.num_chips * num_slices
+    context_parallel = config.context_parallel if step == "train" else 1
+    devices = devices_on(resources, context_parallel=context_parallel)
     windows = WINDOWS_PER_BATCH if evaluation is None else evaluation.windows_per_batch
     asking = config if step == "train" or evaluation is None else evaluation
     # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
-    num_rows = config.global_batch_size if step == "train" else window_batch(windows, num_chips)
-    context_parallel = config.context_parallel if step == "train" else 1
+    num_rows = config.global_batch_size if step == "train" else window_batch(windows, devices.number)
     num_microbatches = config.num_microbatches if step == "train" else 1
     kernels = chosen_kernels(
         KernelShape.of(
-            one.generation.platform,
-            one.generation.name,
+            devices,
             config.model,
-            num_devices=num_chips,
             num_rows=num_rows,
             sequence_length=config.sequence_length,
             compute_dtype=asking.compute_dtype,
-            context_parallel=context_parallel,
             num_microbatches=num_microbatches,
         ),
         attention_kernel=asking.attention_kernel,

@@ -8,10 +8,11 @@ from marin_dag.errors import RefusedConfigError
 from marin_dag.resources import Resources
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
+from runtime.kernels.shape import KernelShape
 from runtime.optim.ema import Ema, average_named
 from steps.held_out import held_out
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import mesh_on, refuse_kernels, shape_on
+from steps.machine_checks import devices_on, mesh_on, refuse_kernels
 from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of, tokenizers_of_phase
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
@@ -84,8 +85,8 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
         return
     mesh = mesh_on(resources, phase.model, replica_parallel=config.replica_parallel)
     try:
-        shape = shape_on(
-            resources,
+        shape = KernelShape.of(
+            devices_on(resources),
             phase.model,
             num_rows=window_batch(config.windows_per_batch, mesh.batch_parts),
             sequence_length=phase.sequence_length,

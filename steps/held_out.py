@@ -39,14 +39,15 @@ def held_out(
     """
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.window_batch import window_batch
-    from runtime.kernels.choice import chosen_kernels, described_blocks, kernel_shape
+    from runtime.kernels.choice import chosen_kernels, described_blocks
+    from runtime.kernels.shape import KernelShape
     from runtime.parallel.host_rows import host_rows
-    from runtime.parallel.mesh import num_batch_parts
+    from runtime.parallel.mesh import devices_of, num_batch_parts
     from runtime.training.eval_step import build_eval_step
 
     num_windows = window_batch(windows_per_batch, num_batch_parts(mesh))
-    shape = kernel_shape(
-        mesh, model, num_rows=num_windows, sequence_length=sequence_length, compute_dtype=compute_dtype
+    shape = KernelShape.of(
+        devices_of(mesh), model, num_rows=num_windows, sequence_length=sequence_length, compute_dtype=compute_dtype
     )
     kernels = chosen_kernels(shape, attention_kernel=attention_kernel, loss_kernel=loss_kernel)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)

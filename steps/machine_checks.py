@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
-from runtime.kernels.shape import KernelShape
+from runtime.kernels.shape import Devices, KernelShape
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh_shape import Machines, MeshShape
 
@@ -51,15 +51,7 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             f"model_parallel {config.model_parallel}; choose sizes that do."
         )
     try:
-        shape = shape_on(
-            resources,
-            config.model,
-            num_rows=config.global_batch_size,
-            sequence_length=config.sequence_length,
-            compute_dtype=config.compute_dtype,
-            context_parallel=config.context_parallel,
-            num_microbatches=config.num_microbatches,
-        )
+        shape = phase_shape(config, devices_on(resources, context_parallel=config.context_parallel))
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
         if config.scatter_kernel != "xla":
             _refuse_scatter_kernel(config, resources, shape, tokens)
@@ -88,26 +80,28 @@ def mesh_on(
     return layout.shape
 
 
-def shape_on(
-    resources: Resources,
-    model: LlamaConfig,
-    *,
-    num_rows: int,
-    sequence_length: int,
-    compute_dtype: str,
-    context_parallel: int = 1,
-    num_microbatches: int = 1,
-) -> KernelShape:
-    """What each device of all machines of a step would give its kernels."""
+def devices_on(resources: Resources, *, context_parallel: int = 1) -> Devices:
+    """All of a step's machines, of a kind as JAX calls it, or Ray a GPU."""
+    match resources:
+        case Tpu():
+            generation = slice_shape(resources.slice).generation
+            platform, kind = "tpu", f"TPU {'v5e' if generation == 'v5litepod' else generation}"
+        case Gpu():
+            platform, kind = "gpu", resources.kind
+        case Cpu():
+            platform, kind = "cpu", "cpu"
+    return Devices(platform, kind, machines_of(resources).num_devices, context_parallel)
+
+
+def phase_shape(config: "TrainPhaseConfig", devices: Devices) -> KernelShape:
+    """What each of the devices gives its kernels while the phase trains: to its plan as to its run."""
     return KernelShape.of(
-        *_devices(resources),
-        model,
-        num_devices=machines_of(resources).num_devices,
-        num_rows=num_rows,
-        sequence_length=sequence_length,
-        compute_dtype=compute_dtype,
-        context_parallel=context_parallel,
-        num_microbatches=num_microbatches,
+        devices,
+        config.model,
+        num_rows=config.global_batch_size,
+        sequence_length=config.sequence_length,
+        compute_dtype=config.compute_dtype,
+        num_microbatches=config.num_microbatches,
     )
 
 
@@ -161,18 +155,6 @@ def _refuse_scatter_kernel(
         item_bytes=shape.item_bytes,
         sum_bytes=2 if config.reduce_dtype == "bfloat16" else 4,
     )
-
-
-def _devices(resources: Resources) -> tuple[str, str]:
-    """Platform and kind of the devices: as JAX calls them, a GPU as Ray does."""
-    match resources:
-        case Tpu():
-            generation = slice_shape(resources.slice).generation
-            return "tpu", f"TPU {'v5e' if generation == 'v5litepod' else generation}"
-        case Gpu():
-            return "gpu", resources.kind
-        case Cpu():
-            return "cpu", "cpu"
 
 
 def machines_of(resources: Resources) -> Machines:

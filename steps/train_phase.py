@@ -25,7 +25,7 @@ from runtime.optim.schedule import Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import check_resources
+from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
 from steps.tokenize import TokenizeResult
 
@@ -239,9 +239,10 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
     import jax
 
-    from runtime.kernels.choice import chosen_kernels, described_blocks, described_scatter, kernel_shape
+    from runtime.kernels.choice import chosen_kernels, described_blocks, described_scatter
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.hosts import Agreement
+    from runtime.parallel.mesh import devices_of
     from runtime.parallel.scatter_check import refuse_wrong_sums
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
@@ -265,14 +266,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         model_parallel=config.model_parallel,
         context_parallel=config.context_parallel,
     )
-    shape = kernel_shape(
-        mesh,
-        config.model,
-        num_rows=config.global_batch_size,
-        sequence_length=config.sequence_length,
-        compute_dtype=config.compute_dtype,
-        num_microbatches=config.num_microbatches,
-    )
+    shape = phase_shape(config, devices_of(mesh))
     kernels = chosen_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     blocks["scatter"] = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)

@@ -22,7 +22,7 @@ from runtime.cost.bundles import (
     schedules_of,
     write_schedules,
 )
-from runtime.cost.described_devices import asked_for, mesh_of_one_chip
+from runtime.cost.described_devices import as_default, mesh_of_one_chip
 from runtime.cost.kernel_alone import (
     AttentionShape,
     LossShape,
@@ -62,7 +62,7 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
             write_schedules(folder)
         mesh = mesh_of_one_chip(chip)
         shape, program = _at_size(kernel, size)
-        with asked_for(mesh, kernel):
+        with as_default(mesh):
             lowered = jit_like_a_step(program, mesh).lower(*arguments_of(shape, mesh))
         match shape, kernel:
             case AttentionShape(sequence_length=length, head_dim=head_dim), "splash":

@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from runtime.cost.chips import slice_of
 from runtime.cost.collectives import collectives
 from runtime.cost.compiler import packages_of
-from runtime.cost.described_devices import asked_for, described_devices
+from runtime.cost.described_devices import as_default, described_devices
 from runtime.cost.gpu_program import slow_operations
 from runtime.cost.products import Products
 from runtime.cost.program import Program
@@ -73,7 +73,7 @@ def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = 
             donate=True,
         )
     options = None if text_folder is None else {"xla_dump_to": text_folder, "xla_dump_hlo_as_text": True}
-    with asked_for(mesh, request.attention_kernel):
+    with as_default(mesh):
         lowered = program.lower(*arguments_of(request, mesh))
     return lowered.compile(compiler_options=options)
 

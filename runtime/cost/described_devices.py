@@ -28,9 +28,9 @@ def described_devices(one: Slice, *, num_slices: int = 1) -> list[jax.Device]:
     return list(topologies.get_topology_desc(one.topology, platform="tpu", **options).devices)
 
 
-def asked_for(mesh: Mesh, attention_kernel: str) -> contextlib.AbstractContextManager[Any]:
-    """While a program with that kernel is lowered for `mesh`: tokamax asks JAX's default device what GPU it is."""
-    return jax.default_device(mesh.devices.flat[0]) if attention_kernel == "tokamax" else contextlib.nullcontext()
+def as_default(mesh: Mesh) -> contextlib.AbstractContextManager[Any]:
+    """While a program is lowered for `mesh`: some kernels (tokamax's) ask JAX's default device what they run on."""
+    return jax.default_device(mesh.devices.flat[0])
 
 
 def mesh_of_one_chip(name: str) -> Mesh:

@@ -19,9 +19,7 @@ from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks, 
 from runtime.kernels.shape import KernelShape
 from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
 from runtime.model.config import LlamaConfig
-from runtime.parallel.mesh import device_kind as kind_of
 from runtime.parallel.mesh import first_data_axis
-from runtime.parallel.mesh import platform as platform_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,29 +39,6 @@ _ONLY_ON = {
     "cudnn": ("gpu", "a kernel of cuDNN"),
     "tokamax": ("gpu", "a Mosaic GPU kernel"),
 }
-
-
-def kernel_shape(
-    mesh: Mesh,
-    model: LlamaConfig,
-    *,
-    num_rows: int,
-    sequence_length: int,
-    compute_dtype: str,
-    num_microbatches: int = 1,
-) -> KernelShape:
-    """Of a step over `num_rows` sequences on all devices of `mesh` together."""
-    return KernelShape.of(
-        platform_of(mesh),
-        kind_of(mesh),
-        model,
-        num_devices=mesh.size,
-        num_rows=num_rows,
-        sequence_length=sequence_length,
-        compute_dtype=compute_dtype,
-        context_parallel=mesh.shape["context"],
-        num_microbatches=num_microbatches,
-    )
 
 
 _LOSS_AT_ONCE = "loss: gradients formed while the logits are there"

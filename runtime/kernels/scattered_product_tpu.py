@@ -19,8 +19,11 @@ from jaxtyping import Array, Float
 from runtime.kernels.block_sizes import generation_here
 from runtime.kernels.scatter_blocks import NUM_SLOTS, scatter_blocks
 
-# All kernels meet the same neighbours on one axis, and run one after the other: they may share a barrier,
-# by a number that no other kernel of a program has.
+# Which barrier neighbours meet at. Any number that no other kernel of a program has: those of attention and of the loss
+# have none. All calls may share it, for they meet the same neighbours along the same axis (JAX's rule, in the
+# documentation of `get_barrier_semaphore`; gradients go through a kernel along the first axis only). And one meeting
+# a call is enough: no device ends a call before sums of every device have reached it, each sent after its device's
+# meeting, so that no signal for the next call comes before all have taken those for this one.
 COLLECTIVE_ID = 7
 FORTH, BACK = 0, 1
 """Ways round the ring."""

@@ -5,13 +5,23 @@ from typing import NamedTuple
 from runtime.model.config import LlamaConfig
 
 
+class Devices(NamedTuple):
+    """All that compute a step together; they need not be there."""
+
+    platform: str
+    """ "cpu", "gpu" or "tpu"."""
+    kind: str
+    """As JAX calls it; a GPU also as Ray does."""
+    number: int
+    context_parallel: int = 1
+    """How many share each row."""
+
+
 class KernelShape(NamedTuple):
     """All that a choice of kernels and block sizes depends on."""
 
     platform: str
-    """ "cpu", "gpu" or "tpu"."""
     device_kind: str
-    """As JAX calls it; a GPU also as Ray does."""
     head_dim: int
     stretch: int
     """Tokens of a row that a device holds."""
@@ -27,28 +37,25 @@ class KernelShape(NamedTuple):
     @classmethod
     def of(
         cls,
-        platform: str,
-        device_kind: str,
+        devices: Devices,
         model: LlamaConfig,
         *,
-        num_devices: int,
         num_rows: int,
         sequence_length: int,
         compute_dtype: str,
-        context_parallel: int = 1,
         num_microbatches: int = 1,
     ) -> "KernelShape":
-        """Of a step over `num_rows` sequences on all devices together, which need not be there."""
-        stretch = sequence_length // context_parallel
+        """Of a step over `num_rows` sequences on all devices together."""
+        stretch = sequence_length // devices.context_parallel
         return cls(
-            platform=platform,
-            device_kind=device_kind,
+            platform=devices.platform,
+            device_kind=devices.kind,
             head_dim=model.head_dim,
             stretch=stretch,
             first_row=sequence_length - stretch,
             hidden_size=model.hidden_size,
             vocab_size=model.vocab_size,
-            num_tokens=num_rows * sequence_length // num_devices // num_microbatches,
+            num_tokens=num_rows * sequence_length // devices.number // num_microbatches,
             compute_dtype=compute_dtype,
         )
 

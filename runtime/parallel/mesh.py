@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
+from runtime.kernels.shape import Devices
 from runtime.parallel.mesh_shape import Machines, MeshShape
 
 DATA_AXES = ("data_x", "data_y", "data_z")
@@ -118,6 +119,11 @@ def platform(mesh: Mesh) -> str:
 def device_kind(mesh: Mesh) -> str:
     """What JAX calls the mesh's devices, such as "TPU v4" or "NVIDIA H200"."""
     return str(mesh.devices.flat[0].device_kind)
+
+
+def devices_of(mesh: Mesh) -> Devices:
+    """What a choice of kernels asks of the mesh."""
+    return Devices(platform(mesh), device_kind(mesh), mesh.size, mesh.shape["context"])
 
 
 def _in_copies(cores: np.ndarray, num_copies: int, num_groups: int) -> np.ndarray:

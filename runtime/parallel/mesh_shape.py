@@ -104,11 +104,16 @@ def _cuts(sizes: tuple[int, ...], number: int) -> list[tuple[int, tuple[int, ...
 
 def _no_cut(sizes: tuple[int, ...], inner: int, copies: int) -> str:
     """Which of the two is to blame: that of model and context, or replicas of what any axis leaves of these."""
-    name, number, of = "replica_parallel", copies, ""
-    if not _cuts(sizes, inner):
-        name, number = "model_parallel x context_parallel", inner
+    name, number, of, left = "replica_parallel", copies, "", [left for _, left in _cuts(sizes, inner)]
+    if not left:
+        name, number, left = "model_parallel x context_parallel", inner, [sizes]
     elif inner > 1:
         of = f" beside model_parallel x context_parallel = {inner}"
-    torus = f"divides no axis of a torus of {'x'.join(map(str, sizes))} chips"
-    found = torus if len(sizes) > 1 else f"does not divide the {sizes[0]} devices"
-    return f"{name} is {number}, which {found}{of}; choose sizes that do."
+    if len(sizes) == 1:
+        return f"{name} is {number}, which does not divide the {sizes[0]} devices{of}; choose sizes that do."
+    able = [str(size) for size in range(1, max(sizes) + 1) if any(_cuts(each, size) for each in left)]
+    torus = "x".join(map(str, sizes))
+    return (
+        f"{name} is {number}, which divides no axis of a torus of {torus} chips{of}; it is cut from one axis alone, "
+        f"not from several: take one of {', '.join(able)}."
+    )

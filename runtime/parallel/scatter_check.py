@@ -25,6 +25,8 @@ COLUMNS = 6 * LANES
 """Three pairs of blocks: each way more messages than the kernel has slots for, also between two devices."""
 NUM_TOKENS = 2 * TOKENS_AT_ONCE
 """More than are summed over at once."""
+IN_A_ROW = 2
+"""Products: a layer has seven, and the second meets what the first has left in the semaphores."""
 SPARSE = 1 / 128
 """Share of the numbers of one side that are not 0: sums of -1, 0 and 1 over the tokens of dozens of devices stay far
 below 256, up to which bfloat16 has every whole number."""
@@ -56,14 +58,22 @@ def refuse_wrong_sums(mesh: Mesh, reduce_dtype: jax.typing.DTypeLike, *, interpr
 
 
 def _num_wrong(*, axis: str, axes: tuple[str, ...], sum_dtype: np.dtype, interpret: Any) -> Int32[Array, ""]:
-    """Of all devices. Each has numbers of its own."""
+    """Of all devices, in all products."""
     num_devices = lax.axis_size(axis)
-    of_left, of_right, of_zeros = jax.random.split(jax.random.fold_in(jax.random.key(0), lax.axis_index(axes)), 3)
+    own_key = jax.random.fold_in(jax.random.key(0), lax.axis_index(axes))
+    sides = [_sides(key, num_devices) for key in jax.random.split(own_key, IN_A_ROW)]
+    every = [scattered_product(*pair, axis=axis, sum_dtype=sum_dtype, interpret=interpret) for pair in sides]
+    num_wrong = jnp.int32(0)
+    for (left, right), found in zip(sides, every, strict=True):
+        product = jnp.einsum("tr,tc->rc", left, right, preferred_element_type=jnp.float32)
+        parts = product.reshape(num_devices, LANES, COLUMNS)
+        expected = lax.psum_scatter(parts, axis, scatter_dimension=0, tiled=False)
+        num_wrong += jnp.sum(found.astype(jnp.float32) != expected, dtype=jnp.int32)
+    return lax.psum(num_wrong, axes)
+
+
+def _sides(key: Array, num_devices: int) -> tuple[Array, Array]:
+    of_left, of_right, of_zeros = jax.random.split(key, 3)
     left = jax.random.randint(of_left, (NUM_TOKENS, num_devices * LANES), -1, 2).astype(jnp.bfloat16)
     right = jax.random.randint(of_right, (NUM_TOKENS, COLUMNS), -1, 2).astype(jnp.bfloat16)
-    right = jnp.where(jax.random.bernoulli(of_zeros, SPARSE, right.shape), right, 0)
-    found = scattered_product(left, right, axis=axis, sum_dtype=sum_dtype, interpret=interpret)
-    product = jnp.einsum("tr,tc->rc", left, right, preferred_element_type=jnp.float32)
-    parts = product.reshape(num_devices, LANES, COLUMNS)
-    expected = lax.psum_scatter(parts, axis, scatter_dimension=0, tiled=False)
-    return lax.psum(jnp.sum(found.astype(jnp.float32) != expected, dtype=jnp.int32), axes)
+    return left, jnp.where(jax.random.bernoulli(of_zeros, SPARSE, right.shape), right, 0)

@@ -252,7 +252,7 @@ def test_tokamax_s_kernels_become_machine_code_that_keeps_nearly_everything_in_r
 
 KEPT_PROGRAM = """
 from runtime.cost.compile_program import arguments_of, mesh_of
-from runtime.cost.described_devices import asked_for
+from runtime.cost.described_devices import as_default
 from runtime.cost.request import Request
 from runtime.model.config import LlamaConfig
 from runtime.training.train_step import train_program
@@ -260,7 +260,7 @@ model = LlamaConfig(1024, 512, 1024, 2, 8, 2, 64, 256)  # only tokens are 256
 request = Request("train", "1 x H200", 1, model, 256, 2, 0, "bfloat16", "tokamax", "chunked_wide")
 mesh = mesh_of(request)
 for remat in ("none", "dots", "full"):
-    with asked_for(mesh, "tokamax"):
+    with as_default(mesh):
         lowered = train_program(
             model, mesh, attention_kernel="tokamax", loss_kernel="chunked_wide", compute_dtype="bfloat16", remat=remat,
             num_microbatches=1, reduce_dtype="float32", donate=True,

@@ -15,10 +15,9 @@ from runtime.kernels.choice import (
     chosen_kernels,
     default_kernels,
     described_blocks,
-    kernel_shape,
 )
 from runtime.kernels.shape import KernelShape
-from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh import devices_of, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from tests.runtime.interop.small_llama import CONFIG
 
@@ -143,13 +142,14 @@ def test_what_tokamax_does_not_take_is_known_from_the_shape(shape: dict, why: st
 
 
 def test_the_shape_of_a_step_is_what_one_device_computes_at_a_time() -> None:
-    mesh = make_mesh(MeshShape(), jax.devices()[:1])
-    whole = kernel_shape(mesh, CONFIG, num_rows=4, sequence_length=64, compute_dtype="float32", num_microbatches=1)
+    sizes = {"num_rows": 4, "sequence_length": 64}
+    devices = devices_of(make_mesh(MeshShape(), jax.devices()[:1]))
+    whole = KernelShape.of(devices, CONFIG, **sizes, compute_dtype="float32")
     assert (whole.num_tokens, whole.item_bytes, whole.stretch, whole.first_row) == (256, 4, 64, 0)
-    part = kernel_shape(mesh, CONFIG, num_rows=4, sequence_length=64, compute_dtype="bfloat16", num_microbatches=4)
+    part = KernelShape.of(devices, CONFIG, **sizes, compute_dtype="bfloat16", num_microbatches=4)
     assert (part.num_tokens, part.item_bytes) == (64, 2)
     shared = Mesh(np.array(jax.devices()[:1] * 8).reshape(2, 4), ("data_x", "context"))  # eight in name
-    last = kernel_shape(shared, CONFIG, num_rows=4, sequence_length=64, compute_dtype="bfloat16", num_microbatches=1)
+    last = KernelShape.of(devices_of(shared), CONFIG, **sizes, compute_dtype="bfloat16")
     assert (last.num_tokens, last.stretch, last.first_row) == (32, 16, 48)
 
 

@@ -15,7 +15,7 @@ from runtime.kernels.scatter_blocks import (
     scatter_blocks,
     scatter_row,
 )
-from runtime.kernels.shape import KernelShape
+from runtime.kernels.shape import Devices, KernelShape
 from runtime.kernels.tuned_blocks import MIB
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import AXES, make_mesh
@@ -42,6 +42,10 @@ def test_no_device_reaches_for_what_another_is_using(report: dict) -> None:
     assert not report["races"]
 
 
+def test_no_call_leaves_a_semaphore_up_for_the_next(report: dict) -> None:
+    assert report["said"] == ""
+
+
 def test_gradients_of_a_model_on_a_torus_are_those_of_the_compiler_s_scatters(report: dict) -> None:
     matrices = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
     assert matrices < set(report["gradients"])
@@ -52,7 +56,7 @@ def test_gradients_of_a_model_on_a_torus_are_those_of_the_compiler_s_scatters(re
 def test_a_run_begins_where_the_devices_sum_right_and_is_refused_where_they_do_not(report: dict) -> None:
     said = report["checks"]
     assert said.pop("as it is") == ""
-    assert set(said) == {"the part of another", "without one device"}
+    assert set(said) == {"the part of another, after a right one", "without one device"}
     for message in said.values():
         assert "along data_x of the mesh" in message and "sums are not those of the compiler's" in message
 
@@ -97,7 +101,7 @@ def test_each_matrix_of_a_layer_is_looked_at_as_the_model_axis_leaves_it(eight_b
 
 def test_a_run_tells_in_what_parts_the_gradients_of_a_layer_go(eight_b: LlamaConfig) -> None:
     shape = KernelShape.of(
-        "tpu", "TPU v5 lite", eight_b, num_devices=256, num_rows=512, sequence_length=4096, compute_dtype="bfloat16"
+        Devices("tpu", "TPU v5 lite", 256), eight_b, num_rows=512, sequence_length=4096, compute_dtype="bfloat16"
     )
     devices = np.broadcast_to(np.array(jax.devices()[:1]), (1, 16, 16, 1, 1, 1))
     mesh = Mesh(devices, AXES)

@@ -38,13 +38,14 @@ def test_what_is_asked_for_is_cut_off_and_the_rest_is_data(
         (
             Machines((2, 4)),
             {"model": 4, "replica": 4},
-            "4, which divides no axis of a torus of 2x4 chips beside .* = 4;",
+            "4, which divides no axis of a torus of 2x4 chips beside .* = 4; .* take one of 1, 2\\.$",
         ),
         (
             Machines((2, 4)),
             {"model": 8},
-            "model_parallel x context_parallel is 8, which divides no axis of a torus of 2x4",
+            "model_parallel x context_parallel is 8, which divides no axis of a torus of 2x4 .* take one of 1, 2, 4",
         ),
+        (V4_4096, {"replica": 32}, "32, which divides .* cut from one axis alone, .*: take one of 1, 2, 4, 8, 16"),
         (Machines((8,)), {"replica": 3}, "replica_parallel is 3, which does not divide the 8 devices; choose"),
         (
             Machines((24,), num_hosts=3),
