@@ -52,7 +52,6 @@ class AttemptContext:
         self.resources = task.resources
         self.host = host
         self.wanted_milestones = task.wanted_milestones
-        """Milestones of this trajectory, short of its end, that other steps of this run start from."""
         self.log = logging.getLogger(f"step.{task.name}")
         self._task = task
         self._channel = channel

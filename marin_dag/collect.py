@@ -74,6 +74,8 @@ class Roots(NamedTuple):
 
     keys: frozenset[str]
     names: frozenset[str]
+    wanted: frozenset[str] = frozenset()
+    """Keys that steps start from and that were saved and not published: what their trajectories have saved stays."""
 
 
 class Collector:
@@ -124,8 +126,11 @@ class Collector:
         found += self._attempts(files, records.values(), busy, beside)
         names = {records[key].digest: records[key].name for key in sorted(kept)}
         of_short = {short: name_in(entries) for (short, _), entries in files.items()}
+        wanted = {key.partition("@")[0] for key in self._roots.wanted - records.keys()}
         for garbage in self._work(busy, names, of_short):
-            stays = garbage.kind == "certified" and garbage.digest in names.keys() - self._certified_of
+            if garbage.kind == "work" and garbage.digest in wanted:
+                continue
+            stays = garbage.kind == "certified" and garbage.digest in names.keys() - (self._certified_of - wanted)
             (staying if stays else found).append(garbage)
         self.staying = tuple(staying)
         return found + self._verifications()

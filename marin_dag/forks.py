@@ -10,8 +10,10 @@ from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
+from marin_dag.lost_milestones import Lost, lost_in
 from marin_dag.plan import check_configs
 from marin_dag.provenance import user_name
+from marin_dag.reasons import render
 from marin_dag.redact import redact, refuse_secrets
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
@@ -99,6 +101,9 @@ class Forks:
             check_configs([step])
         except UserError as error:  # said for the command at hand, in which fields are the fork's own
             raise ForkError(str(error).replace(f"--set '{name}.", "--set '")) from None
+        for lost in self.lost_by(graph, fork):
+            if not lost.is_saved:
+                raise ForkError(f"fork {base} --as {name}: {render(lost)}.")
         taken = [follower.name for follower in followers(graph, step, self._follow) if follower.name in graph]
         if taken:
             raise ForkError(f"--as {name}: there is a step {taken[0]} already, which would follow it; choose another.")
@@ -130,8 +135,19 @@ class Forks:
             step = forked(graph, fork)
             graph = graph.with_targets([step, *followers(graph, step, self._follow)])
         if forks and self._with_forks is not None:
-            graph = graph.with_targets(self._with_forks(graph, forks))
+            graph = graph.with_targets(self._with_forks(graph, self._startable(graph, forks)))
         return graph
+
+    def _startable(self, graph: Graph, forks: Sequence[Fork]) -> tuple[Fork, ...]:
+        """Those that wait for nobody to publish what they start from: they would hold up what is of them all."""
+        lost = lost_in(graph, [graph.step(fork.name) for fork in forks], self._store)
+        stuck = frozenset().union(*(graph.descendants(name) for name in lost))
+        return tuple(fork for fork in forks if fork.name not in stuck)
+
+    def lost_by(self, graph: Graph, fork: Fork) -> tuple[Lost, ...]:
+        """What is lost of the inputs of a fork that is not in `graph` yet."""
+        step = forked(graph, fork)
+        return lost_in(graph.with_targets([step]), [step], self._store).get(step.name, ())
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """The names of the forks in `graph`, each with the steps that follow it."""

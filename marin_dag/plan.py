@@ -16,6 +16,7 @@ from marin_dag.errors import RefusedConfigError, UserError, listed
 from marin_dag.estimate import with_seconds
 from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Held, Leases
+from marin_dag.lost_milestones import LostMilestones, kept_milestones
 from marin_dag.planned import Compared, PlannedStep, Verdict
 from marin_dag.progress_mark import progress_mark
 from marin_dag.reasons import (
@@ -194,12 +195,9 @@ class _Planner:
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
         self.left_behind = LeftBehind(store)
+        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind)
         self._siblings: Siblings | None = None
-        self._kept: dict[str, list[int]] = {}
-        for key in self.committed:
-            digest, _, milestone = key.partition("@")
-            if milestone:
-                self._kept.setdefault(digest, []).append(int(milestone))
+        self._kept = kept_milestones(self.committed)
 
     def plan(self) -> Plan:
         for step in self.graph.steps:
@@ -217,7 +215,7 @@ class _Planner:
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
-        lost = self._lost_milestones(step) if verdict is not Verdict.DONE else ()
+        lost = self.lost_milestones.of(step) if verdict is not Verdict.DONE else ()
         if (blockers or lost) and is_selected:
             blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
@@ -328,23 +326,6 @@ class _Planner:
                 roots[other.name, str(said)] = None
         return tuple(roots)
 
-    def _lost_milestones(self, step: Step[Any]) -> tuple[MilestoneMissing, ...]:
-        """Inputs at a step of a finished trajectory that nobody asked it to keep at the time."""
-        lost = []
-        for field, item in step.inputs:
-            other = self.planned[item.step.name]
-            if item.milestone is not None and item.key not in self.committed and other.verdict is Verdict.DONE:
-                nearest = _nearest(item.milestone, self._kept.get(item.digest, []))
-                resumes_at = other.step.kind.resumes_at
-                saved = () if resumes_at is None else resumes_at(self.left_behind.of(item.digest))
-                nearer = _nearest(item.milestone, [nearest, *saved])
-                if nearer == nearest:
-                    lost.append(MilestoneMissing(item.milestone, nearest, field))
-                else:
-                    stop = f"{other.name}.{other.step.kind.stop_field}"
-                    lost.append(MilestoneMissing(item.milestone, nearest, field, nearer, stop))
-        return tuple(lost)
-
     @property
     def siblings(self) -> Siblings:
         if self._siblings is None:
@@ -380,7 +361,3 @@ def _wanted_milestones(graph: Graph) -> dict[str, tuple[int, ...]]:
             if item.milestone is not None and item.milestone != item.step.until:
                 wanted.setdefault(item.step.name, set()).add(item.milestone)
     return {name: tuple(sorted(milestones)) for name, milestones in wanted.items()}
-
-
-def _nearest(wanted: int, kept: list[int]) -> int:
-    return min(kept, key=lambda at: abs(at - wanted))

@@ -52,13 +52,36 @@ class MilestoneMissing:
     """The trajectory is there and went past this step without keeping it."""
 
     wanted: int
-    nearest: int
+    nearest: int | None
+    """The nearest that is published."""
     field: str = ""
     """The input that wants it; "" where it is the step's own stop."""
     saved: int | None = None
     """A nearer step, or this one, that attempts have saved and not published."""
-    saved_by: str = ""
-    """The field that stops the step whose attempts have, as STEP.FIELD."""
+    stop: str = ""
+    """The field that stops the step whose trajectory it is, as STEP.FIELD; "" as above."""
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether publishing what lies there is all that is to be done."""
+        return self.saved == self.wanted
+
+
+@dataclasses.dataclass(frozen=True)
+class OutsideTrajectory:
+    """An input at a step that its trajectory does not come by: it begins later, or stops before."""
+
+    wanted: int
+    begin: int
+    end: int
+    field: str
+    stop: str
+    """The field that says where it stops, as STEP.FIELD."""
+
+    @property
+    def is_saved(self) -> bool:
+        """As of `MilestoneMissing`: there is nothing of it."""
+        return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +174,7 @@ Reason = (
     | Follows
     | KeptParts
     | MilestoneMissing
+    | OutsideTrajectory
     | Changed
     | Drifted
     | Accepted
@@ -214,6 +238,8 @@ def render(reason: Reason) -> str:
             return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
         case MilestoneMissing():
             return f"input {reason.field}: {_lost(reason)}"
+        case OutsideTrajectory():
+            return f"input {reason.field}: {_outside(reason)}"
         case Changed(is_here=True):
             return render_difference(reason.difference)
         case Changed():
@@ -239,15 +265,36 @@ def render(reason: Reason) -> str:
 
 
 def _lost(reason: MilestoneMissing) -> str:
-    if reason.saved is None:
-        return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
-    publish = f"`--set {reason.saved_by}={reason.saved} --until {reason.saved_by.rpartition('.')[0]}`"
-    if reason.saved == reason.wanted:
+    if reason.saved is not None and reason.is_saved:
+        publish = _stopped(reason, reason.saved)
         return f"step {reason.wanted:,} was saved and not published; {publish} publishes it as it is"
+    again = f"{_stopped(reason, reason.wanted)} trains it again up to {reason.wanted:,}"
+    lost = f"step {reason.wanted:,} was not kept; the nearest is"
+    if reason.saved is None:
+        start = f"{reason.stop.rpartition('.')[0]}@{reason.nearest}"
+        return f"{lost} {reason.nearest:,}: start from {start} instead, or {again}"
+    published = "" if reason.nearest is None else f" (the nearest published is {reason.nearest:,})"
     return (
-        f"step {reason.wanted:,} was not kept; the nearest is {reason.saved:,}, which was saved and not published: "
-        f"{publish} publishes it as it is (the nearest published is {reason.nearest:,})"
+        f"{lost} {reason.saved:,}, which was saved and not published: {_stopped(reason, reason.saved)} publishes it as "
+        f"it is{published}, or {again}"
     )
+
+
+def _outside(reason: OutsideTrajectory) -> str:
+    name = reason.stop.rpartition(".")[0]
+    if reason.wanted <= reason.begin:
+        return (
+            f"{name} has no step {reason.wanted:,}, for it begins at {reason.begin:,}; start from what it starts from"
+        )
+    return (
+        f"{name} has no step {reason.wanted:,}, for it stops at {reason.end:,}; start from {name}@{reason.end} or "
+        f"before, or let it go on: `--set {reason.stop}={reason.wanted}`"
+    )
+
+
+def _stopped(reason: MilestoneMissing, at: int) -> str:
+    """The options that have the trajectory stop there."""
+    return f"`--set {reason.stop}={at} --until {reason.stop.rpartition('.')[0]}`"
 
 
 def _running(reason: Running) -> str:

@@ -327,6 +327,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             certify_every_steps=config.certify_every_steps,
             output_folder=context.output_path,
             publish_every_steps=config.publish_every_steps,
+            wanted_steps=frozenset(context.wanted_milestones) - published.keys(),
             facts=config.model_dump(mode="json", exclude=EXECUTION_FIELDS),
         )
         context.log.info(

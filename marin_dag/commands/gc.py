@@ -11,6 +11,7 @@ from typing import Any
 from marin_dag.collect import Collector, Garbage, Roots
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.lost_milestones import lost_in
 from marin_dag.pins import Pins
 from marin_dag.quantities import in_bytes
 
@@ -21,14 +22,13 @@ SECONDS_OF_A_DAY = 86_400.0
 def _gc(session: Session) -> int:
     own = _roots(session)
     if session.parsed.roots:
-        print(json.dumps({"keys": sorted(own.keys), "names": sorted(own.names)}))
+        print(json.dumps({name: sorted(found) for name, found in own._asdict().items()}))
         return NOTHING_WOULD_RUN
     others = [_roots_of(session, text) for text in session.parsed.also]
-    keys = own.keys.union(*(other.keys for other in others))
-    names = own.names.union(*(other.names for other in others))
+    roots = Roots(*(frozenset().union(*found) for found in zip(own, *others, strict=True)))
     seconds = session.parsed.older_than_days * SECONDS_OF_A_DAY
-    named = _named(session)
-    roots, certified_of = Roots(keys, names), frozenset(named.values())
+    named = _named(session, roots)
+    certified_of = frozenset(named.values())
     collector = Collector(session.store, roots, older_than_seconds=seconds, certified_of=certified_of)
     found = collector.find()
     for name, digest in named.items():
@@ -57,11 +57,19 @@ def _gc(session: Session) -> int:
     return FAILED if left else NOTHING_WOULD_RUN
 
 
-def _named(session: Session) -> dict[str, str]:
-    """Digest of each step of --certified, by its name; a pinned one is refused."""
+def _named(session: Session, roots: Roots) -> dict[str, str]:
+    """Digest of each step of --certified, by its name; refused is what is pinned, or what others are to start from."""
     graph, pins = session.graph(), Pins(session.store).all()
     named = {name: graph.step(name).digest for name in session.parsed.certified}
     for name, digest in named.items():
+        for key in roots.wanted:
+            if key.partition("@")[0] == digest:
+                readers = [step.name for step in graph.steps if any(item.key == key for _, item in step.inputs)]
+                raise UserError(
+                    f"--certified {name}: {', '.join(readers) or 'a step of another pipeline'} is to start from step "
+                    f"{int(key.partition('@')[2]):,} of it, which was saved and not published; publish that, or drop the "
+                    "fork."
+                )
         for pin in pins:
             if pin.key.partition("@")[0] == digest:
                 raise UserError(
@@ -73,8 +81,10 @@ def _named(session: Session) -> dict[str, str]:
 
 def _roots(session: Session) -> Roots:
     graph = session.graph()
-    inputs = {item.key for step in graph.steps for _, item in step.inputs}
-    return Roots(frozenset({step.key for step in graph.steps} | inputs), frozenset(graph.names))
+    lost = lost_in(graph, graph.steps, session.store)
+    saved = {(name, each.field) for name, found in lost.items() for each in found if each.is_saved}
+    wanted = {item.key for name, field in saved for at, item in graph.step(name).inputs if at == field}
+    return Roots(frozenset(step.key for step in graph.steps), frozenset(graph.names), frozenset(wanted))
 
 
 def _roots_of(session: Session, text: str) -> Roots:
@@ -84,7 +94,7 @@ def _roots_of(session: Session, text: str) -> Roots:
     if done.returncode != NOTHING_WOULD_RUN:
         raise UserError(f"--also {text!r}: it does not say what it leads to, so that nothing can go:\n{done.stderr}")
     said = json.loads(done.stdout.splitlines()[-1])
-    return Roots(frozenset(said["keys"]), frozenset(said["names"]))
+    return Roots(**{name: frozenset(found) for name, found in said.items()})
 
 
 def _dependents(garbage: Garbage) -> str:

@@ -242,10 +242,11 @@ def train(
     with control.listening() as hears_signals:
         events.write("begin", step=run.step, consumed_tokens=run.consumed_tokens, hears_signals=hears_signals)
         try:
+            if run.step == settings.until_step or run.step in saving.wanted_steps:
+                # A temporary checkpoint lies where the run is to end now, or another one to start.
+                saver.begin(run, saving.milestone_folder(run.step))
             if run.step < settings.until_step:
                 run = advance(run)
-            else:  # a temporary checkpoint lies where the run is to end now
-                saver.begin(run, saving.milestone_folder(run.step))
             if validation is not None:
                 validate(run)
         except TrainingStopped:

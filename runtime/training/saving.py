@@ -42,6 +42,8 @@ class SavingPlan:
     """0: only the last step."""
     facts: dict[str, Any]
     """For the metadata of every checkpoint; see `run_state.save`."""
+    wanted_steps: frozenset[int] = frozenset()
+    """Steps that others start from: milestones too."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_steps < 1:
@@ -61,7 +63,8 @@ class SavingPlan:
             raise ValueError(f"publish_every_steps is {self.publish_every_steps}; 0 publishes the last step only.")
 
     def is_milestone(self, step: int, until_step: int) -> bool:
-        return step == until_step or bool(self.publish_every_steps and step % self.publish_every_steps == 0)
+        is_due = bool(self.publish_every_steps and step % self.publish_every_steps == 0)
+        return step == until_step or is_due or step in self.wanted_steps
 
     def milestone_folder(self, step: int) -> str:
         """Relative to `output_folder`."""

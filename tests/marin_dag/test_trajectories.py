@@ -223,6 +223,13 @@ def test_forks_of_an_unfinished_trunk_train_the_prefix_once_between_them(lab: La
     assert [trained.count(step) for step in range(20)] == [1] * 10 + [3, 3] + [1] * 8
 
 
+def test_a_step_that_nobody_keeps_is_published_on_the_way_for_who_starts_there(lab: Lab) -> None:
+    trunk = lab.phase(until_step=20, publish_every=100)
+    fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
+    assert lab.run(trunk, fork) == sorted([*range(20), 7, 8])
+    assert lab.value(fork) == 24
+
+
 def test_a_plan_of_several_stops_of_one_trajectory_counts_what_a_run_trains(lab: Lab) -> None:
     trunk = lab.phase("trunk", until_step=5)
     far = trunk.then("far", until_step=20, stride=3)
@@ -372,9 +379,47 @@ def test_who_starts_where_nothing_was_kept_hears_of_the_nearest_that_was_saved_t
 
     assert said(7) == (
         "input start: step 7 was not kept; the nearest is 9, which was saved and not published: "
-        "`--set trunk.until_step=9 --until trunk` publishes it as it is (the nearest published is 20)"
+        "`--set trunk.until_step=9 --until trunk` publishes it as it is (the nearest published is 20), or "
+        "`--set trunk.until_step=7 --until trunk` trains it again up to 7"
     )
     assert said(9).startswith("input start: step 9 was saved and not published; `--set trunk.until_step=9")
-    assert said(19) == "input start: step 19 was not kept; the nearest is 20"
+    assert said(19) == (
+        "input start: step 19 was not kept; the nearest is 20: start from trunk@20 instead, or "
+        "`--set trunk.until_step=19 --until trunk` trains it again up to 19"
+    )
     lab.run(trunk.fork("trunk", until_step=9))
+    assert said(7).startswith("input start: step 7 was not kept; the nearest is 9: start from trunk@9 instead, or ")
+    assert lab.run(trunk.fork("trunk", until_step=7)) == list(range(7)), "what that trains is what it says"
     assert lab.plan(trunk.at(step=9).then("fork", until_step=30, stride=5))["fork"].will_run
+
+
+def test_who_starts_outside_a_trajectory_hears_where_it_begins_and_stops(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20)
+    leg = trunk.then("leg", until_step=30, stride=3)
+    later = leg.then("later", until_step=40)
+
+    def said(start: int, *others: Step[Any]) -> str:
+        plan = lab.plan(leg.at(step=start).then("fork", until_step=50, stride=5), *others)
+        return "; ".join(map(render, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
+
+    stops = "leg has no step 35, for it stops at 30; start from leg@30 or before, or let it go on: `--set leg."
+    assert said(35).startswith(f"input start: {stops}until_step=35`")
+    assert said(35, later) == "", "another stop of the same trajectory comes by"
+    assert said(20) == "input start: leg has no step 20, for it begins at 20; start from what it starts from"
+    assert "it begins at 20" in said(15, later) and said(21) == ""
+
+
+def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    lab.run(trunk, interrupt_at=13)
+
+    def said(start: int) -> str:
+        plan = lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))
+        return "; ".join(map(render, plan["fork"].reasons)) if plan["fork"].verdict is Verdict.BLOCKED else ""
+
+    assert said(7) == (
+        "input start: step 7 was not kept; the nearest is 13, which was saved and not published: "
+        "`--set trunk.until_step=13 --until trunk` publishes it as it is, or "
+        "`--set trunk.until_step=7 --until trunk` trains it again up to 7"
+    )
+    assert said(13) == said(15) == "", "a run that comes by publishes it"

@@ -262,7 +262,8 @@ def count(config: CountConfig, context: StepContext) -> Count:
         mark(config.marks, f"count{number}")
         position = Count(step=number + 1, value=position.value + config.stride)
         context.progress(position.step, config.until_step, "steps", counts_per_second=10.0)
-        if position.step % config.publish_every == 0 and position.step not in published:
+        is_due = position.step % config.publish_every == 0 or position.step in context.wanted_milestones
+        if is_due and position.step not in published:
             write_file(f"{context.output_path}/step-{position.step}/value.txt", str(position.value))
             context.publish(position.step, f"step-{position.step}", position)
     if config.until_step % config.publish_every:

@@ -1,21 +1,26 @@
 """Forks of the flagship: one that could not be planned is refused while it is made, and nothing is kept of it."""
 
 import argparse
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from marin_dag.cli import main
+from marin_dag.collect import CERTIFIED
 from marin_dag.diff import differences
+from marin_dag.epoch import seal
 from marin_dag.forks import Forks
 from marin_dag.graph import Graph
 from marin_dag.prefix import open_store
 from marin_dag.reasons import Changed, are_of_another_recipe, render_all
+from marin_dag.records import record_path
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import fork_report
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build, phases, variant
+from tests.marin_dag.test_records import a_record
 
 RECIPES = ((LAPTOP, laptop_corpus), (EIGHT_B, eight_b_corpus))
 
@@ -37,6 +42,76 @@ def call(prefix: Path, *arguments: str) -> int:
 def with_forks(prefix: Path) -> Graph:
     recipe = Graph(build(argparse.Namespace(scale="laptop", corpus=None, compile=False, dry_run=True)))
     return Forks(open_store(str(prefix)), "tootsie", FOLLOW, with_forks=fork_report).added_to(recipe)
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """A prefix where all is done as far as a plan can tell, and phoenix has saved two states that are certified."""
+    store = open_store(str(tmp_path / "runs"))
+    graph = with_forks(tmp_path / "runs")
+    for step in graph.steps:
+        record = a_record(step.name, step.digest, step.until, identity=step.identity)
+        store.write(record_path(record.key), record.model_dump_json().encode())
+    phoenix = graph.step("phoenix").digest
+    store.create(f"leases/{phoenix}/00000001.claim", b'{"name":"a","host":"h","pid":1,"process":"","since":""}')
+    seal(store, phoenix, 1)
+    for saved in (1000, 1100):
+        folder = f"work/{phoenix}/temporary/step-{saved:010d}-epoch-000001"
+        for file in (CERTIFIED, "checkpoint/manifest.json"):
+            store.write(f"{folder}/{file}", b"{}")
+    return tmp_path / "runs"
+
+
+def from_phoenix(name: str, step: int) -> tuple[str, ...]:
+    return ("fork", "starling", "--as", name, "--set", f"start=phoenix@{step}")
+
+
+def test_a_fork_from_where_nothing_is_kept_is_refused_with_the_nearest_and_the_ways_there(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert call(finished, *from_phoenix("x", 1099)) == 1
+    assert (
+        "fork starling --as x: input start: step 1,099 was not kept; the nearest is 1,100, which was saved and not "
+        "published: `--set phoenix.until_step=1100 --until phoenix` publishes it as it is (the nearest published is "
+        "1,201), or `--set phoenix.until_step=1099 --until phoenix` trains it again up to 1,099."
+    ) in capsys.readouterr().err
+    assert call(finished, *from_phoenix("x", 1300), "--set", 'acknowledge=["learning_rate"]') == 1
+    assert "phoenix has no step 1,300, for it stops at 1,201" in capsys.readouterr().err
+    assert not list(finished.rglob("x.json"))
+
+
+def test_a_fork_from_where_a_state_was_saved_says_what_publishes_it_first(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert call(finished, *from_phoenix("x", 1100)) == 0
+    (first,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("first ")]
+    words = shlex.split(first)
+    assert call(finished, *words[words.index("--set") :], "--dry-run") == 2
+    assert "step 1,100 was saved by an earlier attempt, and is published as it is" in capsys.readouterr().out
+
+
+def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(tmp_path: Path):
+    assert call(tmp_path, *from_phoenix("x", 1099)) == 0
+    assert call(tmp_path, "--dry-run", "--until", "x") == 2
+    assert "report/forks" in with_forks(tmp_path)
+
+
+def test_a_fork_that_waits_for_a_person_holds_up_neither_the_page_of_forks_nor_what_gc_says_of_certified_states(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert call(finished, "fork", "phoenix", "--as", "z", "--set", "z_loss=1e-4") == 0
+    assert call(finished, *from_phoenix("x", 1100)) == 0
+    assert with_forks(finished).step("report/forks").config.forks == {"z": "phoenix"}
+    capsys.readouterr()
+    assert call(finished, "gc") == 0
+    listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    assert listed.count(["stays", "phoenix:"]) == 2
+    certified = ("gc", "--certified", "phoenix", "--older-than-days", "0")
+    assert call(finished, *certified, "--yes") == 1
+    assert "x is to start from step 1,100 of it, which was saved and not published" in capsys.readouterr().err
+    assert len(list(finished.rglob(CERTIFIED))) == 2
+    assert call(finished, "drop", "x") == 0
+    assert call(finished, *certified) == 2
 
 
 def test_a_fork_with_an_abrupt_change_is_refused_with_the_words_that_make_it(

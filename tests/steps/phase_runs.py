@@ -46,6 +46,8 @@ class Trajectory:
         self.attempts = 0
         self.resources: Resources | None = None
         """None is as many cores as there are devices."""
+        self.wanted_milestones: tuple[int, ...] = ()
+        """What other steps start from."""
         self.told: list[dict[str, float]] = []
         """Figures of the newest attempt's progress."""
         self.begins: list[float] = []
@@ -89,6 +91,7 @@ class Attempt:
         self.log = logging.getLogger(__name__)
         self.resources = trajectory.resources or Cpu(jax.device_count())
         self.host = ALONE
+        self.wanted_milestones = trajectory.wanted_milestones
         self._asked = 0
 
     def map(self, function: Any, items: Any, *, in_flight: int, name: str = "shards") -> list[Any]:

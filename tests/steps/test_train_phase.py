@@ -133,6 +133,24 @@ def test_milestones_are_published_on_the_way(tmp_path, phase):
     assert again.files(3) == trajectory.files(3)
 
 
+def test_what_others_start_from_is_published_on_the_way_also_where_an_attempt_was_stopped(tmp_path, phase):
+    asked, wanted = Trajectory(tmp_path / "asked", "e" * 64), Trajectory(tmp_path / "wanted", "e" * 64)
+    asked.run(until(phase, 3))
+    wanted.wanted_milestones = (3, 5)
+    wanted.run(phase)
+    assert sorted(wanted.records) == [3, 5, 8] and wanted.files(3) == asked.files(3)
+    stopped = Trajectory(tmp_path / "stopped", "e" * 64)
+    with pytest.raises(StepStopped, match="stopped at step 3"):
+        stopped.run(phase, stop_after=3)
+    assert not stopped.records
+    stopped.wanted_milestones = (3, 5)
+    stopped.run(phase)
+    assert sorted(stopped.records) == [3, 5, 8] and stopped.files(3) == asked.files(3)
+    stopped.wanted_milestones = (3, 9)
+    stopped.run(until(phase, 10))
+    assert sorted(stopped.records) == [3, 5, 8, 9, 10], "what is published is not published again"
+
+
 def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_enter(tmp_path, phase):
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
     first.run(phase)

@@ -1,0 +1,94 @@
+"""Lost milestones: inputs at a step of a trajectory that no run of a graph will make, and what there is instead."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from marin_dag.graph import Graph
+from marin_dag.inputs import Input
+from marin_dag.reasons import MilestoneMissing, OutsideTrajectory
+from marin_dag.records import Records
+from marin_dag.remainder import LeftBehind
+from marin_dag.step import Step
+from marin_dag.store import Store
+
+Lost = MilestoneMissing | OutsideTrajectory
+
+
+class LostMilestones:
+    """Looks at the inputs of a step: a trajectory that has passed a step without keeping it does not come back to it.
+
+    One that has yet to reach the step publishes it on the way, for a run tells it what others start from.
+    """
+
+    def __init__(self, graph: Graph, committed: frozenset[str], left_behind: LeftBehind) -> None:
+        self._committed, self._left_behind = committed, left_behind
+        self._kept = kept_milestones(committed)
+        self._stops: dict[str, list[Step[Any]]] = defaultdict(list)
+        """The steps that are stops of one trajectory, by its digest; filled when first asked for."""
+        self._graph = graph
+
+    def of(self, step: Step[Any]) -> tuple[Lost, ...]:
+        """What is wrong with the inputs of `step`; nothing where they are there or will be."""
+        found = (self._lost(field, item) for field, item in step.inputs if item.key not in self._committed)
+        return tuple(lost for lost in found if lost is not None)
+
+    def _lost(self, field: str, item: Input[Any]) -> Lost | None:
+        wanted = item.milestone
+        if wanted is None or wanted == item.step.until:  # its own stop, which it can always be asked to make
+            return None
+        stops = sorted(self._stops_of(item), key=lambda stop: stop.until or 0)
+        last = stops[-1]
+        begin, end = _begin_of(last), last.until or 0
+        if not begin < wanted <= end:
+            return OutsideTrajectory(wanted, begin, end, field, f"{last.name}.{last.kind.stop_field}")
+        kept, saved = self._kept.get(item.digest, []), self._saved(item)
+        maker = next((s for s in stops if (s.until or 0) >= wanted and s.key not in self._committed), None)
+        if maker is not None and all(at <= wanted for at in (*kept, *saved) if at <= (maker.until or 0)):
+            return None
+        nearest = _nearest(wanted, kept) if kept else None
+        nearer = _nearest(wanted, [*kept, *saved])
+        stop = f"{item.step.name}.{item.step.kind.stop_field}"
+        return MilestoneMissing(wanted, nearest, field, None if nearer == nearest else nearer, stop)
+
+    def _stops_of(self, item: Input[Any]) -> list[Step[Any]]:
+        if not self._stops:
+            for step in self._graph.steps:
+                self._stops[step.digest].append(step)
+        return self._stops[item.digest] or [item.step]
+
+    def _saved(self, item: Input[Any]) -> Sequence[int]:
+        """Steps that attempts have saved and not published."""
+        resumes_at = item.step.kind.resumes_at
+        return () if resumes_at is None else list(resumes_at(self._left_behind.of(item.digest)))
+
+
+def lost_in(graph: Graph, steps: Iterable[Step[Any]], store: Store) -> dict[str, tuple[Lost, ...]]:
+    """What is lost of the inputs of each of these steps, by name; of those that lack nothing there is no entry."""
+    asked = [step for step in steps if any(item.milestone not in (None, item.step.until) for _, item in step.inputs)]
+    if not asked:
+        return {}
+    lost = LostMilestones(graph, Records(store).committed_keys(), LeftBehind(store))
+    return {step.name: found for step in asked if (found := lost.of(step))}
+
+
+def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
+    """The steps of each trajectory that are published, by its digest."""
+    kept: dict[str, list[int]] = {}
+    for key in committed:
+        digest, _, milestone = key.partition("@")
+        if milestone:
+            kept.setdefault(digest, []).append(int(milestone))
+    return kept
+
+
+def _begin_of(step: Step[Any]) -> int:
+    """Where the trajectory of `step` begins, of which it may be a later leg."""
+    start = step.predecessor
+    while start is not None and start.has_step and start.digest == step.digest:
+        start = start.step.predecessor
+    return 0 if start is None else start.milestone or 0
+
+
+def _nearest(wanted: int, at_steps: Sequence[int]) -> int:
+    return min(at_steps, key=lambda at: abs(at - wanted))
