@@ -67,8 +67,8 @@ def _named(session: Session, roots: Roots) -> dict[str, str]:
                 readers = [step.name for step in graph.steps if any(item.key == key for _, item in step.inputs)]
                 raise UserError(
                     f"--certified {name}: {', '.join(readers) or 'a step of another pipeline'} is to start from step "
-                    f"{int(key.partition('@')[2]):,} of it, which was saved and not published; publish that, or drop the "
-                    "fork."
+                    f"{int(key.partition('@')[2]):,} of it, which was saved and not published; publish that, or drop "
+                    "the fork."
                 )
         for pin in pins:
             if pin.key.partition("@")[0] == digest:
