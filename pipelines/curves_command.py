@@ -218,7 +218,7 @@ def _first_step(graph: Graph, name: str) -> int:
     """Of the phase: tables go back to the start of the run, through the phases before it."""
     config = graph.step(name).config
     assert isinstance(config, TrainPhaseConfig)
-    return 0 if config.start is None else config.start.milestone or 0
+    return config.begin_step
 
 
 def _said(curves: "Curves") -> str:

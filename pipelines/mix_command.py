@@ -12,6 +12,7 @@ from marin_dag.quantities import in_short
 from marin_dag.records import Records
 from marin_dag.step import Step
 from pipelines.picture_file import refuse_unwritable
+from pipelines.timeline import phase_before
 from runtime.data.consumption import Consumption, Leg, consumption
 from runtime.training.timeline import KEEP_THE_DATA_POSITION
 from steps.train_phase import TrainPhaseConfig
@@ -69,11 +70,10 @@ def _phase(session: Session) -> Step[Any]:
 def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, float]) -> Mix:
     """What a run to the end of `phase` takes since its data began."""
     way, ends = [phase], [phase.config.until_step]
-    while (start := way[0].predecessor) is not None and way[0].config.restore in KEEP_THE_DATA_POSITION:
+    while (start := phase_before(way[0])) is not None and way[0].config.restore in KEEP_THE_DATA_POSITION:
         way.insert(0, start.step)
-        ends.insert(0, start.step.config.until_step if start.milestone is None else start.milestone)
-    start = way[0].predecessor
-    begin = 0 if start is None else start.milestone or start.step.config.until_step
+        ends.insert(0, way[1].config.begin_step)
+    begin = way[0].config.begin_step
     legs = []
     for step, end in zip(way, ends, strict=True):
         config = step.config

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from marin_dag.step import Step
+from pipelines.timeline import phase_before
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import described
 from runtime.training.timeline import changes
@@ -37,7 +38,7 @@ def with_report(nodes: tuple[GraphNode, ...], name: str, inputs: Iterable[Step])
 
 def parents_of(phases: Mapping[str, Step]) -> dict[str, str]:
     """Phase -> the phase it starts from, for those that start from one."""
-    starts = {name: phase.predecessor for name, phase in phases.items()}
+    starts = {name: phase_before(phase) for name, phase in phases.items()}
     return {name: start.step.name for name, start in starts.items() if start is not None}
 
 
@@ -58,6 +59,8 @@ def recipe_of(
         else:
             fields = ("global_batch_size", "learning_rate", "weight_decay", "rope", "averages", "z_loss", "mixture")
             pairs = [(field, None, getattr(phase.config, field)) for field in fields]
+            if phase.predecessor is not None:
+                pairs.insert(0, ("start", None, f"{phase.predecessor.step.name} ({phase.config.restore})"))
         found[name] = tuple(
             RecipeChange(
                 field=field,

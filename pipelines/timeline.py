@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from marin_dag.inputs import Input
 from marin_dag.quantities import in_short
 from marin_dag.step import Step
 from runtime.data.mixture import MixtureSchedule
@@ -22,6 +23,12 @@ VALUE_WIDTH = 98
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
+def phase_before(phase: Step) -> Input[Any] | None:
+    """The phase that this one starts from; None from scratch, and from weights that no phase here has trained."""
+    start = phase.predecessor
+    return start if start is not None and start.step.kind.continues is not None else None
+
+
 def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
     """The training phases among the steps of a graph, each after the one it starts from."""
     found: dict[str, Step] = {}
@@ -29,8 +36,8 @@ def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
     def add(step: Step) -> None:
         if step.name in found:
             return
-        if step.predecessor is not None:
-            add(step.predecessor.step)
+        if (start := phase_before(step)) is not None:
+            add(start.step)
         found[step.name] = step
 
     for step in steps:
@@ -41,14 +48,11 @@ def phases_in(steps: Iterable[Step]) -> dict[str, Step]:
 
 def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
     """Where each phase stands in its run."""
-    starts = {}
-    for name, phase in phases.items():
-        start = phase.predecessor
-        if start is not None:
-            starts[name] = (
-                start.step.name,
-                start.step.config.until_step if start.milestone is None else start.milestone,
-            )
+    starts = {
+        name: (start.step.name, phase.config.begin_step)
+        for name, phase in phases.items()
+        if (start := phase_before(phase)) is not None
+    }
     return legs_of({name: phase.config for name, phase in phases.items()}, starts)
 
 
@@ -130,11 +134,12 @@ def _order(legs: Mapping[str, Leg], main_line: Sequence[str], names: Collection[
 
 def _as_json(leg: Leg, phases: Mapping[str, Step], is_main: bool, refused: str | None) -> dict[str, Any]:
     first, last = leg.rates
+    start = phases[leg.name].predecessor
     found = changes(_left(leg, phases), leg.settings) if leg.parent is not None else ()
     return {
         "name": leg.name,
         "is_main": is_main,
-        "start": leg.parent,
+        "start": None if start is None else start.step.name,
         "begin_step": leg.begin_step,
         "until_step": leg.settings.until_step,
         "begin_tokens": leg.begin_tokens,
@@ -200,7 +205,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
 def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], shown: Collection[str]) -> list[str]:
     settings, phase = leg.settings, phases[leg.name]
     before = None if leg.parent is None else legs[leg.parent]
-    origin = "from scratch" if before is None else f"from {before.name} at {leg.begin_step:,}"
+    start = phase.predecessor
+    origin = "from scratch" if start is None else f"from {start.step.name} ({settings.restore})"
+    if before is not None:
+        origin = f"from {before.name} at {leg.begin_step:,}"
     lines = [f"{leg.name}  {origin}, on {phase.resources}"]
     lines.append(
         f"  tokens         {leg.begin_tokens:,} + {leg.steps:,} x {settings.global_batch_size:,} x "

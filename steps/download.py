@@ -15,11 +15,13 @@ from marin_dag.cost import Cost
 from marin_dag.errors import RefusedConfigError
 from marin_dag.step import Runtime, StepContext, step
 from steps.fetch import (
+    MODEL_FILES,
     UNPINNED,
     ContentFile,
     Fetch,
     Files,
     HuggingFaceDataset,
+    HuggingFaceModel,
     InstalledPython,
     Url,
     UrlIndex,
@@ -74,7 +76,7 @@ class FetchedFile(BaseModel, frozen=True, extra="forbid"):
 
 
 def _cost(config: DownloadConfig) -> Cost:
-    if isinstance(config.fetch, HuggingFaceDataset | UrlIndex):
+    if isinstance(config.fetch, HuggingFaceDataset | HuggingFaceModel | UrlIndex):
         return Cost(bytes_read=config.fetch.expected_bytes, bytes_written=config.fetch.expected_bytes)
     return Cost()
 
@@ -106,7 +108,7 @@ def download(config: DownloadConfig, context: StepContext) -> DownloadResult:
             files = [_url(config.fetch, context)]
         case Files():
             files = _own_files(config.fetch, context, in_flight=config.files_in_flight)
-        case HuggingFaceDataset():
+        case HuggingFaceDataset() | HuggingFaceModel():
             files, missing = _hub_files(config.fetch, context, in_flight=config.files_in_flight)
         case UrlIndex():
             files, missing = _indexed_files(config.fetch, context, in_flight=config.files_in_flight)
@@ -340,17 +342,20 @@ def _own_file(folder: str, work_path: str, file: ContentFile, path: str) -> Down
 
 
 def _hub_files(
-    fetch: HuggingFaceDataset, context: StepContext, *, in_flight: int
+    fetch: HuggingFaceDataset | HuggingFaceModel, context: StepContext, *, in_flight: int
 ) -> tuple[list[DownloadedFile], tuple[MissingFile, ...]]:
     from runtime.text.fetch.failures import FailureNotes, file_key
     from runtime.text.fetch.hub import list_files
 
-    files = list_files(fetch.repo, fetch.revision, fetch.files, repo_type="dataset")
+    patterns, repo_type, max_missing_share = MODEL_FILES, "model", 0.0
+    if isinstance(fetch, HuggingFaceDataset):
+        patterns, repo_type, max_missing_share = fetch.files, "dataset", fetch.max_missing_share
+    files = list_files(fetch.repo, fetch.revision, patterns, repo_type=repo_type)
     tries = FailureNotes(_failures(context.work_path)).tries()
     items = [(file, tries[file_key(file.url)]) for file in files]
     fetch_one = functools.partial(_hub_file, context.work_path)
     wanted = [(file.url, file.size_in_bytes) for file in files]
-    return _fetched(context, fetch_one, items, wanted, in_flight=in_flight, max_missing_share=fetch.max_missing_share)
+    return _fetched(context, fetch_one, items, wanted, in_flight=in_flight, max_missing_share=max_missing_share)
 
 
 def _hub_file(work_path: str, item: tuple[tuple[str, int | None, str | None, str], int], path: str) -> FetchedFile:

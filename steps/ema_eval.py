@@ -13,7 +13,13 @@ from runtime.optim.ema import Ema, average_named
 from steps.held_out import held_out
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import devices_on, mesh_on, refuse_kernels
-from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of, tokenizers_of_phase
+from steps.phase_checks import (
+    imported_by,
+    refuse_several_tokenizers,
+    refuse_unkept_average,
+    tokenizers_of,
+    tokenizers_of_phase,
+)
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
 
@@ -80,7 +86,7 @@ def check_machines(config: EmaEvalConfig, resources: Resources) -> None:
         ValueError: the machines cannot share the model, or the attention kernel cannot run on them, or not at the
             phase's length and head size.
     """
-    phase = config.phase.config_of(TrainPhaseConfig)
+    phase = config.phase.config_of(TrainPhaseConfig) or imported_by(config.phase)
     if phase is None:
         return
     mesh = mesh_on(resources, phase.model, replica_parallel=config.replica_parallel)

@@ -1,4 +1,4 @@
-"""What a download fetches: a package, the interpreter's library, an address, own files, a data set, a list."""
+"""What a download fetches: a package, the interpreter's library, an address, own files, a data set, a model, a list."""
 
 from typing import Annotated, Any
 
@@ -72,6 +72,20 @@ class HuggingFaceDataset(BaseModel, frozen=True, extra="forbid"):
     """For the plan's estimate."""
 
 
+MODEL_FILES: tuple[str, ...] = ("config.json", "tokenizer.json", "model.safetensors.index.json", "model*.safetensors")
+"""Of a folder in Hugging Face's format, what an import reads; folders inside it hold the same in other formats."""
+
+
+class HuggingFaceModel(BaseModel, frozen=True, extra="forbid"):
+    """A model on the hub: its configuration, its tokenizer and its weights as safetensors."""
+
+    repo: str = Field(pattern=r"^[\w.-]+/[\w.-]+$")
+    revision: str = Field(pattern=r"^[0-9a-f]{7,40}$")
+    """The commit that its page shows; a branch may be another model tomorrow."""
+    expected_bytes: Runtime[float] = 0
+    """For the plan's estimate."""
+
+
 class UrlIndex(BaseModel, frozen=True, extra="forbid"):
     """Files that a publisher lists in a text file of addresses, one a line (gzipped or not)."""
 
@@ -99,7 +113,10 @@ def _address_read(value: Any) -> Any:
     return HuggingFaceDataset(repo=repo, revision=revision, files=(pattern,))
 
 
-Fetch = Annotated[Wheel | InstalledPython | Url | Files | HuggingFaceDataset | UrlIndex, BeforeValidator(_address_read)]
+Fetch = Annotated[
+    Wheel | InstalledPython | Url | Files | HuggingFaceDataset | HuggingFaceModel | UrlIndex,
+    BeforeValidator(_address_read),
+]
 """What is fetched. A text is an `hf://` address."""
 
 
@@ -123,3 +140,8 @@ def files_in(folder: str, *patterns: str) -> Files:
     except FetchError as error:  # a graph is being built for somebody, who named this folder
         raise UserError(str(error)) from error
     return Files(files=tuple(ContentFile(name=name, **content_of(f"{root}/{name}")) for name in names), folder=root)
+
+
+def model_in(folder: str) -> Files:
+    """What an import reads of a folder in Hugging Face's format, with its checksums, as a config."""
+    return files_in(folder, *MODEL_FILES)

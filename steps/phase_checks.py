@@ -3,6 +3,7 @@
 An id is a row of the embeddings and nothing else: under another tokenizer weights give figures, all of them wrong.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import TrainTokenizerConfig
 
 if TYPE_CHECKING:
+    from steps.hf_import import HfImportConfig
     from steps.train_phase import TrainPhaseConfig
 
 Caches = Mapping[str, Input[TokenizeResult]]
@@ -58,6 +60,16 @@ def check_config(config: "TrainPhaseConfig") -> None:
             )
     if before is not None:
         _refuse_jumps(before, config)
+    imported = imported_by(config.start)
+    if imported is not None:
+        _refuse_more_than_weights(imported, config)
+
+
+def imported_by(start: Input[Any] | None) -> "HfImportConfig | None":
+    """What the step behind `start` imports, where it is an import."""
+    from steps.hf_import import HfImportConfig  # which returns what a phase does
+
+    return None if start is None else start.config_of(HfImportConfig)
 
 
 def refuse_larger_vocabulary(source: str, num_ids: int, vocab_size: int) -> None:
@@ -76,7 +88,10 @@ def tokenizers_of(caches: Caches) -> Tokenizers:
 
 
 def tokenizers_of_phase(field: str, phase: Input[Any] | None, config: "TrainPhaseConfig | None") -> Tokenizers:
-    """Of the phase that a config names in `field`, which has one, and whose own config is `config` if it is planned."""
+    """Of the phase or import that a config names in `field`; `config` is the phase's own if it is planned."""
+    imported = imported_by(phase)
+    if phase is not None and imported is not None:
+        return {f"{field} {phase.name!r}": imported.tokenizer}
     if phase is None or config is None:
         return {}
     return {f"{field} {phase.name!r}": found for found in list(tokenizers_of(config.caches).values())[:1]}
@@ -100,12 +115,12 @@ def refuse_unkept_average(
 ) -> None:
     """Raises RefusedConfigError where the phase keeps no average called `name`, with what `field` may say instead.
 
-    Of another kind of phase its result tells.
+    An import keeps none; of another kind of phase its result tells.
     """
-    if name is None or config is None:
+    if name is None or (config is None and imported_by(phase) is None):
         return
     try:
-        average_named(config.averages, name, owner=f"{field}: {phase.name}")
+        average_named(() if config is None else config.averages, name, owner=f"{field}: {phase.name}")
     except ValueError as error:
         raise RefusedConfigError(str(error), {field: instead}) from None
 
@@ -126,3 +141,29 @@ def _refuse_jumps(before: "TrainPhaseConfig", config: "TrainPhaseConfig") -> Non
         refuse_unacknowledged_changes("", before, config)
     except UnacknowledgedError as error:
         raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
+
+
+def _refuse_more_than_weights(imported: "HfImportConfig", config: "TrainPhaseConfig") -> None:
+    """A phase that starts from an import takes its weights, as the model that they were trained as."""
+    assert config.start is not None
+    start = f"start {config.start.name!r}"
+    if config.restore != "weights":
+        raise RefusedConfigError(
+            f"restore is {config.restore!r}, and {start} is an import: a folder of weights has no optimiser state and "
+            "no data position to go on with.",
+            {"restore": "weights"},
+        )
+    for field in dataclasses.fields(config.model):
+        ours, theirs = getattr(config.model, field.name), getattr(imported.model, field.name)
+        if ours != theirs:
+            raise RefusedConfigError(
+                f"model.{field.name} is {ours!r}, and that of {start} is {theirs!r}; a phase continues its parameters, "
+                "so the model cannot change.",
+                {f"model.{field.name}": json.dumps(theirs)},
+            )
+    if config.rope != imported.rope and "rope" not in config.acknowledge:
+        raise RefusedConfigError(
+            f"rope is {config.rope}, and the weights of {start} were trained under {imported.rope}; if it is meant, "
+            "acknowledge it.",
+            {"acknowledge": json.dumps((*config.acknowledge, "rope"))},
+        )

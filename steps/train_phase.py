@@ -76,10 +76,10 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """The whole truth about one phase: what a recipe does not write is inherited, but stands here resolved."""
 
     start: Input["TrainPhaseResult"] | None
-    """The phase, at a step of it, whose state this one continues; None starts from scratch."""
+    """The phase, at a step of it, whose state this one continues, or an `hf_import`; None starts from scratch."""
     restore: Once[Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]] = "everything"
-    """What to take from `start`; data position and averages restart where it does not begin with "everything". Without
-    the optimiser, moments and count begin at zero."""
+    """What to take from `start`, of an import the weights; data position and averages restart where it does not begin
+    with "everything". Without the optimiser, moments and count begin at zero."""
     until_step: StopAt[int] = Field(ge=1)
     """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
     model: LlamaConfig
@@ -157,7 +157,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def begin_step(self) -> int:
-        """Finished updates of the state that it starts from."""
+        """Finished updates of the state that it starts from; 0 of weights that were not trained here."""
         return 0 if self.start is None else self.start.milestone or 0
 
     @field_validator("acknowledge")

@@ -1,7 +1,6 @@
 """Hugging Face folders: a Llama and its tokenizer as `transformers` reads them, both ways, the same bytes each time.
 
-Matrices are stored [in, out] here and [out, in] there; everything else differs by name only. Rotary pairs are
-(i, i + head_dim / 2) on both sides, so nothing is permuted.
+What differs between the two sides, and how tensors are read, is in huggingface_weights.py.
 """
 
 import json
@@ -9,35 +8,31 @@ from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import fsspec
+import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import safetensors.numpy
 from tokenizers import Tokenizer, processors
 
-from runtime.interop.huggingface_config import InteropError, from_config_json, to_config_json
+from runtime.interop.huggingface_config import InteropError, from_config_json, read_json, to_config_json
+from runtime.interop.huggingface_weights import (
+    CONFIG,
+    EMBED,
+    HEAD,
+    INDEX,
+    LAYER_NAMES,
+    NORM,
+    WEIGHTS,
+    StoredLeaf,
+    stored_leaves,
+)
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama, LlamaLayers
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-# safetensors.numpy writes bfloat16 but cannot read it, so that tensors are taken from the bytes here.
-STORED_DTYPES = {"F32": DTYPES["float32"], "BF16": DTYPES["bfloat16"], "F16": np.dtype(np.float16)}
 MAX_SHARD_SIZE_IN_BYTES = 5_000_000_000
-
-# Field of LlamaLayers -> name inside `model.layers.{i}`, in the order of the forward pass.
-LAYER_NAMES = {
-    "input_layernorm": "input_layernorm",
-    "q_proj": "self_attn.q_proj",
-    "k_proj": "self_attn.k_proj",
-    "v_proj": "self_attn.v_proj",
-    "o_proj": "self_attn.o_proj",
-    "post_attention_layernorm": "post_attention_layernorm",
-    "gate_proj": "mlp.gate_proj",
-    "up_proj": "mlp.up_proj",
-    "down_proj": "mlp.down_proj",
-}
-EMBED, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 
 class SpecialTokens(NamedTuple):
@@ -82,10 +77,10 @@ def write_model(
         # Without one, each call of `generate` warns that it takes the end-of-text token, as it should.
         "pad_token_id": eos_token_id,
     }
-    _write_json(folder, "config.json", config_json)
+    _write_json(folder, CONFIG, config_json)
     _write_json(folder, "generation_config.json", generation_json)
     weights = _write_weights(folder, params, DTYPES[dtype], max_shard_size_in_bytes)
-    return ("config.json", "generation_config.json", *weights)
+    return (CONFIG, "generation_config.json", *weights)
 
 
 def write_tokenizer(
@@ -145,8 +140,11 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
         as_stored: Keep the dtype that was stored, half of the memory for a bfloat16 model; by default parameters are
             float32, as training has them. A model computes the same from both: it casts each layer when it uses it.
     """
-    config_file = f"{folder}/config.json"
-    document = _read_json(config_file)
+    filesystem, path = fsspec.core.url_to_fs(folder)
+    names = (entry.rpartition("/")[2] for entry in filesystem.ls(path, detail=False))
+    files = {name: f"{folder}/{name}" for name in names}
+    config_file = f"{folder}/{CONFIG}"
+    document = read_json(config_file)
     config, rope = from_config_json(document, config_file)
     eos = document.get("eos_token_id")
     eos = eos[0] if isinstance(eos, list) else eos  # chat models list several; the first ends a text
@@ -157,7 +155,14 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
-    params = _params(_tensors(folder), config, folder, as_stored=as_stored)
+    leaves = {name: _whole(leaf, as_stored=as_stored) for name, leaf in stored_leaves(files, config).items()}
+    layers = {field: leaves[f"layers.{field}"] for field in LAYER_NAMES}
+    params = Llama(
+        embed_tokens=leaves["embed_tokens"],
+        layers=LlamaLayers(**layers, q_norm=None, k_norm=None),
+        norm=leaves["norm"],
+        lm_head=leaves.get("lm_head"),
+    )
     return ImportedModel(params, config, rope, special_tokens, tokenizer)
 
 
@@ -184,7 +189,7 @@ def _write_weights(folder: str, params: Llama, dtype: np.dtype, max_shard_size_i
         shards[-1].append(name)
         filled += size
     files = (
-        ["model.safetensors"]
+        [WEIGHTS]
         if len(shards) == 1
         else [f"model-{number:05d}-of-{len(shards):05d}.safetensors" for number in range(1, len(shards) + 1)]
     )
@@ -206,8 +211,8 @@ def _write_weights(folder: str, params: Llama, dtype: np.dtype, max_shard_size_i
         "metadata": {"total_size": sum(sizes.values())},
         "weight_map": {name: file for file, names in zip(files, shards, strict=True) for name in names},
     }
-    _write_json(folder, "model.safetensors.index.json", index)
-    return (*files, "model.safetensors.index.json")
+    _write_json(folder, INDEX, index)
+    return (*files, INDEX)
 
 
 def _sizes(params: Llama) -> dict[str, int]:
@@ -223,70 +228,9 @@ def _sizes(params: Llama) -> dict[str, int]:
     return sizes
 
 
-def _tensors(folder: str) -> dict[str, np.ndarray]:
-    filesystem, path = fsspec.core.url_to_fs(folder)
-    if filesystem.exists(f"{path}/model.safetensors.index.json"):
-        index = _read_json(f"{folder}/model.safetensors.index.json")
-        files = sorted(set(index["weight_map"].values()))
-    else:
-        files = ["model.safetensors"]
-    tensors: dict[str, np.ndarray] = {}
-    for file in files:
-        with fsspec.open(f"{folder}/{file}", "rb") as source:
-            try:
-                content = safetensors.deserialize(source.read())
-            except safetensors.SafetensorError as error:
-                raise InteropError(f"{folder}/{file}: torn or not safetensors ({error}); export it again.") from error
-        for name, stored in content:
-            if stored["dtype"] not in STORED_DTYPES:
-                raise InteropError(
-                    f"{folder}/{file}: {name} is stored as {stored['dtype']}; this reads {', '.join(STORED_DTYPES)}."
-                )
-            tensors[name] = np.frombuffer(stored["data"], STORED_DTYPES[stored["dtype"]]).reshape(stored["shape"])
-    return tensors
-
-
-def _params(tensors: dict[str, np.ndarray], config: LlamaConfig, folder: str, *, as_stored: bool) -> Llama:
-    heads, kv_heads = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    shapes = {
-        "input_layernorm": (hidden,),
-        "q_proj": (heads, hidden),
-        "k_proj": (kv_heads, hidden),
-        "v_proj": (kv_heads, hidden),
-        "o_proj": (hidden, heads),
-        "post_attention_layernorm": (hidden,),
-        "gate_proj": (intermediate, hidden),
-        "up_proj": (intermediate, hidden),
-        "down_proj": (hidden, intermediate),
-    }
-
-    def take(name: str, shape: tuple[int, ...]) -> np.ndarray:
-        if name not in tensors:
-            raise InteropError(f"{folder}: no tensor {name}; config.json and weights do not belong together.")
-        value = tensors.pop(name)
-        if value.shape != shape:
-            raise InteropError(f"{folder}: {name} has shape {value.shape}, config.json says {shape}.")
-        return value.T if as_stored else value.astype(np.float32).T
-
-    stacked: dict[str, Any] = {}
-    for field, name in LAYER_NAMES.items():
-        layers = [take(f"model.layers.{i}.{name}.weight", shapes[field]) for i in range(config.num_hidden_layers)]
-        stacked[field] = jnp.asarray(np.stack(layers))
-    embed = take(EMBED, (config.vocab_size, hidden)).T
-    if config.tie_word_embeddings:
-        tensors.pop(HEAD, None)  # some writers store the shared matrix twice
-    head = None if config.tie_word_embeddings else jnp.asarray(take(HEAD, (config.vocab_size, hidden)))
-    params = Llama(
-        embed_tokens=jnp.asarray(embed),
-        layers=LlamaLayers(**stacked, q_norm=None, k_norm=None),
-        norm=jnp.asarray(take(NORM, (hidden,))),
-        lm_head=head,
-    )
-    # Old exports carry the rotary frequencies, which config.json determines.
-    if unknown := sorted(name for name in tensors if not name.endswith("rotary_emb.inv_freq")):
-        raise InteropError(f"{folder}: tensors that a Llama does not have: {', '.join(unknown[:5])}.")
-    return params
+def _whole(leaf: StoredLeaf, *, as_stored: bool) -> jax.Array:
+    value = leaf.whole()
+    return jnp.asarray(value if as_stored else value.astype(np.float32))
 
 
 def _token_text(tokenizer: Tokenizer, token_id: int | None, role: str, file: str) -> str | None:
@@ -311,8 +255,3 @@ def _add_bos(tokenizer: Tokenizer, bos: str, special_tokens: SpecialTokens) -> N
 def _write_json(folder: str, name: str, document: dict[str, Any]) -> None:
     with fsspec.open(f"{folder}/{name}", "wb") as file:
         file.write((json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
-
-
-def _read_json(file: str) -> dict[str, Any]:
-    with fsspec.open(file, "rb") as source:
-        return json.loads(source.read())

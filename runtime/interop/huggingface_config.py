@@ -4,7 +4,11 @@ Written with the keys that every released reader knows (`rope_theta` and `rope_s
 `transformers` save the same facts under `rope_parameters`, and both forms are read.
 """
 
+import dataclasses
+import json
 from typing import Any
+
+import fsspec
 
 from runtime.model.config import LlamaConfig, Rope, RopeScaling
 
@@ -29,6 +33,23 @@ DEFAULT_ROPE_THETA = 10_000.0
 
 class InteropError(ValueError):
     """A folder or a model that the two sides would not read alike."""
+
+
+def read_json(file: str) -> dict[str, Any]:
+    """A document of a folder.
+
+    Raises:
+        InteropError: it is no JSON object.
+    """
+    with fsspec.open(file, "rb") as source:
+        content = source.read()
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        raise InteropError(f"{file}: torn or not JSON ({error}); fetch or export it again.") from error
+    if not isinstance(document, dict):
+        raise InteropError(f"{file}: {type(document).__name__}, where a JSON object belongs; fetch it again.")
+    return document
 
 
 def to_config_json(
@@ -94,6 +115,24 @@ def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, 
     if missing := [name for name in SHAPE_FIELDS if name not in values]:
         raise InteropError(f"{file}: {', '.join(missing)} not given; a Llama's config.json states its shape.")
     return LlamaConfig(**values), _rope(document, file)
+
+
+def refuse_another_model(document: dict[str, Any], file: str, config: LlamaConfig, rope: Rope) -> None:
+    """Raises InteropError where `config` and `rope`, as a recipe says them, are not what config.json says."""
+    found_config, found_rope = from_config_json(document, file)
+    if rope.scaling is not None:  # an export says a scaling in other numbers that mean the same
+        scaling = _rope_scaling(rope.scaling, max_length=config.max_position_embeddings)
+        if found_rope == _rope({"rope_theta": rope.rope_theta, "rope_scaling": scaling}, file):
+            found_rope = rope
+    pairs: list[tuple[str, Any, Any]] = [("model", found_config, config), ("rope", found_rope, rope)]
+    others = [
+        f"  {what}.{field.name} is {getattr(said, field.name)!r}, and there {there!r}: write {field.name}={there!r}"
+        for what, found, said in pairs
+        for field in dataclasses.fields(said)
+        if getattr(said, field.name) != (there := getattr(found, field.name))
+    ]
+    if others:
+        raise InteropError("\n".join([f"{file}: these weights are of another model than the recipe says:", *others]))
 
 
 def _rope(document: dict[str, Any], file: str) -> Rope:

@@ -41,7 +41,7 @@ def phases_table(report: Report) -> Markup:
         rows.append(
             [
                 phase_name(phase),
-                phase.parent or Cell("scratch", is_quiet=True),
+                _start_of(phase),
                 f"{phase.start_step + 1:,} – {phase.step:,}{skipped}",
                 f"{tokens_label(phase.start_tokens)} – {tokens_label(phase.consumed_tokens)}",
                 ", ".join(f"{size:,}" for size in sizes),
@@ -247,9 +247,16 @@ def recipe_table(report: Report) -> Markup:
     return element("div", table(columns, rows, "What each phase changes"), class_="recipe")
 
 
+def _start_of(phase: Phase) -> str | Cell:
+    """The phase that it starts from, or what else, which a first phase counts among its settings."""
+    if phase.parent is not None:
+        return phase.parent
+    return Cell(next((change.after for change in phase.changes if change.field == "start"), "scratch"), is_quiet=True)
+
+
 def _recipe_rows(phase: Phase) -> list[list[str | Cell]]:
     name = phase_name(phase)
-    start: str | Cell = phase.parent or Cell("scratch", is_quiet=True)
+    start = _start_of(phase)
     if phase.same_as is not None:
         return [[name, start, Cell(f"the same training as {phase.same_as}", is_quiet=True), "", ""]]
     if not phase.changes:

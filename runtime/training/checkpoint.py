@@ -16,8 +16,8 @@ import functools
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -39,12 +39,15 @@ from runtime.training.checkpoint_reader import (
 )
 
 LEAVES_READ_AHEAD = 8
+CHUNKS_WRITTEN_AT_ONCE = 8
+"""Of `save_pieces`, which holds them in memory."""
 PART_WAIT_SECONDS = 600.0
 
 State = TypeVar("State")
 
 __all__ = [
     "CheckpointError",
+    "Pieces",
     "Reader",
     "Save",
     "is_complete",
@@ -54,7 +57,18 @@ __all__ = [
     "read_metadata",
     "remove",
     "save",
+    "save_pieces",
 ]
+
+
+class Pieces(Protocol):
+    """A leaf that comes in pieces."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+        """Its chunks as float32, those of the last axis fastest."""
 
 
 class Save:
@@ -197,8 +211,45 @@ def _write(
     body = {"format": FORMAT, "leaves": leaves, "files": written}
     if lease_epoch is not None:
         body["lease_epoch"] = lease_epoch
+    _seal(files, name, body)
+
+
+def _seal(files: CheckpointFiles, name: str, body: Mapping[str, Any]) -> None:
+    """Writes the manifest, which makes the checkpoint complete."""
     seal = crc32c(canonical_json(body, "manifest"))
     files.write(f"{name}/manifest.json", canonical_json({**body, "crc32c": seal}, "manifest"))
+
+
+def save_pieces(
+    path: str, leaves: Mapping[str, Pieces], metadata: Mapping[str, Any], *, beside: Mapping[str, bytes]
+) -> None:
+    """Writes a checkpoint of float32 leaves that no process need hold whole; returns when it is complete.
+
+    As `save` would have written them, in a fresh folder, from one process.
+    """
+    parent, _, name = path.rstrip("/").rpartition("/")
+    files = CheckpointFiles(parent or ".")
+    described: dict[str, dict[str, Any]] = {}
+    written: dict[str, dict[str, int]] = {}
+    small_files = {f"{name}/metadata.json": canonical_json(dict(metadata), "checkpoint metadata"), **beside}
+    pending: collections.deque[Any] = collections.deque()
+    for leaf_name, leaf in sorted(leaves.items()):
+        chunk_shape = chunk_shape_of(leaf.shape, np.dtype(np.float32).itemsize)
+        described[leaf_name] = {"shape": list(leaf.shape), "dtype": "float32", "chunk_shape": list(chunk_shape)}
+        array = files.array(f"{name}/arrays/{leaf_name}", leaf.shape, chunk_shape, "float32")
+        small_files[array.description_key] = canonical_json(array.description, array.key)
+        starts = chunk_starts((0,) * len(leaf.shape), leaf.shape, chunk_shape)
+        for start, data in zip(starts, leaf.pieces(chunk_shape), strict=True):
+            written[array.chunk_key(start)] = {"size": data.nbytes, "crc32c": crc32c(data)}
+            pending.append(array.write_chunk(start, data))
+            if len(pending) > CHUNKS_WRITTEN_AT_ONCE:
+                pending.popleft().result()
+    for key, content in small_files.items():
+        pending.append(files.start_write(key, content))
+        written[key] = {"size": len(content), "crc32c": crc32c(content)}
+    for future in pending:
+        future.result()
+    _seal(files, name, {"format": FORMAT, "leaves": described, "files": written})
 
 
 def _gathered_parts(files: CheckpointFiles, name: str, num_processes: int) -> dict[str, dict[str, int]]:

@@ -6,7 +6,8 @@ committed milestone have the same layout.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -151,3 +152,24 @@ def save(
         before=before,
         after=after,
     )
+
+
+def save_weights(folder: str, leaves: Mapping[str, checkpoint.Pieces], *, facts: dict[str, Any]) -> None:
+    """Writes weights that were not trained here as a run before its first update; a phase takes "weights" from it.
+
+    Args:
+        leaves: by their dotted paths in the parameters.
+        facts: as those of `save`.
+    """
+    metadata = {
+        "step": 0,
+        "consumed_tokens": 0,
+        "data_position": DataPosition().to_json(),
+        "averages": [],
+        "skip_window_steps": 0,
+        "num_parameters": sum(math.prod(leaf.shape) for leaf in leaves.values()),
+        "facts": facts,
+    }
+    beside = {METRICS: MetricsTable().to_parquet(), SOURCE_LOSSES: SourceLossesTable().to_parquet()}
+    params = {f"params.{name}": leaf for name, leaf in leaves.items()}
+    checkpoint.save_pieces(f"{folder}/{CHECKPOINT}", params, metadata, beside=beside)

@@ -1,7 +1,10 @@
 """What the report says about the graph: read off the steps, never typed twice."""
 
+from pydantic import BaseModel
+
 from marin_dag.step import StepContext, step
 from pipelines.reporting import graph_of, parents_of, recipe_of, with_report
+from pipelines.timeline import legs_in, phases_in
 from runtime.data.mixture import MixtureSchedule
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
 from runtime.optim.ema import Ema
@@ -25,6 +28,10 @@ MODEL = LlamaConfig(
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """The kind that the steps below have; nothing here runs it."""
     raise NotImplementedError
+
+
+class WeightsConfig(BaseModel, frozen=True, extra="forbid"):
+    folder: str
 
 
 def phases():
@@ -56,6 +63,26 @@ def test_the_graph_names_each_step_once_with_inputs_first():
 
 def test_parents_are_the_phases_that_a_phase_starts_from():
     assert parents_of(phases()) == {"ocelot": "kestrel", "spoonbill": "ocelot"}
+
+
+@step()
+def weights_from_elsewhere(config: WeightsConfig, context: StepContext) -> TrainPhaseResult:
+    """An import, of whatever format."""
+    raise NotImplementedError(config.folder)
+
+
+def test_weights_that_no_phase_trained_are_no_parent_and_stand_among_the_settings_of_the_first_phase():
+    first = phases()["kestrel"]
+    start = weights_from_elsewhere("llama", WeightsConfig(folder="somewhere"))
+    imported = first.fork("imported", start=start, restore="weights")
+    line = {"imported": imported, "next": imported.then("next", until_step=110)}
+    assert parents_of(line) == {"next": "imported"}
+    assert phases_in([imported]) == {"imported": imported}
+    assert legs_in(line)["next"].begin_step == 100
+    recipe = recipe_of(line)
+    begin, *others = recipe["imported"]
+    assert (begin.field, begin.before, begin.after) == ("start", "", "llama (weights)")
+    assert tuple(others) == recipe_of({"kestrel": first})["kestrel"]
 
 
 def test_the_recipe_says_what_changes_and_nothing_else():

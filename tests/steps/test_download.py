@@ -1,6 +1,7 @@
 """Pins down: of many files one that cannot be had costs none of the others, and a 404 is not taken for a 503."""
 
 import contextlib
+import fnmatch
 import functools
 import hashlib
 import http.server
@@ -27,7 +28,7 @@ from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch.errors import UnreachableError
 from runtime.text.fetch.failures import IncompleteDownloadError, Unreachable
 from steps.download import DownloadConfig, DownloadResult, download
-from steps.fetch import UNPINNED, HuggingFaceDataset, Url, UrlIndex, files_in
+from steps.fetch import UNPINNED, HuggingFaceDataset, HuggingFaceModel, Url, UrlIndex, files_in
 
 NAMES = tuple(f"data/{letter}.jsonl" for letter in "abcd")
 
@@ -245,6 +246,31 @@ def test_files_of_a_hub_go_the_same_way(run_alone, publisher, monkeypatch):
     found = run_alone(download, DownloadConfig(fetch=allowed), "lenient").result
     assert [file.name for file in found.files] == [name for name in NAMES if "c" not in name[5:6]]
     assert [file.name for file in found.missing] == ["data/c.jsonl"]
+
+
+def test_of_a_model_on_a_hub_what_an_import_reads_is_fetched_and_no_copy_in_another_format(
+    run_alone, publisher, monkeypatch
+):
+    wanted = ["config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "tokenizer.json"]
+    others = ["README.md", "original/consolidated.00.pth", "original/params.json", "tokenizer_config.json"]
+    publisher.statuses = {}
+
+    def listed(repo: str, revision: str, patterns: tuple[str, ...], *, repo_type: str) -> list[hub.HubFile]:
+        assert (repo, revision, repo_type) == ("meta-llama/Llama-3.1-8B", "d" * 40, "model")
+        names = [name for name in (*wanted, *others) if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
+        # The server of these tests has files of other names.
+        return [
+            hub.HubFile(name, len(f"text of {path}"), None, publisher.url + path)
+            for name, path in zip(names, NAMES, strict=True)
+        ]
+
+    monkeypatch.setattr(hub, "list_files", listed)
+    monkeypatch.setattr(hub, "request_headers", dict)
+    fetch = HuggingFaceModel(repo="meta-llama/Llama-3.1-8B", revision="d" * 40)
+    found = run_alone(download, DownloadConfig(fetch=fetch), "llama").result
+    assert [file.name for file in found.files] == wanted
+    with pytest.raises(ValidationError, match="revision"):
+        HuggingFaceModel(repo="meta-llama/Llama-3.1-8B", revision="main")
 
 
 class Hub(http.server.BaseHTTPRequestHandler):

@@ -17,7 +17,7 @@ from runtime.data.consumption import Consumption, NeverDrawn, OverEpoch, SourceU
 from runtime.report.branch_plots import branch_groups, branch_loss
 from runtime.report.contents import Change, Filling, mean
 from runtime.report.page import render, summary
-from runtime.report.sections import domains_table, forks_table, recipe_table
+from runtime.report.sections import domains_table, forks_table, phases_table, recipe_table
 from runtime.report.source_plots import source_losses
 
 VOID = {"meta", "br", "col"}
@@ -288,6 +288,16 @@ def test_a_name_that_goes_on_in_the_rows_below_is_one_cell_over_all_of_them(repo
     page = recipe_table(report)
     assert re.search(r'<th scope="rowgroup" rowspan="2">ocelot</th><td rowspan="2">kestrel</td>', page)
     assert "<th" in page and not re.search(r"<th[^>]*></th>", page), "a row whose name is empty"
+
+
+def test_a_first_phase_that_starts_from_an_import_is_not_said_to_start_from_scratch(report):
+    first = report.phases[0]
+    assert first.parent is None and "scratch</" in phases_table(report) and "scratch</" in recipe_table(report)
+    begin = Change("start", "", "llama (weights)")
+    imported = dataclasses.replace(first, changes=(begin, *first.changes))
+    report = dataclasses.replace(report, phases=(imported, *report.phases[1:]))
+    for page in (phases_table(report), recipe_table(report)):
+        assert "llama (weights)</" in page and "scratch</" not in page
 
 
 def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):

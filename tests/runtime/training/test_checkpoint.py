@@ -2,8 +2,9 @@
 
 import concurrent.futures
 import errno
+import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import equinox as eqx
@@ -270,6 +271,42 @@ def test_a_file_beside_the_checkpoint_is_covered_by_its_manifest(tmp_path):
     (tmp_path / "metrics.parquet").write_bytes(b"rowz")
     with pytest.raises(CheckpointError, match=r"file metrics\.parquet is damaged: its CRC32C"):
         checkpoint.read_beside(path, "metrics.parquet")
+
+
+class HeldLeaf:
+    """A leaf in pieces, of an array that is there whole."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array, self.shape = array, array.shape
+
+    def pieces(self, chunk_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+        starts = (range(0, size, step) for size, step in zip(self.shape, chunk_shape, strict=True))
+        for start in itertools.product(*starts):
+            yield self.array[tuple(slice(at, at + size) for at, size in zip(start, chunk_shape, strict=True))].copy()
+
+
+@pytest.mark.parametrize("limit", [100, 2**20])
+def test_what_is_written_in_pieces_has_the_bytes_of_what_is_saved_whole(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(checkpoint_leaves, "MAX_CHUNK_IN_BYTES", limit)
+    arrays = {"a": np.arange(120, dtype=np.float32).reshape(3, 4, 10), "b": np.ones(7, np.float32)}
+    whole = {"params": {name: jnp.asarray(array) for name, array in arrays.items()}}
+    checkpoint.save(f"{tmp_path}/whole/c", whole, {"step": 0}, beside={"table": lambda: b"rows"}).wait()
+    leaves = {f"params.{name}": HeldLeaf(array) for name, array in arrays.items()}
+    checkpoint.save_pieces(f"{tmp_path}/pieces/c", leaves, {"step": 0}, beside={"table": b"rows"})
+    files = [
+        {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        for root in (tmp_path / "whole", tmp_path / "pieces")
+    ]
+    assert len(files[0]) > (10 if limit == 100 else 5)
+    assert files[0] == files[1]
+
+
+def test_a_leaf_that_ends_early_leaves_nothing_visible(tmp_path):
+    short = HeldLeaf(np.ones(7, np.float32))
+    short.pieces = lambda chunk_shape: iter(())  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="shorter"):
+        checkpoint.save_pieces(f"{tmp_path}/c", {"params.a": short}, {"step": 0}, beside={})
+    assert not checkpoint.is_complete(f"{tmp_path}/c")
 
 
 def test_a_replaced_checkpoint_keeps_nothing_of_the_old_one(tmp_path):

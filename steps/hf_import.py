@@ -1,0 +1,102 @@
+"""HF import: a Llama in Hugging Face's format in; weights that a phase starts from out."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, Field
+
+from marin_dag.cost import Cost
+from marin_dag.step import Input, StepContext, step
+from runtime.model.config import LlamaConfig, Rope
+from steps.download import DownloadResult
+from steps.tokenizer import TokenizerResult
+from steps.train_phase import TrainPhaseResult
+
+if TYPE_CHECKING:
+    pass
+
+TOKENIZER = "tokenizer.json"
+
+
+class HfImportConfig(BaseModel, frozen=True, extra="forbid"):
+    """The folder, and what it is held against: a plan knows the model before anything is downloaded."""
+
+    download: Input[DownloadResult]
+    """config.json, tokenizer.json and safetensors: `model_in(folder)`, or `HuggingFaceModel`."""
+    tokenizer: Input[TokenizerResult]
+    """That of the folder, as the sources are tokenized: an `input_tokenizer`."""
+    model: LlamaConfig
+    """As config.json has it, field by field."""
+    rope: Rope
+    sequence_length: int = Field(ge=2)
+    """Of the windows in which an evaluation of these very weights reads; a phase has its own."""
+
+
+def check_import(config: HfImportConfig) -> None:
+    """Raises where what the recipe says of the model contradicts itself."""
+    if config.sequence_length > config.model.max_position_embeddings:
+        raise ValueError(
+            f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
+            f"{config.model.max_position_embeddings:,}; take shorter windows."
+        )
+
+
+def _cost(config: HfImportConfig) -> Cost:
+    return Cost(bytes_written=4 * config.model.num_parameters)
+
+
+# No `packages`, as a phase has none: the digest of each that starts from these weights would follow an upgrade.
+@step(policy="tracked", check=check_import, cost=_cost)
+def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
+    """Weights as they are, float32, as a checkpoint before the first update; one tensor at a time is in memory."""
+    if context.host.num_hosts > 1:
+        raise ValueError(
+            f"resources: {context.name} was given {context.resources}, {context.host.num_hosts} hosts, and each would "
+            "write the same files; give it one machine, as Cpu(2)."
+        )
+    from runtime.interop.huggingface_config import InteropError, read_json, refuse_another_model
+    from runtime.interop.huggingface_weights import CONFIG, stored_leaves
+    from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES, save_weights
+
+    files = {file.name: config.download.join(file.path) for file in config.download.result.files}
+    if missing := [name for name in (CONFIG, TOKENIZER) if name not in files]:
+        raise InteropError(
+            f"{config.download.name}: has no {' and no '.join(missing)}, only {', '.join(sorted(files))}; fetch the "
+            "whole folder, with model_in(folder) or HuggingFaceModel(repo=..., revision=...)."
+        )
+    refuse_another_model(read_json(files[CONFIG]), files[CONFIG], config.model, config.rope)
+    _refuse_another_tokenizer(config, files[TOKENIZER])
+    leaves = stored_leaves(files, config.model)
+    facts = config.model_dump(mode="json", include={"model", "rope", "sequence_length"})
+    save_weights(context.output_path, leaves, facts=facts)
+    context.log.info("imported %s parameters from %s", f"{config.model.num_parameters:,}", config.download.name)
+    return TrainPhaseResult(
+        step=0, consumed_tokens=0, checkpoint=CHECKPOINT, metrics=METRICS, source_losses=SOURCE_LOSSES, final_loss=None
+    )
+
+
+def _refuse_another_tokenizer(config: HfImportConfig, file: str) -> None:
+    """Of the sources' tokenizer only the ids must be the folder's; what it adds around a text may be another."""
+    from runtime.interop.huggingface_config import InteropError
+
+    theirs, ours = (_vocabulary(path) for path in (file, config.tokenizer.join(config.tokenizer.result.tokenizer)))
+    if max(ours, default=0) >= config.model.vocab_size:
+        raise InteropError(
+            f"{config.tokenizer.name}: has {max(ours) + 1:,} ids, and model.vocab_size is "
+            f"{config.model.vocab_size:,}; the embeddings have no rows for the others."
+        )
+    others = [number for number in sorted(theirs | ours) if theirs.get(number) != ours.get(number)]
+    if others:
+        first = others[0]
+        raise InteropError(
+            f"{config.tokenizer.name}: {len(others):,} ids mean other text than in {file}, the first of them {first}: "
+            f"{ours.get(first)!r}, and there {theirs.get(first)!r}. The weights know the ids of that file: make the "
+            "tokenizer with input_tokenizer and local_tokenizer(folder) or HubTokenizer."
+        )
+
+
+def _vocabulary(path: str) -> dict[int, str]:
+    import fsspec
+    from tokenizers import Tokenizer
+
+    with fsspec.open(path, "rb") as file:
+        return {number: token for token, number in Tokenizer.from_str(file.read().decode()).get_vocab().items()}

@@ -1,0 +1,343 @@
+"""An import: the very weights of a folder in Hugging Face's format, for a phase to start from, or an error."""
+
+import dataclasses
+import functools
+import json
+import re
+import shutil
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer
+
+from marin_dag.errors import UserError
+from marin_dag.graph import Graph
+from marin_dag.inputs import Input
+from marin_dag.plan import check_configs
+from marin_dag.resources import Tpu
+from marin_dag.step import Step
+from runtime.data.batch import DataPosition
+from runtime.evaluation.trained_model import TrainedModel
+from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
+from runtime.interop.huggingface_config import InteropError
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
+from runtime.training import checkpoint_leaves
+from runtime.training.checkpoint_reader import CheckpointError
+from steps.download import DownloadConfig, download
+from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.fetch import HuggingFaceModel, files_in, model_in
+from steps.hf_export import HfExportConfig, hf_export
+from steps.hf_import import HfImportConfig, hf_import
+from steps.input_tokenizer import HubTokenizer, InputTokenizerConfig, input_tokenizer, local_tokenizer
+from steps.phase_data import loader_of
+from steps.tokenize import TokenizeConfig, tokenize
+from steps.train_phase import TrainPhaseResult, train_phase
+from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
+from tests.steps.phase_runs import SEQUENCE_LENGTH, Attempt, Trajectory, a_phase, cache_of
+from tests.steps.text_steps import WrittenConfig, written
+
+pytestmark = pytest.mark.usefixtures("use_devices")
+Import = Callable[..., Input[TrainPhaseResult]]
+SHORT = {"sequence_length": SEQUENCE_LENGTH}
+
+
+def write_folder(folder: Path, dtype: str = "float32", config: LlamaConfig = CONFIG, **shards: int) -> Path:
+    special = SpecialTokens(eos_token_id=0, bos_token_id=None)
+    write_model(str(folder), model(config), config, LLAMA2_ROPE, special, dtype=dtype, **shards)  # type: ignore[arg-type]
+    tokenizer_file(folder / "tokenizer.json")
+    return folder
+
+
+@pytest.fixture
+def imported(run_alone: Any) -> Import:
+    """`imported(folder, ...)` -> what the step makes of it; other arguments are fields of its config."""
+
+    def run(folder: Path, tokenizer_folder: Path | None = None, **changes: Any) -> Input[TrainPhaseResult]:
+        fetched = run_alone(download, DownloadConfig(fetch=model_in(str(folder))), "download")
+        source = local_tokenizer(str(tokenizer_folder or folder))
+        tokenizer = run_alone(input_tokenizer, InputTokenizerConfig(tokenizer=source, bos_token=None), "tokenizer")
+        fields = {"download": fetched, "tokenizer": tokenizer, "model": CONFIG, "rope": LLAMA2_ROPE, **SHORT}
+        return run_alone(hf_import, HfImportConfig(**fields | changes), "import")
+
+    return run
+
+
+def refuse_other_weights(phase: Input[TrainPhaseResult], folder: Path) -> None:
+    """Every tensor is, bit for bit, what `transformers` reads from the folder, in float32."""
+    ours = dict(state_dict(TrainedModel.open(phase.join(phase.result.checkpoint)).params("hot", None)))
+    theirs = transformers.LlamaForCausalLM.from_pretrained(folder).state_dict()
+    assert set(ours) <= set(theirs)
+    for name, value in ours.items():
+        np.testing.assert_array_equal(value.view(np.uint32), theirs[name].float().numpy().view(np.uint32), name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("chunk_in_bytes", [2_000, 20_000, 64 * 2**20], ids=["rows", "layers", "whole"])
+def test_the_weights_are_bit_for_bit_those_of_the_folder(
+    tmp_path, imported, monkeypatch, dtype, is_tied, chunk_in_bytes
+):
+    monkeypatch.setattr(checkpoint_leaves, "MAX_CHUNK_IN_BYTES", chunk_in_bytes)
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied)
+    folder = write_folder(tmp_path / "folder", dtype, config)
+    phase = imported(folder, model=config)
+    refuse_other_weights(phase, folder)
+    assert (phase.result.step, phase.result.consumed_tokens, phase.result.averages) == (0, 0, ())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_many_files_that_transformers_wrote_are_one_model(tmp_path, imported, dtype):
+    ours = write_folder(tmp_path / "ours")
+    theirs = transformers.LlamaForCausalLM.from_pretrained(ours, dtype=dtype)
+    theirs.save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
+    shutil.copy(ours / "tokenizer.json", tmp_path / "theirs")
+    assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 3
+    refuse_other_weights(imported(tmp_path / "theirs"), tmp_path / "theirs")
+
+
+def test_the_first_loss_of_a_phase_is_that_of_transformers_on_the_same_batch(tmp_path, imported):
+    folder = write_folder(tmp_path / "folder")
+    cache = cache_of(tmp_path / "cache", "web", last_id=32)
+    config = a_phase(cache, start=imported(folder), restore="weights", model=CONFIG, until_step=2)
+    trajectory = Trajectory(tmp_path / "phase", "e" * 64)
+    trajectory.run(config)
+
+    theirs = transformers.LlamaForCausalLM.from_pretrained(folder)
+    loader = loader_of(config, Attempt(trajectory, None))
+    batch, _ = loader.batch(DataPosition(), 0, config.global_batch_size)
+    losses = []
+    for tokens, segment_ids in zip(batch.tokens, batch.segment_ids, strict=True):
+        for document in np.unique(segment_ids):  # no token of ours attends to another document
+            ids = torch.from_numpy(tokens[segment_ids == document].astype(np.int64))[None]
+            if ids.shape[1] > 1:
+                with torch.no_grad():
+                    logits = theirs(ids).logits[0, :-1]
+                losses += torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none").tolist()
+    first = trajectory.metrics(2)[0]
+    assert first.num_targets == len(losses)
+    assert first.loss == pytest.approx(np.mean(losses), abs=1e-5)
+    assert first.loss > np.log(CONFIG.vocab_size) + 0.1, "weights that know nothing would give the logarithm"
+    begin = next(event for event in trajectory.events() if event["event"] == "start")
+    assert (begin["step"], begin["consumed_tokens"], begin["restore"]) == (0, 0, "weights")
+    assert (first.step, first.consumed_tokens) == (1, config.global_batch_size * SEQUENCE_LENGTH)
+
+
+def test_what_an_import_has_not_is_refused_by_the_phase_too(tmp_path, imported):
+    cache = cache_of(tmp_path / "cache", "web", last_id=32)
+    start = imported(write_folder(tmp_path / "folder"))
+    with pytest.raises(CheckpointError, match=r'no leaf count.* or take less: restore="weights"'):
+        Trajectory(tmp_path / "phase", "e" * 64).run(a_phase(cache, start=start, model=CONFIG))
+
+
+def test_an_import_holds_one_tensor_at_a_time(tmp_path, imported, monkeypatch):
+    monkeypatch.setattr(checkpoint_leaves, "MAX_CHUNK_IN_BYTES", 100_000)
+    config = dataclasses.replace(CONFIG, hidden_size=256, intermediate_size=1024, num_hidden_layers=12)
+    folder = write_folder(tmp_path / "folder", config=config)
+    tracemalloc.start()
+    try:
+        start = imported(folder, model=config)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    largest = 4 * config.hidden_size * config.intermediate_size
+    assert 4 * config.num_parameters > 40e6
+    assert peak < 5 * largest + 12e6, "the download copies pieces of 8 MiB, the import a tensor and eight chunks"
+    refuse_other_weights(start, folder)
+
+
+def damaged_file(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+
+
+def missing_shard(folder: Path) -> None:
+    shutil.rmtree(folder)
+    write_folder(folder, max_shard_size_in_bytes=50_000)
+    sorted(folder.glob("model-*.safetensors"))[1].unlink()
+
+
+def other_weights(folder: Path) -> None:
+    shallow = dataclasses.replace(CONFIG, num_hidden_layers=2)
+    write_folder(folder, config=shallow)
+    write_config(folder)
+
+
+def write_config(folder: Path, **changes: Any) -> None:
+    document = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(document | {"num_hidden_layers": CONFIG.num_hidden_layers} | changes)
+    )
+
+
+def torn_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"model_type": "llama", "hid')
+
+
+def no_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+
+
+def a_nan(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-4:] = np.float32(np.nan).tobytes()
+    weights.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damaged_file, r"model\.safetensors: torn or not safetensors \([\d,]+ bytes, and its header tells of [\d,]+\)"),
+        (missing_shard, r"model-00002-of-\d+\.safetensors is not there, which .*model\.safetensors\.index\.json names"),
+        (other_weights, r"config\.json: no tensor model\.layers\.2\.input_layernorm\.weight"),
+        (torn_config, r"config\.json: torn or not JSON"),
+        (no_tokenizer, r"download: has no tokenizer\.json, only config\.json, model\.safetensors"),
+        (a_nan, r"model\.safetensors: \S+ has values that are not finite"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_torn_folder_is_an_error_that_names_the_file(tmp_path, imported, damage, message):
+    whole, folder = write_folder(tmp_path / "whole"), write_folder(tmp_path / "folder")
+    damage(folder)
+    with pytest.raises(InteropError, match=message):
+        imported(folder, tokenizer_folder=whole)
+    assert not list((tmp_path / "outputs/import").rglob("manifest.json"))
+
+
+def test_a_model_that_the_recipe_says_otherwise_is_refused_field_by_field_with_what_to_write(tmp_path, imported):
+    folder = write_folder(tmp_path / "folder")
+    said = dataclasses.replace(CONFIG, intermediate_size=128, rms_norm_eps=1e-6)
+    with pytest.raises(InteropError) as refused:
+        imported(folder, model=said, rope=LLAMA3_ROPE)
+    first, *lines = str(refused.value).splitlines()
+    assert first.endswith("config.json: these weights are of another model than the recipe says:")
+    assert lines == [
+        "  model.intermediate_size is 128, and there 96: write intermediate_size=96",
+        "  model.rms_norm_eps is 1e-06, and there 1e-05: write rms_norm_eps=1e-05",
+        "  rope.rope_theta is 500000.0, and there 10000.0: write rope_theta=10000.0",
+        f"  rope.scaling is {LLAMA3_ROPE.scaling!r}, and there None: write scaling=None",
+    ]
+
+
+def test_a_tokenizer_whose_ids_mean_other_text_is_refused_and_one_that_only_adds_another_beginning_is_not(
+    tmp_path, imported
+):
+    folder = write_folder(tmp_path / "folder")
+    other = tmp_path / "other"
+    other.mkdir()
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    a, b = (next(text for text, number in tokenizer["model"]["vocab"].items() if number == wanted) for wanted in (9, 7))
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary[a], vocabulary[b] = vocabulary[b], vocabulary[a]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(
+        InteropError, match=rf"tokenizer: 2 ids mean other text than in .*first of them 7: '{re.escape(a)}'"
+    ):
+        imported(folder, tokenizer_folder=other)
+
+    shutil.rmtree(tmp_path / "outputs")
+    shutil.copy(folder / "tokenizer.json", other)
+    kept = Tokenizer.from_file(str(other / "tokenizer.json"))
+    kept.enable_truncation(100)
+    kept.save(str(other / "tokenizer.json"))
+    assert (other / "tokenizer.json").read_bytes() != (folder / "tokenizer.json").read_bytes()
+    imported(folder, tokenizer_folder=other)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused(tmp_path, imported):
+    config = dataclasses.replace(CONFIG, vocab_size=200)
+    with pytest.raises(InteropError, match=r"tokenizer: has \d+ ids, and model\.vocab_size is 200"):
+        imported(write_folder(tmp_path / "folder", config=config), model=config)
+
+
+REPO, REVISION = "someone/llama", "0123456789abcdef0123456789abcdef01234567"
+TOKENIZER, OTHER = (
+    input_tokenizer(name, InputTokenizerConfig(tokenizer=HubTokenizer(repo=REPO, revision=revision), eos_token="</s>"))
+    for name, revision in (("tokenizer", REVISION), ("other", "f" * 40))
+)
+FETCHED = download("download/llama", DownloadConfig(fetch=HuggingFaceModel(repo=REPO, revision=REVISION)))
+START = hf_import(
+    "llama", HfImportConfig(download=FETCHED, tokenizer=TOKENIZER, model=CONFIG, rope=LLAMA2_ROPE, **SHORT)
+)
+
+
+DOCUMENTS = written("documents", WrittenConfig(shards=(("A text.",),)))
+
+
+@functools.cache
+def cache_under(tokenizer: Step[Any]) -> Step[Any]:
+    return tokenize("web", TokenizeConfig(documents=DOCUMENTS, tokenizer=tokenizer, validation_share=0.1))
+
+
+def phase_on(**changes: Any) -> Step[Any]:
+    fields = {"start": START, "restore": "weights", "model": CONFIG} | changes
+    return train_phase("base", a_phase(fields.pop("cache", cache_under(TOKENIZER)), **fields))
+
+
+def test_a_phase_and_what_follows_it_are_planned_before_anything_is_downloaded():
+    base = phase_on()
+    cooldown = base.then("cooldown", until_step=16)
+    of_import = ema_eval(
+        "ema_eval/llama", EmaEvalConfig(phase=START, caches={"web": cache_under(TOKENIZER)}, max_tokens_per_domain=9)
+    )
+    check_configs(Graph([cooldown, of_import]).steps)
+    check_configs(Graph([phase_on(rope=LLAMA3_ROPE, acknowledge=("rope",))]).steps)
+    assert (base.config.begin_step, cooldown.config.restore) == (0, "everything")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(
+            ({"restore": restore}, f"restore is '{restore}', and start 'llama' is an import.*base.restore=weights")
+            for restore in ("everything", "everything_but_optimizer", "weights_and_optimizer")
+        ),
+        (
+            {"model": dataclasses.replace(CONFIG, hidden_size=64)},
+            r"model\.hidden_size is 64, and that of start 'llama'",
+        ),
+        ({"rope": LLAMA3_ROPE}, r"rope is .*500000.*were trained under .*10000.*base\.acknowledge"),
+        ({"cache": cache_under(OTHER)}, r"start 'llama' is under the tokenizer 'tokenizer' .* under 'other'"),
+    ],
+)
+def test_a_phase_that_an_import_cannot_begin_is_refused_while_planned(changes, message):
+    with pytest.raises(UserError, match=f"(?s){message}"):
+        check_configs(Graph([phase_on(**changes)]).steps)
+
+
+def test_evaluations_and_exports_of_an_import_are_held_against_it():
+    caches = {"web": cache_under(OTHER)}
+    with pytest.raises(UserError, match=r"phase 'llama' is under the tokenizer 'tokenizer' .* under 'other'"):
+        check_configs([ema_eval("e", EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=9))])
+    config = HfExportConfig(phase=START, tokenizer=TOKENIZER, weights="averaged", dtype="float32", model_name="toy")
+    with pytest.raises(UserError, match="keeps no"):
+        check_configs([hf_export("x", config)])
+    caches = {"web": cache_under(TOKENIZER)}
+    wide = ema_eval(
+        "e",
+        EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=9),
+        resources=Tpu("v4-2048"),
+    )
+    with pytest.raises(UserError, match=r"LlamaConfig\.hidden_size is 48"):
+        check_configs([wide])
+    too_long = START.config.model_copy(update={"sequence_length": 512})
+    with pytest.raises(UserError, match=r"sequence_length is 512, and model\.max_position_embeddings 256"):
+        check_configs([START.with_config(too_long)])
+
+
+def test_where_a_folder_lies_is_no_part_of_what_is_imported(tmp_path):
+    first, second = write_folder(tmp_path / "a"), write_folder(tmp_path / "b")
+    digests = {
+        hf_import("llama", START.config.model_copy(update={"download": step.as_input()})).digest
+        for step in (download("d", DownloadConfig(fetch=model_in(str(folder)))) for folder in (first, second))
+    }
+    assert len(digests) == 1
+    (second / "README.md").write_text("of no account")
+    assert {file.name for file in model_in(str(second)).files} == {"config.json", "tokenizer.json", "model.safetensors"}
+    assert files_in(str(second), "*").files != model_in(str(second)).files
