@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from marin_dag.errors import UserError
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
 
@@ -26,10 +28,19 @@ def heard(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callab
     """Calls `on_signal` for each signal inside the block, if this is the main thread; others cannot hear.
 
     Yields what to call when a library may have put a handler of its own in place: Ray's would end the process.
+
+    Raises:
+        UserError: one has a handler that Python does not know, and could not put back.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
+
+    if foreign := [number.name for number in SIGNALS if signal.getsignal(number) is None]:
+        raise UserError(
+            f"{', '.join(foreign)}: what handles it in this process was there before Python, which could not put it "
+            "back after the run; start the run from a process without that handler."
+        )
 
     def listen() -> dict[signal.Signals, Any]:
         return {number: signal.signal(number, DriverHandler(on_signal)) for number in SIGNALS}

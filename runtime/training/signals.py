@@ -25,9 +25,17 @@ def heard(
     It is called twice: in a thread at once, and in the main thread, which must be the caller's, before it goes on. A
     handler of a class in `kept` hears them inside too: of whoever this process is. Others, such as that of a worker of
     Ray's, would end the process that is to save its work.
+
+    Raises:
+        RuntimeError: one has a handler that Python does not know, and could not put back.
     """
     listened_to = frozenset(numbers)
     handlers_before = {number: signal.getsignal(number) for number in listened_to}
+    if foreign := sorted(number.name for number, before in handlers_before.items() if before is None):
+        raise RuntimeError(
+            f"{', '.join(foreign)}: what handles it in this process was there before Python, which could not put it "
+            "back after listening; start the process without that handler, or train in a process of its own."
+        )
 
     def handler(number: int, frame: FrameType | None) -> None:
         hear(signal.Signals(number))

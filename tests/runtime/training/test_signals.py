@@ -103,6 +103,19 @@ def test_a_handler_of_a_class_that_is_kept_hears_once_inside_the_block_and_any_o
     assert handled == [signal.SIGUSR2] * len(kept)
 
 
+def test_a_signal_whose_handler_python_does_not_know_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    known = signal.getsignal
+    before, threads = known(signal.SIGUSR1), threading.active_count()
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGUSR2 else known(number))
+    with (
+        pytest.raises(RuntimeError, match=r"^SIGUSR2: what handles it .* before Python, .* start the process"),
+        heard([signal.SIGUSR1, signal.SIGUSR2], lambda number: None),
+    ):
+        pass
+    assert known(signal.SIGUSR1) is before
+    assert threading.active_count() == threads
+
+
 def test_a_listener_that_is_full_or_gone_does_not_make_this_one_deaf(caplog: pytest.LogCaptureFixture):
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
