@@ -1,7 +1,5 @@
 """HF import: a Llama in Hugging Face's format in; weights that a phase starts from out."""
 
-from typing import TYPE_CHECKING
-
 from pydantic import BaseModel, Field
 
 from marin_dag.cost import Cost
@@ -10,9 +8,6 @@ from runtime.model.config import LlamaConfig, Rope
 from steps.download import DownloadResult
 from steps.tokenizer import TokenizerResult
 from steps.train_phase import TrainPhaseResult
-
-if TYPE_CHECKING:
-    pass
 
 TOKENIZER = "tokenizer.json"
 
@@ -67,7 +62,9 @@ def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     _refuse_another_tokenizer(config, files[TOKENIZER])
     leaves = stored_leaves(files, config.model)
     facts = config.model_dump(mode="json", include={"model", "rope", "sequence_length"})
-    save_weights(context.output_path, leaves, facts=facts)
+    save_weights(
+        context.output_path, leaves, facts=facts, on_leaf=lambda done, total: context.progress(done, total, "arrays")
+    )
     context.log.info("imported %s parameters from %s", f"{config.model.num_parameters:,}", config.download.name)
     return TrainPhaseResult(
         step=0, consumed_tokens=0, checkpoint=CHECKPOINT, metrics=METRICS, source_losses=SOURCE_LOSSES, final_loss=None

@@ -221,11 +221,17 @@ def _seal(files: CheckpointFiles, name: str, body: Mapping[str, Any]) -> None:
 
 
 def save_pieces(
-    path: str, leaves: Mapping[str, Pieces], metadata: Mapping[str, Any], *, beside: Mapping[str, bytes]
+    path: str,
+    leaves: Mapping[str, Pieces],
+    metadata: Mapping[str, Any],
+    *,
+    beside: Mapping[str, bytes],
+    on_leaf: Callable[[int, int], object] = lambda done, total: None,
 ) -> None:
     """Writes a checkpoint of float32 leaves that no process need hold whole; returns when it is complete.
 
-    As `save` would have written them, in a fresh folder, from one process.
+    As `save` would have written them, in a fresh folder, from one process. After each leaf `on_leaf` is told how many
+    are done, and of how many.
     """
     parent, _, name = path.rstrip("/").rpartition("/")
     files = CheckpointFiles(parent or ".")
@@ -233,7 +239,7 @@ def save_pieces(
     written: dict[str, dict[str, int]] = {}
     small_files = {f"{name}/metadata.json": canonical_json(dict(metadata), "checkpoint metadata"), **beside}
     pending: collections.deque[Any] = collections.deque()
-    for leaf_name, leaf in sorted(leaves.items()):
+    for done, (leaf_name, leaf) in enumerate(sorted(leaves.items()), start=1):
         chunk_shape = chunk_shape_of(leaf.shape, np.dtype(np.float32).itemsize)
         described[leaf_name] = {"shape": list(leaf.shape), "dtype": "float32", "chunk_shape": list(chunk_shape)}
         array = files.array(f"{name}/arrays/{leaf_name}", leaf.shape, chunk_shape, "float32")
@@ -244,6 +250,7 @@ def save_pieces(
             pending.append(array.write_chunk(start, data))
             if len(pending) > CHUNKS_WRITTEN_AT_ONCE:
                 pending.popleft().result()
+        on_leaf(done, len(leaves))
     for key, content in small_files.items():
         pending.append(files.start_write(key, content))
         written[key] = {"size": len(content), "crc32c": crc32c(content)}

@@ -154,12 +154,19 @@ def save(
     )
 
 
-def save_weights(folder: str, leaves: Mapping[str, checkpoint.Pieces], *, facts: dict[str, Any]) -> None:
+def save_weights(
+    folder: str,
+    leaves: Mapping[str, checkpoint.Pieces],
+    *,
+    facts: dict[str, Any],
+    on_leaf: Callable[[int, int], object] = lambda done, total: None,
+) -> None:
     """Writes weights that were not trained here as a run before its first update; a phase takes "weights" from it.
 
     Args:
         leaves: by their dotted paths in the parameters.
         facts: as those of `save`.
+        on_leaf: see `checkpoint.save_pieces`.
     """
     metadata = {
         "step": 0,
@@ -172,4 +179,4 @@ def save_weights(folder: str, leaves: Mapping[str, checkpoint.Pieces], *, facts:
     }
     beside = {METRICS: MetricsTable().to_parquet(), SOURCE_LOSSES: SourceLossesTable().to_parquet()}
     params = {f"params.{name}": leaf for name, leaf in leaves.items()}
-    checkpoint.save_pieces(f"{folder}/{CHECKPOINT}", params, metadata, beside=beside)
+    checkpoint.save_pieces(f"{folder}/{CHECKPOINT}", params, metadata, beside=beside, on_leaf=on_leaf)

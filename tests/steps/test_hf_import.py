@@ -331,6 +331,13 @@ def test_evaluations_and_exports_of_an_import_are_held_against_it():
         check_configs([START.with_config(too_long)])
 
 
+def test_a_gang_is_refused_since_each_host_would_write_the_same_files(context_of):
+    context = context_of("llama", "nowhere")
+    context.host = dataclasses.replace(context.host, num_hosts=2)
+    with pytest.raises(ValueError, match=r"llama was given .*, 2 hosts, .*give it one machine"):
+        hf_import.function(START.config, context)
+
+
 def test_where_a_folder_lies_is_no_part_of_what_is_imported(tmp_path):
     first, second = write_folder(tmp_path / "a"), write_folder(tmp_path / "b")
     digests = {

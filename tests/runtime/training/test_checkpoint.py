@@ -292,7 +292,11 @@ def test_what_is_written_in_pieces_has_the_bytes_of_what_is_saved_whole(tmp_path
     whole = {"params": {name: jnp.asarray(array) for name, array in arrays.items()}}
     checkpoint.save(f"{tmp_path}/whole/c", whole, {"step": 0}, beside={"table": lambda: b"rows"}).wait()
     leaves = {f"params.{name}": HeldLeaf(array) for name, array in arrays.items()}
-    checkpoint.save_pieces(f"{tmp_path}/pieces/c", leaves, {"step": 0}, beside={"table": b"rows"})
+    told: list[tuple[int, int]] = []
+    checkpoint.save_pieces(
+        f"{tmp_path}/pieces/c", leaves, {"step": 0}, beside={"table": b"rows"}, on_leaf=lambda *of: told.append(of)
+    )
+    assert told == [(1, 2), (2, 2)]
     files = [
         {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
         for root in (tmp_path / "whole", tmp_path / "pieces")
