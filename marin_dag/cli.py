@@ -55,6 +55,7 @@ from marin_dag.forks import Follow, WithForks
 from marin_dag.mistakes import said_of
 from marin_dag.parser import Parser
 from marin_dag.redact import RedactingStream
+from marin_dag.remarks import Remarks, no_remarks
 
 COMMANDS = {
     command.name: command
@@ -122,6 +123,7 @@ def main(
     variant: Callable[[argparse.Namespace], str] = lambda parsed: "",
     with_forks: WithForks | None = None,
     after_run: AfterRun | None = None,
+    remarks: Remarks = no_remarks,
     argv: Sequence[str] | None = None,
 ) -> int:
     """Runs one command; returns its exit code.
@@ -142,6 +144,7 @@ def main(
         with_forks: the steps to add where there are forks, such as a page that compares them with what they left.
         after_run: called with the plan of a run that has ended, well or not, or had nothing to do: to write what is
             about the run and belongs in no output. The lines that it returns are printed.
+        remarks: what is right about steps and perhaps not meant; a plan says it of those that would run, and `fork`.
         argv: arguments; by default the process's.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -185,6 +188,7 @@ def main(
             variant(parsed),
             with_forks,
             after_run,
+            remarks,
         )
         return command.run(session)
 

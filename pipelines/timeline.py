@@ -7,9 +7,12 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from marin_dag.graph import Graph
 from marin_dag.inputs import Input
 from marin_dag.quantities import in_short
+from marin_dag.remarks import Remark
 from marin_dag.step import Step
+from pipelines.rate_remarks import rate_remarks
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.schedule import WsdS
 from runtime.report.recipe import described, rate, shares, side_branches
@@ -18,8 +21,10 @@ from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learn
 SCHEMA = "marin_dag.timeline/1"
 SAID_OF_EVERY_PHASE = ("rope", "mixture")
 """What a reader holds against the published table phase by phase, and would otherwise look for further up."""
-VALUE_WIDTH = 98
-"""Characters beside the name of a field: a mixture fits a terminal of 120."""
+LINE_WIDTH = 120
+"""Characters of a terminal."""
+VALUE_WIDTH = LINE_WIDTH - 22
+"""Those beside the name of a field."""
 HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
@@ -54,6 +59,11 @@ def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
         if (start := phase_before(phase)) is not None
     }
     return legs_of({name: phase.config for name, phase in phases.items()}, starts)
+
+
+def remarks(graph: Graph) -> dict[str, list[Remark]]:
+    """What is right about phases of a graph and perhaps not meant."""
+    return rate_remarks(legs_in(phases_in(graph.steps)))
 
 
 def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
@@ -123,7 +133,12 @@ def document(
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = _order(legs, main_line, names)
-    told = [_as_json(legs[name], phases, name in main_line, refused.get(name)) for name in order]
+    notes = rate_remarks(legs)
+    told = [
+        _as_json(legs[name], phases, name in main_line, refused.get(name))
+        | {"notes": [{"text": note.text, "cure": dict(note.cure)} for note in notes.get(name, ())]}
+        for name in order
+    ]
     return {"schema": SCHEMA, "phases": json.loads(json.dumps(told), parse_constant=str)}
 
 
@@ -216,6 +231,8 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
     )
     first, last = leg.rates
     lines.append(f"  learning rate  {rate(first)} at its first update, {rate(last)} at its last")
+    for remark in rate_remarks(legs).get(leg.name, ()):
+        lines += [f"  note           {remark.text}", f"                 instead: {remark.options(leg.name)}"]
     lines += _cycles(leg)
     if before is None:
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
@@ -272,19 +289,22 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
         left_out = sorted(set(before.mixture.shares_at(leg.begin_step)) - set(leg.settings.mixture.sources))
         lines += _filled("no longer: ", ", ".join(left_out)) if left_out else []
         return [f"  ~ {'mixture':<17} {line}" for line in lines]
-    line = f"  ~ {change.field:<17} {described(change.before)}  ->  {described(change.after)}"
+    old, new = described(change.before), described(change.after)
+    lines = [f"  ~ {change.field:<17} {old}  ->  {new}"]
+    if len(lines[0]) > LINE_WIDTH:
+        lines = [f"  ~ {change.field:<17} {old}", f"  ~ {change.field:<17} ->  {new}"]
     if not change.is_abrupt:
-        return [line]
+        return lines
     jump = ""
     if change.field == "learning_rate":
-        old, new = learning_rate_jump(before, leg.settings) or (0.0, 0.0)
-        jump = f" from {rate(old)} to {rate(new)}"
+        left, met = learning_rate_jump(before, leg.settings) or (0.0, 0.0)
+        jump = f" from {rate(left)} to {rate(met)}"
     elif change.field == "caches":
         jump = " to the beginning of each"
     where = f"a jump{jump} at step {leg.begin_step:,}"
     if change.field in leg.settings.acknowledge:
-        return [line, f"    acknowledged: {where}"]
-    return [line, f"    NOT acknowledged: {where}"]
+        return [*lines, f"    acknowledged: {where}"]
+    return [*lines, f"    NOT acknowledged: {where}"]
 
 
 def _mixture(mixture: MixtureSchedule, begin_step: int) -> list[str]:

@@ -19,6 +19,9 @@ def _fork(session: Session) -> int:
         print(f"with it    {', '.join(names[1:])}")
     # What follows needs the fork itself; to name both would say the same twice.
     until = [word for name in names[1:] or names for word in ("--until", name)]
+    for remark in session.remarks(session.recipe()).get(fork.name, ()):
+        print(f"note       {remark.text}")
+        print(f"           if that is not meant: drop it, and fork with {remark.options()}")
     for lost in session.forks.lost_by(graph, fork):  # saved and not published, or the fork would have been refused
         print(f"it starts from step {lost.wanted:,} of a trajectory that saved it and did not publish it")
         stop = ("--set", f"{lost.stop}={lost.wanted}", "--until", lost.stop.rpartition(".")[0])

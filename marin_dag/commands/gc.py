@@ -65,10 +65,11 @@ def _named(session: Session, roots: Roots) -> dict[str, str]:
         for key in roots.wanted:
             if key.partition("@")[0] == digest:
                 readers = [step.name for step in graph.steps if any(item.key == key for _, item in step.inputs)]
+                who = ", ".join(readers) or "a step of another pipeline"
                 raise UserError(
-                    f"--certified {name}: {', '.join(readers) or 'a step of another pipeline'} is to start from step "
-                    f"{int(key.partition('@')[2]):,} of it, which was saved and not published; publish that, or drop "
-                    "the fork."
+                    f"--certified {name}: {who} is to start from step "
+                    f"{int(key.partition('@')[2]):,} of it, which was saved and not published; publish that, or "
+                    "drop the fork."
                 )
         for pin in pins:
             if pin.key.partition("@")[0] == digest:

@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 from marin_dag.commands.detach import detach
@@ -69,10 +70,23 @@ def show_plan(session: Session, plan: Plan) -> int:
     is_terminal = sys.stdout.isatty()
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))
+    print("\n".join(_remarks(session, plan)), end="")
     lines = [("outputs in", _outputs(session, plan)), *ways_to_go_on(session, plan)]
     width = max(len(what) for what, _ in lines)
     print("\n".join(["", *(f"{what:<{width}} {said}" for what, said in lines)]))
     return exit_code(plan)
+
+
+def _remarks(session: Session, plan: Plan) -> Iterator[str]:
+    """What the pipeline has to say of the steps that would run."""
+    found = session.remarks(plan.graph)
+    told = [(planned.name, remark) for planned in plan.will_run for remark in found.get(planned.name, ())]
+    if told:
+        yield "\nRight as it stands, and perhaps not meant:"
+    for name, remark in told:
+        yield f"  {name}: {remark.text}; instead: {remark.options(name)}"
+    if told:
+        yield ""
 
 
 def _outputs(session: Session, plan: Plan) -> str:

@@ -18,6 +18,7 @@ from marin_dag.graph import Graph, Selection
 from marin_dag.plan import Plan, make_plan
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
+from marin_dag.remarks import Remarks, no_remarks
 from marin_dag.step import Step
 from marin_dag.store import Store
 
@@ -70,6 +71,7 @@ class Session:
         variant: str = "",
         with_forks: WithForks | None = None,
         after_run: AfterRun | None = None,
+        remarks: Remarks = no_remarks,
     ) -> None:
         self.parsed = parsed
         self.arguments = tuple(arguments)
@@ -82,6 +84,8 @@ class Session:
         """What the pipeline has to add to a plan that is only shown."""
         self.after_run = after_run
         """What the pipeline has to write about a run that has ended, in no output; its lines are printed."""
+        self.remarks = remarks
+        """What the pipeline has to say of steps that are right and perhaps not meant."""
         self._build = build
         self._flags = flags
         self._only_dry_run = only_dry_run

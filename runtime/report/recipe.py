@@ -36,10 +36,11 @@ def described(value: object) -> str:
         case Constant():
             return f"constant {rate(value.value)}"
         case Linear() | Cosine():
-            return f"{value.kind} {rate(value.peak_value)} → {rate(value.end_value)} over {value.decay_steps:,} steps"
+            fall = f"{rate(value.peak_value)} → {rate(value.end_value)}"
+            return f"{value.kind} {fall} over {value.decay_steps:,} steps from step {value.start_step:,}"
         case Rewarm():
             rise = f"{rate(value.init_value)} → {rate(value.peak_value)}"
-            return f"rewarm {rise} over {value.warmup_steps:,} steps, then constant"
+            return f"rewarm {rise} over {value.warmup_steps:,} steps from step {value.start_step:,}, then constant"
         case WsdS():
             cycles = "; ".join(
                 f"from step {cycle.start_step:,}: {cycle.cycle_steps:,} with {cycle.decay_steps:,} of decay"

@@ -19,6 +19,7 @@ from marin_dag.records import record_path
 from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import fork_report
 from pipelines.scales import EIGHT_B, LAPTOP
+from pipelines.timeline import remarks
 from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build, phases, variant
 from tests.marin_dag.test_records import a_record
 
@@ -35,6 +36,7 @@ def call(prefix: Path, *arguments: str) -> int:
         argv=argv,
         variant=variant,
         with_forks=fork_report,
+        remarks=remarks,
         **given,
     )
 
@@ -90,9 +92,18 @@ def test_a_fork_from_where_a_state_was_saved_says_what_publishes_it_first(
     assert "step 1,100 was saved by an earlier attempt, and is published as it is" in capsys.readouterr().out
 
 
-def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(tmp_path: Path):
+def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     assert call(tmp_path, *from_phoenix("x", 1099)) == 0
+    said = capsys.readouterr().out
+    note = "its decay begins at step 1,201 and the phase at 1,099: the rate stays at 5.1e-3 for its first 102 updates"
+    cure = "--set learning_rate.start_step=1099 --set until_step=1199"
+    assert f"\nnote       {note}\n" in said and f"drop it, and fork with {cure}\n" in said
     assert call(tmp_path, "--dry-run", "--until", "x") == 2
+    assert f"perhaps not meant:\n  x: {note}; instead: --set x.learning_rate" in capsys.readouterr().out
+    assert call(tmp_path, "--dry-run", "--until", "starling") == 2
+    assert "perhaps not meant" not in capsys.readouterr().out
     assert "report/forks" in with_forks(tmp_path)
 
 

@@ -1,0 +1,81 @@
+"""What is said of a phase that does not begin or end where its decay does; of the recipe as written, nothing."""
+
+import pytest
+
+from pipelines.corpus import eight_b_corpus, laptop_corpus
+from pipelines.rate_remarks import rate_remarks
+from pipelines.scales import EIGHT_B, LAPTOP
+from pipelines.timeline import legs_in, phases_in, render
+from pipelines.tootsie import branches, phases
+
+
+@pytest.fixture(scope="module")
+def laptop():
+    return phases(LAPTOP, laptop_corpus(LAPTOP))
+
+
+def said_of(step):
+    found = rate_remarks(legs_in(phases_in([step]))).get(step.name, ())
+    return [(remark.text, dict(remark.cure)) for remark in found]
+
+
+@pytest.mark.parametrize(("scale", "corpus"), [(LAPTOP, laptop_corpus), (EIGHT_B, eight_b_corpus)])
+def test_of_the_recipe_as_written_there_is_nothing_to_say(scale, corpus):
+    main_line = phases(scale, corpus(scale))
+    every = main_line | branches(scale, corpus(scale), main_line)
+    assert rate_remarks(legs_in(phases_in(every.values()))) == {}
+
+
+def test_a_phase_that_starts_before_its_decay_hears_how_long_the_rate_stands_still(laptop):
+    early = laptop["starling"].fork("early", start=laptop["phoenix"].at(step=1100))
+    ((text, cure),) = said_of(early)
+    assert text == (
+        "its decay begins at step 1,201 and the phase at 1,100: the rate stays at 5.1e-3 for its first 101 updates"
+    )
+    assert cure == {"learning_rate.start_step": "1100", "until_step": "1200"}
+    assert early.config.learning_rate(1200) == early.config.learning_rate(1100) > early.config.learning_rate(1202)
+    moved = early.fork("moved", **{"learning_rate.start_step": 1100, "until_step": 1200})
+    assert said_of(moved) == [] and legs_in(phases_in([moved]))["moved"].steps == 100
+    ((text, cure),) = said_of(early.fork("never", until_step=1150))
+    assert text.endswith("the rate stays at 5.1e-3 to its end") and cure == {"learning_rate.start_step": "1100"}
+
+
+def test_a_decay_that_is_longer_or_shorter_than_its_phase_is_said_to_be(laptop):
+    starling = laptop["starling"]
+    assert said_of(starling.fork("longer", **{"learning_rate.decay_steps": 200})) == [
+        (
+            "its decay ends at step 1,401 and the phase at 1,301: the last rate is 3.318e-3, and not 1.5e-3",
+            {"until_step": "1401"},
+        )
+    ]
+    assert said_of(starling.fork("shorter", **{"learning_rate.decay_steps": 99})) == [
+        (
+            "its decay ends at step 1,300 and the phase at 1,301: the rate stays at 1.5e-3 for its last 1 update",
+            {"learning_rate.decay_steps": "100"},
+        )
+    ]
+    assert said_of(laptop["phoenix"].fork("shorter", until_step=930))[0][0].startswith("its warm-up ends at step 941")
+
+
+def test_a_phase_that_starts_within_a_decay_hears_how_far_that_is_unless_it_goes_on_with_it(laptop):
+    late = laptop["phoenix"].at(step=1150).then("late", learning_rate=laptop["jellyfish"].config.learning_rate)
+    assert said_of(late)[0][0] == "its decay begins at step 841 and the phase at 1,150, after all 80 steps"
+    half = laptop["starling"].fork("half", until_step=1251)
+    rest = half.then("rest", until_step=1301)
+    assert rate_remarks(legs_in(phases_in([rest]))) == {}
+    assert "half" in rate_remarks(legs_in(phases_in([half]))), "nothing goes on with it"
+    other = half.then(
+        "other",
+        until_step=1301,
+        learning_rate=laptop["starling"].fork("x", **{"learning_rate.decay_steps": 90}).config.learning_rate,
+        acknowledge=("learning_rate",),
+    )
+    assert "50 of 90 steps into it" in said_of(other)[0][0]
+
+
+def test_the_timeline_says_where_a_decay_begins_and_what_is_odd_about_it(laptop):
+    early = laptop["starling"].fork("early", start=laptop["phoenix"].at(step=1100))
+    said = render(phases_in([early]), {}, names=("early",)).splitlines()
+    assert "  ~ learning_rate     ->  linear 5.1e-3 → 1.5e-3 over 100 steps from step 1,201" in said
+    (note,) = [index for index, line in enumerate(said) if line.startswith("  note           its decay begins at step")]
+    assert said[note + 1].split(": ")[1] == "--set early.learning_rate.start_step=1100 --set early.until_step=1200"
