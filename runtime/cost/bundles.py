@@ -19,9 +19,6 @@ _CALL = re.compile(
     re.MULTILINE | re.DOTALL,  # the metadata of a call may take lines of their own
 )
 _SCHEDULED = re.compile(r"non empty scheduled bundles: (\d+)")
-FUSED_PASSES = ("cross_entropy_forward", "cross_entropy_hidden_gradient", "cross_entropy_head_gradient")
-"""Names of the kernels that `pallas_tpu` is made of, in the order of `FusedBlocks`."""
-SPLASH_PASSES = ("splash_mha_fwd", "splash_mha_dkv")
 
 
 class Schedule(NamedTuple):

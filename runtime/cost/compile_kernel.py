@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cost.bundles import (
-    FUSED_PASSES,
-    SPLASH_PASSES,
     figures_of_fused,
     figures_of_splash,
     schedules_of,
@@ -32,6 +30,7 @@ from runtime.cost.kernel_alone import (
     loss_with_gradients,
 )
 from runtime.cost.registers import Registers, registers_of, registers_told, toolkit
+from runtime.kernels import names
 from runtime.kernels.attention import attend
 from runtime.kernels.block_sizes import fused_blocks, splash_blocks
 from runtime.kernels.cross_entropy import linear_cross_entropy
@@ -39,8 +38,6 @@ from runtime.kernels.cross_entropy import linear_cross_entropy
 ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
 LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256)
 ATTENTION = ("splash", "pallas_gpu", "tokamax")
-ASSEMBLED = ("mha_forward", "mha_backward")
-"""Names of the kernels that `pallas_gpu` is made of."""
 OF_TOKAMAX = ("forward", "backward of queries", "backward of keys and values")
 """What its kernels do, in the order in which they run; all have one name."""
 WRITE_ASSEMBLY = {
@@ -67,12 +64,12 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
         match shape, kernel:
             case AttentionShape(sequence_length=length, head_dim=head_dim), "splash":
                 compiled = lowered.compile()
-                schedules = schedules_of(Path(folder), compiled.as_text(), SPLASH_PASSES)
+                schedules = schedules_of(Path(folder), compiled.as_text(), names.SPLASH)
                 blocks = splash_blocks(chip, head_dim=head_dim, num_rows=length).blocks
                 told["figures"] = figures_of_splash(chip, blocks, length, schedules)
             case LossShape(num_tokens, hidden_size, vocab_size), "pallas_tpu":
                 compiled = lowered.compile()
-                schedules = schedules_of(Path(folder), compiled.as_text(), FUSED_PASSES)
+                schedules = schedules_of(Path(folder), compiled.as_text(), names.FUSED)
                 row = fused_blocks(chip, hidden_size=hidden_size, num_tokens=num_tokens, vocab_size=vocab_size)
                 told["figures"] = figures_of_fused(row.blocks, schedules)
             case _, "tokamax":  # its kernels are assembled by Mosaic, which is told by its environment
@@ -85,7 +82,7 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
                 # Else XLA writes for the first ptxas in PATH, which may be of another CUDA and read a newer language.
                 options = {**WRITE_ASSEMBLY, "xla_gpu_cuda_data_dir": str(toolkit()), "xla_dump_to": folder}
                 compiled = lowered.compile(compiler_options=options)
-                told["registers"] = _named(registers_of(Path(folder), ASSEMBLED))
+                told["registers"] = _named(registers_of(Path(folder), names.TRITON))
             case _:
                 compiled = lowered.compile()
     return {"peak_memory_in_bytes": int(compiled.memory_analysis().peak_memory_in_bytes), **told}

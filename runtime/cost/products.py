@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from runtime.cost.program import ArrayType, Instruction, Program
+from runtime.kernels.names import FUSED, SCATTERED, SPLASH, TRITON
 
-ATTENTION = {"splash_mha_fwd": (2, -2), "splash_mha_dkv": (5, -2), "mha_forward": (2, -3), "mha_backward": (7, -3)}
-"""Kernels by a part of their names: how many products between queries and keys, and which axis is the sequence."""
-
-
-_SCATTERED = re.compile(r"scattered_product_(data_[xyz])")
+ATTENTION = {SPLASH[0]: (2, -2), SPLASH[1]: (5, -2), TRITON[0]: (2, -3), TRITON[1]: (7, -3)}
+"""How many products between queries and keys a kernel forms, and which axis is the sequence."""
+LOSS = dict(zip(FUSED, (1, 2, 2), strict=True))
+"""How many between hidden states and the head."""
+_SCATTERED = re.compile(rf"{SCATTERED}(data_[xyz])")
 
 
 class Products(NamedTuple):
@@ -107,7 +108,7 @@ def _called(instruction: Instruction, operands: list[ArrayType]) -> int:
     if scattered_axis(instruction) is not None:
         left, right = (shape for shape in shapes if len(shape) == 2)
         return math.prod(left) * right[1]
-    if "tpu_custom_call" in instruction.attributes and len(shapes) > 1 and shapes[0][1:] == shapes[1][:1]:
-        num_products = 1 if instruction.arrays[0].shape[1:] == (1,) else 2  # `pallas_tpu`: the losses, or a gradient
-        return num_products * math.prod(shapes[0]) * shapes[1][1]
+    for name, num_products in LOSS.items():
+        if name in said:
+            return num_products * math.prod(shapes[0]) * shapes[1][1]
     return 0

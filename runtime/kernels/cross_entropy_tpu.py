@@ -16,8 +16,11 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array
 
 from runtime.kernels.block_sizes import fused_blocks, generation_here
+from runtime.kernels.names import FUSED
 from runtime.kernels.shapes import Head, Hidden, Labels, Losses, PerToken, Scalar
 from runtime.kernels.tuned_blocks import FusedBlocks
+
+FORWARD, HIDDEN_GRADIENT, HEAD_GRADIENT = FUSED
 
 
 def fused(
@@ -121,7 +124,7 @@ def _losses(how: _How, hidden: Array, head: Array, labels: Array) -> tuple[Array
         scratch_shapes=[pltpu.VMEM((rows, 1), jnp.float32)] * 3,
         compiler_params=_compiler_params(how),
         interpret=how.interpret,
-        name="cross_entropy_forward",
+        name=FORWARD,
     )(hidden, head, labels[:, None])
     return loss[:, 0], log_normalizer[:, 0]
 
@@ -172,5 +175,5 @@ def _gradient(how: _How, hidden: Array, head: Array, columns: tuple[Array, ...],
         scratch_shapes=[pltpu.VMEM(total_shape, jnp.float32)],
         compiler_params=_compiler_params(how),
         interpret=how.interpret,
-        name=f"cross_entropy_{'hidden' if of_hidden else 'head'}_gradient",
+        name=HIDDEN_GRADIENT if of_hidden else HEAD_GRADIENT,
     )(hidden, head, *columns)

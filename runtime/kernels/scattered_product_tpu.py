@@ -17,6 +17,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
 from runtime.kernels.block_sizes import generation_here
+from runtime.kernels.names import SCATTERED
 from runtime.kernels.scatter_blocks import NUM_SLOTS, scatter_blocks
 
 # Which barrier neighbours meet at. Any number that no other kernel of a program has: those of attention and of the loss
@@ -161,5 +162,5 @@ def scattered_product(
             has_side_effects=True,  # neighbours wait for it: never left out, nor taken for another
         ),
         interpret=interpret,
-        name=f"scattered_product_{axis}",  # by which `cost.products` finds it, and the axis that it sends along
+        name=f"{SCATTERED}{axis}",
     )(lax.axis_index(axis)[None].astype(jnp.int32), left, right)

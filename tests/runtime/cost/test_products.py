@@ -49,6 +49,7 @@ def test_a_convolution_counts_what_xla_counts(stride, padding, spread, step, gro
 
 
 QUERY, KEY = "bf16[3,8,{},16]", "bf16[3,2,{},16]"
+SIDES = "bf16[64,32]", "bf16[32,500]", "s32[64,1]"  # of the loss
 
 
 @pytest.mark.parametrize(
@@ -57,10 +58,20 @@ QUERY, KEY = "bf16[3,8,{},16]", "bf16[3,2,{},16]"
         # Five products; queries that are the last 4 of 12 rows see 8 whole ones and half of their own.
         ("splash_mha_dkv.1", (QUERY.format(4), KEY.format(12)), "bf16[3,8,4,16]", 5 * 3 * 8 * 16 * 4 * (8 + 4 // 2)),
         ("splash_mha_fwd.1", ("s8[1,4,4]", "bf16[8,6,16]", "bf16[2,6,16]"), "bf16[8,6,16]", 2 * 8 * 16 * 6 * (6 // 2)),
-        ("losses.1", ("bf16[64,32]", "bf16[32,500]", "s32[64,1]"), "(f32[64,1], f32[64,1])", 64 * 32 * 500),
-        ("gradient.1", ("bf16[64,32]", "bf16[32,500]", "s32[64,1]"), "bf16[32,500]", 2 * 64 * 32 * 500),
+        (
+            "cross_entropy_forward.1",
+            ("bf16[64,32]", "bf16[32,500]", "s32[64,1]"),
+            "(f32[64,1], f32[64,1])",
+            64 * 32 * 500,
+        ),
+        (
+            "jvp_cross_entropy_head_gradient_.1",
+            ("bf16[64,32]", "bf16[32,500]", "s32[64,1]"),
+            "bf16[32,500]",
+            2 * 64 * 32 * 500,
+        ),
         ("scattered_product_data_x.3", ("s32[1]", "bf16[64,32]", "bf16[64,48]"), "bf16[8,48]", 64 * 32 * 48),
-        ("another.1", ("bf16[64,32]", "bf16[64,32]"), "bf16[64,32]", 0),
+        ("another.1", ("bf16[64,32]", "bf16[32,500]"), "bf16[64,500]", 0),
     ],
 )
 def test_kernels_that_are_known_count_by_their_shapes_and_others_for_nothing(name, shapes, given, pairs):

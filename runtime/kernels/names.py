@@ -1,0 +1,13 @@
+"""What kernels are called in a compiled program, by which its readers in `cost` find them. It loads no JAX.
+
+Names that JAX gives its own kernels may change with it: the tests that run the real compilers miss them then.
+"""
+
+SPLASH = ("splash_mha_fwd", "splash_mha_dkv")
+"""JAX's, of `splash`: forward, and all gradients."""
+TRITON = ("mha_forward", "mha_backward")
+"""JAX's, of `pallas_gpu`."""
+FUSED = ("cross_entropy_forward", "cross_entropy_hidden_gradient", "cross_entropy_head_gradient")
+"""Ours, of the loss kernel `pallas_tpu`, in the order of `FusedBlocks`."""
+SCATTERED = "scattered_product_"
+"""Ours, before the mesh axis that it sends along."""
