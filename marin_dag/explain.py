@@ -7,6 +7,7 @@ from marin_dag.graph import Graph
 from marin_dag.identity import canonical
 from marin_dag.plan import Plan
 from marin_dag.planned import PlannedStep, Verdict
+from marin_dag.quantities import counted
 from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, Running, render, short_key
 from marin_dag.records import Records
 from marin_dag.source_archive import SourceDiffs
@@ -37,7 +38,8 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
     yield f"  digest    {step.digest}{at}"
     policy = step.policy if step.policy == "tracked" else f"versioned, version {step.version!r}"
     code = step.identity["code"]
-    yield f"  code      {policy}; {len(code['definitions'])} definitions, fingerprint {code['fingerprint'][:12]}"
+    definitions = counted(len(code["definitions"]), "definition")
+    yield f"  code      {policy}; {definitions}, fingerprint {code['fingerprint'][:12]}"
     if step.base is not None:
         changes = ", ".join(f"{field}={_value(value)}" for field, value in step.changes.items())
         base = step.base.step.name if isinstance(step.base, Milestone) else step.base.name
@@ -50,7 +52,8 @@ def _lines(plan: Plan, planned: PlannedStep, store: Store) -> Iterator[str]:
         provenance = record.provenance
         yield f"  output    {store.url(record.output_path)}"
         commit = (provenance.git_commit or "none")[:12]
-        yield f"  made      {provenance.finished} on {provenance.host}, {len(record.manifest)} files, commit {commit}"
+        files = counted(len(record.manifest), "file")
+        yield f"  made      {provenance.finished} on {provenance.host}, {files}, commit {commit}"
         if record.name != step.name:
             yield f"  made as   {record.name}: the same identity under another name"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from marin_dag.quantities import counted
 from marin_dag.records import Failure
 from marin_dag.store import Store
 
@@ -25,4 +26,4 @@ def summary(num_steps: int, num_in_state: Mapping[str, int]) -> str:
     rest = num_steps - sum(num_in_state.values())
     parts = {what: number for what, number in num_in_state.items() if what != "done"} | {"not run": rest}
     said = ", ".join(f"{number} {what}" for what, number in parts.items() if number)
-    return f"{num_in_state['done']} of {num_steps} steps are done, {said}"
+    return f"{num_in_state['done']} of {counted(num_steps, 'step')} {'is' if num_steps == 1 else 'are'} done, {said}"

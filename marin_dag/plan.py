@@ -27,10 +27,12 @@ from marin_dag.reasons import (
     Drifted,
     Failed,
     Forced,
+    KeptParts,
     MilestoneMissing,
     NeverMade,
     NotSelected,
     Reason,
+    Resumes,
     Running,
     SameAs,
 )
@@ -203,7 +205,7 @@ class _Planner:
         for step in self.graph.steps:
             self.planned[step.name] = self._planned(step)
         steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
-        return Plan(self.graph, with_seconds(steps, self.records, self.committed))
+        return Plan(self.graph, with_seconds(tuple(map(_told_begun, steps)), self.records, self.committed))
 
     def _planned(self, step: Step[Any]) -> PlannedStep:
         is_selected = step.name in self.selected
@@ -343,6 +345,14 @@ class _Planner:
     @functools.cached_property
     def running(self) -> Mapping[str, Held]:
         return Leases(self.store).running()
+
+
+def _told_begun(planned: PlannedStep) -> PlannedStep:
+    """What there is something of to go on from is not missing."""
+    is_begun = any(isinstance(reason, Continues | Resumes | KeptParts) for reason in planned.reasons)
+    if planned.verdict is not Verdict.MISSING or not is_begun:
+        return planned
+    return dataclasses.replace(planned, verdict=Verdict.BEGUN)
 
 
 def _running(step: Step[Any], held: Held) -> Running:

@@ -14,6 +14,7 @@ class Verdict(enum.StrEnum):
 
     DONE = "done"
     MISSING = "missing"
+    BEGUN = "begun"
     STALE = "stale"
     DRIFTED = "drifted"
     RUNNING = "running"

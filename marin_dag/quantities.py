@@ -4,6 +4,11 @@ COUNT_UNITS = ("", " k", " M", " B", " T")
 BYTE_UNITS = (" B", " kB", " MB", " GB", " TB", " PB")
 
 
+def counted(count: int, noun: str) -> str:
+    """A count of things: 1 step, 98 steps, 2,048 files."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def in_short(count: float) -> str:
     """A count, such as one of tokens: 512, 4.169 M, 14.82 T."""
     return _scaled(count, COUNT_UNITS)

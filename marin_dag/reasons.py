@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from marin_dag.diff import ABSENT, CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 from marin_dag.errors import listed
+from marin_dag.quantities import counted
 
 MAX_NAMES = 3
 MAX_CHANGES = 6
@@ -233,7 +234,7 @@ def render(reason: Reason) -> str:
         case Follows():
             return f"goes on from {reason.step} at step {reason.milestone:,}, the same trajectory"
         case KeptParts():
-            return f"{reason.count:,} finished shards of an interrupted attempt are kept"
+            return f"of an interrupted attempt {counted(reason.count, 'finished shard')} can be taken over"
         case MilestoneMissing(field=""):
             return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
         case MilestoneMissing():
@@ -306,7 +307,7 @@ def _running(reason: Running) -> str:
     if reason.saved is not None:
         said.append(f"saved at step {reason.saved:,}")
     if reason.parts:
-        said.append(f"{reason.parts:,} shards finished")
+        said.append(f"{counted(reason.parts, 'shard')} finished")
     return ", ".join(said)
 
 

@@ -10,7 +10,7 @@ from marin_dag.errors import listed
 from marin_dag.estimate import whole_cost
 from marin_dag.plan import Plan, Root
 from marin_dag.planned import PlannedStep, Verdict
-from marin_dag.quantities import in_bytes, in_short
+from marin_dag.quantities import counted, in_bytes, in_short
 from marin_dag.reasons import (
     MAX_CHANGES,
     are_counted,
@@ -38,6 +38,7 @@ OTHER_RECIPE = (
 COLORS = {
     Verdict.DONE: "32",
     Verdict.MISSING: "36",
+    Verdict.BEGUN: "36",
     Verdict.STALE: "33",
     Verdict.DRIFTED: "35",
     Verdict.RUNNING: "34",
@@ -127,13 +128,13 @@ def _roots(plan: Plan) -> Iterator[str]:
     lines.sort(key=lambda line: -line[0])
     if lines:
         yield from ("", "Because of:")
-        yield from (f"  {text}  ({num_steps} steps)" for num_steps, text in lines[:MAX_ROOTS])
+        yield from (f"  {text}  ({counted(num_steps, 'step')})" for num_steps, text in lines[:MAX_ROOTS])
     if len(lines) > MAX_ROOTS:
         yield f"  and {len(lines) - MAX_ROOTS} more; `plan --json` has them all"
-    counted = [planned.reasons for planned in plan.steps if planned.is_selected and are_counted(planned.reasons)]
-    if any(are_of_another_recipe(reasons) for reasons in counted):
+    masses = [planned.reasons for planned in plan.steps if planned.is_selected and are_counted(planned.reasons)]
+    if any(are_of_another_recipe(reasons) for reasons in masses):
         yield from ("", OTHER_RECIPE)
-    if counted:
+    if masses:
         yield from ("", COUNTED)
 
 
@@ -144,7 +145,8 @@ def _totals(plan: Plan) -> Iterator[str]:
     left = len(plan.steps) - len(selected)
     others = f" ({left} more not selected)" if left else ""
     shared = f"; {plan.num_shared} would share the output of another" if plan.num_shared else ""
-    yield f"{len(selected)} steps{others}: {said or 'none'}. {len(plan.will_run) or 'Nothing'} would run{shared}."
+    steps, would_run = counted(len(selected), "step"), len(plan.will_run) or "Nothing"
+    yield f"{steps}{others}: {said or 'none'}. {would_run} would run{shared}."
     cost = plan.cost
     parts = [
         (cost.tokens, f"{in_short(cost.tokens)} tokens"),

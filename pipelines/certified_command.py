@@ -1,15 +1,17 @@
 """certified: the states of each phase that good updates have followed, and how to go back to one."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
+from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import Store
 from pipelines.waits_command import names_of_trainings
+from runtime.tracking.log_names import is_of_first_host
 from steps.train_phase import TrainPhaseConfig
 
 
@@ -27,43 +29,83 @@ class Certified(NamedTuple):
 def _certified(session: Session) -> int:
     graph = session.graph()
     trainings = names_of_trainings(graph.steps)
-    if session.parsed.names:
-        wanted = graph.step(session.step)
-        if wanted.digest not in trainings:
-            raise UserError(f"certified {wanted.name}: it trains nothing; name a phase.")
-        trainings = {wanted.digest: trainings[wanted.digest]}
-    of_one = bool(session.parsed.names)
-    found = [
-        each
-        for digest, names in trainings.items()
-        for each in certified_of(session.store, digest, names[0], only_newest=not of_one)
-    ]
-    if not found:
-        about = session.parsed.names[0] if of_one else "these phases"
-        print(f"nothing of {about} is certified: a checkpoint is once enough good updates have followed it")
+    wanted = [graph.step(name) for name in dict.fromkeys(session.parsed.names)]
+    for step in wanted:
+        if step.digest not in trainings:
+            raise UserError(f"certified {step.name}: it trains nothing; name a phase.")
+    if wanted:
+        print("\n\n".join("\n".join(_of_one(session, graph, step, trainings[step.digest])) for step in wanted))
         return NOTHING_WOULD_RUN
+    newest = (certified_of(session.store, digest, names[0], only_newest=True) for digest, names in trainings.items())
+    found = [each for of_one in newest for each in of_one]
+    if found:
+        print("\n".join([*_listed(found), f"to go back  {session.line('certified', 'PHASE')}"]))
+    else:
+        print("nothing of these phases is certified: a checkpoint is once enough good updates have followed it")
+        print(f"ask why     {session.line('certified', 'PHASE')}")
+    return NOTHING_WOULD_RUN
+
+
+def _of_one(session: Session, graph: Graph, phase: Step[TrainPhaseConfig], names: list[str]) -> Iterator[str]:
+    """All of one phase, and how to go back to the newest; or why there is none."""
+    store = session.store
+    found = certified_of(store, phase.digest, names[0], only_newest=False)
+    if not found:
+        yield f"nothing of {phase.name} is certified: {why_none(store, phase)}"
+        return
+    yield from _listed(found)
+    each = found[0]
+    if len(found) > 1:
+        yield "the newest first; these lines are of that, and of another with its step in place of this one:"
+    yield f"lies in     {each.folder}"
+    record = Records(store).find(f"{phase.digest}@{each.step}")
+    if record is None:
+        yield f"publish it  {session.line('--set', f'{each.phase}.until_step={each.step}', '--until', each.phase)}"
+    else:
+        yield f"published   {store.url(record.output_path)}"
+    forks = {fork.name for fork in session.forks.all()}
+    followers = [step for step in _followers(graph, phase.digest, names) if step.name not in forks]
+    # The last phase, begun again from a state of its own, is the same training unless a setting changes.
+    changes = [] if followers else ["--set", "FIELD=VALUE"]
+    for step in followers or [graph.step(each.phase)]:
+        again = step.fork(_free_name(graph, f"{step.name}-again"), start=graph.step(each.phase).at(step=each.step))
+        words = ["fork", step.name, "--as", again.name, "--set", f"start={each.phase}@{each.step}"]
+        yield f"go on from  {session.line(*words, *changes, '--reason', '...')}"
+        for remark in session.remarks(graph.with_targets([again])).get(again.name, ()):
+            yield f"            {remark.text}; instead, with: {remark.options()}"
+
+
+def _listed(found: Sequence[Certified]) -> Iterator[str]:
     width = max(len(each.phase) for each in found)
     for each in found:
-        print(
+        yield (
             f"{each.phase:<{width}}  step {each.step:>11,}  {each.consumed_tokens:>22,} tokens  "
             f"then {each.good_steps} good updates"
         )
-    if not of_one:
-        print(f"to go back  {session.line('certified', 'PHASE')}")
-        return NOTHING_WOULD_RUN
-    each = found[0]
-    if len(found) > 1:
-        print("the newest first; these lines are of that, and of another with its step in place of this one:")
-    print(f"lies in     {each.folder}")
-    print(f"publish it  {session.line('--set', f'{each.phase}.until_step={each.step}', '--until', each.phase)}")
-    forks = {fork.name for fork in session.forks.all()}
-    followers = [step.name for step in _followers(graph, trainings) if step.name not in forks]
-    # The last phase, begun again from a state of its own, is the same training unless a setting changes.
-    changes = [] if followers else ["--set", "FIELD=VALUE"]
-    for name in followers or [each.phase]:
-        words = ["fork", name, "--as", _free_name(graph, f"{name}-again"), "--set", f"start={each.phase}@{each.step}"]
-        print(f"go on from  {session.line(*words, *changes, '--reason', '...')}")
-    return NOTHING_WOULD_RUN
+
+
+def why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
+    """Why no checkpoint of this training is certified, as its event logs tell."""
+    from runtime.tracking.events import read_events  # not above: a plan imports this module and nothing heavy
+    from runtime.training.saving import CERTIFYING_STEPS
+
+    paths = (entry.path for entry in store.list(f"work/{phase.digest}/events") if is_of_first_host(entry.path))
+    events = [event for path in paths for event in read_events(store.url(path))]
+    if not events:
+        return "it has not trained under this prefix as the recipe stands now"
+    saved = sorted({event["step"] for event in events if event["event"] == "checkpoint"})
+    reached = max(event["step"] for event in events if "step" in event)
+    if not saved:
+        return (
+            f"it is at step {reached:,} and has saved no state on its way, of which one is due every "
+            f"{phase.config.checkpoint_every_steps:,} updates (checkpoint_every_steps)"
+        )
+    skipped = sorted({event["step"] for event in events if event["event"] == "skipped"})
+    rule = f"{CERTIFYING_STEPS} good updates in a row certify a state"
+    at = next((step for step in reversed(skipped) if step > saved[0]), None)
+    if at is not None:
+        return f"{rule}, and updates behind its saves were skipped, the last at step {at:,}"
+    return f"{rule}, and behind its first save, at step {saved[0]:,}, it has made {reached - saved[0]:,}"
 
 
 def certified_of(store: Store, digest: str, name: str, *, only_newest: bool) -> list[Certified]:
@@ -83,11 +125,10 @@ def certified_of(store: Store, digest: str, name: str, *, only_newest: bool) -> 
     return listed
 
 
-def _followers(graph: Graph, trainings: dict[str, list[str]]) -> Iterator[Step[Any]]:
-    """The phases that start from one of these trainings and are another."""
-    names = {name for listed in trainings.values() for name in listed}
+def _followers(graph: Graph, digest: str, names: Collection[str]) -> Iterator[Step[Any]]:
+    """The phases that start from this training, of these names, and are another."""
     for step in graph.steps:
-        if isinstance(step.config, TrainPhaseConfig) and step.digest not in trainings:
+        if isinstance(step.config, TrainPhaseConfig) and step.digest != digest:
             start = step.config.start
             if start is not None and start.step.name in names:
                 yield step
@@ -101,11 +142,11 @@ def _free_name(graph: Graph, name: str) -> str:
 
 COMMAND = Command(
     "certified",
-    "[PHASE]",
-    "the newest state of each phase that good updates followed; of one phase: all, and how to go back",
+    "[PHASE ...]",
+    "the newest state of each phase that good updates followed; of a phase: all, and how to go back",
     _certified,
     0,
-    1,
+    100,
     options=("--set",),
     advice=ONLY_LOOKS,
 )

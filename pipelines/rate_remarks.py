@@ -6,6 +6,7 @@ elsewhere than it was written to keeps them too: the rate then stands still, or 
 
 from collections.abc import Iterator, Mapping
 
+from marin_dag.quantities import counted
 from marin_dag.remarks import Remark
 from runtime.optim.schedule import Cosine, Linear, Rewarm
 from runtime.report.recipe import rate
@@ -36,7 +37,7 @@ def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
             yield Remark(f"{stays} to its end", moved)
             return
         moved["until_step"] = str(until - (start - begin))
-        yield Remark(f"{stays} for its first {_updates(start - begin)}", moved)
+        yield Remark(f"{stays} for its first {counted(start - begin, 'update')}", moved)
     elif begin > start and not _is_gone_on_with(leg, legs):
         where = (
             f"after all {num_steps:,} steps" if begin >= end else f"{begin - start:,} of {num_steps:,} steps into it"
@@ -55,7 +56,7 @@ def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
     elif end < until and what == "decay" and begin < end:
         yield Remark(
             f"its {what} ends at step {end:,} and the phase at {until:,}: the rate stays at {rate(schedule(end))} for "
-            f"its last {_updates(until - end)}",
+            f"its last {counted(until - end, 'update')}",
             {f"learning_rate.{field}": str(until - start)},
         )
 
@@ -63,7 +64,3 @@ def _of(leg: Leg, legs: Mapping[str, Leg]) -> Iterator[Remark]:
 def _is_gone_on_with(leg: Leg, legs: Mapping[str, Leg]) -> bool:
     """Whether it is the schedule of the phase before that this one has: one decay over two phases."""
     return leg.parent is not None and legs[leg.parent].settings.learning_rate == leg.settings.learning_rate
-
-
-def _updates(count: int) -> str:
-    return f"{count:,} update{'' if count == 1 else 's'}"

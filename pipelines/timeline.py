@@ -9,7 +9,7 @@ from typing import Any
 
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
-from marin_dag.quantities import in_short
+from marin_dag.quantities import counted, in_short
 from marin_dag.remarks import Remark
 from marin_dag.step import Step
 from pipelines.rate_remarks import rate_remarks
@@ -100,7 +100,7 @@ def render(
     num_trainings = sum(name not in twins for name in branches)
     branch_tokens = trained_tokens(phases, order) - trained_tokens(phases, main_line)
     parts.append(
-        f"{len(main_line)} phases: {last.settings.until_step:,} steps, {last.end_tokens:,} tokens. "
+        f"{counted(len(main_line), 'phase')}: {counted(last.settings.until_step, 'step')}, {last.end_tokens:,} tokens. "
         f"{side_branches(num_trainings, len(branches))}: {branch_tokens:,} tokens more."
     )
     parts += [f"{name} is the same training as {first}." for name, first in twins.items()]

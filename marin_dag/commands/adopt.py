@@ -3,7 +3,7 @@
 from marin_dag.adopt import AdoptedConfig, adopt, adopted
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.quantities import in_bytes
+from marin_dag.quantities import counted, in_bytes
 
 
 def _adopt(session: Session) -> int:
@@ -22,7 +22,7 @@ def _adopt(session: Session) -> int:
     record = adoption.record
     size = in_bytes(sum(entry.size_in_bytes for entry in record.manifest))
     how = "adopted" if adoption.is_new else f"was adopted before, as {record.name}"
-    print(f"{name}: {len(record.manifest)} files, {size}, {how}: {session.store.url(record.output_path)}")
+    print(f"{name}: {counted(len(record.manifest), 'file')}, {size}, {how}: {session.store.url(record.output_path)}")
     if wanted is None:
         content = adoption.content
         print("in the recipe, with `from marin_dag.adopt import AdoptedConfig, adopted`:")

@@ -24,6 +24,7 @@ from marin_dag.explain import explain
 from marin_dag.plan import Plan
 from marin_dag.plan_document import plan_document
 from marin_dag.planned import Verdict
+from marin_dag.quantities import counted
 from marin_dag.records import Records
 from marin_dag.table import render_plan
 from marin_dag.wishes import RUN_NAME, Wishes
@@ -43,7 +44,7 @@ def plan_and_run(session: Session) -> int:
         return show_plan(session, plan)
     if not plan.will_run:
         done = sum(step.is_selected for step in plan.steps)
-        print(f"nothing to do: {done} steps, all done" if done != 1 else "nothing to do: 1 step, done")
+        print(f"nothing to do: {counted(done, 'step')}, {'all ' if done != 1 else ''}done")
         _print_results(session, plan)
         _after_run(session, plan)
         return NOTHING_WOULD_RUN
@@ -109,10 +110,8 @@ def ways_to_go_on(session: Session, plan: Plan) -> list[tuple[str, str]]:
     if plan.will_run and not plan.drifted:
         decided = [word for setting in plan.open_settings for word in ("--set", setting)]
         lines.append(("once decided" if plan.open_questions else "run it", session.line(*decided)))
-    asked = next(
-        (step for step in plan.steps if step.is_selected and step.verdict not in (Verdict.DONE, Verdict.MISSING)),
-        None,
-    )
+    plain = (Verdict.DONE, Verdict.MISSING, Verdict.BEGUN)
+    asked = next((step for step in plan.steps if step.is_selected and step.verdict not in plain), None)
     if asked is not None:
         lines.append(("ask why", session.line("why", asked.name, without=["--every-step"])))
     stuck = [*plan.drifted, *plan.blocked]
@@ -146,7 +145,7 @@ def _carry_out(session: Session, plan: Plan) -> int:
         is_to_end=is_to_end,
     )
     if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
-        display.say(f"{len(steps)} steps to run; {shared} more of the plan share the output of one of them")
+        display.say(f"{counted(len(steps), 'step')} to run; {shared} more of the plan share the output of one of them")
     started = time.monotonic()
     code = run.run()
     seconds = time.monotonic() - started
@@ -197,7 +196,10 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
     forked = session.forks.names_in(plan.graph)
     for step in plan.graph.steps:
         is_last = plan.graph.descendants(step.name) == {step.name}
-        if not plan[step.name].is_selected or not (step.name in session.results or (not session.results and is_last)):
+        is_meant = (
+            step.name in session.results or (not session.results and is_last) or step.name in session.parsed.until
+        )
+        if not plan[step.name].is_selected or not is_meant:
             continue
         if step.name in forked:
             continue

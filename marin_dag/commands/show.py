@@ -7,6 +7,7 @@ from marin_dag.compare import find_record, made_before
 from marin_dag.diff import config_fields
 from marin_dag.errors import UserError
 from marin_dag.provenance import NOTHING_TRACKED_CHANGED, Provenance
+from marin_dag.quantities import counted
 from marin_dag.records import Record, Records
 from marin_dag.store import Store
 
@@ -46,7 +47,7 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     size = sum(file.size_in_bytes for file in record.manifest)
     yield f"output  {store.url(record.output_path)}"
     yield from (f"  {file.size_in_bytes:>14,}  {file.crc32c}  {file.path}" for file in record.manifest)
-    yield f"  {size:>14,}  in {len(record.manifest)} files"
+    yield f"  {size:>14,}  in {counted(len(record.manifest), 'file')}"
     yield "made"
     yield f"  started      {made.started}"
     yield f"  finished     {made.finished}"

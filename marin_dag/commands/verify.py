@@ -6,7 +6,7 @@ from marin_dag.commands.run import backend_named
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.damage import NOT_OURS, findings_of
 from marin_dag.errors import UserError
-from marin_dag.quantities import in_bytes
+from marin_dag.quantities import counted, in_bytes
 from marin_dag.records import Record, Records, UnreadableRecordError
 from marin_dag.step import Step
 from marin_dag.verify import Rerunner
@@ -45,7 +45,7 @@ def _verified(session: Session, name: str, records: Records, record: Record) -> 
     findings = findings_of(session.store, record, records.milestones(record.digest).values())
     size = sum(entry.size_in_bytes for entry in record.manifest)
     if not findings:
-        print(f"{record.name}: {len(record.manifest)} files, {in_bytes(size)}, all as recorded")
+        print(f"{record.name}: {counted(len(record.manifest), 'file')}, {in_bytes(size)}, all as recorded")
         return True
     print(
         f"{record.name}: {len(findings)} of its files are not as recorded, in {session.store.url(record.output_path)}"

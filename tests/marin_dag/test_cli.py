@@ -261,11 +261,17 @@ def test_a_failed_step_is_reported_with_its_error_and_log_and_can_be_run_again(r
     assert ".log" in why
 
 
+def test_a_step_that_was_asked_for_is_shown_in_the_end_with_its_place(run: Toy):
+    for said in (run("--until", "ocelot")[1], run("--until", "ocelot")[1]):
+        assert re.search(rf"^  ocelot: {re.escape(str(run.prefix))}/outputs/ocelot-\w+/", said, re.MULTILINE)
+        assert "  kestrel: " not in said
+
+
 def test_what_is_not_selected_blocks_what_needs_it(run: Toy) -> None:
     code, table = run("--dry-run", "--only", "phoenix")
     assert code == 1
     assert "phoenix  blocked   needs ocelot (not selected), count (not selected)" in table
-    assert "1 steps (7 more not selected): 1 blocked. Nothing would run." in table
+    assert "1 step (7 more not selected): 1 blocked. Nothing would run." in table
 
 
 def test_forced_steps_run_again_and_must_give_the_same_output(run: Toy) -> None:

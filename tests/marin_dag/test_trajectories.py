@@ -156,7 +156,7 @@ def test_what_another_code_saved_of_a_versioned_phase_is_not_gone_on_with_unnoti
     phase = count("phase", config, policy="versioned", version="1")
     assert lab.run(phase, interrupt_at=7) == list(range(7))
     (left,) = lab.store.list("work", f"{phase.digest}/code/")
-    assert lab.plan(phase).steps[0].verdict is Verdict.MISSING, "the same code goes on"
+    assert lab.plan(phase).steps[0].verdict is Verdict.BEGUN, "the same code goes on"
 
     code = json.loads(lab.store.read(left.path))
     lab.store.delete(left.path)
@@ -181,7 +181,7 @@ def test_the_code_of_an_attempt_that_saved_nothing_is_not_that_of_what_is_gone_o
     lab.store.write(f"work/{phase.digest}/code/{'0' * 64}.json", json.dumps(code).encode())
     lab.store.write(f"work/{phase.digest}/events/1.jsonl", b"")
     assert lab.run(phase, interrupt_at=7) == list(range(7))
-    assert lab.plan(phase).steps[0].verdict is Verdict.MISSING
+    assert lab.plan(phase).steps[0].verdict is Verdict.BEGUN
     assert [entry.path.rpartition("/")[2] for entry in lab.store.list("work", f"{phase.digest}/code/")] == [
         f"{phase.identity['code']['fingerprint']}.json"
     ]
@@ -320,7 +320,7 @@ def test_what_overcame_a_crash_and_was_stopped_later_has_not_failed(lab: Lab) ->
         "stopped: its work so far is kept",
     ]
     (planned,) = lab.plan(phase).steps
-    assert (planned.verdict, planned.reasons) == (Verdict.MISSING, (Resumes(13, 20),))
+    assert (planned.verdict, planned.reasons) == (Verdict.BEGUN, (Resumes(13, 20),))
     assert "reset by peer" not in explain(lab.plan(phase), "phase", lab.store)
 
 
@@ -336,7 +336,7 @@ def test_an_error_is_overcome_when_an_attempt_got_further_and_the_next_error_is_
     assert display.lines == ["started: ", "failed: ValueError: torn"]
     assert verdict() is Verdict.FAILED
     lab.run(phase, interrupt_at=12)
-    assert verdict() is Verdict.MISSING
+    assert verdict() is Verdict.BEGUN
     Run([phase], lab.store, LocalBackend(), Unlucky(crash_at=15, error=ValueError("torn again")), command="").run()
     assert "torn again" in explain(lab.plan(phase), "phase", lab.store)
 

@@ -1,15 +1,20 @@
 """`certified`: which state one can go back to, and the lines that do it."""
 
+import json
 import shlex
 
 import jax.numpy as jnp
+import pytest
 
 from marin_dag.cli import main
 from marin_dag.graph import Graph
+from marin_dag.prefix import open_store
+from marin_dag.records import record_path
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from runtime.training import checkpoint
 from runtime.training.temporary import TemporaryCheckpoints
+from tests.marin_dag.test_records import a_record
 
 
 def run(prefix, capsys, *words):
@@ -18,6 +23,7 @@ def run(prefix, capsys, *words):
         add_arguments=tootsie.add_arguments,
         name="tootsie",
         commands=tootsie.OWN_COMMANDS,
+        remarks=tootsie.remarks,
         argv=[*words, "--prefix", str(prefix)],
     )
     printed = capsys.readouterr()
@@ -57,6 +63,9 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     assert phases.override("phoenix", "until_step", "1100").step("phoenix").digest == phoenix.digest
     assert run(prefix, capsys, *publish[:4], "--dry-run")[0] == 2
     assert fork[:4] == ["fork", "starling", "--as", "starling-again"]
+    (note,) = [line.strip() for line in out.splitlines() if line.startswith("            ")]
+    assert note.startswith("its decay begins at step 1,201 and the phase at 1,100: the rate stays at 5.1e-3")
+    assert note.endswith("; instead, with: --set learning_rate.start_step=1100 --set until_step=1200")
     code, out, err = run(prefix, capsys, *fork[:-2])
     assert code == 0, err
     _, out, _ = run(prefix, capsys, "certified", "phoenix")
@@ -81,3 +90,46 @@ def test_where_nothing_is_certified_it_says_so_and_a_step_that_trains_nothing_is
     code, _, err = run(prefix, capsys, "certified", "--dry-run")
     assert code == 1 and "--dry-run: `certified` does not take it; it only looks" in err
     assert not list(prefix.rglob("*"))
+
+
+def test_of_several_phases_it_says_what_it_says_of_each_and_of_one_that_is_published_where(tmp_path, capsys):
+    prefix = tmp_path / "runs"
+    graph = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]])
+    phoenix, jellyfish = graph.step("phoenix"), graph.step("jellyfish")
+    save(prefix, phoenix.digest, 1100, is_certified=True)
+    save(prefix, jellyfish.digest, 900, is_certified=True)
+    record = a_record("phoenix", phoenix.digest, 1100)
+    store = open_store(str(prefix))
+    store.write(record_path(record.key), record.model_dump_json().encode())
+    of_one = [run(prefix, capsys, "certified", name)[1] for name in ("phoenix", "jellyfish")]
+    assert run(prefix, capsys, "certified", "phoenix", "jellyfish") == (0, "\n".join(of_one), "")
+    assert f"\npublished   {prefix}/{record.output_path}\n" in of_one[0] and "publish it" not in of_one[0]
+    assert "\npublish it  " in of_one[1] and "fork phoenix --as phoenix-again" in of_one[1]
+
+
+@pytest.mark.parametrize(
+    ("events", "why"),
+    [
+        ([], "it has not trained under this prefix as the recipe stands now"),
+        (
+            [("begin", 1201), ("progress", 1250)],
+            "it is at step 1,250 and has saved no state on its way, of which one is due every 100 updates",
+        ),
+        (
+            [("checkpoint", 1260), ("progress", 1301)],
+            "50 good updates in a row certify a state, and behind its first save, at step 1,260, it has made 41",
+        ),
+        (
+            [("skipped", 1205), ("checkpoint", 1210), ("skipped", 1230), ("skipped", 1270), ("end", 1301)],
+            "50 good updates in a row certify a state, and updates behind its saves were skipped, "
+            "the last at step 1,270",
+        ),
+    ],
+)
+def test_where_nothing_of_a_phase_is_certified_its_log_tells_why(tmp_path, capsys, events, why):
+    starling = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]).step("starling")
+    log = tmp_path / "runs" / "work" / starling.digest / "events" / "20260101-000000-0123abcd.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(json.dumps({"event": event, "step": step}) + "\n" for event, step in events))
+    code, out, _ = run(tmp_path / "runs", capsys, "certified", "starling")
+    assert code == 0 and out.startswith(f"nothing of starling is certified: {why}")

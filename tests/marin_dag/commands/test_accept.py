@@ -103,7 +103,7 @@ def test_a_trajectory_goes_on_with_code_that_was_accepted(bench: Workbench) -> N
     assert bench.verdicts(*longer)["third"] == "drifted"
     code, said = bench("accept", "first", "second", "third", "--because", "adds nothing", *longer)
     assert (code, said.count("accepted")) == (0, 3)
-    assert bench.verdicts(*longer)["third"] == "missing"
+    assert bench.verdicts(*longer)["third"] == "begun"
     assert bench(*longer)[0] == 0
 
 

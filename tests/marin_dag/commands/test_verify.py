@@ -32,7 +32,7 @@ def output_of(run: Toy, name: str) -> Path:
 def test_outputs_that_are_as_committed_are_named_with_their_size(made: Toy) -> None:
     code, said = made("verify", "all")
     assert code == 0
-    assert "text/web: 1 files, 3 B, all as recorded" in said
+    assert "text/web: 1 file, 3 B, all as recorded" in said
     assert said.count("all as recorded") == 8
 
 
