@@ -3,13 +3,15 @@
 import dataclasses
 import difflib
 import functools
+import json
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from marin_dag.errors import UserError
+from marin_dag.inputs import Input
 from marin_dag.readings import (
     RefusedValueError,
     fields_of,
@@ -19,6 +21,9 @@ from marin_dag.readings import (
     structures_in,
     validated,
 )
+
+MAX_FIELDS = 8
+"""Those of a class that are listed beside a hint."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -88,27 +93,36 @@ def value_at(value: Any, path: str) -> Any:
     return value
 
 
-def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any], owner: str, whole: str) -> Any:
-    """`value` with what lies at `path` replaced; `hint` is the declared type of `value`."""
+def _replace(
+    value: Any,
+    hint: Any,
+    path: list[str],
+    leaf: Callable[[Any], Any],
+    owner: str,
+    whole: str,
+    examples: Sequence[Any] | None = None,
+) -> Any:
+    """`value` with what lies at `path` replaced; `hint` is the declared type of `value`, `examples` are its field's."""
     if not path:
         try:
             return leaf(hint)
         except RefusedValueError as error:
             there = ", ".join(f"{owner}.{whole}.{name}" for name in _fields_there(value))
             cure = f"\nOr set one field of what is there: {there}" if there else said_now(value)
+            cure += f" For example: {json.dumps(examples[0])}" if examples else ""
             raise ChangeError(f"{owner}.{whole}: {error}{cure}") from None
     key, rest = path[0], path[1:]
     where = f"{owner}.{whole}"
 
-    def changed(old: Any, inner: Any) -> Any:
-        return _replace(old, inner, rest, leaf, owner, whole)
+    def changed(old: Any, inner: Any, examples: Sequence[Any] | None = None) -> Any:
+        return _replace(old, inner, rest, leaf, owner, whole, examples)
 
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
         if key not in fields:
             raise _no_field(where, value, key)
         new = {name: getattr(value, name) for name in fields}
-        new[key] = changed(new[key], _annotation(type(value), key))
+        new[key] = changed(new[key], _annotation(type(value), key), fields[key].examples)
         return _rebuilt(where, lambda: type(value)(**new))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if key not in _fields_there(value):
@@ -131,8 +145,16 @@ def _replace(value: Any, hint: Any, path: list[str], leaf: Callable[[Any], Any],
 
 
 def said_now(value: Any) -> str:
-    """ " It is 0.1 now." with a leading space, of a value that is short enough to say."""
+    """ " It is 0.1 now." with a leading space, of a value that is short enough to say; of a mapping one to copy."""
+    if isinstance(value, dict) and value and all(isinstance(item, Input) for item in value.values()):
+        return f" It is {json.dumps({key: _named(item) for key, item in value.items()})} now."
     return f" It is {value!r} now." if isinstance(value, int | float | str | None) else ""
+
+
+def _named(item: Input[Any]) -> str:
+    """An input as a person types it."""
+    is_at_its_stop = item.milestone is None or item.follows_stop
+    return item.name if is_at_its_stop else f"{item.name}@{item.milestone}"
 
 
 def _fields_there(value: Any) -> list[str]:
@@ -185,7 +207,9 @@ def _no_field(where: str, value: Any, key: str) -> ChangeError:
 def _unknown(where: str, owner: str, key: str, known: Iterable[str], meant: str | None = None) -> ChangeError:
     names = sorted(known)
     meant = nearest(key, names) if meant is None else meant
-    return ChangeError(f"{where}: {owner} has no field {key!r}.{meant} Fields: {', '.join(names) or 'none'}.")
+    # A hint is not to be looked for among forty names.
+    fields = "" if meant and len(names) > MAX_FIELDS else f" Fields: {', '.join(names) or 'none'}."
+    return ChangeError(f"{where}: {owner} has no field {key!r}.{meant}{fields}")
 
 
 def _paths_to(value: Any, field: str) -> list[str]:

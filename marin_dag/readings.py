@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import difflib
 import json
 import types
 import typing
@@ -87,10 +88,24 @@ def _refusal(hint: Any, error: ValidationError) -> str:
     structured = [option for option in _options(hint) if _is_structured(option)]
     lacking = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
     if len(structured) == 1 and len(lacking) == len(problems):
-        return f"{problems[0]['input']!r} is refused: it lacks {', '.join(lacking)}; it takes {_choice(hint)}"
+        strange = _strange(problems[0]["input"], structured[0])
+        return f"{problems[0]['input']!r} is refused: {strange}it lacks {', '.join(lacking)}; it takes {_choice(hint)}"
     if not structured or (len(problems) == 1 and not problems[0]["type"].startswith(("dataclass", "model"))):
-        return first_problem(error)
+        inner = list(structures_in(hint))
+        strange = _strange(problems[0]["input"], inner[0]) if len(inner) == 1 else ""
+        return first_problem(error) if not strange else f"{first_problem(error)} {strange.rstrip('; ')}."
     return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
+
+
+def _strange(given: Any, owner: type) -> str:
+    """The keys that are no fields of `owner`, each with the field that is near, and a semicolon; or nothing."""
+    names = [name for name, _ in fields_of(owner)]
+    said = []
+    for key in given if isinstance(given, dict) else ():
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+            said.append(f"{owner.__name__} has no field {key!r}{f' (did you mean {near[0]!r}?)' if near else ''}")
+    return f"{', '.join(said)}; " if said else ""
 
 
 def structures_in(hint: Any) -> Iterator[type]:

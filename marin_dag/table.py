@@ -13,6 +13,7 @@ from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.quantities import counted, in_bytes, in_short
 from marin_dag.reasons import (
     MAX_CHANGES,
+    Changed,
     are_counted,
     are_of_another_recipe,
     render_all,
@@ -28,7 +29,7 @@ MAX_NAME_WIDTH = 36
 MAX_ROOTS = 12
 MAX_NAMED = 3
 COUNTED = (
-    f"Where more than {MAX_CHANGES} things differ from what was made under a name, they are counted; "
+    f"Where more than {MAX_CHANGES} things differ from what was made under a name, not each is told here; "
     "`why STEP` lists them."
 )
 OTHER_RECIPE = (
@@ -60,25 +61,39 @@ class Row(NamedTuple):
 def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
     """Rows in the order of the plan; steps of one kind with one verdict and the same reasons share a row."""
     groups: dict[object, list[PlannedStep]] = {}
+    is_other = _is_of_another_recipe(plan)
     for planned in plan.steps:
         if not planned.is_selected:
             continue
-        reasons = render_all(planned.reasons)
+        reasons = _told(planned, is_other)
         family = planned.name.rpartition("/")[0] or planned.name
         key = planned.name if every_step else (family, planned.verdict, planned.will_run, reasons)
         groups.setdefault(key, []).append(planned)
     for members in groups.values():
         if len(members) >= GROUP_FROM:
             family = members[0].name.rpartition("/")[0]
-            yield _row(f"{family}/* ({len(members)} steps)", members)
+            yield _row(f"{family}/* ({len(members)} steps)", members, is_other)
         else:
             for planned in members:
-                yield _row(planned.name, [planned])
+                yield _row(planned.name, [planned], is_other)
 
 
-def _row(name: str, members: list[PlannedStep]) -> Row:
+def _row(name: str, members: list[PlannedStep], is_other: bool) -> Row:
     cost = sum((planned.cost for planned in members), Cost())
-    return Row(name, members[0].verdict, render_all(members[0].reasons), cost)
+    return Row(name, members[0].verdict, _told(members[0], is_other), cost)
+
+
+def _told(planned: PlannedStep, is_other: bool) -> tuple[str, ...]:
+    """The reasons; where the prefix holds another recipe (`is_other`), a mass of differences is just that."""
+    if not (is_other and are_counted(planned.reasons)):
+        return render_all(planned.reasons)
+    others = tuple(reason for reason in planned.reasons if not isinstance(reason, Changed))
+    return (f"more than {MAX_CHANGES} differences", *render_all(others))
+
+
+def _is_of_another_recipe(plan: Plan) -> bool:
+    masses = (planned.reasons for planned in plan.steps if planned.is_selected and are_counted(planned.reasons))
+    return any(map(are_of_another_recipe, masses))
 
 
 def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, every_step: bool = False) -> str:
@@ -103,8 +118,10 @@ def render_plan(plan: Plan, *, width: int | None = None, color: bool = False, ev
         cost = f"  {_cost(row.cost):>{costs}}" if costs else ""
         lines.append(f"{row.name:<{names}}  {painted}  {reasons[0]:<{rest if cost.strip() else 0}}{cost}".rstrip())
         lines.extend(f"{'':<{names + 12}}{text}" for text in reasons[1:])
+    is_other = _is_of_another_recipe(plan)
+    first = (*textwrap.wrap(OTHER_RECIPE, width or PIPE_WIDTH), "") if is_other else ()
     below = (*_totals(plan), *_odd_machines(plan), *_open_questions(plan), *_opaque(plan))
-    return "\n".join([*lines, *_roots(plan), "", *below])
+    return "\n".join([*first, *lines, *(() if is_other else _roots(plan)), *_counted(plan), "", *below])
 
 
 def _wrapped(reason: str, width: int | None) -> list[str]:
@@ -131,10 +148,10 @@ def _roots(plan: Plan) -> Iterator[str]:
         yield from (f"  {text}  ({counted(num_steps, 'step')})" for num_steps, text in lines[:MAX_ROOTS])
     if len(lines) > MAX_ROOTS:
         yield f"  and {len(lines) - MAX_ROOTS} more; `plan --json` has them all"
-    masses = [planned.reasons for planned in plan.steps if planned.is_selected and are_counted(planned.reasons)]
-    if any(are_of_another_recipe(reasons) for reasons in masses):
-        yield from ("", OTHER_RECIPE)
-    if masses:
+
+
+def _counted(plan: Plan) -> Iterator[str]:
+    if any(planned.is_selected and are_counted(planned.reasons) for planned in plan.steps):
         yield from ("", COUNTED)
 
 

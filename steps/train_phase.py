@@ -114,7 +114,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     compute_dtype: Literal["bfloat16", "float32"] = "bfloat16"
     reduce_dtype: Literal["bfloat16", "float32"] = "float32"
     """What gradients are summed in over all devices."""
-    skip: SkipRule | None = None
+    skip: SkipRule | None = Field(
+        default=None, examples=[{"window_steps": 128, "sigma": 6.0, "warmup_steps": 64, "max_consecutive": 8}]
+    )
     """Which updates are left out; None takes every one, and one that is not finite stops the run."""
     acknowledge: Once[Runtime[tuple[str, ...]]] = ()
     """Discontinuities against `start` that are meant: field names such as "learning_rate" or "weight_decay"."""

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, create_model
 
 from marin_dag.changes import ChangeError, apply_text, nearest_field
 
@@ -40,6 +40,33 @@ class Config(BaseModel, frozen=True, extra="forbid"):
 )
 def test_a_field_is_found_by_what_people_call_it(word: str, meant: str) -> None:
     assert nearest_field(word, Config) == f" Did you mean {meant!r}?"
+
+
+def test_a_hint_is_not_buried_under_the_names_of_all_fields() -> None:
+    wide = create_model("Wide", **{f"field_{number}": (int, 0) for number in range(9)})
+    with pytest.raises(ChangeError) as refused:
+        apply_text(wide(), "feild_3", "1", owner="phase")
+    assert str(refused.value) == "phase.feild_3: Wide has no field 'feild_3'. Did you mean 'field_3'?"
+    with pytest.raises(ChangeError, match=r"has no field 'qqq'\. Fields: field_0, field_1, .* field_8\.$"):
+        apply_text(wide(), "qqq", "1", owner="phase")
+    with pytest.raises(ChangeError, match=r"Did you mean 'remat'\? Fields: averages, learning_rate, remat, skip\.$"):
+        apply_text(Config(), "remt", "1", owner="phase")
+
+
+def test_a_value_with_a_key_that_is_none_is_answered_with_the_key_that_is_meant_and_a_value_to_copy() -> None:
+    class Phase(BaseModel, frozen=True, extra="forbid"):
+        skip: SkipRule | None = Field(default=None, examples=[{"sigma": 6.0, "warmup_steps": 64}])
+
+    with pytest.raises(ChangeError) as refused:
+        apply_text(Phase(), "skip", '{"sigmas": 4, "qqq": 1}', owner="phase")
+    said = str(refused.value)
+    assert "SkipRule has no field 'sigmas' (did you mean 'sigma'?), SkipRule has no field 'qqq'; it lacks" in said
+    example = said.partition(" For example: ")[2]
+    assert apply_text(Phase(), "skip", example, owner="phase").skip == SkipRule(sigma=6.0, warmup_steps=64)
+    with pytest.raises(
+        ChangeError, match=r"refused at 0\.decay: .* Ema has no field 'decays' \(did you mean 'decay'\?\)"
+    ):
+        apply_text(Config(), "averages", '[{"decays": 0.9}]', owner="phase")
 
 
 def test_nothing_near_is_no_advice() -> None:

@@ -20,7 +20,7 @@ from pipelines.corpus import eight_b_corpus, laptop_corpus
 from pipelines.fork_report import fork_report
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import remarks
-from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, build, phases, variant
+from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, branches, build, phases, variant
 from tests.marin_dag.test_records import a_record
 
 RECIPES = ((LAPTOP, laptop_corpus), (EIGHT_B, eight_b_corpus))
@@ -54,6 +54,7 @@ def finished(tmp_path: Path) -> Path:
     for step in graph.steps:
         record = a_record(step.name, step.digest, step.until, identity=step.identity)
         store.write(record_path(record.key), record.model_dump_json().encode())
+        store.write(f"labels/{step.name}/{record.key}", b"")
     phoenix = graph.step("phoenix").digest
     store.create(f"leases/{phoenix}/00000001.claim", b'{"name":"a","host":"h","pid":1,"process":"","since":""}')
     seal(store, phoenix, 1)
@@ -123,6 +124,51 @@ def test_a_fork_that_waits_for_a_person_holds_up_neither_the_page_of_forks_nor_w
     assert len(list(finished.rglob(CERTIFIED))) == 2
     assert call(finished, "drop", "x") == 0
     assert call(finished, *certified) == 2
+
+
+def test_a_name_may_have_folders_like_that_of_a_step(tmp_path: Path):
+    fork = ("fork", "starling", "--as", "head/strong", "--set", "z_loss=1e-3")
+    for _ in range(2):  # what a dropped fork leaves is in nobody's way
+        assert call(tmp_path, *fork) == 0
+        assert {"head/strong", "ema_eval/head/strong"} <= set(with_forks(tmp_path).names)
+        assert call(tmp_path, "timeline", "head/strong") == 0
+        assert call(tmp_path, "drop", "head/strong") == 0
+        assert "head/strong" not in with_forks(tmp_path)
+    assert call(tmp_path, *fork[:3], "../strong", *fork[4:]) == 1
+    assert not Forks(open_store(str(tmp_path)), "tootsie").all()
+
+
+def test_a_plan_has_the_phases_in_the_order_of_the_recipe_each_after_what_it_needs_and_forks_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    main_line = phases(LAPTOP, laptop_corpus(LAPTOP))
+    recipe = [*main_line, *branches(LAPTOP, laptop_corpus(LAPTOP), main_line)]
+    assert call(tmp_path, "fork", "kestrel", "--as", "early", "--set", "z_loss=1e-4") == 0
+    capsys.readouterr()
+    tables = []
+    for _ in range(2):
+        assert call(tmp_path, "--dry-run", "--every-step") == 2
+        tables.append(
+            [line.split()[0] for line in capsys.readouterr().out.split("\n\n")[0].splitlines() if line[0] > " "]
+        )
+    names, again = tables
+    assert names == again and [name for name in names if name in recipe] == recipe
+    assert names.index("early") > names.index(recipe[-1])
+    place = {name: number for number, name in enumerate(names)}
+    steps = with_forks(tmp_path).steps
+    assert all(place[item.step.name] < place[step.name] for step in steps for _, item in step.inputs)
+
+
+def test_a_prefix_of_another_scale_is_said_to_be_one_before_all_that_differs(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert call(finished, "--dry-run", "--scale", "8b", "--until", "ocelot") == 2
+    first, table, *rest = capsys.readouterr().out.split("\n\n")
+    assert first.startswith("So much differs that this prefix seems to hold another recipe")
+    rows = [" ".join(line.split()) for line in table.splitlines()]
+    assert any(row.startswith("kestrel stale more than 6 differences 2.7") for row in rows)
+    assert not any("Because of" in part for part in rest)
+    assert max(map(len, table.splitlines())) <= 110
 
 
 def test_a_fork_with_an_abrupt_change_is_refused_with_the_words_that_make_it(
