@@ -94,8 +94,9 @@ def test_the_recipe_says_what_changes_and_nothing_else():
 
 
 def test_settings_are_described_in_words():
-    assert described(Linear(1.7e-3, 1.7e-4, 740_500, 79_500)) == "linear 1.7e-3 → 1.7e-4 over 79,500 steps"
-    assert described(Rewarm(1.7e-4, 1.7e-3, 0, 2_000)) == "rewarm 1.7e-4 → 1.7e-3 over 2,000 steps, then constant"
+    decay, rewarm = Linear(1.7e-3, 1.7e-4, 740_500, 79_500), Rewarm(1.7e-4, 1.7e-3, 0, 2_000)
+    assert described(decay) == "linear 1.7e-3 → 1.7e-4 over 79,500 steps from step 740,500"
+    assert described(rewarm) == "rewarm 1.7e-4 → 1.7e-3 over 2,000 steps from step 0, then constant"
     assert described(LLAMA2_ROPE) == "theta 10,000, no scaling"
     assert described(LLAMA3_ROPE) == "theta 500,000, Llama-3 scaling ×8"
     assert described(WsdS(1e-3, 1e-4, 1_000, (Cycles(0, 10_000, 1_000),))) == (
