@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -38,7 +38,7 @@ from runtime.cost.roofline import roofline_of
 SECONDS_BAR, HOST_BYTES_BAR, EXPOSED_BAR = 360.0, 4 * GIB, 0.10
 
 
-def programs(names: list[str], steps: list[str]) -> dict[Request, list[str]]:
+def programs(names: list[str], steps: list[Literal["train", "eval"]]) -> dict[Request, list[str]]:
     """The programs of these phases, each once, and which phases run it."""
     main_line = phases(EIGHT_B, eight_b_corpus(EIGHT_B))
     found: dict[Request, list[str]] = {}

@@ -5,22 +5,29 @@ Within one version fields are added, never renamed, retyped or taken away; see d
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marin_dag.cost import Cost
 from marin_dag.plan import Plan, Root
 from marin_dag.planned import PlannedStep, Verdict
 from marin_dag.reasons import Reason, render, render_changed
+from marin_dag.remarks import Remark
 from marin_dag.store import Store
 
 SCHEMA = "marin_dag.plan/1"
 
 
 def plan_document(
-    plan: Plan, *, pipeline: str, store: Store, exit_code: int, commands: Sequence[tuple[str, str]]
+    plan: Plan,
+    *,
+    pipeline: str,
+    store: Store,
+    exit_code: int,
+    remarks: Mapping[str, Sequence[Remark]],
+    commands: Sequence[tuple[str, str]],
 ) -> dict[str, Any]:
-    """The document of `plan`: causes first, then steps, totals, and the commands to go on."""
+    """The document of `plan`: causes first, then steps, each with its `remarks`, totals, and the commands to go on."""
     selected = [planned for planned in plan.steps if planned.is_selected]
     return {
         "schema": SCHEMA,
@@ -28,7 +35,7 @@ def plan_document(
         "prefix": store.prefix,
         "exit_code": exit_code,
         "causes": [_cause(root) for root in plan.roots],
-        "steps": [_step(planned) for planned in plan.steps],
+        "steps": [_step(planned, remarks.get(planned.name, ())) for planned in plan.steps],
         "totals": {
             "steps": len(plan.steps),
             "selected": len(selected),
@@ -51,7 +58,7 @@ def _cause(root: Root) -> dict[str, Any]:
     }
 
 
-def _step(planned: PlannedStep) -> dict[str, Any]:
+def _step(planned: PlannedStep, remarks: Sequence[Remark]) -> dict[str, Any]:
     step = planned.step
     return {
         "name": step.name,
@@ -66,6 +73,7 @@ def _step(planned: PlannedStep) -> dict[str, Any]:
         "version": step.version,
         "inputs": [{"field": field, "step": item.step.name, "key": item.key} for field, item in step.inputs],
         "reasons": [_reason(reason) for reason in planned.reasons],
+        "remarks": [{"text": remark.text, "cure": dict(remark.cure)} for remark in remarks],
         "compared_with": None if planned.compared is None else planned.compared._asdict(),
         "cost": _cost(planned.cost),
         "saved": _cost(planned.saved),

@@ -10,7 +10,7 @@ from marin_dag.graph import Graph
 from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import Store
-from pipelines.waits_command import names_of_trainings
+from pipelines.trainings import names_of_trainings
 from runtime.tracking.log_names import is_of_first_host
 from steps.train_phase import TrainPhaseConfig
 

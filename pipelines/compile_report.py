@@ -7,7 +7,8 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from marin_dag.commands.session import Session
 from marin_dag.errors import UserError
@@ -38,6 +39,16 @@ ASSUMPTIONS = (
 )
 
 
+class Programs(NamedTuple):
+    """Of one phase."""
+
+    train: Request
+    evaluation: Request
+    """Of the step that evaluates it, or would with the defaults."""
+    validation: Request | None
+    """Of the held-out text that it measures while it trains; None where it measures none."""
+
+
 def add_argument(parser: argparse.ArgumentParser) -> None:
     """Declares --compile."""
     parser.add_argument(
@@ -57,31 +68,46 @@ def report(session: Session, plan: Plan) -> None:
     main_line = [name for name in main_line_of(legs, forks) if plan[name].is_selected]
     measured = [planned.step for planned in plan.steps if planned.step.kind is ema_eval]
     evaluations = {step.config.phase.step.name: step for step in measured}
-    requests = {}
-    for name in main_line:
-        evaluation = evaluations[name].config if name in evaluations else None
-        requests[name] = request_of(phases[name], "train"), request_of(phases[name], "eval", evaluation=evaluation)
-    wanted = list(dict.fromkeys(request for pair in requests.values() for request in pair))
+    requests = {
+        name: programs_of(phases[name], evaluation=evaluations[name].config if name in evaluations else None)
+        for name in main_line
+    }
+    wanted = list(dict.fromkeys(request for programs in requests.values() for request in programs if request))
     outcomes: dict[Request, Outcome] = {}
     for index, request in enumerate(wanted):
         outcomes[request] = _with_progress(request, f"{index + 1}/{len(wanted)}")
     lines = ["", f"Compiled for machines that are not here; kept in {cache_folder()}."]
     for request in wanted:
         users = [name for name in main_line if request in requests[name]]
-        lines += ["", *_program(request, outcomes[request], users)]
-        if isinstance(outcomes[request], DoesNotFit):
-            of_step = {name: pair[0 if request.step == "train" else 1] for name, pair in requests.items()}
+        outcome = outcomes[request]
+        lines += ["", *_program(request, outcome, users)]
+        lines += _while_training(request, outcome, requests)
+        of_step = {name: of.train if request.step == "train" else of.evaluation for name, of in requests.items()}
+        curable = [name for name in users if of_step[name] == request]
+        if isinstance(outcome, DoesNotFit) and curable:
             kept = [name for name in main_line if isinstance(outcomes[of_step[name]], Compiled)]
-            others = set(main_line) - set(kept) - set(users)
-            lines.append(_cure(request, users, kept, others, phases, evaluations))
+            others = set(main_line) - set(kept) - set(curable)
+            lines.append(_cure(request, curable, kept, others, phases, evaluations))
     lines += ["", *_phases({name: legs[name] for name in main_line}, requests, outcomes), "", *ASSUMPTIONS]
     print("\n".join(lines))
 
 
-def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = None) -> Request:
+def programs_of(phase: Step, *, evaluation: EmaEvalConfig | None = None) -> Programs:
+    """What a phase and its evaluation compile; the errors are those of `request_of`."""
+    return Programs(
+        train=request_of(phase, "train"),
+        evaluation=request_of(phase, "eval", evaluation=evaluation),
+        validation=request_of(phase, "validation") if phase.config.validate_every_steps else None,
+    )
+
+
+def request_of(
+    phase: Step, step: Literal["train", "eval", "validation"], *, evaluation: EmaEvalConfig | None = None
+) -> Request:
     """The program of a phase's train or evaluation step on the machines that the phase asks for.
 
-    Without an `evaluation` its step is that of one with the defaults, in the phase's dtype and as many copies.
+    Without an `evaluation` its step is that of one with the defaults, in the phase's dtype and as many copies. A
+    validation is an evaluation by the run itself, over its own mesh (steps/phase_validation.py).
 
     Raises:
         UserError: the phase runs on CPUs, or on accelerators that nothing is known of here.
@@ -100,12 +126,13 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         slice_of(name)
     except ValueError as error:
         raise UserError(f"--compile: {phase.name} runs on {resources}: {error}") from error
-    context_parallel = config.context_parallel if step == "train" else 1
+    # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
+    model_parallel, context_parallel = (1, 1) if step == "eval" else (config.model_parallel, config.context_parallel)
     devices = devices_on(resources, context_parallel=context_parallel)
     windows = WINDOWS_PER_BATCH if evaluation is None else evaluation.windows_per_batch
     asking = config if step == "train" or evaluation is None else evaluation
-    # An evaluation splits its batch over all chips, whatever the phase trained on (steps/ema_eval.py).
-    num_rows = config.global_batch_size if step == "train" else window_batch(windows, devices.number)
+    num_parts = devices.number // (model_parallel * context_parallel)
+    num_rows = config.global_batch_size if step == "train" else window_batch(windows, num_parts)
     num_microbatches = config.num_microbatches if step == "train" else 1
     kernels = chosen_kernels(
         KernelShape.of(
@@ -117,7 +144,7 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
             num_microbatches=num_microbatches,
         ),
         attention_kernel=asking.attention_kernel,
-        loss_kernel=config.loss_kernel if step == "train" else None,
+        loss_kernel=None if step == "eval" else config.loss_kernel,
     )
     return Request(
         step="train" if step == "train" else "eval",
@@ -130,13 +157,13 @@ def request_of(phase: Step, step: str, *, evaluation: EmaEvalConfig | None = Non
         compute_dtype=asking.compute_dtype,
         reduce_dtype=config.reduce_dtype,
         scatter_kernel=config.scatter_kernel if step == "train" else "xla",
-        skip_window_steps=0 if config.skip is None or step == "eval" else config.skip.window_steps,
+        skip_window_steps=0 if config.skip is None or step != "train" else config.skip.window_steps,
         attention_kernel=kernels.attention,
         loss_kernel=kernels.loss,
         remat=config.remat if step == "train" else "full",
         num_microbatches=num_microbatches,
         replica_parallel=asking.replica_parallel,
-        model_parallel=config.model_parallel if step == "train" else 1,
+        model_parallel=model_parallel,
         context_parallel=context_parallel,
     )
 
@@ -185,11 +212,8 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
         f"  memory a chip   {peak_gib:.2f} GiB at its peak, of {limit_gib:.2f} ({peak_gib / limit_gib:.0%}); {here}"
     )
     if request.step == "train":
-        tree = 4 * request.model.num_parameters / request.layout.shape.copy_size
-        number = request.num_averages
-        averages = "" if not number else " and average" if number == 1 else f" and {number} averages"
-        moments = f"moments{averages} {_mib((2 + number) * tree)}"
-        lines.append(f"  of it           parameters {_mib(tree)}, {moments}")
+        parameters, rest = _state(request)
+        lines.append(f"  of it           parameters {_mib(parameters)}, {_rest_of_state(request)} {_mib(rest)}")
     counts = f"{flops.causal:.4g} (causal), {flops.full:.4g} (full attention), {flops.executed:.4g} executed"
     lines.append(f"  FLOPs a step    {counts}, of which the program holds {roofline.found_share:.1%}")
     lines += _collectives(request, outcome)
@@ -200,6 +224,36 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
         speed += f", at most {flops.causal / peak:.1%} MFU (causal), {flops.full / peak:.1%} (full)"
     lines.append(f"{'':<18}{speed}")
     return lines
+
+
+def _state(train: Request) -> tuple[float, float]:
+    """Bytes a chip of the parameters, and of what else a state holds."""
+    parameters = 4 * train.model.num_parameters / train.layout.shape.copy_size
+    return parameters, (2 + train.num_averages) * parameters
+
+
+def _rest_of_state(train: Request) -> str:
+    number = train.num_averages
+    return "moments" + ("" if not number else " and average" if number == 1 else f" and {number} averages")
+
+
+def _while_training(request: Request, outcome: Outcome, requests: Mapping[str, Programs]) -> Iterator[str]:
+    """What an evaluation step takes beside the rest of the state of the phases that run it while they train."""
+    limit = slice_of(request.slice).generation.hbm_in_bytes
+    phases: dict[Request, list[str]] = {}
+    for name, programs in requests.items():
+        if programs.validation == request:
+            phases.setdefault(programs.train, []).append(name)
+    for train, names in phases.items():
+        fits = isinstance(outcome, Compiled)
+        if isinstance(outcome, Compiled):
+            total = outcome.peak_memory_in_bytes + _state(train)[1]
+            fits = total <= limit
+            memory = f"{total / GIB:.2f} GiB with {_rest_of_state(train)}, of {limit / GIB:.2f} ({total / limit:.0%})"
+            yield f"  while it trains {memory}: {', '.join(names)}"
+        if not fits:
+            typed = " ".join(setting(name, "validate_every_steps", 0) for name in names)
+            yield f"  while it trains it does not fit; {typed} leaves held-out text to steps of their own"
 
 
 def _collectives(request: Request, compiled: Compiled) -> list[str]:
@@ -262,7 +316,7 @@ def _cure(
 
 
 def _phases(
-    legs: Mapping[str, Leg], requests: Mapping[str, tuple[Request, Request]], outcomes: Mapping[Request, Outcome]
+    legs: Mapping[str, Leg], requests: Mapping[str, Programs], outcomes: Mapping[Request, Outcome]
 ) -> Iterable[str]:
     yield (
         f"{'phase':<16} {'chips':>6} {'tokens':>9} {'memory':>10} {'s/step':>7} {'tokens/s':>12} {'exposed':>8} "
@@ -270,7 +324,7 @@ def _phases(
     )
     total_days, total_hours, whose = 0.0, 0.0, "all"
     for name, leg in legs.items():
-        request = requests[name][0]
+        request = requests[name].train
         outcome = outcomes[request]
         chips = slice_of(request.slice).num_chips * request.num_slices
         tokens = leg.end_tokens - leg.begin_tokens

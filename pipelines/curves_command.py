@@ -13,7 +13,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.records import Records, UnreadableRecordError
 from marin_dag.store import Store
-from pipelines.waits_command import attempts_of, names_of_trainings, shared
+from pipelines.trainings import attempts_of, names_of_trainings, shared
 from steps.train_phase import FINAL_LOSS_STEPS, TrainPhaseConfig
 
 if TYPE_CHECKING:

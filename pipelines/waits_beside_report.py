@@ -12,7 +12,8 @@ from marin_dag.plan import Plan
 from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import Store
-from pipelines.waits_command import names_of_trainings, read_waits, shared
+from pipelines.trainings import names_of_trainings, shared
+from pipelines.waits_command import read_waits
 from runtime.tracking.waits import PAGE_FILE, Waits
 from steps.report import ReportConfig
 

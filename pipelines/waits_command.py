@@ -1,17 +1,14 @@
 """waits: how long each phase waited for data, and for what; `--page FILE.html` draws it."""
 
-from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.step import Step
 from marin_dag.store import Store
 from pipelines.picture_file import refuse_unwritable
-from runtime.tracking.log_names import is_of_first_host
+from pipelines.trainings import attempts_of, names_of_trainings, shared
 from runtime.tracking.waits import Waits, waits_of
-from steps.train_phase import TrainPhaseConfig
 
 
 def _waits(session: Session) -> int:
@@ -37,34 +34,10 @@ def _waits(session: Session) -> int:
     return NOTHING_WOULD_RUN
 
 
-def names_of_trainings(steps: Iterable[Step[Any]]) -> dict[str, list[str]]:
-    """Digest of each training to the phases that are its stops, in the order of the plan, which trains the first."""
-    found: dict[str, list[str]] = {}
-    for step in steps:
-        if isinstance(step.config, TrainPhaseConfig):
-            found.setdefault(step.digest, []).append(step.name)
-    return found
-
-
-def shared(names: Sequence[str]) -> str:
-    """That one training, with one log, has several names."""
-    others = names[1:]
-    listed = others[0] if len(others) == 1 else f"{', '.join(others[:-1])} and {others[-1]}"
-    return f"{names[0]}: its figures are also those of {listed}, the same training to this or another stop"
-
-
 def read_waits(store: Store, digest: str, name: str) -> Waits | None:
     """Of all attempts of one training; None if none has begun. Hosts wait together, so the first one's log is read."""
     waits = waits_of(name, attempts_of(store, digest))
     return waits if waits.num_attempts else None
-
-
-def attempts_of(store: Store, digest: str) -> Iterator[list[dict[str, Any]]]:
-    """The events of each attempt at one training, as its first host wrote them down."""
-    from runtime.tracking.events import read_events  # not above: a plan imports this module and nothing heavy
-
-    paths = sorted(entry.path for entry in store.list(f"work/{digest}/events") if is_of_first_host(entry.path))
-    return (read_events(store.url(path)) for path in paths)
 
 
 def rendered(phases: list[Waits]) -> str:

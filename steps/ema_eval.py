@@ -9,7 +9,7 @@ from marin_dag.resources import Resources
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.shape import KernelShape
-from runtime.optim.ema import Ema, average_named
+from runtime.optim.ema import HOT, Ema, average_named
 from steps.held_out import held_out
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import devices_on, mesh_on, refuse_kernels
@@ -20,8 +20,9 @@ from steps.phase_checks import (
     tokenizers_of,
     tokenizers_of_phase,
 )
+from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
+from steps.train_phase import TrainPhaseConfig
 
 
 class EmaEvalConfig(BaseModel, frozen=True, extra="forbid"):
@@ -69,7 +70,7 @@ def check_phase(config: EmaEvalConfig) -> None:
     """Raises where the phase is trained under another tokenizer than that of the text, or keeps no such
     average."""
     phase = config.phase.config_of(TrainPhaseConfig)
-    if config.average == "hot":
+    if config.average == HOT:
         raise RefusedConfigError(
             "average: 'hot' are the weights as last trained, which are measured in any case; leave it out, or name an "
             "average to measure beside them.",
@@ -127,7 +128,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     averages = phase.averages
     if config.average is not None:
         averages = (average_named(phase.averages, config.average, owner=f"average: {config.phase.name}"),)
-    kinds = ["hot", *(average.name for average in averages)]
+    kinds = [HOT, *(average.name for average in averages)]
     scores: dict[str, dict[str, BitsPerByte]] = {}
     for place, which in enumerate(kinds):
         scores[which] = {}
@@ -142,12 +143,12 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     return EmaEvalResult(
         step=phase.step,
         consumed_tokens=phase.consumed_tokens,
-        hot=values["hot"],
-        hot_mean=macro_average(values["hot"]),
+        hot=values[HOT],
+        hot_mean=macro_average(values[HOT]),
         averages=tuple(
             AverageResult(average=average, by_domain=values[average.name], mean=macro_average(values[average.name]))
             for average in averages
         ),
-        num_bytes={domain: score.num_bytes for domain, score in scores["hot"].items()},
-        num_tokens={domain: score.num_tokens for domain, score in scores["hot"].items()},
+        num_bytes={domain: score.num_bytes for domain, score in scores[HOT].items()},
+        num_tokens={domain: score.num_tokens for domain, score in scores[HOT].items()},
     )

@@ -5,10 +5,11 @@ from typing import Literal
 from pydantic import BaseModel
 
 from marin_dag.step import Input, StepContext, step
-from runtime.optim.ema import Ema, average_named
+from runtime.optim.ema import HOT, Ema, average_named
 from steps.phase_checks import refuse_several_tokenizers, refuse_unkept_average, tokenizers_of_phase
+from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
-from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
+from steps.train_phase import TrainPhaseConfig
 
 
 class HfExportConfig(BaseModel, frozen=True, extra="forbid"):
@@ -43,8 +44,8 @@ def check_phase(config: HfExportConfig) -> None:
     """Raises where the phase is trained under another tokenizer, or keeps no such average."""
     phase = config.phase.config_of(TrainPhaseConfig)
     refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | {"tokenizer": config.tokenizer})
-    average = None if config.weights == "hot" else config.weights
-    refuse_unkept_average("weights", config.phase, phase, average, instead="hot")
+    average = None if config.weights == HOT else config.weights
+    refuse_unkept_average("weights", config.phase, phase, average, instead=HOT)
 
 
 @step(policy="tracked", packages=("safetensors",), check=check_phase)
@@ -61,7 +62,7 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
 
     phase, tokenizer = config.phase.result, config.tokenizer.result
     average = None
-    if config.weights != "hot":
+    if config.weights != HOT:
         average = average_named(phase.averages, config.weights, owner=f"weights: {config.phase.name}")
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
     description = model.description

@@ -6,8 +6,8 @@ from marin_dag.cost import Cost
 from marin_dag.step import Input, StepContext, step
 from runtime.model.config import LlamaConfig, Rope
 from steps.download import DownloadResult
+from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
-from steps.train_phase import TrainPhaseResult
 
 TOKENIZER = "tokenizer.json"
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from marin_dag.step import Input, StepContext, step
 from steps.ema_eval import EmaEvalResult
-from steps.train_phase import TrainPhaseResult
+from steps.phase_result import TrainPhaseResult
 
 TABLE_FILE = "table.md"
 

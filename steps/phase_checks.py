@@ -13,12 +13,12 @@ from marin_dag.inputs import Input
 from runtime.data.consumption import NoCache
 from runtime.optim.ema import average_named
 from runtime.training.timeline import KEEP_THE_DATA_POSITION, UnacknowledgedError, refuse_unacknowledged_changes
+from steps.hf_import import HfImportConfig
 from steps.tokenize import TokenizeConfig, TokenizeResult
 from steps.tokenizer import TokenizerResult
 from steps.train_tokenizer import TrainTokenizerConfig
 
 if TYPE_CHECKING:
-    from steps.hf_import import HfImportConfig
     from steps.train_phase import TrainPhaseConfig
 
 Caches = Mapping[str, Input[TokenizeResult]]
@@ -65,10 +65,8 @@ def check_config(config: "TrainPhaseConfig") -> None:
         _refuse_more_than_weights(imported, config)
 
 
-def imported_by(start: Input[Any] | None) -> "HfImportConfig | None":
+def imported_by(start: Input[Any] | None) -> HfImportConfig | None:
     """What the step behind `start` imports, where it is an import."""
-    from steps.hf_import import HfImportConfig  # which returns what a phase does
-
     return None if start is None else start.config_of(HfImportConfig)
 
 
@@ -143,7 +141,7 @@ def _refuse_jumps(before: "TrainPhaseConfig", config: "TrainPhaseConfig") -> Non
         raise RefusedConfigError(str(error), {"acknowledge": json.dumps(error.fields)}) from None
 
 
-def _refuse_more_than_weights(imported: "HfImportConfig", config: "TrainPhaseConfig") -> None:
+def _refuse_more_than_weights(imported: HfImportConfig, config: "TrainPhaseConfig") -> None:
     """A phase that starts from an import takes its weights, as the model that they were trained as."""
     assert config.start is not None
     start = f"start {config.start.name!r}"

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, field_validator
 from marin_dag.changes import nearest
 from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
+from marin_dag.fields import identity_fields
 from marin_dag.interrupts import DriverHandler
 from marin_dag.resources import Cpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
@@ -27,6 +28,7 @@ from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
+from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -35,41 +37,12 @@ if TYPE_CHECKING:
 
 FINAL_LOSS_STEPS = 20
 """`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
-EXECUTION_FIELDS = {
-    "start", "restore", "until_step", "caches", "replay", "acknowledge", "checkpoint_every_steps",
-    "checkpoint_every_seconds", "certify_every_steps", "publish_every_steps", "give_up_seconds", "digest_every_steps",
-    "validate_every_steps", "validation_tokens_per_source", "replica_parallel", "model_parallel", "context_parallel",
-    "num_microbatches", "attention_kernel", "loss_kernel", "scatter_kernel", "remat",
-}  # fmt: skip
-"""Not written into checkpoints: a milestone must not tell where its run stops, or what its inputs were called."""
+UNTOLD_FIELDS = {"start", "restore", "caches", "replay"}
+"""Not written into checkpoints, as execution is not, and where a run stops: a milestone must not tell how its phase
+came to it, or what its inputs were called."""
 
 # As TemporaryCheckpoints names them; that module is too heavy for a plan to import.
 TEMPORARY_CHECKPOINT = re.compile(r"temporary/step-(\d{10})-epoch-\d{6}/checkpoint/manifest\.json")
-
-
-class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
-    """What a phase leaves behind; paths are relative to its output."""
-
-    step: int
-    """Finished updates since the start of the run."""
-    consumed_tokens: int
-    """Tokens drawn since the start of the run, exact under every batch schedule."""
-    checkpoint: str
-    metrics: str
-    """Parquet, one row a finished update of this trajectory."""
-    source_losses: str = "source_losses.parquet"
-    """Parquet, one row a finished update and source: what was drawn, by which share, and its loss."""
-    final_loss: float | None
-    """Mean cross-entropy (nats a token) over the last updates."""
-    averages: tuple[Ema, ...] = ()
-    """What is kept beside the weights; the first is what evaluations take unless they name another."""
-    num_skipped: int = 0
-    """Finished steps of this phase whose update the skip rule left out; not those of the phases that it starts from."""
-
-    @property
-    def has_average(self) -> bool:
-        """Whether there is any."""
-        return bool(self.averages)
 
 
 class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
@@ -330,7 +303,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             output_folder=context.output_path,
             publish_every_steps=config.publish_every_steps,
             wanted_steps=frozenset(context.wanted_milestones) - published.keys(),
-            facts=config.model_dump(mode="json", exclude=EXECUTION_FIELDS),
+            facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
         )
         context.log.info(
             "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s), scatter %s",

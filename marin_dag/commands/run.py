@@ -6,7 +6,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from marin_dag.commands.detach import detach
@@ -26,6 +26,7 @@ from marin_dag.plan_document import plan_document
 from marin_dag.planned import Verdict
 from marin_dag.quantities import counted
 from marin_dag.records import Records
+from marin_dag.remarks import Remark
 from marin_dag.table import render_plan
 from marin_dag.wishes import RUN_NAME, Wishes
 
@@ -64,6 +65,7 @@ def show_plan(session: Session, plan: Plan) -> int:
             pipeline=session.pipeline,
             store=session.store,
             exit_code=exit_code(plan),
+            remarks=_remarks(session, plan),
             commands=ways_to_go_on(session, plan),
         )
         print(json.dumps(document, indent=1))
@@ -71,23 +73,27 @@ def show_plan(session: Session, plan: Plan) -> int:
     is_terminal = sys.stdout.isatty()
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))
-    print("\n".join(_remarks(session, plan)), end="")
+    print("\n".join(_rendered(_remarks(session, plan))), end="")
     lines = [("outputs in", _outputs(session, plan)), *ways_to_go_on(session, plan)]
     width = max(len(what) for what, _ in lines)
     print("\n".join(["", *(f"{what:<{width}} {said}" for what, said in lines)]))
     return exit_code(plan)
 
 
-def _remarks(session: Session, plan: Plan) -> Iterator[str]:
+def _remarks(session: Session, plan: Plan) -> dict[str, Sequence[Remark]]:
     """What the pipeline has to say of the steps that would run."""
     found = session.remarks(plan.graph)
-    told = [(planned.name, remark) for planned in plan.will_run for remark in found.get(planned.name, ())]
-    if told:
-        yield "\nRight as it stands, and perhaps not meant:"
-    for name, remark in told:
-        yield f"  {name}: {remark.text}; instead: {remark.options(name)}"
-    if told:
-        yield ""
+    return {planned.name: found[planned.name] for planned in plan.will_run if planned.name in found}
+
+
+def _rendered(remarks: Mapping[str, Sequence[Remark]]) -> Iterator[str]:
+    if not remarks:
+        return
+    yield "\nRight as it stands, and perhaps not meant:"
+    for name, of_step in remarks.items():
+        for remark in of_step:
+            yield f"  {name}: {remark.text}; instead: {remark.options(name)}"
+    yield ""
 
 
 def _outputs(session: Session, plan: Plan) -> str:

@@ -5,6 +5,8 @@ import math
 import re
 from collections.abc import Iterable
 
+HOT = "hot"
+"""What the weights as last trained are called, beside the names of averages."""
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 LARGEST_SHARE = 0.999
 """What an update that an average takes leaves of it, about, at most. Float32 rounds away what moves a weight by less
@@ -41,10 +43,10 @@ class Ema:
                 f"Ema.decay is {self.decay}: half of an old weight would stay for {self.half_life_in_steps:,.0f} "
                 "updates, longer than any run; 0.99999 keeps half of it for 69,000."
             )
-        if self.name == "hot" or not NAME.fullmatch(self.name):
+        if self.name == HOT or not NAME.fullmatch(self.name):
             raise ValueError(
-                f'Ema.name is {self.name!r}; use small letters, digits, "_" and "-", and not "hot", which is what the '
-                "weights as last trained are called."
+                f'Ema.name is {self.name!r}; use small letters, digits, "_" and "-", and not {HOT!r}, which is what '
+                "the weights as last trained are called."
             )
 
     @property

@@ -5,7 +5,6 @@ stands, once, however often the run was killed, while whoever listens to a run h
 of which nothing was saved, for nothing.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from jaxtyping import Float64, Int64
 
+from runtime.optim.ema import HOT
 from runtime.tables.parquet_bytes import table_of
+from runtime.tracking.events import VALIDATION
 from runtime.tracking.metrics import MetricsRow
 
 OF_UPDATES = "train"
@@ -118,14 +119,13 @@ def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any
     """
     figures = dict(curves.figures)
     for events in attempts:
-        for event in (event for event in events if event["event"] == "validation"):
+        for event in (event for event in events if event["event"] == VALIDATION):
             place = int(np.searchsorted(curves.step, event["step"]))
             if place == len(curves.step) or curves.step[place] != event["step"]:
                 continue
             for which, by_domain in event["bits_per_byte"].items():
-                group = BITS_PER_BYTE if which == "hot" else f"{BITS_PER_BYTE}_{which}"
-                mean = math.fsum(by_domain.values()) / len(by_domain)
-                for domain, value in {MEAN: mean, **by_domain}.items():
+                group = BITS_PER_BYTE if which == HOT else f"{BITS_PER_BYTE}_{which}"
+                for domain, value in {MEAN: event["mean_bits_per_byte"][which], **by_domain}.items():
                     curve = figures.setdefault(f"{group}/{domain}", np.full(len(curves.step), np.nan))
                     curve[place] = value
     return Curves(curves.step, figures)

@@ -14,6 +14,8 @@ from typing import Any
 
 import fsspec
 
+VALIDATION = "validation"
+"""The event of one measurement of held-out text."""
 REMOTE_FLUSH_SECONDS = 30.0
 """An object in a bucket cannot grow: it is written anew, no more often than this."""
 

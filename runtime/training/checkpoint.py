@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
+from runtime.optim.ema import HOT
 from runtime.training.background import step_back
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray, canonical_json, crc32c
 from runtime.training.checkpoint_leaves import (
@@ -307,7 +308,7 @@ def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[Sta
 
 def load_params(path: str, like_params: State, which: str) -> State:
     """The weights alone: "hot", as last trained, or the average of that name."""
-    if which == "hot":
+    if which == HOT:
         return load(path, {"params": like_params}, partial=True)[0]["params"]
     leaves = Reader(path).manifest.leaves
     kept = sorted({name.split(".")[1] for name in leaves if name.startswith("averages.")})

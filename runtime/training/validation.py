@@ -10,13 +10,9 @@ from collections.abc import Callable, Mapping
 
 from runtime.evaluation.bits_per_byte import BitsPerByteError, macro_average
 from runtime.evaluation.held_out import HeldOut
-from runtime.tracking.events import EventLog
+from runtime.optim.ema import HOT
+from runtime.tracking.events import VALIDATION, EventLog
 from runtime.training.run_state import RunState
-
-VALIDATION = "validation"
-"""The kind of its events."""
-HOT = "hot"
-"""What the weights as last trained are called, beside the names of averages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,11 +44,13 @@ class Validation:
             except BitsPerByteError as error:
                 raise BitsPerByteError(f"step {run.step}, validation of the {which} weights: {error}") from error
             found[which] = {domain: score.bits_per_byte for domain, score in scores.items()}
+        means = {which: macro_average(by_domain) for which, by_domain in found.items()}
         self.events.write(
             VALIDATION,
             step=run.step,
             consumed_tokens=run.consumed_tokens,
             bits_per_byte=found,
+            mean_bits_per_byte=means,
             seconds=round(time.monotonic() - began, 3),
         )
-        self.tell(run.step, {which: macro_average(by_domain) for which, by_domain in found.items()})
+        self.tell(run.step, means)

@@ -9,6 +9,7 @@ COST = {"tokens", "flops", "chip_hours", "bytes_read", "bytes_written", "seconds
 STEP = {"name", "kind", "verdict", "is_selected", "will_run", "digest", "milestone", "key", "policy", "version"} | {
     "inputs",
     "reasons",
+    "remarks",
     "compared_with",
     "cost",
     "saved",

@@ -11,7 +11,7 @@ from marin_dag.errors import UserError
 from marin_dag.resources import Cpu, Gpu, Tpu
 from pipelines import compile_report
 from pipelines.compile_cures import cures
-from pipelines.compile_report import request_of
+from pipelines.compile_report import programs_of, request_of
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import add_arguments, build, phases
@@ -174,7 +174,7 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line):
     assert "  fault           a sort of 9 numbers" in lines
     assert "8.00 GiB at its peak, of 104.85" in lines[2]
     legs = compile_report.legs_in({"kestrel": kestrel})
-    (_, row, _) = compile_report._phases(legs, {"kestrel": (train, evaluation)}, {train: slow})
+    (_, row, _) = compile_report._phases(legs, {"kestrel": programs_of(kestrel)}, {train: slow})
     seconds = legs["kestrel"].steps * roofline_of(train, slow).step_seconds
     assert float(row.split()[-2]) == pytest.approx(seconds / 0.55 / 86_400, abs=0.1)
     tried = [cure.field for cure in cures(train)]
@@ -204,8 +204,8 @@ def test_a_program_is_told_with_memory_flops_collectives_faults_and_the_roofline
 
 def test_the_phases_add_up_to_days_and_chip_hours(main_line):
     legs = compile_report.legs_in(main_line)
-    requests = {name: (request_of(phase, "train"), request_of(phase, "eval")) for name, phase in main_line.items()}
-    lines = list(compile_report._phases(legs, requests, {pair[0]: COMPILED for pair in requests.values()}))
+    requests = {name: programs_of(phase) for name, phase in main_line.items()}
+    lines = list(compile_report._phases(legs, requests, {programs.train: COMPILED for programs in requests.values()}))
     assert [line.split()[0] for line in lines] == ["phase", *main_line, "all"]
     days = [float(line.split()[-2]) for line in lines[1:]]
     assert sum(days[:-1]) == pytest.approx(days[-1], abs=0.3)
@@ -340,6 +340,37 @@ def test_the_evaluation_that_is_compiled_is_the_one_that_runs(main_line):
         config = EmaEvalConfig.model_fields["windows_per_batch"]
         assert evaluation.global_batch_size == window_batch(config.default, devices) == devices
         assert evaluation.layout.shape == (phase.resources.num_slices, devices // phase.resources.num_slices, 1, 1)
+
+
+def test_held_out_text_is_compiled_over_the_mesh_of_the_run_that_measures_it(main_line):
+    kestrel = main_line["kestrel"]
+    assert programs_of(kestrel).validation == programs_of(kestrel).evaluation, "one program, compiled once"
+    own = {"model_parallel": 4, "context_parallel": 2, "loss_kernel": "chunked"}
+    changes = {**own, "skip": SkipRule(window_steps=7, sigma=6.0, warmup_steps=2, max_consecutive=3)}
+    spread = programs_of(kestrel.with_config(kestrel.config.model_copy(update=changes)))
+    assert spread.validation is not None and spread.validation.layout == spread.train.layout
+    assert spread.validation == dataclasses.replace(spread.evaluation, **own, global_batch_size=64)
+    without = kestrel.with_config(kestrel.config.model_copy(update={"validate_every_steps": 0}))
+    assert programs_of(without).validation is None
+
+
+def test_held_out_text_is_counted_beside_the_state_of_the_run_that_measures_it(tmp_path, capsys, monkeypatch):
+    outcome: list[Compiled | DoesNotFit] = [COMPILED]
+    monkeypatch.setattr(
+        compile_report, "outcome_of", lambda asked: (outcome[0] if asked.step == "eval" else COMPILED, True)
+    )
+    said = dry_run(capsys, tmp_path, "--compile").out
+    beside = 8 + 3 * 4 * EIGHT_B.model.num_parameters / 1024 / 2**30
+    assert f"  while it trains {beside:.2f} GiB with moments and average, of " in said
+    assert said.count("  while it trains ") == 3 and "does not fit" not in said
+
+    outcome[0] = dataclasses.replace(COMPILED, peak_memory_in_bytes=31 * 2**30)  # and 32 are all that a chip has
+    said = dry_run(capsys, tmp_path, "--compile").out
+    assert "it does not fit; --set kestrel.validate_every_steps=0 leaves held-out text to steps of their own" in said
+
+    outcome[0] = DoesNotFit("too large")
+    said = dry_run(capsys, tmp_path, "--compile", "--set", "kestrel.model_parallel=2").out
+    assert "it does not fit; --set kestrel.validate_every_steps=0 leaves" in said
 
 
 def test_phases_that_do_not_fit_each_get_their_own_cure_and_none_undoes_another(tmp_path, capsys, monkeypatch):

@@ -10,7 +10,8 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, Rewarm, WsdS
 from runtime.report.recipe import described
-from steps.train_phase import TrainPhaseConfig, TrainPhaseResult
+from steps.phase_result import TrainPhaseResult
+from steps.train_phase import TrainPhaseConfig
 
 MODEL = LlamaConfig(
     vocab_size=256,

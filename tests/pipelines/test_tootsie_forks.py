@@ -1,6 +1,7 @@
 """Forks of the flagship: one that could not be planned is refused while it is made, and nothing is kept of it."""
 
 import argparse
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,9 @@ def test_before_anything_is_trained_a_fork_may_start_anywhere_on_the_way(
     assert f"\nnote       {note}\n" in said and f"drop it, and fork with {cure}\n" in said
     assert call(tmp_path, "--dry-run", "--until", "x") == 2
     assert f"perhaps not meant:\n  x: {note}; instead: --set x.learning_rate" in capsys.readouterr().out
+    assert call(tmp_path, "plan", "--json", "--until", "x") == 2
+    (step,) = (step for step in json.loads(capsys.readouterr().out)["steps"] if step["name"] == "x")
+    assert step["remarks"] == [{"text": note, "cure": {"learning_rate.start_step": "1099", "until_step": "1199"}}]
     assert call(tmp_path, "--dry-run", "--until", "starling") == 2
     assert "perhaps not meant" not in capsys.readouterr().out
     assert "report/forks" in with_forks(tmp_path)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 from marin_dag.step import Input
 from runtime.optim.ema import Ema
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
-from steps.train_phase import TrainPhaseResult
+from steps.phase_result import TrainPhaseResult
 
 
 def made(folder, name, result):

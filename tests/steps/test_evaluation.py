@@ -34,9 +34,9 @@ from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
 from steps.evaluation_items import EvaluationItemsResult
 from steps.hf_export import HfExportConfig, HfExportResult, hf_export
 from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
+from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 from steps.tokenizer import TokenizerResult
-from steps.train_phase import TrainPhaseResult
 from tests.runtime.evaluation.rows import NUM_ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 

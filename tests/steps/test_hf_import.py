@@ -36,8 +36,9 @@ from steps.hf_export import HfExportConfig, hf_export
 from steps.hf_import import HfImportConfig, hf_import
 from steps.input_tokenizer import HubTokenizer, InputTokenizerConfig, input_tokenizer, local_tokenizer
 from steps.phase_data import loader_of
+from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeConfig, tokenize
-from steps.train_phase import TrainPhaseResult, train_phase
+from steps.train_phase import train_phase
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Attempt, Trajectory, a_phase, cache_of
 from tests.steps.text_steps import WrittenConfig, written

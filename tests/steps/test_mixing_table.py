@@ -13,7 +13,7 @@ from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from steps.ema_eval import EmaEvalResult
 from steps.mixing_table import MixingTableConfig, mixing_table
-from steps.train_phase import TrainPhaseResult
+from steps.phase_result import TrainPhaseResult
 
 SOURCES, SEEDS = ("code", "math", "web"), ("0", "1", "2")
 PRIOR = {"web": 6.0, "code": 3.0, "math": 1.0}

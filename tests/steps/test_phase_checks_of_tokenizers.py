@@ -13,8 +13,9 @@ from marin_dag.step import Step, StepContext, step
 from runtime.data.mixture import MixtureSchedule
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.hf_export import HfExportConfig, hf_export
+from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeConfig, TokenizeResult, tokenize
-from steps.train_phase import TrainPhaseResult, train_phase
+from steps.train_phase import train_phase
 from steps.train_tokenizer import TrainTokenizerConfig, train_tokenizer
 from tests.steps.phase_runs import MODEL, a_phase
 from tests.steps.text_steps import WrittenConfig, written

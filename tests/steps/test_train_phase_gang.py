@@ -18,8 +18,8 @@ from runtime.parallel import mesh
 from runtime.tracking.events import read_events
 from runtime.training.replay import main as replay
 from steps.ema_eval import EmaEvalResult, ema_eval
+from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
-from steps.train_phase import TrainPhaseResult
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.ray_nodes import ROOT, RayNodes
 from tests.steps.conftest import FolderContext

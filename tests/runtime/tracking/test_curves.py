@@ -57,7 +57,8 @@ def test_an_update_has_the_figures_that_it_has_and_no_others():
 
 
 def validation(step: int, **bits_per_byte: dict[str, float]) -> dict:
-    return {"event": "validation", "step": step, "bits_per_byte": bits_per_byte}
+    means = {which: sum(found.values()) / len(found) for which, found in bits_per_byte.items()}
+    return {"event": "validation", "step": step, "bits_per_byte": bits_per_byte, "mean_bits_per_byte": means}
 
 
 def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempts():
