@@ -1,4 +1,4 @@
-"""A train step as one would write it by hand for one device, no runtime around it: what ours is compared with.
+"""A train step as one would write it by hand, no runtime around it: what ours is compared with.
 
 The laptop's model, its loss and its AdamW in plain `jax.numpy`: full logits, autodiff, one `jit`, buffers donated.
 Parameters are those of `runtime.model.llama`, so that both steps can be given the same weights.

@@ -10,8 +10,7 @@ from marin_dag.graph import Graph
 from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import Store
-from pipelines.trainings import names_of_trainings
-from runtime.tracking.log_names import is_of_first_host
+from pipelines.trainings import attempts_of, names_of_trainings
 from steps.train_phase import TrainPhaseConfig
 
 
@@ -68,6 +67,9 @@ def _of_one(session: Session, graph: Graph, phase: Step[TrainPhaseConfig], names
     # The last phase, begun again from a state of its own, is the same training unless a setting changes.
     changes = [] if followers else ["--set", "FIELD=VALUE"]
     for step in followers or [graph.step(each.phase)]:
+        if step.config.until_step <= each.step:
+            yield f"            {step.name} stops at step {step.config.until_step:,} now, which is no way on from here"
+            continue
         again = step.fork(_free_name(graph, f"{step.name}-again"), start=graph.step(each.phase).at(step=each.step))
         words = ["fork", step.name, "--as", again.name, "--set", f"start={each.phase}@{each.step}"]
         yield f"go on from  {session.line(*words, *changes, '--reason', '...')}"
@@ -86,15 +88,13 @@ def _listed(found: Sequence[Certified]) -> Iterator[str]:
 
 def why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
     """Why no checkpoint of this training is certified, as its event logs tell."""
-    from runtime.tracking.events import read_events  # not above: a plan imports this module and nothing heavy
-    from runtime.training.saving import CERTIFYING_STEPS
+    from runtime.training.saving import CERTIFYING_STEPS  # not above: a plan imports this module and nothing heavy
 
-    paths = (entry.path for entry in store.list(f"work/{phase.digest}/events") if is_of_first_host(entry.path))
-    events = [event for path in paths for event in read_events(store.url(path))]
+    events = [event for attempt in attempts_of(store, phase.digest) for event in attempt]
     if not events:
         return "it has not trained under this prefix as the recipe stands now"
     saved = sorted({event["step"] for event in events if event["event"] == "checkpoint"})
-    reached = max(event["step"] for event in events if "step" in event)
+    reached = max((event["step"] for event in events if "step" in event), default=phase.config.begin_step)
     if not saved:
         return (
             f"it is at step {reached:,} and has saved no state on its way, of which one is due every "

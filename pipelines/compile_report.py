@@ -18,8 +18,9 @@ from marin_dag.resources import Cpu, Gpu
 from marin_dag.step import Step
 from pipelines.compile_cures import cures, options, setting
 from pipelines.timeline import legs_in, main_line_of, phases_in
+from runtime.cache_folder import cache_folder
 from runtime.cost.chips import GIB, slice_of
-from runtime.cost.compiler import NoCompilerError, cache_folder, outcome_of
+from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
 from runtime.cost.faults import faults
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, Roofline, exposed_seconds_of, flops_of, roofline_of, wire_bytes
@@ -76,7 +77,7 @@ def report(session: Session, plan: Plan) -> None:
     outcomes: dict[Request, Outcome] = {}
     for index, request in enumerate(wanted):
         outcomes[request] = _with_progress(request, f"{index + 1}/{len(wanted)}")
-    lines = ["", f"Compiled for machines that are not here; kept in {cache_folder()}."]
+    lines = ["", f"Compiled for machines that are not here; kept in {cache_folder(COMPILED)}."]
     for request in wanted:
         users = [name for name in main_line if request in requests[name]]
         outcome = outcomes[request]
@@ -131,7 +132,7 @@ def request_of(
     devices = devices_on(resources, context_parallel=context_parallel)
     windows = WINDOWS_PER_BATCH if evaluation is None else evaluation.windows_per_batch
     asking = config if step == "train" or evaluation is None else evaluation
-    num_parts = devices.number // (model_parallel * context_parallel)
+    num_parts = devices.num_devices // (model_parallel * context_parallel)
     num_rows = config.global_batch_size if step == "train" else window_batch(windows, num_parts)
     num_microbatches = config.num_microbatches if step == "train" else 1
     kernels = chosen_kernels(

@@ -224,8 +224,8 @@ def _first_step(graph: Graph, name: str) -> int:
 def _said(curves: "Curves") -> str:
     """`step 1,200  4,915,200 tokens  loss 3.214  gradient 0.71  1.932 bits per byte at step 1,200  2 left out`."""
     figures = curves.figures
-    taken = figures["train/is_skipped"] == 0
-    skipped = int((~taken).sum())
+    # Not a number where only held-out text was measured, before the first update.
+    taken, skipped = figures["train/is_skipped"] == 0, int((figures["train/is_skipped"] == 1).sum())
     parts = [f"step {curves.step[-1]:>11,}", f"{figures['train/consumed_tokens'][-1]:>22,.0f} tokens"]
     if taken.any():
         parts.append(f"loss {figures['train/loss'][taken][-FINAL_LOSS_STEPS:].mean():.4f}")

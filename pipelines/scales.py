@@ -141,7 +141,7 @@ EIGHT_B = Scale(
     validation_share=0.001,
     checkpoint_every_steps=600,
     certify_every_steps=2_000,
-    # As the public run: a quarter of an update's work each time.
+    # As the public run.
     validate_every_steps=1_000,
     validation_tokens_per_source=2**19,
     publish_every_steps=20_000,

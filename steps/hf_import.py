@@ -39,8 +39,9 @@ def _cost(config: HfImportConfig) -> Cost:
     return Cost(bytes_written=4 * config.model.num_parameters)
 
 
-# No `packages`, as a phase has none: the digest of each that starts from these weights would follow an upgrade.
-@step(policy="tracked", check=check_import, cost=_cost)
+# Versioned, and no `packages`: what starts from these weights may have trained for months, and its digest would follow
+# an upgrade, or a change to how fast a checkpoint is written.
+@step(policy="versioned", version="1", check=check_import, cost=_cost)
 def hf_import(config: HfImportConfig, context: StepContext) -> TrainPhaseResult:
     """Weights as they are, float32, as a checkpoint before the first update; one tensor at a time is in memory."""
     if context.host.num_hosts > 1:

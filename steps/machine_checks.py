@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
+from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.shape import Devices, KernelShape
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh_shape import Machines, MeshShape
@@ -50,13 +51,16 @@ def check_resources(config: "TrainPhaseConfig", resources: Resources) -> None:
             f"{config.num_microbatches}, context_parallel {config.context_parallel}), which do not divide over "
             f"model_parallel {config.model_parallel}; choose sizes that do."
         )
+    devices = devices_on(resources, context_parallel=config.context_parallel)
     try:
-        shape = phase_shape(config, devices_on(resources, context_parallel=config.context_parallel))
+        shape = phase_shape(config, devices)
         refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
         if config.scatter_kernel != "xla":
             _refuse_scatter_kernel(config, resources, shape, tokens)
     except ValueError as error:
         raise ValueError(f"on {resources}: {error}") from None
+    if config.validate_every_steps:
+        _refuse_kernels_of_validation(config, resources, devices, shares)
 
 
 def mesh_on(
@@ -90,7 +94,8 @@ def devices_on(resources: Resources, *, context_parallel: int = 1) -> Devices:
             platform, kind = "gpu", resources.kind
         case Cpu():
             platform, kind = "cpu", "cpu"
-    return Devices(platform, kind, machines_of(resources).num_devices, context_parallel)
+    num_devices = machines_of(resources).num_devices
+    return Devices(platform=platform, kind=kind, num_devices=num_devices, context_parallel=context_parallel)
 
 
 def phase_shape(config: "TrainPhaseConfig", devices: Devices) -> KernelShape:
@@ -134,6 +139,26 @@ def refuse_kernels(shape: KernelShape, *, attention_kernel: str | None, loss_ker
             described(kernel, shape)
         except ValueError as error:
             raise ValueError(f"{error}{'' if asked is None else LEAVE_IT_OUT}") from None
+
+
+def _refuse_kernels_of_validation(
+    config: "TrainPhaseConfig", resources: Resources, devices: Devices, num_parts: int
+) -> None:
+    """Held-out text comes in a batch of its own, over the mesh of the run (steps/held_out.py)."""
+    shape = KernelShape.of(
+        devices,
+        config.model,
+        num_rows=window_batch(WINDOWS_PER_BATCH, num_parts),
+        sequence_length=config.sequence_length,
+        compute_dtype=config.compute_dtype,
+    )
+    try:
+        refuse_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
+    except ValueError as error:
+        raise ValueError(
+            f"on {resources}, of held-out text while it trains: {error} Or leave that to a step of its own, with "
+            "validate_every_steps=0."
+        ) from None
 
 
 def _refuse_scatter_kernel(

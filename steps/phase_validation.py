@@ -50,6 +50,7 @@ def validation_of(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, ev
             loss_kernel=config.loss_kernel,
         ),
         every_steps=config.validate_every_steps,
+        begin_step=config.begin_step,
         until_step=config.until_step,
         events=events,
         tell=tell,

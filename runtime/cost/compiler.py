@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from runtime.cache_folder import cache_folder, keep
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 
@@ -31,13 +32,15 @@ ENVIRONMENT = {
 NOT_PASSED_ON = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "EQX_")
 """Beginnings of names in the environment that change what is compiled, or find it in another cache. The key of an
 outcome knows nothing of them, so that a compile must not either."""
+COMPILED = "compiled"
+"""The kind of what is kept in the cache folder."""
 COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
 """Packages that hold one, by platform; the first that is installed is used."""
 TOOLS = {"tpu": (), "gpu": ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")}
 """Packages that the compiler calls, by platform, where they are installed."""
 SOURCES = (
     *("kernels", "model", "optim", "parallel", "training/train_step.py", "training/eval_step.py"),
-    *("training/objective.py", "training/state.py"),
+    *("training/objective.py", "training/state.py", "cache_folder.py"),
     *("cost/compile_program.py", "cost/program.py", "cost/products.py", "cost/collectives.py", "cost/gpu_program.py"),
     *("cost/chips.py", "cost/gpu_target.py", "cost/described_devices.py", "cost/request.py", "cost/compiler.py"),
 )
@@ -68,22 +71,14 @@ def outcome_of(request: Request) -> tuple[Outcome, bool]:
         NoCompilerError: the compiler for its machines is not installed.
         RuntimeError: the compiler failed for another reason than memory; its last lines are in the message.
     """
-    kept = cache_folder() / f"{key_of(request)}.json"
+    kept = cache_folder(COMPILED) / f"{key_of(request)}.json"
     if kept.exists():
         fields = json.loads(kept.read_text())
         return (DoesNotFit(**fields) if "message" in fields else Compiled.from_json(json.dumps(fields))), True
     found = _compile(request)
     text = json.dumps(dataclasses.asdict(found)) if isinstance(found, DoesNotFit) else found.to_json()
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    partial = kept.with_suffix(f".{os.getpid()}")
-    partial.write_text(text)
-    partial.replace(kept)
+    keep(kept, text)
     return found, False
-
-
-def cache_folder() -> Path:
-    """Where outcomes are kept."""
-    return Path(os.environ.get("MARIN_DAG_CACHE") or Path.home() / ".cache" / "marin-dag") / "compiled"
 
 
 def packages_of(request: Request) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ class Devices(NamedTuple):
     """ "cpu", "gpu" or "tpu"."""
     kind: str
     """As JAX calls it; a GPU also as Ray does."""
-    number: int
+    num_devices: int
     context_parallel: int = 1
     """How many share each row."""
 
@@ -55,7 +55,7 @@ class KernelShape(NamedTuple):
             first_row=sequence_length - stretch,
             hidden_size=model.hidden_size,
             vocab_size=model.vocab_size,
-            num_tokens=num_rows * sequence_length // devices.number // num_microbatches,
+            num_tokens=num_rows * sequence_length // devices.num_devices // num_microbatches,
             compute_dtype=compute_dtype,
         )
 

@@ -123,7 +123,12 @@ def device_kind(mesh: Mesh) -> str:
 
 def devices_of(mesh: Mesh) -> Devices:
     """What a choice of kernels asks of the mesh."""
-    return Devices(platform(mesh), device_kind(mesh), mesh.size, mesh.shape["context"])
+    return Devices(
+        platform=platform(mesh),
+        kind=device_kind(mesh),
+        num_devices=mesh.size,
+        context_parallel=mesh.shape["context"],
+    )
 
 
 def _in_copies(cores: np.ndarray, num_copies: int, num_groups: int) -> np.ndarray:

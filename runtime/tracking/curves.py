@@ -110,22 +110,33 @@ def with_sources(curves: Curves, source_losses: bytes) -> Curves:
 def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Curves:
     """`curves`, and the bits per byte of held-out text at the steps where they were measured.
 
-    They lie in the event logs alone, since they are no part of an output. What was measured at a step that no
-    checkpoint has come to yet is left out with the update; where several attempts came to it, all found the same.
+    They lie in the event logs alone, since they are no part of an output. What was measured before the first update
+    gets a row of its own. What was measured at a step that no checkpoint has come to yet is left out with the update;
+    of several attempts that came to it the newest counts. Means over other sources than the newest are left out: an
+    attempt does not measure a source that is still being tokenized, and the curve would jump where the next one does.
 
     Args:
         curves: one or more updates.
-        attempts: the events of each attempt, of one host.
+        attempts: the events of each attempt, of one host, in the order in which they began.
     """
+    found = [event for events in attempts for event in events if event["event"] == VALIDATION]
+    if any(event["step"] == curves.step[0] - 1 for event in found):
+        curves = _with_a_row_before(curves)
     figures = dict(curves.figures)
-    for events in attempts:
-        for event in (event for event in events if event["event"] == VALIDATION):
-            place = int(np.searchsorted(curves.step, event["step"]))
-            if place == len(curves.step) or curves.step[place] != event["step"]:
-                continue
-            for which, by_domain in event["bits_per_byte"].items():
-                group = BITS_PER_BYTE if which == HOT else f"{BITS_PER_BYTE}_{which}"
-                for domain, value in {MEAN: event["mean_bits_per_byte"][which], **by_domain}.items():
-                    curve = figures.setdefault(f"{group}/{domain}", np.full(len(curves.step), np.nan))
-                    curve[place] = value
+    for event in found:
+        place = int(np.searchsorted(curves.step, event["step"]))
+        if place == len(curves.step) or curves.step[place] != event["step"]:
+            continue
+        for which, by_domain in event["bits_per_byte"].items():
+            group = BITS_PER_BYTE if which == HOT else f"{BITS_PER_BYTE}_{which}"
+            is_comparable = by_domain.keys() == found[-1]["bits_per_byte"][HOT].keys()
+            mean = {MEAN: event["mean_bits_per_byte"][which]} if is_comparable else {}
+            for domain, value in {**mean, **by_domain}.items():
+                curve = figures.setdefault(f"{group}/{domain}", np.full(len(curves.step), np.nan))
+                curve[place] = value
     return Curves(curves.step, figures)
+
+
+def _with_a_row_before(curves: Curves) -> Curves:
+    step = np.concatenate([curves.step[:1] - 1, curves.step])
+    return Curves(step, {name: np.concatenate([[np.nan], curve]) for name, curve in curves.figures.items()})

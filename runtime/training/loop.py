@@ -171,9 +171,11 @@ def train(
         events.write("stop", step=run.step, consumed_tokens=run.consumed_tokens, reason=control.reason)
         raise TrainingStopped(run.step, control.reason)
 
-    def validate(run: RunState) -> None:
+    def validate_if_due(run: RunState) -> None:
+        """Before the state can be saved: what the text of its own sources refuses must not be published."""
+        if validation is None or not validation.is_due(run.step):
+            return
         fetch(all_but=0)  # an update that cannot stand is told of itself, and not of what it did to held-out text
-        assert validation is not None
         with meter.left_out():
             validation.measure(run)
 
@@ -206,8 +208,6 @@ def train(
                 if word == Word.SAVE and run.step not in (steps.start, saver.last_step):
                     fetch(all_but=0)  # a state is saved only if every update behind it was finite
                     saver.begin(run, None)
-                if validation is not None and validation.is_due(run.step):
-                    validate(run)
                 meter.note_wait(step, batches)
                 told = hyperparameters(step)
                 tokens: Any = batch.tokens
@@ -229,6 +229,7 @@ def train(
                 digests = begin_digests(state.params) if settings.is_digested(step + 1) else None
                 pending.append(_Pending(run.data_position, position, batch, row, figures, digests))
                 run = RunState(state, step + 1, consumed, position, metrics, losses)
+                validate_if_due(run)
                 is_milestone = saving.is_milestone(run.step, settings.until_step)
                 if is_milestone or saver.is_due_at(run.step):
                     fetch(all_but=0)
@@ -242,13 +243,12 @@ def train(
     with control.listening() as hears_signals:
         events.write("begin", step=run.step, consumed_tokens=run.consumed_tokens, hears_signals=hears_signals)
         try:
+            validate_if_due(run)
             if run.step == settings.until_step or run.step in saving.wanted_steps:
                 # A temporary checkpoint lies where the run is to end now, or another one to start.
                 saver.begin(run, saving.milestone_folder(run.step))
             if run.step < settings.until_step:
                 run = advance(run)
-            if validation is not None:
-                validate(run)
         except TrainingStopped:
             raise
         except Exception as error:

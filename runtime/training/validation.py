@@ -17,18 +17,19 @@ from runtime.training.run_state import RunState
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Validation:
-    """Due every so many steps, counted from the start of the run, and at the last one."""
+    """Due every so many steps, counted from the start of the run, and at the first and the last one of the phase."""
 
     held_out: HeldOut
     every_steps: int
+    begin_step: int
     until_step: int
     events: EventLog
     tell: Callable[[int, Mapping[str, float]], None]
     """Told the step, and the mean over domains of each set of weights."""
 
     def is_due(self, step: int) -> bool:
-        """Before the update that follows `step` finished ones."""
-        return step % self.every_steps == 0 or step == self.until_step
+        """Whether the state after `step` finished updates is to be measured."""
+        return step % self.every_steps == 0 or step in (self.begin_step, self.until_step)
 
     def measure(self, run: RunState) -> None:
         """Scores the weights of `run` and its averages, and tells it; each host of a gang must, at the same step.

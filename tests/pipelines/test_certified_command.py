@@ -80,6 +80,17 @@ def test_it_lists_the_newest_certified_state_of_each_phase_and_prints_lines_that
     assert code == 0, err
 
 
+def test_where_the_recipe_stops_before_a_certified_state_now_the_state_is_listed_all_the_same(tmp_path, capsys):
+    prefix = tmp_path / "runs"
+    last = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]).step("deeper_starling")
+    save(prefix, last.digest, last.until - 10, is_certified=True)
+    code, out, err = run(
+        prefix, capsys, "certified", "deeper_starling", "--set", f"deeper_starling.until_step={last.until - 60}"
+    )
+    assert (code, err) == (0, "") and f"step {last.until - 10:>11,}" in out
+    assert f"deeper_starling stops at step {last.until - 60:,} now, which is no way on from here" in out
+
+
 def test_where_nothing_is_certified_it_says_so_and_a_step_that_trains_nothing_is_refused(tmp_path, capsys):
     prefix = tmp_path / "runs"
     code, out, _ = run(prefix, capsys, "certified")
@@ -111,6 +122,7 @@ def test_of_several_phases_it_says_what_it_says_of_each_and_of_one_that_is_publi
     ("events", "why"),
     [
         ([], "it has not trained under this prefix as the recipe stands now"),
+        ([("phase", None)], "it is at step 1,201 and has saved no state on its way"),
         (
             [("begin", 1201), ("progress", 1250)],
             "it is at step 1,250 and has saved no state on its way, of which one is due every 100 updates",
@@ -130,6 +142,10 @@ def test_where_nothing_of_a_phase_is_certified_its_log_tells_why(tmp_path, capsy
     starling = Graph([tootsie.tootsie(LAPTOP, tootsie.laptop_corpus(LAPTOP))[0]]).step("starling")
     log = tmp_path / "runs" / "work" / starling.digest / "events" / "20260101-000000-0123abcd.jsonl"
     log.parent.mkdir(parents=True)
-    log.write_text("".join(json.dumps({"event": event, "step": step}) + "\n" for event, step in events))
+    log.write_text(
+        "".join(
+            json.dumps({"event": event} | ({} if step is None else {"step": step})) + "\n" for event, step in events
+        )
+    )
     code, out, _ = run(tmp_path / "runs", capsys, "certified", "starling")
     assert code == 0 and out.startswith(f"nothing of starling is certified: {why}")

@@ -177,7 +177,8 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
         validation = trained["validation"]
         (domain,) = validation.held_out.domains.values()
         assert domain.windows.tokens.size == config.validation_tokens_per_source
-        assert (validation.every_steps, validation.until_step) == (config.validate_every_steps, config.until_step)
+        steps = validation.every_steps, validation.begin_step, validation.until_step
+        assert steps == (config.validate_every_steps, config.begin_step, config.until_step)
     plain = a_phase(cache)
     proves_nothing = [name for name, value in FIRST.items() if value in (SECOND[name], getattr(plain, name))]
     assert proves_nothing == []

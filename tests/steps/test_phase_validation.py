@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 
 from marin_dag.errors import RefusedConfigError
+from marin_dag.resources import Tpu
+from pipelines.corpus import eight_b_corpus
+from pipelines.scales import EIGHT_B
+from pipelines.tootsie import phases
 from runtime.evaluation import held_out
 from runtime.evaluation.bits_per_byte import BitsPerByteError
 from runtime.optim.ema import Ema
@@ -14,6 +18,7 @@ from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
 from runtime.training.loop import NonFiniteError
 from steps.ema_eval import EmaEvalConfig, ema_eval
+from steps.machine_checks import check_resources
 from steps.phase_checks import check_config
 from steps.phase_validation import validation_of
 from tests.steps.conftest import FolderContext
@@ -103,6 +108,41 @@ def test_text_that_gives_no_number_stops_the_run_and_says_at_which_step_and_of_w
     with pytest.raises(BitsPerByteError, match=r"step 3, validation of the apart weights: .* not finite"):
         run.run(validated(cache))
     assert run.records == {}
+
+
+def test_a_state_whose_own_text_gives_no_number_is_published_under_no_step(tmp_path, cache, monkeypatch):
+    score, good = held_out.bits_per_byte, []
+
+    def diverges(*arguments, **keywords):
+        if not good:
+            raise BitsPerByteError("the loss on held-out text is not finite: the model has diverged.")
+        good.pop()
+        return score(*arguments, **keywords)
+
+    monkeypatch.setattr(held_out, "bits_per_byte", diverges)
+    run, phase = Trajectory(tmp_path / "run", "f" * 64), validated(cache, publish_every_steps=3)
+    for steps in ([0, 3, 6], [6]):  # the second attempt goes on from what was saved, and finds the same
+        good[:] = [step for step in steps for _ in range(3)]  # of three sets of weights each
+        with pytest.raises(BitsPerByteError, match="step 8, validation of the hot weights"):
+            run.run(phase)
+        assert run.records.keys() == {3, 6}
+
+
+def test_a_phase_is_measured_as_it_begins_wherever_that_is(tmp_path, cache):
+    first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
+    first.run(validated(cache, until_step=4))
+    second.run(validated(cache, start=first.at(4)))
+    assert (list(found(first)), list(found(second))) == ([0, 3, 4], [4, 6, 8])
+    assert found(first)[4] == found(second)[4]
+
+
+def test_a_batch_of_held_out_text_that_a_kernel_does_not_take_is_refused_by_the_plan():
+    kestrel = phases(EIGHT_B, eight_b_corpus(EIGHT_B))["kestrel"].config
+    few = {"loss_kernel": "pallas_tpu", "scatter_kernel": "xla", "sequence_length": 512, "model_parallel": 8}
+    config = kestrel.model_copy(update={**few, "global_batch_size": 64})
+    with pytest.raises(ValueError, match=r"held-out text while it trains: .* 64 tokens .* validate_every_steps=0\."):
+        check_resources(config, Tpu("v6e-128"))
+    check_resources(config.model_copy(update={"validate_every_steps": 0}), Tpu("v6e-128"))
 
 
 def test_an_update_that_cannot_stand_is_told_before_what_it_did_to_held_out_text(tmp_path, cache):

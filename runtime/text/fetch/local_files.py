@@ -2,12 +2,24 @@
 
 import glob
 import hashlib
-from typing import TypedDict
+import json
+import time
+from pathlib import Path
+from typing import Any, TypedDict
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
+from runtime.cache_folder import cache_folder, keep
 from runtime.text.fetch.copy import CHUNK_BYTES
 from runtime.text.fetch.errors import FetchError
+
+LARGE_FILE_IN_BYTES = 64 * 2**20
+"""From here on reading it takes longer than a person waits for."""
+SETTLED_SECONDS = 2.0
+"""A file that was written so lately may be written again within one tick of its file system's clock."""
+OF_AN_OBJECT = ("generation", "ETag", "etag")
+"""What stores say of an object, and of another one at the same place say otherwise."""
 
 
 def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
@@ -29,10 +41,34 @@ class Content(TypedDict):
 
 
 def content_of(path: str) -> Content:
+    """Of a file here or in a bucket; a large one is read once, and not again as long as it stays as it is.
+
+    A recipe asks for it whenever it is built, and a folder of weights has gigabytes.
+    """
+    filesystem, inner = fsspec.core.url_to_fs(path)
+    marks = _marks(filesystem, inner)
+    kept = cache_folder("checksums") / f"{hashlib.sha256(json.dumps([path, marks]).encode()).hexdigest()}.json"
+    if marks and kept.exists():
+        return json.loads(kept.read_text())
     digest = hashlib.sha256()
     size = 0
-    with fsspec.open(path, "rb") as file:
+    with filesystem.open(inner, "rb") as file:
         while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
-    return {"sha256": digest.hexdigest(), "size_in_bytes": size}
+    content: Content = {"sha256": digest.hexdigest(), "size_in_bytes": size}
+    if size >= LARGE_FILE_IN_BYTES and marks and marks == _marks(filesystem, inner):
+        keep(kept, json.dumps(content))
+    return content
+
+
+def _marks(filesystem: Any, path: str) -> list[str]:
+    """What is another when the file has been written since; empty where nothing tells that."""
+    if isinstance(filesystem, LocalFileSystem):
+        found = Path(path).stat()
+        if time.time() - max(found.st_mtime, found.st_ctime) < SETTLED_SECONDS:
+            return []
+        return [str(part) for part in (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)]
+    filesystem.invalidate_cache(path.rpartition("/")[0])
+    found = filesystem.info(path)
+    return next(([name, str(found[name])] for name in OF_AN_OBJECT if found.get(name)), [])

@@ -101,7 +101,11 @@ def test_each_matrix_of_a_layer_is_looked_at_as_the_model_axis_leaves_it(eight_b
 
 def test_a_run_tells_in_what_parts_the_gradients_of_a_layer_go(eight_b: LlamaConfig) -> None:
     shape = KernelShape.of(
-        Devices("tpu", "TPU v5 lite", 256), eight_b, num_rows=512, sequence_length=4096, compute_dtype="bfloat16"
+        Devices(platform="tpu", kind="TPU v5 lite", num_devices=256),
+        eight_b,
+        num_rows=512,
+        sequence_length=4096,
+        compute_dtype="bfloat16",
     )
     devices = np.broadcast_to(np.array(jax.devices()[:1]), (1, 16, 16, 1, 1, 1))
     mesh = Mesh(devices, AXES)

@@ -68,7 +68,9 @@ def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempt
     not_saved = [validation(6, hot=hot)]
     curves = with_validation(curves_behind(0), [first, second, not_saved])
     rows = {step: {k: v for k, v in row.items() if k.startswith("bits_per_byte")} for step, row in curves.rows()}
+    before = {f"bits_per_byte/{name}": value for name, value in {"mean": 1.75, "code": 1.5, "web": 2.0}.items()}
     assert rows == {
+        0: before,
         1: {},
         2: {
             "bits_per_byte/mean": 2.0,
@@ -91,6 +93,16 @@ def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempt
     assert curves.newest_validation() == (4, 1.75)
     assert curves_behind(0).newest_validation() is None
     assert with_validation(curves_behind(0), []).figures.keys() == curves_behind(0).figures.keys()
+    assert dict(curves.rows())[0] == before, "no update made the state that was measured before the first"
+    assert with_validation(curves_behind(2), [first, second]).step.tolist() == [2, 3, 4]
+
+
+def test_a_mean_over_fewer_sources_is_no_point_of_the_curve_of_all():
+    growing = [validation(1, hot={"web": 1.0}), validation(2, hot={"web": 1.0})]
+    whole = [validation(2, hot={"code": 4.0, "web": 1.0}), validation(3, hot={"code": 4.0, "web": 1.0})]
+    figures = with_validation(curves_behind(0), [growing, whole]).figures
+    assert np.array_equal(figures["bits_per_byte/web"], [1, 1, 1, np.nan], equal_nan=True)
+    assert np.array_equal(figures["bits_per_byte/mean"], [np.nan, 2.5, 2.5, np.nan], equal_nan=True)
 
 
 @given(after_step=st.integers(0, 5), together=st.integers(1, 5))

@@ -1,0 +1,80 @@
+"""A user's own files: the checksum of a large one is formed once for as long as the file stays as it is."""
+
+import hashlib
+import os
+import time
+import uuid
+
+import fsspec
+import pytest
+
+from runtime.text.fetch import local_files
+from runtime.text.fetch.local_files import content_of
+
+OLD, NEW = b"weights" * 10, b"WEIGHTS" * 10
+
+
+@pytest.fixture
+def num_reads(tmp_path, monkeypatch):
+    """How often a file has been read; one of 70 bytes is large here."""
+    monkeypatch.setenv("MARIN_DAG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(local_files, "LARGE_FILE_IN_BYTES", len(OLD))
+    reads, sha256 = [], hashlib.sha256
+
+    def counted(*content):
+        if not content:  # what is given at once is a name
+            reads.append(1)
+        return sha256(*content)
+
+    monkeypatch.setattr(local_files.hashlib, "sha256", counted)
+    return lambda: len(reads)
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(OLD)
+    return file
+
+
+def expected(content):
+    return {"sha256": hashlib.new("sha256", content).hexdigest(), "size_in_bytes": len(content)}
+
+
+def a_while_later(monkeypatch):
+    now = time.time()
+    monkeypatch.setattr(local_files.time, "time", lambda: now + 10)
+
+
+def test_a_file_that_has_not_changed_is_read_once_and_one_that_has_again(file, num_reads, monkeypatch):
+    a_while_later(monkeypatch)
+    assert [content_of(str(file)) for _ in range(3)] == [expected(OLD)] * 3
+    assert num_reads() == 1
+    before = file.stat()
+    file.write_bytes(NEW)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # as many bytes, and as old as it pretends to be
+    assert (content_of(str(file)), num_reads()) == (expected(NEW), 2)
+
+
+def test_what_was_just_written_may_be_written_again_within_a_tick_and_is_read_each_time(file, num_reads):
+    assert [content_of(str(file)) for _ in range(2)] == [expected(OLD)] * 2
+    assert num_reads() == 2
+
+
+def test_what_changes_while_it_is_read_is_not_remembered(file, num_reads, monkeypatch):
+    a_while_later(monkeypatch)
+    marks = local_files._marks
+    with monkeypatch.context() as patch:
+        patch.setattr(local_files, "_marks", lambda *where: [*marks(*where), str(time.monotonic_ns())])
+        content_of(str(file))
+    assert not list(file.parent.glob("cache/checksums/*"))
+    assert (content_of(str(file)), num_reads()) == (expected(OLD), 2)
+
+
+def test_an_object_of_a_bucket_is_known_by_its_generation(gcs_bucket, num_reads):
+    url = f"gs://{gcs_bucket}/{uuid.uuid4().hex}/model.safetensors"
+    for content, times in ((OLD, 1), (NEW, 2)):
+        with fsspec.open(url, "wb") as file:
+            file.write(content)
+        assert [content_of(url) for _ in range(2)] == [expected(content)] * 2
+        assert num_reads() == times
