@@ -1,6 +1,7 @@
 """Pins down: the recipe of docs/own-recipe.md runs as it stands, and its table names every format."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -39,7 +40,8 @@ def mine(tmp_path: Path) -> Mine:
 
     def run(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, str(tmp_path / "mine.py"), *arguments]
-        environment = {"PYTHONPATH": str(PROJECT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        compiled = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
+        environment = {"PYTHONPATH": str(PROJECT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **compiled}
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
         return done.returncode, done.stdout + done.stderr
 
