@@ -73,7 +73,10 @@ def plan_seconds(policy: Policy) -> float:
 
     def feedback(step: int) -> dict[str, Seen]:
         losses = 3 - 0.001 * step + 0.01 * numbers.standard_normal(NUM_SOURCES)
-        return {identity: Seen(40, 1_000, 1_000 * loss) for identity, loss in zip(loader.names, losses, strict=True)}
+        return {
+            identity: Seen(40, 1_000, 1_000 * loss, 1_000 * loss)
+            for identity, loss in zip(loader.names, losses, strict=True)
+        }
 
     for step in range(STEPS):
         began = time.thread_time()

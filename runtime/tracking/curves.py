@@ -22,7 +22,9 @@ from runtime.tracking.metrics import MetricsRow
 OF_UPDATES = "train"
 ROWS_TOGETHER = 4096
 READ_TOGETHER = 2**16
-LOSS_OF_SOURCES, SHARE_OF_SOURCES = "loss_by_source", "share_by_source"
+SUMS_OF_SOURCES = {"loss_by_source": "loss_sum", "log_normalizer_by_source": "log_normalizer_sum"}
+"""Groups of curves that are means over the predicted positions, and the columns of their sums."""
+SHARE_OF_SOURCES = "share_by_source"
 BITS_PER_BYTE = "bits_per_byte"
 MEAN = "mean"
 
@@ -73,22 +75,24 @@ def curves_of(metrics: bytes, *, after_step: int) -> Curves:
 
 
 def with_sources(curves: Curves, source_losses: bytes) -> Curves:
-    """`curves`, and the loss and the share of each source that these updates could draw from.
+    """`curves`, and the loss, the log-normaliser and the share of each source that these updates could draw from.
 
     Args:
         curves: one or more updates.
         source_losses: what lies beside the same checkpoint. A source from which an update drew nothing to predict has
-            no loss there.
+            neither loss nor log-normaliser there, and an older table has no log-normaliser at all.
     """
     step = curves.step
-    by_source: dict[str, np.ndarray] = {}
+    by_source: dict[str, dict[str, np.ndarray]] = {}
     # As indices, never a string a row: there are millions of rows, and a few names. In this thread: see `table_of`.
     table = pq.ParquetFile(pa.BufferReader(source_losses), read_dictionary=["source"])
-    columns = ["step", "source", "share", "num_targets", "loss_sum"]
+    recorded = table.schema_arrow.names
+    sums = {group: column for group, column in SUMS_OF_SOURCES.items() if column in recorded}
+    columns = ["step", "source", "share", "num_targets", *sums.values()]
     for batch in table.iter_batches(READ_TOGETHER, columns=columns, use_threads=False):
         drawn = batch.filter(pc.greater_equal(batch["step"], int(step[0])))
         place = np.searchsorted(step, drawn["step"].to_numpy())
-        share, num_targets, loss_sum = (drawn[name].to_numpy() for name in ("share", "num_targets", "loss_sum"))
+        share, num_targets = (drawn[name].to_numpy() for name in ("share", "num_targets"))
         index = drawn["source"].indices.to_numpy()
         # A source whose tokens were made anew has two indices.
         for word_index, source in enumerate(drawn["source"].dictionary.to_pylist()):
@@ -96,14 +100,15 @@ def with_sources(curves: Curves, source_losses: bytes) -> Curves:
             if not of_source.any():
                 continue
             if source not in by_source:
-                by_source[source] = np.full((2, len(step)), np.nan)
-            losses, shares = by_source[source]
-            has_loss = of_source & (num_targets > 0)
-            losses[place[has_loss]] = loss_sum[has_loss] / num_targets[has_loss]
-            shares[place[of_source]] = share[of_source]
+                by_source[source] = {group: np.full(len(step), np.nan) for group in (*sums, SHARE_OF_SOURCES)}
+            found = by_source[source]
+            has_mean = of_source & (num_targets > 0)
+            for group, column in sums.items():
+                found[group][place[has_mean]] = drawn[column].to_numpy()[has_mean] / num_targets[has_mean]
+            found[SHARE_OF_SOURCES][place[of_source]] = share[of_source]
     figures = dict(curves.figures)
-    for source, (losses, shares) in sorted(by_source.items()):
-        figures |= {f"{LOSS_OF_SOURCES}/{source}": losses, f"{SHARE_OF_SOURCES}/{source}": shares}
+    for source, found in sorted(by_source.items()):
+        figures |= {f"{group}/{source}": curve for group, curve in found.items()}
     return Curves(step, figures)
 
 

@@ -1,4 +1,4 @@
-"""Losses by source: what each update drew from each source, by which share, and the loss it had there.
+"""Losses by source: what each update drew from each source, by which share, and its loss and log-normaliser there.
 
 One row for each source that an update could draw from, in packed columns. It is also the log of realised draws:
 counts by step and source are all that a batch depends on besides the seed and the sources.
@@ -6,6 +6,7 @@ counts by step and source are all that a batch depends on besides the seed and t
 
 import array
 import bisect
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,7 +17,9 @@ from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
 from runtime.tables.parquet_bytes import append_numbers, numbers_of, parquet_of, table_of
 
-COLUMNS = ("step", "source", "identity", "share", "num_sequences", "num_targets", "loss_sum")
+COLUMNS = ("step", "source", "identity", "share", "num_sequences", "num_targets", "loss_sum", "log_normalizer_sum")
+LATER_COLUMNS = ("log_normalizer_sum",)
+"""Of an update that was made before these were recorded, a row has NaN there."""
 
 
 class SourceLosses(NamedTuple):
@@ -35,6 +38,8 @@ class SourceLosses(NamedTuple):
     """Positions that have a next token to predict."""
     loss_sum: float
     """Cross-entropy over those positions before the update, nats; over `num_targets` it is the mean loss."""
+    log_normalizer_sum: float
+    """Log-normaliser (logsumexp of the logits) over the same positions; NaN where it was not recorded."""
 
 
 class SourceLossesError(ValueError):
@@ -53,6 +58,7 @@ class SourceLossesTable:
             "num_sequences": array.array("i"),
             "num_targets": array.array("q"),
             "loss_sum": array.array("d"),
+            "log_normalizer_sum": array.array("d"),
         }
 
     def __len__(self) -> int:
@@ -84,7 +90,10 @@ class SourceLossesTable:
         """What the update that made it `step` finished ones showed, by identity; empty if it is not in the table."""
         begin, end = (side(self._columns["step"], step) for side in (bisect.bisect_left, bisect.bisect_right))
         found = (self[index] for index in range(begin, end))
-        return {row.identity: Seen(row.num_sequences, row.num_targets, row.loss_sum) for row in found}
+        return {
+            row.identity: Seen(row.num_sequences, row.num_targets, row.loss_sum, row.log_normalizer_sum)
+            for row in found
+        }
 
     def num_sequences_by_source(self) -> dict[str, int]:
         """Sequences drawn in all, by name."""
@@ -114,8 +123,11 @@ class SourceLossesTable:
 
     @classmethod
     def from_parquet(cls, data: bytes, *, file: str = "source_losses.parquet") -> "SourceLossesTable":
-        """From what `to_parquet` gave; `file`, where it lies, is named in errors."""
+        """From what `to_parquet` gave, now or before `LATER_COLUMNS`; `file`, where it lies, is named in errors."""
         read = table_of(data)
+        if read.column_names == [name for name in COLUMNS if name not in LATER_COLUMNS]:
+            for name in LATER_COLUMNS:
+                read = read.append_column(name, pa.array(np.full(len(read), math.nan)))
         if read.column_names != list(COLUMNS):
             raise SourceLossesError(f"{file}: columns recorded: {read.column_names}; now: {list(COLUMNS)}.")
         table = cls()
@@ -143,6 +155,7 @@ def rows_of_update(
     num_sequences: Mapping[str, int],
     num_targets: Mapping[str, int],
     loss_sum: Mapping[str, float],
+    log_normalizer_sum: Mapping[str, float],
 ) -> list[SourceLosses]:
     """The rows of one update, by name; all mappings but `names` are by identity, and what is missing there is 0."""
     return [
@@ -154,6 +167,7 @@ def rows_of_update(
             num_sequences=num_sequences.get(identity, 0),
             num_targets=num_targets.get(identity, 0),
             loss_sum=loss_sum.get(identity, 0.0),
+            log_normalizer_sum=log_normalizer_sum.get(identity, 0.0),
         )
         for identity, share in sorted(shares.items(), key=lambda item: names[item[0]])
     ]

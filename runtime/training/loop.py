@@ -262,7 +262,7 @@ def train(
 
 
 def _fetched(update: _Pending) -> MetricsRow:
-    others = {"row_loss", "row_targets", "skip"}  # split over the hosts, or no figure
+    others = {"row_loss", "row_log_normalizer", "row_targets", "skip"}  # of rows, or no figure
     fetched = jax.device_get({name: value for name, value in update.metrics._asdict().items() if name not in others})
     figures = {name: value.item() for name, value in fetched.items()}
     if update.metrics.skip is not None and bool(update.metrics.skip.is_skipped):
@@ -310,7 +310,9 @@ def _tell_of_skip(update: _Pending, row: MetricsRow, settings: TrainSettings, ev
 
 def _losses_by_source(update: _Pending, loader: Loader) -> list[SourceLosses]:
     """Sums over the rows of each source, in float64 and in the order of the rows."""
-    losses, targets = whole(update.metrics.row_loss), whole(update.metrics.row_targets)
+    figures = update.metrics
+    losses, targets = whole(figures.row_loss), whole(figures.row_targets)
+    normalizers = whole(figures.row_log_normalizer)
     index, count = update.batch.source_index, len(loader.sources)
 
     def by_identity(values: np.ndarray) -> dict[str, Any]:
@@ -323,4 +325,5 @@ def _losses_by_source(update: _Pending, loader: Loader) -> list[SourceLosses]:
         num_sequences=by_identity(np.bincount(index, minlength=count)),
         num_targets=by_identity(np.bincount(index, weights=targets, minlength=count).astype(np.int64)),
         loss_sum=by_identity(np.bincount(index, weights=losses, minlength=count)),
+        log_normalizer_sum=by_identity(np.bincount(index, weights=normalizers, minlength=count)),
     )

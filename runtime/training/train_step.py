@@ -73,8 +73,9 @@ NUMBERS = Hyperparameters._fields[:-1]
 class StepMetrics(NamedTuple):
     """Figures of one update over the global batch; the objective is `loss + z_loss`.
 
-    A row is of one source, so the losses of a source are those of its rows: what a row is made of stays off the
-    device, no program depends on how many sources there are, and a sum over rows in float64 is the same on each mesh.
+    A row is of one source, so the losses and log-normalisers of a source are those of its rows: what a row is made of
+    stays off the device, no program depends on how many sources there are, and a sum over rows in float64 is the same
+    on each mesh.
     """
 
     loss: Scalar  # mean cross-entropy of the predicted positions, nats, before the update
@@ -85,6 +86,7 @@ class StepMetrics(NamedTuple):
     num_targets: Int32[Array, ""]
     mean_log_normalizer: Scalar
     row_loss: Float32[Array, "batch"]  # sum of the cross-entropy over the predicted positions of each row, nats
+    row_log_normalizer: Float32[Array, "batch"]  # sum of the log-normaliser over the same positions of each row
     row_targets: Int32[Array, "batch"]  # how many positions of the row were predicted
     skip: "SkipMetrics | None" = None  # where the state has a history
 
@@ -212,25 +214,27 @@ def _train_program(
         # A batch without any target has weights 0 and gradients 0, not 0/0: the loop tells it by `num_targets`.
         weights = has_target.astype(jnp.float32) / jnp.maximum(num_targets, 1).astype(jnp.float32)
 
-        def objective(params: Llama, batch: Batch) -> tuple[Array, tuple[Array, Array]]:
+        def objective(params: Llama, batch: Batch) -> tuple[Array, tuple[Array, tuple[Array, Array]]]:
             result = losses(params, batch, frequencies, z_loss=told["z_loss"])
             own, normalizer = spread.own_tokens(batch.weights.reshape(-1)), result.log_normalizer
             figures = [own * result.loss, own * jnp.square(normalizer), own * normalizer]
-            return result.objective, (jnp.stack([jnp.sum(figure) for figure in figures]), result.loss)
+            return result.objective, (jnp.stack([jnp.sum(figure) for figure in figures]), (result.loss, normalizer))
 
         batch = Batch(tokens, segment_ids, labels, weights)
         # What came from other devices (labels, the number of targets) before the layers, and what goes to them after.
         batch = order.after(batch, (labels, weights), tokens)
         computed = _gradients(objective, state.params, batch, num_microbatches)
-        gradients, figures, own_loss = order.after(computed, computed, tokens)
+        gradients, figures, per_token = order.after(computed, computed, tokens)
         row_targets = order.after(row_targets, computed, tokens)
         if mesh.shape["replica"] > 1:
             sent = jax.tree.map(lambda leaf: leaf.astype(reduce_dtype), gradients)
             gradients = jax.tree.map(lambda leaf: lax.psum(leaf, "replica").astype(jnp.float32), sent)
         loss, mean_square, mean_log_normalizer = _sum_over(all_axes, figures)
+        # Loss and log-normaliser of a row go together, so that the second takes no collective of its own.
+        of_tokens = jax.vmap(jax.vmap(spread.gather_tokens))(jnp.stack(per_token)).reshape(2, *tokens.shape)
         # Select, do not multiply: what lies at a position without target may be anything.
-        token_loss = jax.vmap(spread.gather_tokens)(own_loss).reshape(tokens.shape)
-        row_loss = jnp.sum(jnp.where(has_target, token_loss, 0.0), axis=1)
+        row_sums = jnp.sum(jnp.where(has_target[None], of_tokens, 0.0), axis=2)
+        row_loss, row_log_normalizer = _all_rows(row_axes, _sum_over(context, row_sums))
 
         norm = functools.partial(_global_norm, config=config, mesh=mesh)
         grad_norm = norm(gradients)
@@ -268,7 +272,8 @@ def _train_program(
             param_norm=norm(new_state.params),
             num_targets=num_targets,
             mean_log_normalizer=mean_log_normalizer,
-            row_loss=_all_rows(row_axes, _sum_over(context, row_loss)),
+            row_loss=row_loss,
+            row_log_normalizer=row_log_normalizer,
             row_targets=_all_rows(row_axes, _sum_over(context, row_targets)),
             skip=skip,
         )
@@ -289,29 +294,32 @@ def _train_program(
     return jax.jit(program, donate_argnums=(0,) if donate else (), compiler_options=compiler_options(mesh))
 
 
-def _gradients(objective: Callable, params: Llama, batch: Batch, num_microbatches: int) -> tuple[Llama, Array, Array]:
-    """Of this device's share of the batch: gradients and figures, summed over micro-batches in float32, and the losses
-    of its own tokens, [micro-batch, token]."""
+def _gradients(
+    objective: Callable, params: Llama, batch: Batch, num_microbatches: int
+) -> tuple[Llama, Array, tuple[Array, Array]]:
+    """Of this device's share of the batch: gradients and figures, summed over micro-batches in float32, and losses and
+    log-normalisers of its own tokens, each [micro-batch, token]."""
     differentiate = jax.grad(objective, has_aux=True)
     if num_microbatches == 1:
-        gradients, (figures, loss) = differentiate(params, batch)
-        return gradients, figures, loss[None]
+        gradients, (figures, per_token) = differentiate(params, batch)
+        return gradients, figures, jax.tree.map(lambda values: values[None], per_token)
     parts = jax.tree.map(lambda leaf: leaf.reshape(num_microbatches, -1, *leaf.shape[1:]), batch)
 
-    def add(total: Any, part: Batch) -> tuple[Any, Array]:
-        gradients, (figures, loss) = differentiate(params, part)
-        return jax.tree.map(jnp.add, total, (gradients, figures)), loss
+    def add(total: Any, part: Batch) -> tuple[Any, tuple[Array, Array]]:
+        gradients, (figures, per_token) = differentiate(params, part)
+        return jax.tree.map(jnp.add, total, (gradients, figures)), per_token
 
     gradients, (figures, _) = jax.eval_shape(differentiate, params, jax.tree.map(lambda leaf: leaf[0], parts))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (gradients, figures))
-    (gradients, figures), losses = lax.scan(add, zeros, parts)
-    return gradients, figures, losses
+    (gradients, figures), per_token = lax.scan(add, zeros, parts)
+    return gradients, figures, per_token
 
 
 def _all_rows(axes: tuple[str, ...], rows: Array) -> Array:
-    """The rows of all devices in the order of the batch, on each of them; axis by axis, the innermost first."""
+    """The rows, the last dimension, of all devices in the order of the batch, on each of them; axis by axis, the
+    innermost first."""
     for axis in reversed(axes):
-        rows = lax.all_gather(rows, axis, tiled=True)
+        rows = lax.all_gather(rows, axis, axis=rows.ndim - 1, tiled=True)
     return rows
 
 

@@ -51,7 +51,7 @@ def save(prefix, digest, step, *, loss, left_out=(), folder=None):
     metrics, losses = MetricsTable(), SourceLossesTable()
     for row in range(1, step + 1):
         metrics.append(MetricsRow(row, row * 1000, 4, 28, 1e-3, loss, 0.0, 1.5, 0.1, 10.0, 3.4, int(row in left_out)))
-        losses.append([SourceLosses(row, "web", "w", 1.0, 4, 28, 28 * loss)])
+        losses.append([SourceLosses(row, "web", "w", 1.0, 4, 28, 28 * loss, 28 * 3.5)])
     folder = folder or TemporaryCheckpoints(f"{prefix}/work/{digest}/temporary", lease_epoch=3).folder_of(step)
     beside = {METRICS: metrics.to_parquet, SOURCE_LOSSES: losses.to_parquet}
     metadata = {"step": step, "consumed_tokens": step * 1000}
@@ -106,6 +106,7 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
     told = list(events_in(ocelots))
     assert [step for step, _ in told] == [last - 2, last - 1, last]
     assert {figures["loss_by_source/web"] for _, figures in told} == {2.0}
+    assert {figures["log_normalizer_by_source/web"] for _, figures in told} == {3.5}
     code, out, _ = run(prefix, capsys, "curves", "kestrel")
     assert code == 0 and len(out.splitlines()) == 1 and out.startswith("kestrel ")
 

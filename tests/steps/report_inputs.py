@@ -46,7 +46,7 @@ def phase(folder, name, first, last, tokens_before=0, batch=8, drawn=None, batch
         counts = next(counts for end, counts in ends if step <= end)
         losses = {"code": 2.0, "web": 5 - 0.01 * step}
         table.append(
-            SourceLosses(step, name, name, 0.5, count, 255 * count, 255 * count * losses[name])
+            SourceLosses(step, name, name, 0.5, count, 255 * count, 255 * count * losses[name], 255 * count * 6.0)
             for name, count in sorted(counts.items())
         )
     (folder / name / "source_losses.parquet").write_bytes(table.to_parquet())

@@ -40,7 +40,7 @@ def inputs(tmp_path_factory):
         table = SourceLossesTable()
         for step, counts in enumerate(DRAWN[policy][int(seed)].tolist(), start=1):
             table.append(
-                SourceLosses(step, name, f"digest of {name}", 1 / 3, count, 9 * count, 27.0 * count)
+                SourceLosses(step, name, f"digest of {name}", 1 / 3, count, 9 * count, 27.0 * count, 36.0 * count)
                 for name, count in zip(SOURCES, counts, strict=True)
             )
         folder = root / f"{policy}-{seed}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -20,11 +21,14 @@ from marin_dag.fields import RuntimeField, markers
 from marin_dag.inputs import Input
 from marin_dag.mistakes import said_of
 from marin_dag.resources import Cpu, Gpu, Tpu
+from runtime.data.loader import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.kernels.choice import default_kernels
-from runtime.model.config import LlamaConfig
+from runtime.model.computation import whole
+from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.rotary import inverse_frequencies
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Linear
 from runtime.optim.skip_rule import SkipRule
@@ -32,9 +36,10 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.metrics import MetricsTable
 from runtime.training import checkpoint, saving, train_step
-from runtime.training.state import placed_shapes
+from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS, JUMPS
+from steps.phase_data import loader_of
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, train_phase
 from tests.steps import phase_runs
@@ -626,6 +631,34 @@ def test_losses_by_source_sum_to_the_loss_of_the_batch(tmp_path, mixed):
         assert sum(row.num_targets for row in found) == metrics[index].num_targets
         mean = sum(row.loss_sum for row in found) / metrics[index].num_targets
         assert mean == pytest.approx(metrics[index].loss, rel=1e-5)
+        mean = sum(row.log_normalizer_sum for row in found) / metrics[index].num_targets
+        assert mean == pytest.approx(metrics[index].mean_log_normalizer, rel=1e-5)
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
+def test_the_log_normalizer_of_a_source_is_that_of_the_logits_over_its_targets(tmp_path, mixed, use_devices, packing):
+    use_devices(2)
+    model = dataclasses.replace(
+        MODEL, initializer_range=0.5
+    )  # log-normalisers far from the logarithm of the vocabulary
+    config = until(mixed, 1, packing=packing, model=model, z_loss=1e-2)
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    trajectory.run(config)
+
+    loader = loader_of(config, phase_runs.Attempt(trajectory, None))
+    batch, _ = loader.batch(DataPosition(), 0, config.global_batch_size)
+    params = initial_state(model, config.seed, make_mesh(MeshShape(), jax.devices()[:1])).params
+    inputs = jnp.asarray(batch.tokens), jnp.asarray(batch.segment_ids), inverse_frequencies(LLAMA2_ROPE, model.head_dim)
+    logits = np.asarray(params.logits(*inputs, config=model, computation=whole("float32")), np.float64)
+    normalizer = np.log(np.exp(logits).sum(axis=-1))[:, :-1]
+    has_target = batch.segment_ids[:, :-1] == batch.segment_ids[:, 1:]
+    assert not has_target.all(), "documents end within rows"
+    rows = {row.source: row for row in trajectory.source_losses(1)}
+    assert list(rows) == ["code", "web"]
+    for source, row in rows.items():
+        own = has_target & (batch.source_index == loader.sources.index(source))[:, None]
+        assert row.num_targets == own.sum() > 0
+        assert row.log_normalizer_sum == pytest.approx(normalizer[own].sum(), rel=1e-5)
 
 
 def test_under_a_learned_mixture_a_stopped_phase_ends_with_the_bytes_of_one_that_was_not(tmp_path, mixed):

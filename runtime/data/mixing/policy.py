@@ -38,6 +38,8 @@ class Seen(NamedTuple):
     """Positions that were predicted."""
     loss_sum: float
     """Cross-entropy over those positions, nats."""
+    log_normalizer_sum: float
+    """Log-normalisers over those positions; not a number of an update that was made before it was recorded."""
 
 
 class Turn(NamedTuple):

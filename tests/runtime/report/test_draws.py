@@ -23,7 +23,7 @@ def log_of(path, counts_of):
         shares = MIXTURE.shares_at(step)
         counts = counts_of(step, integer_weights(shares))
         table.append(
-            SourceLosses(step + 1, name, f"digest of {name}", shares[name], counts.get(name, 0), 0, 0.0)
+            SourceLosses(step + 1, name, f"digest of {name}", shares[name], counts.get(name, 0), 0, 0.0, 0.0)
             for name in sorted(shares)
         )
     path.write_bytes(table.to_parquet())

@@ -108,8 +108,11 @@ def test_a_line_that_is_no_sample_is_named(tmp_path, line):
 
 def test_an_update_that_drew_no_position_of_a_source_or_was_lost_is_no_point_of_its_curve(tmp_path):
     table = SourceLossesTable()
-    table.append([SourceLosses(1, "web", "a", 0.5, 0, 0, 0.0), SourceLosses(1, "code", "b", 0.5, 4, 8, 16.0)])
-    table.append([SourceLosses(2, "web", "a", 0.5, 4, 8, 24.0), SourceLosses(2, "code", "b", 0.5, 4, 8, float("nan"))])
+    table.append(
+        [SourceLosses(1, "web", "a", 0.5, 0, 0, 0.0, 0.0), SourceLosses(1, "code", "b", 0.5, 4, 8, 16.0, 24.0)]
+    )
+    not_finite = SourceLosses(2, "code", "b", 0.5, 4, 8, float("nan"), float("nan"))
+    table.append([SourceLosses(2, "web", "a", 0.5, 4, 8, 24.0, 32.0), not_finite])
     path = tmp_path / "source_losses.parquet"
     path.write_bytes(table.to_parquet())
     code, web = read_source_curves(str(path))

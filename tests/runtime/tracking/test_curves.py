@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.tables.parquet_bytes import parquet_of, table_of
 from runtime.tracking import curves as curves_module
 from runtime.tracking.curves import Curves, ExportError, curves_of, with_sources, with_validation
 from runtime.tracking.metrics import MetricsRow, MetricsTable
@@ -23,8 +24,8 @@ from runtime.tracking.tensorboard_export import SUFFIX, write_events
 from runtime.tracking.wandb_export import write_wandb_run
 
 LOSSES = (3.5, math.nan, 2.5, 2.25)
-OF_CODE = {1: (8, 16.0), 2: (8, math.nan), 3: (0, 0.0)}
-"""Predicted positions and the sum of their losses, by step; the last update draws none of it."""
+OF_CODE = {1: (8, 16.0, 24.0), 2: (8, math.nan, math.nan), 3: (0, 0.0, 0.0)}
+"""Predicted positions, the sums of their losses and log-normalisers, by step; the last update draws none of it."""
 
 
 def tables() -> tuple[bytes, bytes]:
@@ -33,7 +34,7 @@ def tables() -> tuple[bytes, bytes]:
     for step, loss in enumerate(LOSSES, start=1):
         metrics.append(MetricsRow(step, step * 2**40, 4, 28, 1e-3, loss, 0.0, 1.0, 0.1, 10.0, 3.4, int(loss != loss)))
         rows = [SourceLosses(step, "code", "c", 0.25, 1, *OF_CODE[step])] if step in OF_CODE else []
-        losses.append([*rows, SourceLosses(step, "web", "w", 1 - 0.25 * len(rows), 3, 10, 10 * step)])
+        losses.append([*rows, SourceLosses(step, "web", "w", 1 - 0.25 * len(rows), 3, 10, 10 * step, 10 * (step + 2))])
     return metrics.to_parquet(), losses.to_parquet()
 
 
@@ -46,12 +47,13 @@ def curves_behind(after_step: int) -> Curves:
 def test_an_update_has_the_figures_that_it_has_and_no_others():
     rows = dict(curves_behind(0).rows())
     assert list(rows) == [1, 2, 3, 4]
-    told = ("train/loss", "train/is_skipped", "loss_by_source/code", "share_by_source/code", "loss_by_source/web")
+    of_code = ("loss_by_source/code", "log_normalizer_by_source/code", "share_by_source/code")
+    told = ("train/loss", "train/is_skipped", *of_code, "loss_by_source/web", "log_normalizer_by_source/web")
     assert [tuple(rows[step].get(name) for name in told) for step in rows] == [
-        (3.5, 0, 2, 0.25, 1),
-        (None, 1, None, 0.25, 2),
-        (2.5, 0, None, 0.25, 3),
-        (2.25, 0, None, None, 4),
+        (3.5, 0, 2, 3, 0.25, 1, 3),
+        (None, 1, None, None, 0.25, 2, 4),
+        (2.5, 0, None, None, 0.25, 3, 5),
+        (2.25, 0, None, None, None, 4, 6),
     ]
     assert rows[4]["train/consumed_tokens"] == 4 * 2**40 and "train/step" not in rows[4]
 
@@ -119,10 +121,24 @@ def test_a_source_is_one_whatever_its_tokens_and_is_told_only_where_it_was_drawn
     metrics, losses = MetricsTable(), SourceLossesTable()
     for step, source, identity in ((1, "old", "o"), (2, "web", "first"), (3, "web", "second")):
         metrics.append(MetricsRow(step, step, 1, 7, 1e-3, 2.0, 0.0, 1.0, 0.1, 10.0, 3.4))
-        losses.append([SourceLosses(step, source, identity, 1.0, 1, 7, 7.0 * step)])
+        losses.append([SourceLosses(step, source, identity, 1.0, 1, 7, 7.0 * step, 14.0 * step)])
     curves = with_sources(curves_of(metrics.to_parquet(), after_step=1), losses.to_parquet())
-    assert {name for name in curves.figures if "_by_source/" in name} == {"loss_by_source/web", "share_by_source/web"}
-    assert curves.figures["loss_by_source/web"].tolist() == [2.0, 3.0]
+    of_sources = {name: curve.tolist() for name, curve in curves.figures.items() if "_by_source/" in name}
+    assert of_sources == {
+        "loss_by_source/web": [2.0, 3.0],
+        "log_normalizer_by_source/web": [4.0, 6.0],
+        "share_by_source/web": [1.0, 1.0],
+    }
+
+
+def test_of_a_table_from_before_log_normalizers_were_recorded_all_else_is_told():
+    metrics, source_losses = tables()
+    old = parquet_of(table_of(source_losses).drop_columns(["log_normalizer_sum"]))
+    rows = dict(with_sources(curves_of(metrics, after_step=0), old).rows())
+    assert rows == {
+        step: {name: value for name, value in row.items() if not name.startswith("log_normalizer_by_source/")}
+        for step, row in curves_behind(0).rows()
+    }
 
 
 @pytest.mark.parametrize("together", [1, 2, 3])
@@ -148,7 +164,7 @@ def test_of_millions_of_rows_no_text_is_made(monkeypatch):
     with_sources(curves, data)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    kept = 2 * num_sources * num_updates * 8
+    kept = 3 * num_sources * num_updates * 8
     assert peak < 2 * kept
 
 

@@ -1,5 +1,6 @@
 """The table of losses by source: the same bytes however a run was cut, rows in order, and each step found again."""
 
+import math
 import os
 import subprocess
 import sys
@@ -10,7 +11,14 @@ from hypothesis import strategies as st
 
 from runtime.data.mixing.policy import Seen
 from runtime.data.shares import WHOLE
-from runtime.tracking.source_losses import SourceLosses, SourceLossesError, SourceLossesTable, rows_of_update
+from runtime.tables.parquet_bytes import parquet_of, table_of
+from runtime.tracking.source_losses import (
+    COLUMNS,
+    SourceLosses,
+    SourceLossesError,
+    SourceLossesTable,
+    rows_of_update,
+)
 
 NAMES = {"d1": "web", "d2": "code", "d3": "math", "d4": "web"}
 """A source that has had two caches is one name with two identities."""
@@ -24,6 +32,7 @@ def update(step: int, counts: dict[str, int]) -> list[SourceLosses]:
         num_sequences=counts,
         num_targets={identity: 100 * count for identity, count in counts.items()},
         loss_sum={identity: 0.1 * count for identity, count in counts.items()},
+        log_normalizer_sum={identity: 0.5 * count for identity, count in counts.items()},
     )
 
 
@@ -50,13 +59,13 @@ def test_a_table_carried_through_parquet_in_the_middle_ends_with_the_same_bytes(
 
 def test_rows_are_by_name_with_zeros_for_a_source_that_was_not_drawn():
     (code, web) = update(1, {"d1": 3, "d2": 0})
-    assert code == SourceLosses(1, "code", "d2", 0.25, 0, 0, 0.0)
-    assert (web.source, web.num_sequences, web.num_targets, web.loss_sum) == ("web", 3, 300, pytest.approx(0.3))
+    assert code == SourceLosses(1, "code", "d2", 0.25, 0, 0, 0.0, 0.0)
+    assert web == SourceLosses(1, "web", "d1", 0.25, 3, 300, pytest.approx(0.3), 1.5)
 
 
 def test_a_step_is_found_again_by_identity():
     table = filled([{"d1": 1}, {"d1": 2, "d3": 5}, {"d2": 4}])
-    assert table.seen(2) == {"d1": Seen(2, 200, 0.2), "d3": Seen(5, 500, 0.5)}
+    assert table.seen(2) == {"d1": Seen(2, 200, 0.2, 1.0), "d3": Seen(5, 500, 0.5, 2.5)}
     assert table.seen(4) == {}
     assert table.num_sequences_by_source() == {"web": 3, "code": 4, "math": 5}
 
@@ -76,6 +85,33 @@ def test_a_step_out_of_order_and_a_foreign_table_are_refused():
         SourceLossesTable.from_parquet(buffer.getvalue())
 
 
+def without(column: str, parquet: bytes) -> bytes:
+    return parquet_of(table_of(parquet).drop_columns([column]))
+
+
+def test_a_table_from_before_log_normalizers_were_recorded_goes_on_with_nan_there():
+    updates = [{"d1": 1, "d2": 4}, {"d1": 2, "d3": 5}]
+    old = without("log_normalizer_sum", filled(updates).to_parquet())
+    table = SourceLossesTable.from_parquet(old)
+    assert all(math.isnan(table[index].log_normalizer_sum) for index in range(len(table)))
+    assert math.isnan(table.seen(2)["d1"].log_normalizer_sum) and table.seen(2)["d1"].loss_sum == 0.2
+    table.append(update(3, {"d1": 2}))
+    again = SourceLossesTable.from_parquet(table.to_parquet())
+    assert without("log_normalizer_sum", again.to_parquet()) == without(
+        "log_normalizer_sum", filled([*updates, {"d1": 2}]).to_parquet()
+    )
+    assert [again[index].log_normalizer_sum for index in range(len(again))] == pytest.approx(
+        [math.nan] * 4 + [1.0], nan_ok=True
+    )
+
+
+def test_no_other_column_may_be_missing():
+    whole = filled([{"d1": 1}]).to_parquet()
+    for name in [name for name in COLUMNS if name != "log_normalizer_sum"]:
+        with pytest.raises(SourceLossesError, match="mine: columns recorded: "):
+            SourceLossesTable.from_parquet(without(name, whole), file="mine")
+
+
 def test_a_copy_is_not_reached_by_later_rows():
     table = filled([{"d1": 1}])
     copy = table.copy()
@@ -89,7 +125,7 @@ from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 table = SourceLossesTable()
 for step in range(1, 21):
     names = {"a": "web", "b": "web", "c": "code"}.items()
-    table.append(SourceLosses(step, name, identity, 0.25, step, 100, 1.5) for identity, name in names)
+    table.append(SourceLosses(step, name, identity, 0.25, step, 100, 1.5, 2.5) for identity, name in names)
 print(hashlib.sha256(table.to_parquet()).hexdigest())
 """
 

@@ -100,9 +100,11 @@ def train_step(
     )
     loss, norm, zero = np.float32((error**2).mean()), np.float32(np.linalg.norm(gradient)), np.float32(0)
     row_loss = (error**2).sum(axis=(1, 2), dtype=np.float32)
+    row_log_normalizer = np.abs(error).sum(axis=(1, 2), dtype=np.float32)
     row_targets = np.full(len(tokens), tokens.shape[1], np.int32)
     norms = norm, norm, np.float32(np.linalg.norm(w))
-    figures = StepMetrics(loss, zero, *norms, np.int32(tokens.size), zero, row_loss, row_targets)
+    rows = row_loss, row_log_normalizer, row_targets
+    figures = StepMetrics(loss, zero, *norms, np.int32(tokens.size), zero, *rows)
     return new, StepMetrics(*map(placed, figures))
 
 

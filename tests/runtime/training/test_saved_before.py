@@ -46,3 +46,10 @@ def test_a_run_goes_on_with_what_an_earlier_version_saved(number: int, step: int
     rows, expected = ([run.metrics[index] for index in range(12)] for run in (reached, undisturbed))
     assert [row.step for row in rows] == list(range(1, 13))
     np.testing.assert_allclose([row.loss for row in rows], [row.loss for row in expected], rtol=1e-5)
+    # Both formats are from before log-normalisers were recorded by source.
+    (of_sources, expected) = (
+        {(row.step, row.source): row.log_normalizer_sum for row in map(run.source_losses.__getitem__, range(24))}
+        for run in (reached, undisturbed)
+    )
+    expected = {key: value if key[0] > step else np.nan for key, value in expected.items()}
+    assert of_sources == pytest.approx(expected, rel=1e-5, nan_ok=True)

@@ -82,6 +82,8 @@ def test_the_loss_is_the_mean_over_the_predicted_positions_of_the_logits(mesh: M
     assert float(metrics.loss) == pytest.approx(losses.mean(), rel=1e-5)
     row_losses = [row[kept].sum() for row, kept in zip(normalizer[:, :-1] - chosen, has_target, strict=True)]
     np.testing.assert_allclose(metrics.row_loss, row_losses, rtol=1e-5)
+    row_normalizers = [row[kept].sum() for row, kept in zip(normalizer[:, :-1], has_target, strict=True)]
+    np.testing.assert_allclose(metrics.row_log_normalizer, row_normalizers, rtol=1e-5)
     np.testing.assert_array_equal(metrics.row_targets, has_target.sum(axis=1))
     expected_z = TOLD.z_loss * np.square(normalizer[:, :-1][has_target]).mean()
     assert float(metrics.z_loss) == pytest.approx(expected_z, rel=1e-5)
@@ -266,7 +268,7 @@ def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
     state, metrics = build(mesh)(state_of(mesh), tokens, alone, TOLD)
     assert int(metrics.num_targets) == 0
     assert float(metrics.loss) == 0 and float(metrics.grad_norm) == 0
-    assert not np.any(metrics.row_loss) and not np.any(metrics.row_targets)
+    assert not any(map(np.any, (metrics.row_loss, metrics.row_log_normalizer, metrics.row_targets)))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
 
     begun = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)

@@ -122,10 +122,17 @@ def shown(loader: Loader, step: int, batch: Batch, after: DataPosition) -> Any:
     rows: Mapping[str, Any] = {name: [i for i, own in enumerate(identities) if own == name] for name in set(identities)}
     targets = {name: SEQUENCE_LENGTH * len(own) for name, own in rows.items()}
     levels = {name: 2 + 3 / (1 + after.consumed[name] / 100) + 0.01 * len(name) for name in rows}
+    normalizers = {name: float(batch.tokens[own].sum()) for name, own in rows.items()}
     losses = {name: targets[name] * levels[name] + float(batch.tokens[own].sum()) / 1e3 for name, own in rows.items()}
     sequences = {name: len(own) for name, own in rows.items()}
     return rows_of_update(
-        step + 1, after.shares, loader.names, num_sequences=sequences, num_targets=targets, loss_sum=losses
+        step + 1,
+        after.shares,
+        loader.names,
+        num_sequences=sequences,
+        num_targets=targets,
+        loss_sum=losses,
+        log_normalizer_sum=normalizers,
     )
 
 

@@ -50,7 +50,9 @@ def even(count: int, **max_epochs: float) -> Sources:
 
 def turn(number: int, shares: Mapping[str, int], losses: Mapping[str, float], counts: Mapping[str, int]) -> Turn:
     """An update of rows of 100 targets."""
-    seen = {name: Seen(counts[name], 100 * counts[name], 100 * counts[name] * losses[name]) for name in counts}
+    seen = {
+        name: Seen(counts[name], 100 * counts[name], 100 * counts[name] * losses[name], math.nan) for name in counts
+    }
     return Turn(number, shares, seen)
 
 
@@ -156,7 +158,7 @@ def regret(policy: Policy, num_turns: int) -> float:
         lost += 0.2 * (1 - shares[names[0]] / WHOLE)
         arm = bisect.bisect_right(list(itertools.accumulate(shares.values())), words[number - 1])
         assert list(shares) == names
-        seen = {names[arm]: Seen(1, 1, float(payoffs[number - 1][arm]))}
+        seen = {names[arm]: Seen(1, 1, float(payoffs[number - 1][arm]), math.nan)}
         memory = policy.learned(memory, Turn(number, shares, seen))
     return lost
 
