@@ -61,7 +61,11 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     assert state < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < 2**30
     assert {axis for item in compiled.collectives for axis in item.axes} == axes
     large = [item for item in compiled.collectives if item.array_bytes > 2**20]
-    assert {item.dtype for item in large if item.kind == "all-gather"} == {"bf16"}
+    gathers = [item for item in large if item.kind == "all-gather"]
+    assert {item.dtype for item in gathers} == {"bf16"}
+    # Layer by layer, in the scan: what is gathered once is the embedding and the head.
+    once = [item.array_bytes for item in gathers if item.times % MODEL.num_hidden_layers]
+    assert once == 2 * [2 * MODEL.vocab_size * MODEL.hidden_size]
     between_slices = [item for item in compiled.collectives if "replica" in item.axes and item.array_bytes > 2**19]
     # What a chip holds of a gradient, after the axes of the torus have summed it.
     assert {(item.kind, item.dtype) for item in between_slices} == (
