@@ -218,6 +218,17 @@ def test_a_row_of_a_tpu_s_kernel_says_what_its_compiler_said(kernel, size):
         assert memory in reason
 
 
+def test_the_kernel_that_scatters_a_gradient_compiles_alone_for_a_ring_of_chips():
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime.cost.compile_kernel", "v5e", "scattered_product", "1024"],
+        capture_output=True, text=True, cwd=ROOT, env=environment("tpu"),
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    taken, given = 2 * 8192 * (4096 + 1024), 2 * (4096 // 16) * 1024  # a chip has whole sides, and its rows of the sum
+    told = json.loads(finished.stdout.splitlines()[-1])["peak_memory_in_bytes"]
+    assert told == pytest.approx(taken + given, rel=0.01)  # and no copy of the gradient of 4096 rows
+
+
 @pytest.mark.parametrize(("gpu", "head_dim"), [("H200", 64), ("H200", 128), ("A100-80G", 64), ("A100-80G", 128)])
 def test_the_rows_of_the_gpu_attention_kernel_keep_everything_in_registers(gpu, head_dim):
     finished = subprocess.run(
