@@ -1,8 +1,10 @@
 """Run by `matrix` in a process of its own: compiles one kernel with its gradients for one chip, at 8B shapes.
 
+The one that forms and scatters a gradient is compiled for a ring of 16.
+
 `python -m runtime.cost.compile_kernel CHIP KERNEL [SIZE]` prints one line of JSON: the peak memory; of a TPU's Pallas
 kernels the figures that a row of `tuned_blocks` says, and of a GPU's what each thread needs. SIZE is the head size of
-attention and the hidden size of a loss.
+attention, the hidden size of a loss, and of a gradient the columns.
 """
 
 import json
@@ -14,16 +16,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from runtime.cost.bundles import (
     figures_of_fused,
     figures_of_splash,
     schedules_of,
     write_schedules,
 )
-from runtime.cost.described_devices import as_default, mesh_of_one_chip
+from runtime.cost.described_devices import RING, as_default, mesh_of_16_chips, mesh_of_one_chip
 from runtime.cost.kernel_alone import (
     AttentionShape,
     LossShape,
+    ScatterShape,
     arguments_of,
     attention_with_gradients,
     jit_like_a_step,
@@ -34,9 +39,11 @@ from runtime.kernels import names
 from runtime.kernels.attention import attend
 from runtime.kernels.block_sizes import fused_blocks, splash_blocks
 from runtime.kernels.cross_entropy import linear_cross_entropy
+from runtime.kernels.scattered_product_tpu import scattered_product
 
 ATTENTION_SHAPE = AttentionShape(num_sequences=2, sequence_length=4096, num_heads=32, num_kv_heads=8, head_dim=128)
 LOSS_SHAPE = LossShape(num_tokens=2 * 4096, hidden_size=4096, vocab_size=128_256)
+SCATTER_SHAPE = ScatterShape(num_tokens=2 * 4096, scattered=4096, columns=14_336)
 ATTENTION = ("splash", "pallas_gpu", "tokamax")
 OF_TOKAMAX = ("forward", "backward of queries", "backward of keys and values")
 """What its kernels do, in the order in which they run; all have one name."""
@@ -49,7 +56,7 @@ WRITE_ASSEMBLY = {
 
 
 def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str, Any]:
-    """Of the kernel's value and gradients on one chip, at a head size or a hidden size.
+    """Of the kernel's value and gradients on one chip, at a head size, a hidden size or a number of columns.
 
     `peak_memory_in_bytes`, and of a TPU's Pallas kernels their `figures`, of a GPU's their `registers` by name.
     """
@@ -57,7 +64,7 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
     with tempfile.TemporaryDirectory() as folder:
         if kernel in ("splash", "pallas_tpu"):
             write_schedules(folder)
-        mesh = mesh_of_one_chip(chip)
+        mesh = mesh_of_16_chips(chip) if kernel == "scattered_product" else mesh_of_one_chip(chip)
         shape, program = _at_size(kernel, size)
         with as_default(mesh):
             lowered = jit_like_a_step(program, mesh).lower(*arguments_of(shape, mesh))
@@ -88,10 +95,13 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
     return {"peak_memory_in_bytes": int(compiled.memory_analysis().peak_memory_in_bytes), **told}
 
 
-def _at_size(kernel: str, size: int | None) -> tuple[AttentionShape | LossShape, Callable[..., Any]]:
+def _at_size(kernel: str, size: int | None) -> tuple[AttentionShape | LossShape | ScatterShape, Callable[..., Any]]:
     if kernel in ATTENTION:
         attention = ATTENTION_SHAPE._replace(head_dim=size or ATTENTION_SHAPE.head_dim)
         return attention, attention_with_gradients(partial(attend, kernel=kernel))
+    if kernel == "scattered_product":
+        sides = SCATTER_SHAPE._replace(columns=size or SCATTER_SHAPE.columns)
+        return sides, partial(scattered_product, axis=RING, sum_dtype=np.dtype("bfloat16"))
     loss = LOSS_SHAPE._replace(hidden_size=size or LOSS_SHAPE.hidden_size)
     return loss, loss_with_gradients(partial(linear_cross_entropy, kernel=kernel))
 

@@ -11,6 +11,9 @@ from jax.sharding import Mesh
 from runtime.cost.chips import GENERATIONS, GPUS, Slice
 from runtime.cost.gpu_target import target_config
 
+RING = "ring"
+"""Axis of `mesh_of_16_chips`."""
+
 
 def described_devices(one: Slice, *, num_slices: int = 1) -> list[jax.Device]:
     """All chips of `num_slices` slices like `one`.
@@ -44,3 +47,14 @@ def mesh_of_one_chip(name: str) -> Mesh:
     # A TPU comes as a host of four: the compiler describes no single one of every generation.
     sizes = (1,) if chip.platform == "gpu" else (2, 2, 1)[: chip.dimensions]
     return Mesh(np.array(described_devices(Slice(chip, sizes))[:1]), ("one",))
+
+
+def mesh_of_16_chips(name: str) -> Mesh:
+    """Of a TPU by its generation, along one axis, as a kernel that sends needs them.
+
+    Raises:
+        KeyError: no generation has that name.
+        RuntimeError: the compiler for it is not installed.
+    """
+    chip = GENERATIONS[name]
+    return Mesh(np.array(described_devices(Slice(chip, (4, 4) if chip.dimensions == 2 else (2, 2, 4)))), (RING,))

@@ -35,6 +35,14 @@ class LossShape(NamedTuple):
     vocab_size: int
 
 
+class ScatterShape(NamedTuple):
+    """Of the two sides of a weight's gradient in bfloat16, which is scattered along its first dimension."""
+
+    num_tokens: int
+    scattered: int
+    columns: int
+
+
 def attention_with_gradients(attention: Callable[..., Query]) -> Callable[..., Any]:
     """Of query, key, value and segment ids: the sum of what attention gives, and its gradients by the first three.
 
@@ -66,7 +74,7 @@ def jit_like_a_step(program: Callable[..., Any], mesh: Mesh) -> Any:
     return jax.jit(mapped, compiler_options=compiler_options(mesh))
 
 
-def arguments_of(shape: AttentionShape | LossShape, mesh: Mesh) -> list[jax.ShapeDtypeStruct]:
+def arguments_of(shape: AttentionShape | LossShape | ScatterShape, mesh: Mesh) -> list[jax.ShapeDtypeStruct]:
     """What the program of that shape takes, without values, on the devices of `mesh`."""
     place = NamedSharding(mesh, PartitionSpec())
 
@@ -81,3 +89,5 @@ def arguments_of(shape: AttentionShape | LossShape, mesh: Mesh) -> list[jax.Shap
         case LossShape(num_tokens, hidden_size, vocab_size):
             sides = [array(jnp.bfloat16, num_tokens, hidden_size), array(jnp.bfloat16, hidden_size, vocab_size)]
             return [*sides, array(jnp.int32, num_tokens), array(jnp.float32, num_tokens)]
+        case ScatterShape(num_tokens, scattered, columns):
+            return [array(jnp.bfloat16, num_tokens, size) for size in (scattered, columns)]

@@ -21,8 +21,16 @@ from runtime.model.computation import Remat
 from runtime.model.config import LlamaConfig
 
 CHIPS = (*GENERATIONS, "H200")
-KERNELS = {"splash": GENERATIONS, "pallas_gpu": GPUS, "chunked_wide": CHIPS, "pallas_tpu": GENERATIONS}
+KERNELS = {
+    "splash": GENERATIONS,
+    "pallas_gpu": GPUS,
+    "chunked_wide": CHIPS,
+    "pallas_tpu": GENERATIONS,
+    "scattered_product": GENERATIONS,
+}
 """And the chips that they are for."""
+REFUSED = {("scattered_product", "v4"): "no block of 8192 tokens fits in the 16 MiB of vector memory of a v4"}
+"""What a kernel says of the shapes of the 8B on a chip that it does not take them on."""
 VOCAB_SIZE, SEQUENCE_LENGTH = 128_256, 4096
 
 
@@ -53,16 +61,19 @@ TRIALS: tuple[Trial, ...] = (  # model, machines, sequences, remat
 
 
 def _kernel_cell(chip: str, kernel: str) -> str:
-    """Peak memory of a kernel with its gradients on one chip, or why it does not compile."""
+    """Peak memory of a kernel with its gradients on one chip, or why it refuses, as it should, or does not compile."""
     finished = subprocess.run(
         [sys.executable, "-m", "runtime.cost.compile_kernel", chip, kernel],
         capture_output=True,
         text=True,
-        env=environment("gpu" if chip in GPUS else "tpu"),
+        # Else what JAX says of its own frames comes after the error.
+        env=environment("gpu" if chip in GPUS else "tpu") | {"JAX_TRACEBACK_FILTERING": "off"},
         cwd=ROOT,
     )
     if finished.returncode:
-        return f"fails: {finished.stderr.strip().splitlines()[-1][:120]}"
+        error = finished.stderr.strip().splitlines()[-1]
+        refusal = REFUSED.get((kernel, chip))
+        return f"refuses: {refusal}" if refusal is not None and refusal in error else f"fails: {error[:120]}"
     told = json.loads(finished.stdout.splitlines()[-1])
     spilled = sum(row["spilled_bytes"] for row in told.get("registers", {}).values())
     size = f"{told['peak_memory_in_bytes'] / GIB:.2f} GiB"

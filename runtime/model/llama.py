@@ -14,8 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.ad_checkpoint import checkpoint_name
-from jax.extend.core import ClosedJaxpr, Jaxpr, Primitive
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive
 from jaxtyping import Array, Float, Float32, Int32, Key
 
 from runtime.kernels import attention_chunked
@@ -27,8 +26,7 @@ from runtime.model.computation import REMATS, Computation
 from runtime.model.config import LlamaConfig
 from runtime.model.initialization import normal
 from runtime.model.rotary import Frequencies, rotate, rotation
-
-GATHERED = "gathered_parameters"  # name of gathered parameters for rematerialisation policies
+from runtime.parallel.collectives import GATHERED
 
 Hidden = Float[Array, "tokens hidden_size"]  # batch and sequence as one axis: matrix products in two dimensions
 
@@ -125,7 +123,7 @@ class Llama(eqx.Module):
         row_segments = spread.gather_sequence(segment_ids)
 
         def layer(hidden: Hidden, stored: LlamaLayers) -> tuple[Hidden, None]:
-            weights = checkpoint_name(computation.gather("layers", stored), GATHERED)
+            weights = computation.gather("layers", stored)
             return _layer(weights, hidden, tokens.shape, row_segments, turn, config, computation), None
 
         unroll = computation.unrolled_layers(config.num_hidden_layers)
@@ -214,12 +212,11 @@ def _layer(
 
 def _rematerialised(layer: Callable, computation: Computation) -> Callable:
     """What the backward pass finds saved: all, products with weights and fused attention, or the layer's input."""
-    policies = jax.checkpoint_policies
     match computation.remat:
         case "none" if not computation.regather:
             return layer
         case "none":
-            return jax.checkpoint(layer, policy=policies.save_anything_except_these_names(GATHERED), prevent_cse=False)
+            return jax.checkpoint(layer, policy=_all_but_gathered_parameters, prevent_cse=False)
         case "dots":
             return jax.checkpoint(layer, policy=_products_and_kernels, prevent_cse=False)
         case "full":
@@ -231,19 +228,34 @@ _KERNELS = ("pallas_call", "mpmd_map")  # the second is what Pallas makes of a k
 _HOLDS = {"custom_vjp_call": "call_jaxpr", "remat_opt": "fwd_jaxpr"}  # operations and their programs
 
 
+def _all_but_gathered_parameters(primitive: Primitive, *arguments: Any, **parameters: Any) -> bool:
+    """Whether to keep what an operation gives. A gather is refused as a whole: were only its name, what the name is
+    given to would be kept."""
+    held = _HOLDS.get(primitive.name)
+    return held is None or not _holds(parameters[held].jaxpr, _is_named_gathered)
+
+
+def _is_named_gathered(equation: JaxprEqn) -> bool:
+    return equation.primitive.name == "name" and equation.params["name"] == GATHERED
+
+
 def _products_and_kernels(primitive: Primitive, *arguments: Any, **parameters: Any) -> bool:
     """Whether to keep what an operation gives; what attention names or a kernel gives takes no more than a product."""
     if primitive.name == "name":
         return bool(parameters["name"] == attention_chunked.KEPT)
     if primitive.name in _HOLDS:
-        return _holds_a_kernel(parameters[_HOLDS[primitive.name]].jaxpr)
+        return _holds(parameters[_HOLDS[primitive.name]].jaxpr, _is_kernel)
     is_product = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
     return primitive.name in _KERNELS or bool(is_product(primitive, *arguments, **parameters))
 
 
-def _holds_a_kernel(program: Jaxpr) -> bool:
+def _is_kernel(equation: JaxprEqn) -> bool:
+    return equation.primitive.name in _KERNELS
+
+
+def _holds(program: Jaxpr, is_wanted: Callable[[JaxprEqn], bool]) -> bool:
     return any(
-        equation.primitive.name in _KERNELS
-        or any(_holds_a_kernel(part.jaxpr) for part in equation.params.values() if isinstance(part, ClosedJaxpr))
+        is_wanted(equation)
+        or any(_holds(part.jaxpr, is_wanted) for part in equation.params.values() if isinstance(part, ClosedJaxpr))
         for equation in program.eqns
     )

@@ -11,10 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
 from runtime.parallel.tiles import padded_to_tiles
+
+GATHERED = "gathered_parameters"
+"""Name of whole parameters, for rematerialisation policies. It is given inside `gather`, which a policy sees whole."""
 
 # (dimension, mesh axis) in the order of scattering, major axis first; axes of size 1 are left out.
 Splits = tuple[tuple[int, str], ...]
@@ -45,7 +49,7 @@ def gather(
     whole = shard.astype(compute_dtype)
     for dimension, axis in reversed(split):  # the minor axis first, so that shards end up in order
         whole = lax.all_gather(whole, axis, axis=dimension, tiled=True)
-    return whole
+    return checkpoint_name(whole, GATHERED)
 
 
 def _gather_forward(

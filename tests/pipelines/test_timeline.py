@@ -117,6 +117,17 @@ def test_a_mixture_whose_phase_is_not_shown_too_is_written_out(steps):
     assert "  = mixture           as in starling:\n  = mixture           nemotron_medium 22.1 %, " in deeper_starling
 
 
+def test_every_phase_of_the_main_line_says_the_slices_it_was_trained_on(steps, text):
+    said = {name: paragraph(text, name).splitlines()[0].rpartition(", on ")[2] for name in main_line_of(legs_in(steps))}
+    others = ("ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
+    assert said == {"kestrel": "2 x v5litepod-256"} | dict.fromkeys(others, "v4-2048")
+
+
+def test_a_z_loss_that_begins_is_shown_in_the_phase_that_begins_it(text):
+    assert "\n  ~ z_loss            0  ->  1e-4\n" in paragraph(text, "starling")
+    assert "~ z_loss" not in paragraph(text, "deeper_starling")
+
+
 def test_a_jump_is_shown_with_both_rates_and_its_step(text):
     ocelot = paragraph(text, "ocelot")
     assert "acknowledged: a jump from 1e-3 to 1.7e-3 at step 660,001" in ocelot

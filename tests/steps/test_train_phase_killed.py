@@ -8,6 +8,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,17 @@ def shared_mesh(num_cores: int, *, replica: int, model: int, context: int) -> Me
 
 
 def train(
-    folder: Path, config: TrainPhaseConfig, num_devices: int, is_shared: bool, attempt: int, dies_at: int | None = None
+    xla_flags: str | None,
+    folder: Path,
+    config: TrainPhaseConfig,
+    num_devices: int,
+    is_shared: bool,
+    attempt: int,
+    dies_at: int | None = None,
 ) -> Any:
-    """One attempt on the first devices of this process."""
+    """One attempt on the first devices of this process, which has none yet where it is told flags."""
+    if xla_flags is not None:
+        os.environ["XLA_FLAGS"] = xla_flags  # XLA reads them when JAX asks for the first device
     simulated = jax.devices()[:num_devices]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax, "devices", lambda *_: simulated)
@@ -97,24 +106,41 @@ def drawn() -> dict[str, list[str]]:
     return {}
 
 
+def train_to_the_end(xla_flags: str | None, *arguments: Any) -> Any:
+    """Here, with the flags of the suite, or in a process that has others."""
+    if xla_flags is None:
+        return train(xla_flags, *arguments)
+    with ProcessPoolExecutor(1, mp_context=FORKSERVER) as process:
+        return process.submit(train, xla_flags, *arguments).result()
+
+
 @pytest.mark.parametrize(
-    ("num_devices", "is_shared"), [(1, False), (2, False), (2, True), (4, True), (8, True)], ids=str
+    ("num_devices", "is_shared", "xla_flags"),
+    [
+        (1, False, None),
+        (2, False, None),
+        (2, True, None),
+        (4, True, None),
+        (8, True, None),
+        (8, True, "--xla_backend_optimization_level=3"),  # the machine code of a run, which that of the suite is not
+    ],
+    ids=str,
 )
 def test_killed_at_any_step_the_next_attempt_ends_with_the_leaves_and_batches_of_an_undisturbed_run(
-    tmp_path, phase, num_devices, is_shared, drawn, capsys
+    tmp_path, phase, num_devices, is_shared, xla_flags, drawn, capsys
 ):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
-    undisturbed = train(whole, phase, num_devices, is_shared, 1)
+    undisturbed = train_to_the_end(xla_flags, whole, phase, num_devices, is_shared, 1)
 
     # The second save waits for the first, so behind it there is a state to go on from.
     dies_at = random.Random(num_devices).randrange(2 * phase.checkpoint_every_steps + 1, UNTIL_STEP)
-    child = FORKSERVER.Process(target=train, args=(killed, phase, num_devices, is_shared, 1, dies_at))
+    child = FORKSERVER.Process(target=train, args=(xla_flags, killed, phase, num_devices, is_shared, 1, dies_at))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL, f"at step {dies_at}"
-    resumed = train(killed, phase, num_devices, is_shared, 2)
+    resumed = train_to_the_end(xla_flags, killed, phase, num_devices, is_shared, 2)
 
     expected, got = undisturbed.files(UNTIL_STEP), resumed.files(UNTIL_STEP)
     assert expected.keys() == got.keys()

@@ -61,7 +61,11 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     assert state < compiled.argument_size_in_bytes < compiled.peak_memory_in_bytes < 2**30
     assert {axis for item in compiled.collectives for axis in item.axes} == axes
     large = [item for item in compiled.collectives if item.array_bytes > 2**20]
-    assert {item.dtype for item in large if item.kind == "all-gather"} == {"bf16"}
+    gathers = [item for item in large if item.kind == "all-gather"]
+    assert {item.dtype for item in gathers} == {"bf16"}
+    # Layer by layer, in the scan: what is gathered once is the embedding and the head.
+    once = [item.array_bytes for item in gathers if item.times % MODEL.num_hidden_layers]
+    assert once == 2 * [2 * MODEL.vocab_size * MODEL.hidden_size]
     between_slices = [item for item in compiled.collectives if "replica" in item.axes and item.array_bytes > 2**19]
     # What a chip holds of a gradient, after the axes of the torus have summed it.
     assert {(item.kind, item.dtype) for item in between_slices} == (
@@ -212,6 +216,17 @@ def test_a_row_of_a_tpu_s_kernel_says_what_its_compiler_said(kernel, size):
         rows = [float(figure) for figure in re.findall(r"\d+", reason)]
         assert told == pytest.approx(rows[: len(told)], abs=1)  # a pass alone and in a program differ by a few bundles
         assert memory in reason
+
+
+def test_the_kernel_that_scatters_a_gradient_compiles_alone_for_a_ring_of_chips():
+    finished = subprocess.run(
+        [sys.executable, "-m", "runtime.cost.compile_kernel", "v5e", "scattered_product", "1024"],
+        capture_output=True, text=True, cwd=ROOT, env=environment("tpu"),
+    )  # fmt: skip
+    assert finished.returncode == 0, finished.stderr[-2000:]
+    taken, given = 2 * 8192 * (4096 + 1024), 2 * (4096 // 16) * 1024  # a chip has whole sides, and its rows of the sum
+    told = json.loads(finished.stdout.splitlines()[-1])["peak_memory_in_bytes"]
+    assert told == pytest.approx(taken + given, rel=0.01)  # and no copy of the gradient of 4096 rows
 
 
 @pytest.mark.parametrize(("gpu", "head_dim"), [("H200", 64), ("H200", 128), ("A100-80G", 64), ("A100-80G", 128)])

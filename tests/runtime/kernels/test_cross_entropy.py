@@ -1,13 +1,14 @@
 """Each loss kernel passes one battery: values and gradients of float64 NumPy, per token, z-loss included."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from runtime.kernels import cross_entropy, cross_entropy_chunked, cross_entropy_tpu
 from runtime.kernels.block_sizes import fused_blocks
@@ -115,6 +116,28 @@ def test_bfloat16_products_are_summed_in_float32(kernel: str) -> None:
     for gradient, wanted in zip(gradients, expected[3:], strict=True):
         assert gradient.dtype == jnp.bfloat16
         np.testing.assert_allclose(np.asarray(gradient, np.float32), 3 * wanted, rtol=3e-2, atol=6e-2)
+
+
+def sizes_of_results(program: Jaxpr) -> Iterator[int]:
+    """Of what each operation gives, also in loops and calls; what a Pallas kernel holds inside is of one block."""
+    for equation in program.eqns:
+        yield from (result.aval.size for result in equation.outvars)
+        if equation.primitive.name != "pallas_call":
+            for part in jax.tree.leaves(list(equation.params.values())):
+                if isinstance(part, Jaxpr | ClosedJaxpr):
+                    yield from sizes_of_results(getattr(part, "jaxpr", part))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_only_the_reference_holds_tokens_by_vocabulary(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the blocks of a run
+    tokens, hidden_size, vocab_size = 8192, 4096, 128_256
+    shapes = (((tokens, hidden_size), "bfloat16"), ((hidden_size, vocab_size), "bfloat16"))
+    per_token = (((tokens,), "int32"), ((tokens,), "float32"))
+    program = jax.make_jaxpr(run(kernel))(*(jax.ShapeDtypeStruct(*each) for each in (*shapes, *per_token)))
+    largest = max(sizes_of_results(program.jaxpr))
+    assert largest >= hidden_size * vocab_size  # the gradient of the head, so all of the program was looked through
+    assert (largest < tokens * vocab_size) == (kernel != "reference")
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from runtime.model.computation import Remat
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import make_mesh
@@ -24,7 +25,7 @@ CONFIG = LlamaConfig(
     vocab_size=64,
     hidden_size=32,
     intermediate_size=48,
-    num_hidden_layers=2,
+    num_hidden_layers=3,  # as many as nothing else has
     num_attention_heads=4,
     num_key_value_heads=2,
     head_dim=8,
@@ -33,12 +34,13 @@ CONFIG = LlamaConfig(
     use_qk_norm=True,
 )
 FSDP = MeshShape(data=8)
+FSDP_AND_TENSOR = MeshShape(data=4, model=2)
 VARIANTS = {  # mesh, sizes of its data axes, rematerialisation, micro-batches
     "fsdp": (FSDP, (8, 1, 1), "none", 1),
     "fsdp_on_a_torus": (FSDP, (2, 2, 2), "full", 1),
     "hsdp": (MeshShape(replica=2, data=4), (2, 2, 1), "full", 2),
     "replicas": (MeshShape(replica=8), (1, 1, 1), "dots", 1),
-    "fsdp_and_tensor": (MeshShape(data=4, model=2), (2, 2, 1), "full", 1),
+    "fsdp_and_tensor": (FSDP_AND_TENSOR, (2, 2, 1), "full", 1),
     "context": (MeshShape(context=8), (1, 1, 1), "full", 1),
     "all_axes": (MeshShape(data=2, model=2, context=2), (2, 1, 1), "dots", 2),
 }
@@ -86,22 +88,26 @@ def main() -> None:
             "state": max(map(difference, state, expected[1])),
             "evaluation": difference(losses, expected[3]),
         }
-    tensor = lowered(MeshShape(data=4, model=2), (2, 2, 1), "bfloat16")
+    tensor = lowered(FSDP_AND_TENSOR, (2, 2, 1), "bfloat16")
+    keeping = lowered(FSDP_AND_TENSOR, (2, 2, 1), "bfloat16", remat="none")
     report["programs"] = {
         "float32": collectives(lowered(FSDP, (2, 2, 2), "float32").as_text()),
         "bfloat16": collectives(tensor.as_text()),
+        "stacks": {"full": stacks(tensor.as_text()), "none": stacks(keeping.as_text())},
         # This compiler widens bfloat16, so here only the operations count.
         "compiled": re.findall(r" = (\S+) (?:all-reduce|all-reduce-start)\(", tensor.compile().as_text()),
     }
     print(json.dumps(report))
 
 
-def lowered(shape: MeshShape, torus: tuple[int, int, int], reduce_dtype: str) -> jax.stages.Lowered:
+def lowered(
+    shape: MeshShape, torus: tuple[int, int, int], reduce_dtype: str, remat: Remat = "full"
+) -> jax.stages.Lowered:
     """The bfloat16 step on eight devices."""
     mesh = make_mesh(shape, torus=torus)
     state = initial_state(CONFIG, 0, mesh)
     program = train_program(
-        CONFIG, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="bfloat16", remat="full",
+        CONFIG, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="bfloat16", remat=remat,
         num_microbatches=1, reduce_dtype=reduce_dtype, donate=True,
     )  # fmt: skip
     told = HYPERPARAMETERS._replace(average_decays=())
@@ -112,6 +118,11 @@ def collectives(text: str) -> list[str]:
     """Operation, shape and dtype of each collective that is asked for."""
     found = re.findall(r'"stablehlo\.(all_gather|reduce_scatter|all_reduce)".*?\) -> tensor<([^>]*)>', text, re.DOTALL)
     return sorted({f"{name} {kind}" for name, kind in found})
+
+
+def stacks(text: str) -> list[str]:
+    """Sizes, per layer, of the bfloat16 arrays with a part for each layer: what is kept from the forward pass."""
+    return sorted(set(re.findall(rf"tensor<{CONFIG.num_hidden_layers}x([0-9x]+)xbf16>", text)))
 
 
 if __name__ == "__main__":

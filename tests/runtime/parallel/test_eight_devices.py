@@ -50,6 +50,21 @@ def test_parameters_are_gathered_in_bfloat16_and_gradients_scattered_in_the_dtyp
     assert set(reductions) <= {"all_reduce f32", "all_reduce i32", "all_reduce 3xf32", f"all_reduce 8{written}"}
 
 
+@pytest.mark.parametrize("program", ["float32", "bfloat16"])
+def test_layers_are_gathered_one_at_a_time(report: dict, program: str) -> None:
+    gathers = [found for found in report["programs"][program] if found.startswith("all_gather")]
+    assert any(found.endswith("32x24xbf16" if program == "bfloat16" else "32x48xbf16") for found in gathers)
+    assert not any(found.startswith("all_gather 3x") for found in gathers)  # all three layers
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_gathered_matrices_are_not_kept_from_the_forward_to_the_backward_pass(report: dict, remat: str) -> None:
+    kept = set(report["programs"]["stacks"][remat])
+    # On the model axis a device has half of the heads and of the MLP's columns.
+    assert not kept & {"32x16", "32x8", "16x32", "32x24", "24x32"}
+    assert ("96x24" in kept) == (remat == "none")  # and activations are: of the MLP, 4 rows a device of 24 tokens
+
+
 def test_the_compiled_program_reduces_no_matrix_in_full(report: dict) -> None:
     shapes = report["programs"]["compiled"]
     assert shapes and all(re.fullmatch(r"\(?[a-z]+[0-9]+\[[0-9]*\].*", shape) for shape in shapes), shapes
