@@ -10,13 +10,16 @@ from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
+from marin_dag.lease import Leases
 from marin_dag.lost_milestones import Lost, lost_in
 from marin_dag.plan import check_configs
 from marin_dag.provenance import user_name
-from marin_dag.reasons import render
+from marin_dag.reasons import NotTold, render
+from marin_dag.records import Records
 from marin_dag.redact import redact, refuse_secrets
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
+from marin_dag.wanted_milestones import not_told
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
@@ -148,6 +151,11 @@ class Forks:
         """What is lost of the inputs of a fork that is not in `graph` yet."""
         step = forked(graph, fork)
         return lost_in(graph.with_targets([step]), [step], self._store).get(step.name, ())
+
+    def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold, ...]:
+        """What attempts at work were not told that a fork starts from, which is not in `graph` yet."""
+        step = forked(graph, fork)
+        return not_told(step, Leases(self._store).running(), Records(self._store).committed_keys())
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """The names of the forks in `graph`, each with the steps that follow it."""

@@ -133,11 +133,6 @@ class Frontier:
             return f"{item.name} is not committed and not part of this run"
         return None
 
-    def wanted_milestones(self, step: Step[Any]) -> tuple[int, ...]:
-        """Milestones of the step's trajectory, short of its own end, that others of this run start from."""
-        keys = {keys[0] for keys, _ in self._readers[step.digest]} - self.committed - {step.key}
-        return tuple(sorted(int(key.rpartition("@")[2]) for key in keys if "@" in key))
-
     def _is_in_turn_behind(self, node: Node) -> bool:
         return any(
             other.state == "running" or (other.state == "waiting" and (other.step.until or 0) < (node.step.until or 0))

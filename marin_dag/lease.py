@@ -44,6 +44,9 @@ class Holder(BaseModel, frozen=True, extra="forbid"):
     """Tells apart what two drivers of one process claim, and a lost reply from another's claim."""
     needs: tuple[str, ...] = ()
     """Keys of the records that the step reads: they stay as long as it runs."""
+    milestones: tuple[int, ...] | None = None
+    """Steps of the trajectory that the attempt is to publish, its own stop among them; None in claims of versions that
+    did not write it."""
 
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
@@ -127,9 +130,23 @@ class Leases:
         self._thread: threading.Thread | None = None
 
     def acquire(
-        self, digest: str, name: str, on_lost: Callable[[], None], *, needs: tuple[str, ...] = ()
+        self,
+        digest: str,
+        name: str,
+        on_lost: Callable[[], None],
+        *,
+        needs: tuple[str, ...] = (),
+        milestones: tuple[int, ...] = (),
     ) -> Lease | Held:
-        """The lease of `digest`, or who has it; ask again later, since a dead holder shows only with time."""
+        """The lease of `digest`, or who has it; ask again later, since a dead holder shows only with time.
+
+        Args:
+            digest: of the step, or of its trajectory.
+            name: under which the holder works on it.
+            on_lost: called when the lease is lost, in the thread of the heartbeats.
+            needs: keys of the records that the holder reads.
+            milestones: what the holder is to publish of a trajectory, its own stop among them.
+        """
         state = self.state(digest)
         if state is not None and not state.is_sealed:
             held = self._alive(digest, state)
@@ -140,7 +157,7 @@ class Leases:
         elif state is not None and state.has_entries:
             carry_out(self.store, digest, state.number)  # whoever sealed it was killed over it
         epoch = 1 if state is None else state.number + 1
-        holder = this_process(name).model_copy(update={"nonce": self._nonce, "needs": needs})
+        holder = this_process(name).model_copy(update={"nonce": self._nonce, "needs": needs, "milestones": milestones})
         claim = holder.model_dump_json().encode()
         there = decide(self.store, epoch_path(digest, epoch, CLAIM), claim)
         if there != claim:

@@ -18,7 +18,8 @@ Lost = MilestoneMissing | OutsideTrajectory
 class LostMilestones:
     """Looks at the inputs of a step: a trajectory that has passed a step without keeping it does not come back to it.
 
-    One that has yet to reach the step publishes it on the way, for a run tells it what others start from.
+    One that has yet to reach the step publishes it on the way, for each run tells it what the graph starts from; of
+    an attempt that began before anybody wanted the step, see `not_told`.
     """
 
     def __init__(self, graph: Graph, committed: frozenset[str], left_behind: LeftBehind) -> None:

@@ -41,6 +41,7 @@ from marin_dag.remainder import LeftBehind, with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
+from marin_dag.wanted_milestones import WantedMilestones, not_told, wanted_milestones
 from marin_dag.work_code import codes_left
 
 MAX_NAMED = 3
@@ -95,6 +96,11 @@ class Plan:
     def blocked(self) -> tuple[PlannedStep, ...]:
         """The selected steps whose inputs are not there and will not be made."""
         return tuple(planned for planned in self.steps if planned.is_selected and planned.verdict is Verdict.BLOCKED)
+
+    @functools.cached_property
+    def wanted_milestones(self) -> WantedMilestones:
+        """What trajectories are to publish on their way, for all steps of the graph, selected or not."""
+        return wanted_milestones(self.graph.steps)
 
     @functools.cached_property
     def open_questions(self) -> dict[str, str]:
@@ -189,7 +195,6 @@ class _Planner:
         self.records = Records(store)
         self.store = store
         self.committed = self.records.committed_keys()
-        self.wanted = _wanted_milestones(graph)
         self.planned: dict[str, PlannedStep] = {}
         self.makers: dict[str, str] = {}
         """Record key to the step of this plan that makes it, or has."""
@@ -223,9 +228,10 @@ class _Planner:
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
         elif not is_selected and verdict is not Verdict.DONE:
             reasons = (NotSelected(), *reasons)
-        wanted = self.wanted.get(step.name, ())
+        if verdict is not Verdict.DONE and any(item.milestone is not None for _, item in step.inputs):
+            reasons = (*reasons, *not_told(step, self.running, self.committed))
         compared = self.compared.get(step.name)
-        return PlannedStep(step, verdict, reasons, will_run, is_selected, wanted, compared=compared)
+        return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
@@ -362,12 +368,3 @@ def _running(step: Step[Any], held: Held) -> Running:
     if progress is None:
         return running
     return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)
-
-
-def _wanted_milestones(graph: Graph) -> dict[str, tuple[int, ...]]:
-    wanted: dict[str, set[int]] = {}
-    for step in graph.steps:
-        for _, item in step.inputs:
-            if item.milestone is not None and item.milestone != item.step.until:
-                wanted.setdefault(item.step.name, set()).add(item.milestone)
-    return {name: tuple(sorted(milestones)) for name, milestones in wanted.items()}

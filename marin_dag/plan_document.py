@@ -1,6 +1,7 @@
 """Plan document: a plan as JSON for other programs, under a schema with a version.
 
-Within one version fields are added, never renamed, retyped or taken away; see docs/engine.md for what each means.
+Within one version fields are added, never renamed, retyped or taken away, and no verdict is split in two.
+docs/explaining.md says what each means.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ from marin_dag.reasons import Reason, render, render_changed
 from marin_dag.remarks import Remark
 from marin_dag.store import Store
 
-SCHEMA = "marin_dag.plan/1"
+SCHEMA = "marin_dag.plan/2"
 
 
 def plan_document(

@@ -42,8 +42,6 @@ class PlannedStep:
     will_run: bool
     """Whether carrying out the plan runs it (or waits for whoever does)."""
     is_selected: bool
-    wanted_milestones: tuple[int, ...]
-    """Milestones of its trajectory, short of its own stop, that other steps of the graph read."""
     cost: Cost = dataclasses.field(default_factory=Cost)
     """Of what is left to do."""
     saved: Cost = dataclasses.field(default_factory=Cost)

@@ -134,6 +134,21 @@ class Running:
 
 
 @dataclasses.dataclass(frozen=True)
+class NotTold:
+    """An input at a step of a trajectory that an attempt is at work on, which began before anybody wanted that step."""
+
+    wanted: int
+    field: str
+    step: str
+    """The name under which the attempt runs."""
+    host: str
+    pid: int
+    since: str
+    done: int | None
+    """How far it is, as of its last heartbeat; None where it has not said."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Failed:
     """The newest attempt ended with an error."""
 
@@ -180,6 +195,7 @@ Reason = (
     | Drifted
     | Accepted
     | Running
+    | NotTold
     | Failed
     | BlockedBy
     | NotSelected
@@ -251,6 +267,8 @@ def render(reason: Reason) -> str:
             return f"other code, accepted by {reason.author}: {reason.because}"
         case Running():
             return _running(reason)
+        case NotTold():
+            return f"input {reason.field}: {render_not_told(reason)}"
         case Failed():
             tries = "" if reason.attempts == 1 else f"{reason.attempts} attempts; "
             # The first line says what failed; those after it say how often, where, and what to do.
@@ -309,6 +327,21 @@ def _running(reason: Running) -> str:
     if reason.parts:
         said.append(f"{counted(reason.parts, 'shard')} finished")
     return ", ".join(said)
+
+
+def render_not_told(reason: NotTold) -> str:
+    """What becomes of the step that an attempt at work was not told of, and what a person can do."""
+    where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+    untold = f"{reason.step}, running on {where}, was not told to keep step {reason.wanted:,}"
+    if reason.done is not None and reason.done >= reason.wanted:
+        return (
+            f"{untold} and is past it, at {reason.done:,}: unless it has published that step by itself, it is lost; "
+            "start from a later one"
+        )
+    return (
+        f"{untold} and goes past it, unless it publishes that step by itself (publish_every_steps): stop it before; "
+        "the next run, or one that waits for it, goes on from there and keeps it"
+    )
 
 
 def render_many(steps: tuple[str, ...], differences: Sequence[Difference]) -> str:

@@ -15,13 +15,14 @@ from marin_dag.errors import UserError
 from marin_dag.frontier import Frontier
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
-from marin_dag.lease import Held, Lease, Leases
+from marin_dag.lease import Held, Holder, Lease, Leases
 from marin_dag.live import ENDINGS, Display
 from marin_dag.node import Node, PreemptedError, State
 from marin_dag.obituary import headline, obituary, summary
 from marin_dag.progress import Progress
 from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
+from marin_dag.reasons import NotTold, render_not_told
 from marin_dag.records import Failure, Records, first_lines, new_attempt
 from marin_dag.resources import Resources
 from marin_dag.source_archive import SourceArchive
@@ -29,6 +30,7 @@ from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Outcome, Task
 from marin_dag.transient import is_transient, patiently
+from marin_dag.wanted_milestones import WantedMilestones, goes_past, wanted_milestones
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
@@ -53,6 +55,7 @@ class Run:
         back_off_seconds: the wait before the second attempt; it doubles.
         force: keys of committed steps to run again; they must give the same files, and the record stays what it was.
         is_to_end: asked while running steps save their work; whether to cancel them, as a second Ctrl-C does.
+        wanted: what trajectories are to publish on their way, for others than `steps` too; None is for these alone.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Run:
         back_off_seconds: float = 2.0,
         force: frozenset[str] = frozenset(),
         is_to_end: Callable[[], bool] = lambda: False,
+        wanted: WantedMilestones | None = None,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -85,6 +89,7 @@ class Run:
         self._is_stopping = False
         self._force = set(force)
         self._is_to_end = is_to_end
+        self._wanted = wanted_milestones(steps) if wanted is None else wanted
         self.failures: dict[str, Failure] = {}
         """Of the steps that failed for good, by key."""
 
@@ -196,12 +201,19 @@ class Run:
         key = node.step.key
         there = {item.keys: self._frontier.key_there(item) for _, item in node.step.inputs}
         needs = tuple(key for key in there.values() if key is not None)
-        got = self._leases.acquire(node.step.digest, node.step.name, lambda: self._backend.cancel(key), needs=needs)
+        got = self._leases.acquire(
+            node.step.digest,
+            node.step.name,
+            lambda: self._backend.cancel(key),
+            needs=needs,
+            milestones=(*self._wanted_of(node.step), *(() if node.step.until is None else (node.step.until,))),
+        )
         if isinstance(got, Held):
             if not node.is_elsewhere:
                 node.is_elsewhere = True
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
+                self._tell_what_is_passed(node.step, holder)
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
             self._sees_what_others_committed()  # the holder may publish what steps of this run start from
             if key not in self._force and self._records.find(key) is not None:
@@ -251,9 +263,23 @@ class Run:
             attempt=new_attempt(),
             lease_epoch=epoch,
             provenance=self._provenance,
-            wanted_milestones=self._frontier.wanted_milestones(step),
+            wanted_milestones=self._wanted_of(step),
             is_forced=step.key in self._force and step.key in self._committed,
         )
+
+    def _wanted_of(self, step: Step[Any]) -> tuple[int, ...]:
+        """What an attempt at `step` is to publish on its way, short of its own stop."""
+        wanted = self._wanted.get(step.digest, frozenset())
+        return tuple(
+            at for at in sorted(wanted) if at < (step.until or 0) and f"{step.digest}@{at}" not in self._committed
+        )
+
+    def _tell_what_is_passed(self, step: Step[Any], holder: Holder) -> None:
+        """Of what this run wants of a trajectory, what the attempt of another run was not told of."""
+        for at in self._wanted_of(step):
+            if goes_past(holder, at, is_stop=False):
+                passed = NotTold(at, "", holder.name, holder.host, holder.pid, holder.since, None)
+                self._display.say(render_not_told(passed))
 
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]

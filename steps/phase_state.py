@@ -1,6 +1,7 @@
 """Phase state: where an attempt at a training phase begins."""
 
 import functools
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from jax.sharding import Mesh
@@ -36,26 +37,50 @@ def own_state(
         TornCheckpointError: as much, of any other.
     """
     milestones = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
-    newest = temporary.newest(config.until_step)
-    if newest is None or newest.step <= max(milestones, default=NONE):
-        found = max(milestones, default=NONE), NONE
-    else:
-        found = newest.step, newest.lease_epoch
-    step, lease_epoch = of_first_host(*found)
+    step, lease_epoch = of_first_host(*_newest(config, milestones, temporary))
     if step == NONE:
         return None
-    folder = milestones[step] if lease_epoch == NONE else temporary.folder_of(step, lease_epoch)
-    try:
-        run = run_state.resumed(folder, functools.partial(placed_shapes, config.model, mesh), **_extras(config))
-    except TornCheckpointError as error:
-        if lease_epoch == NONE:
+    if lease_epoch == NONE:
+        folder = milestones[step]
+        try:
+            run = _resumed(config, mesh, folder)
+        except TornCheckpointError as error:
             if config.start is not None and config.start.key == f"{context.digest}@{step}":
                 raise DamagedInputError(str(error), step_to_force=config.start.name) from error
             raise
-        manifest = f"{folder}/{run_state.CHECKPOINT}/manifest.json"
-        raise TornCheckpointError(error.damage, f"delete {manifest} to go on from the one before.") from error
+    else:
+        folder = temporary.folder_of(step, lease_epoch)
+        run = _of_temporary(config, mesh, folder, "go on from the one before")
     events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
     return run
+
+
+def publish_passed(
+    config: TrainPhaseConfig,
+    mesh: Mesh,
+    temporary: TemporaryCheckpoints,
+    *,
+    published: Collection[int],
+    wanted: Collection[int],
+    publish: Callable[[RunState], None],
+) -> None:
+    """Gives `publish` the states of `wanted` steps that attempts have saved, in order, but for the newest state of all,
+    which `own_state` takes.
+
+    A phase that goes on comes by none of them any more, and deletes them as it saves newer ones.
+
+    Raises:
+        TornCheckpointError: a file of one is damaged or gone.
+    """
+    steps = sorted(step for step in wanted if step <= config.until_step)
+    if not steps:
+        return
+    newest, _ = _newest(config, published, temporary)
+    saved = {each.step: each.lease_epoch for each in temporary.all() if each.is_complete and each.step != newest}
+    epochs = of_first_host(*(saved.get(step, NONE) for step in steps))
+    for step, lease_epoch in zip(steps, epochs, strict=True):
+        if lease_epoch != NONE:  # one state in memory at a time
+            publish(_of_temporary(config, mesh, temporary.folder_of(step, lease_epoch), "go on without it"))
 
 
 def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> RunState:
@@ -80,6 +105,25 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> RunSt
         restore=config.restore,
     )
     return run
+
+
+def _newest(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> tuple[int, int]:
+    """Step and lease epoch of the newest state up to `until_step`, as this host sees it; NONE for what there is not."""
+    milestone = max((step for step in published if step <= config.until_step), default=NONE)
+    newest = temporary.newest(config.until_step)
+    return (milestone, NONE) if newest is None or newest.step <= milestone else (newest.step, newest.lease_epoch)
+
+
+def _of_temporary(config: TrainPhaseConfig, mesh: Mesh, folder: str, cure: str) -> RunState:
+    try:
+        return _resumed(config, mesh, folder)
+    except TornCheckpointError as error:
+        manifest = f"{folder}/{run_state.CHECKPOINT}/manifest.json"
+        raise TornCheckpointError(error.damage, f"delete {manifest} to {cure}.") from error
+
+
+def _resumed(config: TrainPhaseConfig, mesh: Mesh, folder: str) -> RunState:
+    return run_state.resumed(folder, functools.partial(placed_shapes, config.model, mesh), **_extras(config))
 
 
 def _extras(config: TrainPhaseConfig) -> dict[str, Any]:

@@ -223,12 +223,12 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
     from runtime.training.loop import TrainingStopped, TrainSettings, train
-    from runtime.training.saving import SavingPlan
+    from runtime.training.saving import Saver, SavingPlan
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
-    from steps.phase_state import first_state, own_state
+    from steps.phase_state import first_state, own_state, publish_passed
     from steps.phase_validation import validation_of
 
     published = context.milestones()
@@ -272,6 +272,26 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             device=str(mesh.devices.flat[0].device_kind),
             jax=jax.__version__,
         )
+
+        def publish(run: "RunState", folder: str) -> None:
+            context.publish(run.step, folder, _result(config, run))
+
+        def publish_as_it_is(run: "RunState") -> None:
+            context.log.info("step %d, which an earlier attempt saved, is published as it is", run.step)
+            Saver(saving, events, publish, begin_step=run.step).publish(run)
+
+        wanted = frozenset(context.wanted_milestones) - published.keys()
+        saving = SavingPlan(
+            temporary=temporary,
+            checkpoint_every_steps=config.checkpoint_every_steps,
+            checkpoint_every_seconds=config.checkpoint_every_seconds,
+            certify_every_steps=config.certify_every_steps,
+            output_folder=context.output_path,
+            publish_every_steps=config.publish_every_steps,
+            wanted_steps=wanted,
+            facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
+        )
+        publish_passed(config, mesh, temporary, published=published, wanted=wanted, publish=publish_as_it_is)
         own = own_state(config, context, mesh, temporary, events)
         run = first_state(config, mesh, events) if own is None else own
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
@@ -285,25 +305,12 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             figures = {"tokens_per_second": tokens_per_second, **known, **resumed}
             context.progress(step, config.until_step, "steps", begin=begin, **figures)
 
-        def publish(run: "RunState", folder: str) -> None:
-            context.publish(run.step, folder, _result(config, run))
-
         settings = TrainSettings(
             until_step=config.until_step,
             sequence_length=config.sequence_length,
             global_batch_size=config.global_batch_size,
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
-        )
-        saving = SavingPlan(
-            temporary=temporary,
-            checkpoint_every_steps=config.checkpoint_every_steps,
-            checkpoint_every_seconds=config.checkpoint_every_seconds,
-            certify_every_steps=config.certify_every_steps,
-            output_folder=context.output_path,
-            publish_every_steps=config.publish_every_steps,
-            wanted_steps=frozenset(context.wanted_milestones) - published.keys(),
-            facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
         )
         context.log.info(
             "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s), scatter %s",

@@ -4,6 +4,7 @@ from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.reasons import render
 
 
 def _fork(session: Session) -> int:
@@ -26,6 +27,8 @@ def _fork(session: Session) -> int:
         print(f"it starts from step {lost.wanted:,} of a trajectory that saved it and did not publish it")
         stop = ("--set", f"{lost.stop}={lost.wanted}", "--until", lost.stop.rpartition(".")[0])
         print(f"first      {session.line(*stop, without=own)}")
+    for passed in session.forks.not_told_by(graph, fork):
+        print(f"note       {render(passed)}")
     print(f"plan it    {session.line('--dry-run', *until, without=own)}")
     print(f"run it     {session.line(*until, without=own)}")
     print(f"forget it  {session.line('drop', fork.name, without=own)}")

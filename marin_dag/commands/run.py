@@ -149,6 +149,7 @@ def _carry_out(session: Session, plan: Plan) -> int:
         command_to_force=lambda step: session.line("--force", step, "--until", step, without=SELECTION),
         force=forced,
         is_to_end=is_to_end,
+        wanted=plan.wanted_milestones,
     )
     if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
         display.say(f"{counted(len(steps), 'step')} to run; {shared} more of the plan share the output of one of them")

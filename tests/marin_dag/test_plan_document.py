@@ -1,8 +1,12 @@
 """Plan document: the schema that other programs rely on."""
 
+import inspect
 import json
+import typing
 from typing import Any
 
+from marin_dag.diff import CodeChanged, Difference
+from marin_dag.reasons import Reason
 from tests.marin_dag.workbench import Workbench
 
 COST = {"tokens", "flops", "chip_hours", "bytes_read", "bytes_written", "seconds"}
@@ -14,6 +18,37 @@ STEP = {"name", "kind", "verdict", "is_selected", "will_run", "digest", "milesto
     "cost",
     "saved",
 }
+
+
+VERDICTS = ["done", "missing", "begun", "stale", "drifted", "running", "queued", "failed", "blocked"]
+RUNS_ON: dict[str, Any] = {"host": str, "pid": int, "since": str, "done": int | None}
+REASONS: dict[str, dict[str, Any]] = {
+    "NeverMade": {},
+    "NotSelected": {},
+    "Forced": {},
+    "Changed": {"steps": tuple[str, ...], "difference": Difference, "is_here": bool},
+    "Continues": {"milestone": int, "until": int},
+    "Resumes": {"milestone": int, "until": int},
+    "Follows": {"step": str, "milestone": int},
+    "KeptParts": {"count": int},
+    "MilestoneMissing": {
+        "wanted": int,
+        "nearest": int | None,
+        "field": str,
+        "saved": int | None,
+        "stop": str,
+    },
+    "OutsideTrajectory": {"wanted": int, "begin": int, "end": int, "field": str, "stop": str},
+    "Drifted": {"version": str, "difference": CodeChanged},
+    "Accepted": {"author": str, "because": str, "created": str, "definitions": tuple[str, ...]},
+    "Running": RUNS_ON
+    | {"name": str, "total": int | None, "unit": str, "saved": int | None, "parts": int, "is_queued": bool},
+    "NotTold": RUNS_ON | {"wanted": int, "field": str, "step": str},
+    "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
+    "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
+    "SameAs": {"step": str},
+}
+"""Of `marin_dag.plan/2`: a change of what stands here, other than a further entry, is another version of the schema."""
 
 
 def document(bench: Workbench, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -28,12 +63,18 @@ def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
         *("schema", "pipeline", "prefix", "exit_code", "causes", "steps", "totals"),
         *("open_questions", "opaque", "commands"),
     ]
-    assert plan["schema"] == "marin_dag.plan/1"
+    assert plan["schema"] == "marin_dag.plan/2"
     assert all(set(step) == STEP and set(step["cost"]) == set(step["saved"]) == COST for step in plan["steps"])
     assert plan["totals"]["verdicts"]["missing"] == plan["totals"]["will_run"] == 6
     assert plan["totals"]["cost"]["tokens"] == 30_000
     assert [command["what"] for command in plan["commands"]] == ["run it"]
     assert plan["commands"][0]["command"].endswith("--backend local"), "the line runs; it does not plan again"
+
+
+def test_verdicts_and_reasons_are_those_of_its_schema(bench: Workbench) -> None:
+    _, plan = document(bench)
+    assert list(plan["totals"]["verdicts"]) == VERDICTS
+    assert {kind.__name__: inspect.get_annotations(kind) for kind in typing.get_args(Reason)} == REASONS
 
 
 def test_it_is_the_same_from_a_dry_run_and_writes_nothing(bench: Workbench) -> None:

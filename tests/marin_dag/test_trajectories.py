@@ -13,25 +13,35 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from marin_dag import lease
+from marin_dag import lease, run
 from marin_dag.acceptances import Acceptances
 from marin_dag.commands.run import exit_code
 from marin_dag.explain import explain
-from marin_dag.graph import Graph
-from marin_dag.lease import Leases
+from marin_dag.graph import Graph, Selection
+from marin_dag.lease import Lease, Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import Plan, make_plan
 from marin_dag.planned import Verdict
 from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
-from marin_dag.reasons import BlockedBy, Continues, Drifted, Follows, MilestoneMissing, NeverMade, Resumes, render
+from marin_dag.reasons import (
+    BlockedBy,
+    Continues,
+    Drifted,
+    Follows,
+    MilestoneMissing,
+    NeverMade,
+    NotTold,
+    Resumes,
+    render,
+)
 from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import Store
 from marin_dag.table import render_plan
-from tests.marin_dag.toy_steps import CountConfig, count, executions
+from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, executions, summed
 
 TOKENS_A_STEP = 10
 
@@ -100,6 +110,18 @@ class Lab:
         before = self.trained()
         steps: Sequence[Step[Any]] = Graph(targets).steps
         Run(steps, self.store, LocalBackend(), Impatient(interrupt_at), command="").run()
+        return self._trained_since(before)
+
+    def carry_out(self, *targets: Step[Any], until: tuple[str, ...] = ()) -> list[int]:
+        """The same of a run of a plan, of which `until` selects a part."""
+        before = self.trained()
+        plan = make_plan(Graph(targets), self.store, Selection(until=until))
+        steps = [planned.step for planned in plan.will_run]
+        display = Impatient(None)
+        Run(steps, self.store, LocalBackend(), display, command="", wanted=plan.wanted_milestones).run()
+        return self._trained_since(before)
+
+    def _trained_since(self, before: dict[int, int]) -> list[int]:
         after = self.trained()
         return [step for step, times in after.items() for _ in range(times - before.get(step, 0))]
 
@@ -423,3 +445,102 @@ def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once
         "`--set trunk.until_step=7 --until trunk` trains it again up to 7"
     )
     assert said(13) == said(15) == "", "a run that comes by publishes it"
+
+
+def test_a_run_without_the_fork_keeps_the_step_that_the_fork_starts_from(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
+    assert lab.carry_out(fork, trunk, until=("trunk",)) == list(range(20))
+    assert lab.plan(fork)["fork"].will_run
+    assert lab.carry_out(fork) == [7, 8]
+
+
+def test_a_run_to_a_later_stop_keeps_the_stops_before_it(lab: Lab) -> None:
+    far = lab.phase("far", until_step=20, publish_every=100)
+    near = far.fork("near", until_step=12)
+    assert lab.carry_out(far, near, until=("far",)) == list(range(20))
+    assert lab.plan(near)["near"].verdict is Verdict.DONE
+
+
+def test_a_run_keeps_the_step_that_a_blocked_step_starts_from(lab: Lab) -> None:
+    gone = lab.phase("gone", until_step=20, publish_every=100)
+    lab.run(gone)
+    trunk = gone.fork("trunk", stride=3)
+    both = summed("both", SumConfig(counts=(gone.at(step=7), trunk.at(step=7))))
+    assert lab.plan(both)["both"].verdict is Verdict.BLOCKED
+    assert lab.carry_out(both) == list(range(20))
+    assert f"{trunk.digest}@7" in Records(lab.store).committed_keys()
+
+
+@pytest.mark.parametrize(("start", "is_blocked"), [(13, False), (7, True)])
+def test_a_run_publishes_a_saved_step_that_a_fork_starts_from(lab: Lab, start: int, is_blocked: bool) -> None:
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    lab.run(trunk, interrupt_at=13)
+    lab.store.write(f"work/{trunk.digest}/saved-000007.json", b'{"step": 7, "value": 14}')
+    fork = trunk.at(step=start).then("fork", until_step=start + 2, stride=5)
+    assert (lab.plan(fork)["fork"].verdict is Verdict.BLOCKED) is is_blocked
+    assert lab.carry_out(fork, trunk, until=("trunk",)) == list(range(13, 20))
+    assert lab.plan(fork)["fork"].will_run
+    assert lab.carry_out(fork) == [start, start + 1]
+
+
+def test_who_starts_from_a_step_that_a_running_attempt_was_not_told_of_hears_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    told = trunk.at(step=18).then("told", until_step=30, stride=4)
+    said: dict[int, list[str]] = {}
+
+    def look() -> None:
+        for start in (7, 18, 19, 20):
+            plan = lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))
+            said[start] = [render(reason) for reason in plan["fork"].reasons if isinstance(reason, NotTold)]
+            assert plan["fork"].will_run
+
+    Run([trunk, told], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
+    assert said[18] == said[20] == []
+    here = rf"running on {re.escape(socket.gethostname())} \(pid {os.getpid()}\) since 20\S+"
+    (ahead,), (passed,) = said[19], said[7]
+    assert re.fullmatch(
+        rf"input start: trunk, {here}, was not told to keep step 19 and goes past it, unless .*: stop it before; .*",
+        ahead,
+    )
+    assert re.fullmatch(
+        rf"input start: trunk, {here}, was not told to keep step 7 and is past it, at 17: .* start from a later one",
+        passed,
+    )
+
+
+def test_a_run_that_waits_for_an_attempt_that_was_not_told_says_so_and_goes_on_once_it_is_stopped(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "ELSEWHERE_POLL_SECONDS", 0.01)
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
+    held = Leases(lab.store).acquire(trunk.digest, "theirs", lambda: None, milestones=(12, 20))
+    assert isinstance(held, Lease)
+
+    class Stopping(LineDisplay):
+        """A person who stops the other run when this one says what that will pass."""
+
+        def say(self, text: str) -> None:
+            said.append(text)
+            held.release()
+
+    said: list[str] = []
+    display = Stopping(Console(quiet=True), Console(quiet=True))
+    assert Run([trunk, fork], lab.store, LocalBackend(), display, command="").run() == 0
+    (told,) = said
+    assert re.match(r"theirs, running on .*, was not told to keep step 7 and goes past it", told)
+    assert lab.value(fork) == 24
+
+
+def test_what_a_claim_of_an_earlier_version_does_not_say_counts_as_not_told(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20)
+    claim = lease.this_process("trunk").model_dump_json(exclude={"milestones"})
+    lab.store.create(f"leases/{trunk.digest}/00000001.claim", claim.encode())
+    forks = [trunk.at(step=at).then(f"fork{at}", until_step=30, stride=5) for at in (19, 20)]
+    plan = lab.plan(*forks)
+    told = [[reason.wanted for reason in plan[f.name].reasons if isinstance(reason, NotTold)] for f in forks]
+    assert told == [[19], []]

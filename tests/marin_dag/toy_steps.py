@@ -253,6 +253,9 @@ def count(config: CountConfig, context: StepContext) -> Count:
         position = published[max(earlier)].result
     for saved in sorted(Path(context.work_path).glob("saved-*.json")) if "://" not in context.work_path else ():
         kept = Count.model_validate_json(saved.read_text())
+        if kept.step in {*context.wanted_milestones} - published.keys():
+            write_file(f"{context.output_path}/step-{kept.step}/value.txt", str(kept.value))
+            context.publish(kept.step, f"step-{kept.step}", kept)
         position = kept if position.step < kept.step <= config.until_step else position
     for number in range(position.step, config.until_step):
         if context.stop_requested():
@@ -269,6 +272,15 @@ def count(config: CountConfig, context: StepContext) -> Count:
     if config.until_step % config.publish_every:
         write_file(f"{context.output_path}/value.txt", str(position.value))
     return position
+
+
+class SumConfig(BaseModel, frozen=True, extra="forbid"):
+    counts: tuple[Input[Count], ...]
+
+
+@step()
+def summed(config: SumConfig, context: StepContext) -> Count:
+    return Count(step=0, value=sum(item.result.value for item in config.counts))
 
 
 @step(continues="start")

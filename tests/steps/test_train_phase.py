@@ -36,6 +36,7 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.metrics import MetricsTable
 from runtime.training import checkpoint, saving, train_step
+from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.timeline import COMPARED_FIELDS, JUMPS
@@ -154,6 +155,32 @@ def test_what_others_start_from_is_published_on_the_way_also_where_an_attempt_wa
     stopped.wanted_milestones = (3, 9)
     stopped.run(until(phase, 10))
     assert sorted(stopped.records) == [3, 5, 8, 9, 10], "what is published is not published again"
+
+
+def test_what_others_start_from_is_published_where_a_later_state_was_saved_too(tmp_path, phase):
+    asked, passed = Trajectory(tmp_path / "asked", "e" * 64), Trajectory(tmp_path / "passed", "e" * 64)
+    asked.run(until(phase, 3))
+    with pytest.raises(StepStopped, match="stopped at step 7"):
+        passed.run(phase, stop_after=7)
+    assert len(list((tmp_path / "passed/work/temporary").iterdir())) == 3, "of steps 3, 6 and 7"
+    passed.wanted_milestones = (3, 4, 6)
+    passed.run(phase)
+    assert sorted(passed.records) == [3, 6, 8]
+    begins = [event["step"] for event in passed.events() if event["event"] in ("resume", "begin")]
+    assert begins == [7, 7], "what is published so costs no update"
+    for step in (6, 8):
+        asked.run(until(phase, step))
+    assert [passed.files(step) == asked.files(step) for step in (3, 6, 8)] == [True] * 3
+
+
+def test_a_torn_state_that_others_start_from_says_how_to_go_on_without_it(tmp_path, phase):
+    passed = Trajectory(tmp_path, "e" * 64)
+    with pytest.raises(StepStopped, match="stopped at step 7"):
+        passed.run(phase, stop_after=7)
+    next(tmp_path.glob("work/temporary/step-0000000006-*/checkpoint/arrays/*/c.*")).unlink()
+    passed.wanted_milestones = (6,)
+    with pytest.raises(TornCheckpointError, match=r"delete \S+manifest\.json to go on without it"):
+        passed.run(phase)
 
 
 def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_enter(tmp_path, phase):

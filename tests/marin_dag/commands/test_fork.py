@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from marin_dag.lease import Leases
+from marin_dag.prefix import open_store
 from tests.marin_dag.workbench import Workbench
 
 EVALUATION = """
@@ -93,3 +95,31 @@ def test_a_name_whose_evaluation_is_taken_is_refused(evaluated: Workbench) -> No
     code, said = evaluated("fork", "second", "--as", "mine", "--set", "rate=2.0")
     assert (code, "there is a step eval/mine already, which would follow it" in said) == (1, True)
     assert "mine" not in evaluated.verdicts()
+
+
+PUBLISHING = """    for at in context.wanted_milestones:
+        Path(context.output_path, f"step-{at}").mkdir()
+        context.publish(at, f"step-{at}", Count(total=at))
+    return Count(total=config.until_step)"""
+
+
+def test_what_a_fork_starts_from_is_kept_by_a_run_that_leaves_the_fork_out(bench: Workbench) -> None:
+    bench.edit("    return Count(total=config.until_step)", PUBLISHING)
+    code, said = bench("fork", "third", "--as", "branch", "--set", "start=second@15")
+    assert code == 0 and "was not told" not in said
+    assert bench("--until", "second")[0] == 0
+    assert bench.verdicts()["branch"] == "missing"
+    assert bench("--until", "branch")[0] == 0
+
+
+def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> None:
+    store = open_store(str(bench.prefix))
+    digest = bench.plan()["second"].step.digest
+    leases = Leases(store)
+    leases.acquire(digest, "second", lambda: None, milestones=(20,))
+    code, said = bench("fork", "third", "--as", "branch", "--set", "start=second@15")
+    leases.close()
+    assert code == 0
+    assert re.search(
+        r"^note +input start: second, running on .* was not told to keep step 15 and goes past", said, re.M
+    )

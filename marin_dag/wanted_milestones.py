@@ -1,0 +1,56 @@
+"""Wanted milestones: the steps that trajectories are to publish on their way, and attempts at work that were not told.
+
+They are those of the whole graph, whatever part of it a run is about: a trajectory that has passed a step does not come
+back to it, and another run may be the one that starts there.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from marin_dag.lease import Held, Holder
+from marin_dag.reasons import NotTold
+from marin_dag.step import Step
+
+WantedMilestones = Mapping[str, frozenset[int]]
+"""By the digest of the trajectory, of which several steps may be stops."""
+
+
+def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
+    """Where `steps` start from a trajectory, and where those that are one stop."""
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for step in steps:
+        if step.until is not None:
+            wanted[step.digest].add(step.until)
+        for _, item in step.inputs:
+            if item.milestone is not None:
+                wanted[item.digest].add(item.milestone)
+    return {digest: frozenset(milestones) for digest, milestones in wanted.items()}
+
+
+def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:
+    """Whether the attempt of `holder` comes by this step of its trajectory and was not told to publish it.
+
+    Args:
+        holder: of the lease of the trajectory.
+        milestone: a step that is not committed.
+        is_stop: whether the step that is asked for ends there. A claim of an earlier version does not say what its
+            attempt was told; then it is taken to be told of such a step, and of no other.
+    """
+    if holder.milestones is None:
+        return not is_stop
+    return milestone not in holder.milestones and any(milestone < told for told in holder.milestones)
+
+
+def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection[str]) -> tuple[NotTold, ...]:
+    """Of the inputs of `step`, those at a step of a trajectory whose attempt at work goes past it."""
+    found = []
+    for field, item in step.inputs:
+        held = running.get(item.digest)
+        if held is None or item.milestone is None or item.key in committed:
+            continue
+        if goes_past(held.holder, item.milestone, is_stop=item.milestone == item.step.until):
+            holder, progress = held.holder, held.progress
+            done = progress.done if progress is not None and progress.unit == "steps" else None
+            found.append(NotTold(item.milestone, field, holder.name, holder.host, holder.pid, holder.since, done))
+    return tuple(found)
