@@ -15,14 +15,14 @@ from marin_dag.errors import UserError
 from marin_dag.frontier import Frontier
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
-from marin_dag.lease import Held, Holder, Lease, Leases
+from marin_dag.lease import Held, Lease, Leases
 from marin_dag.live import ENDINGS, Display
 from marin_dag.node import Node, PreemptedError, State
 from marin_dag.obituary import headline, obituary, summary
 from marin_dag.progress import Progress
 from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
-from marin_dag.reasons import NotTold, render_not_told
+from marin_dag.reasons import render_not_told
 from marin_dag.records import Failure, Records, first_lines, new_attempt
 from marin_dag.resources import Resources
 from marin_dag.source_archive import SourceArchive
@@ -30,7 +30,7 @@ from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Outcome, Task
 from marin_dag.transient import is_transient, patiently
-from marin_dag.wanted_milestones import WantedMilestones, goes_past, wanted_milestones
+from marin_dag.wanted_milestones import WantedMilestones, passed_by, still_wanted, wanted_milestones
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
@@ -213,7 +213,8 @@ class Run:
                 node.is_elsewhere = True
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
-                self._tell_what_is_passed(node.step, holder)
+                for passed in passed_by(holder, self._wanted_of(node.step)):
+                    self._display.say(render_not_told(passed))
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
             self._sees_what_others_committed()  # the holder may publish what steps of this run start from
             if key not in self._force and self._records.find(key) is not None:
@@ -268,18 +269,7 @@ class Run:
         )
 
     def _wanted_of(self, step: Step[Any]) -> tuple[int, ...]:
-        """What an attempt at `step` is to publish on its way, short of its own stop."""
-        wanted = self._wanted.get(step.digest, frozenset())
-        return tuple(
-            at for at in sorted(wanted) if at < (step.until or 0) and f"{step.digest}@{at}" not in self._committed
-        )
-
-    def _tell_what_is_passed(self, step: Step[Any], holder: Holder) -> None:
-        """Of what this run wants of a trajectory, what the attempt of another run was not told of."""
-        for at in self._wanted_of(step):
-            if goes_past(holder, at, is_stop=False):
-                passed = NotTold(at, "", holder.name, holder.host, holder.pid, holder.since, None)
-                self._display.say(render_not_told(passed))
+        return still_wanted(self._wanted, step, self._committed)
 
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]

@@ -28,6 +28,13 @@ def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
     return {digest: frozenset(milestones) for digest, milestones in wanted.items()}
 
 
+def still_wanted(wanted: WantedMilestones, step: Step[Any], committed: Collection[str]) -> tuple[int, ...]:
+    """What an attempt at `step` is to publish on its way, short of its own stop."""
+    stop = step.until or 0
+    milestones = sorted(wanted.get(step.digest, ()))
+    return tuple(at for at in milestones if at < stop and f"{step.digest}@{at}" not in committed)
+
+
 def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:
     """Whether the attempt of `holder` comes by this step of its trajectory and was not told to publish it.
 
@@ -40,6 +47,12 @@ def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:
     if holder.milestones is None:
         return not is_stop
     return milestone not in holder.milestones and any(milestone < told for told in holder.milestones)
+
+
+def passed_by(holder: Holder, milestones: Iterable[int]) -> list[NotTold]:
+    """Of the steps that a run wants of a trajectory, those that the attempt of another run was not told of."""
+    passed = (at for at in milestones if goes_past(holder, at, is_stop=False))
+    return [NotTold(at, "", holder.name, holder.host, holder.pid, holder.since, None) for at in passed]
 
 
 def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection[str]) -> tuple[NotTold, ...]:
