@@ -127,7 +127,12 @@ class Forks:
         others = (self._read(path) for other, path in paths.items() if other != name)
         based = [other.name for other in others if other.base == name]
         if based:
-            raise ForkError(f"drop {name}: {', '.join(based)} are forks of it; drop them first.")
+            are = (
+                f"{based[0]} is a fork of it; drop that"
+                if len(based) == 1
+                else f"{', '.join(based)} are forks of it; drop them"
+            )
+            raise ForkError(f"drop {name}: {are} first.")
         self._store.delete(paths[name])
         return fork
 

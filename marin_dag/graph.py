@@ -44,6 +44,11 @@ class Graph:
     def step(self, name: str) -> AnyStep:
         """The step called `name`."""
         if name not in self._named:
+            trajectory, at, _ = name.partition("@")
+            if at and trajectory in self._named:
+                raise GraphError(
+                    f"{name!r} is a state of {trajectory!r}, and a step is named here; to start there, set start={name}"
+                )
             raise GraphError(f"there is no step {name!r}.{nearest(name, self._named)} `--dry-run` lists them all.")
         return self._named[name]
 
@@ -125,15 +130,31 @@ class _Rederivation:
         base = self._renewed(step.base)
         assert base is not None
         before = base.step if isinstance(base, Milestone) else base
+        kept = self._stop_behind_start(step, before)
         try:
-            new = base.fork(step.name, **changes) if step.derivation == "fork" else base.then(step.name, **changes)
+            derive = base.fork if step.derivation == "fork" else base.then
+            new = derive(step.name, **changes, **kept)
         except ChangeError as error:
             raise ChangeError(
                 f"{error}\n{step.name} is {before.name} with its own {', '.join(step.changes)}, for which "
                 f"{self._target.name}.{self._field}={self._text} leaves no place: set the whole field of "
                 f"{step.name} too, or of neither."
             ) from None
-        return _like(new, replace_inputs(new.config, self._replaced), new.changes, like=step)
+        own = {field: value for field, value in new.changes.items() if field not in kept}
+        return _like(new, replace_inputs(new.config, self._replaced), own, like=step)
+
+    def _stop_behind_start(self, step: AnyStep, base: AnyStep) -> dict[str, Any]:
+        """The stop that `step` has and keeps, where that of its base now lies at or before its own start.
+
+        Such a stop is of the part of the trajectory that both share, and none of what leaves it later.
+        """
+        stop, start = step.kind.stop_field, step.kind.continues
+        if stop is None or start is None or stop in step.changes:
+            return {}
+        begins = next((item.milestone for field, item in step.inputs if field == start), None)
+        if begins is None or value_at(base.config, stop) > begins:
+            return {}
+        return {stop: value_at(step.config, stop)}
 
     def _renewed(self, value: Any) -> Any:
         if isinstance(value, Step):

@@ -218,7 +218,9 @@ class _Planner:
         will_run = is_selected and verdict not in (Verdict.DONE, Verdict.DRIFTED)
         if step.name in self.forced and verdict is Verdict.DONE:
             reasons, will_run = (Forced(),), is_selected
-        maker = self.makers.setdefault(step.key, step.name)
+        maker = self.makers.get(step.key)
+        if maker is None or (is_selected and not self.planned[maker].is_selected):
+            maker = self.makers[step.key] = step.name
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()

@@ -335,8 +335,8 @@ def render_not_told(reason: NotTold) -> str:
     untold = f"{reason.step}, running on {where}, was not told to keep step {reason.wanted:,}"
     if reason.done is not None and reason.done >= reason.wanted:
         return (
-            f"{untold} and is past it, at {reason.done:,}: unless it has published that step by itself, it is lost; "
-            "start from a later one"
+            f"{untold} and is past it, at {reason.done:,}: unless it has saved or published that very step by itself, "
+            "it is lost; ask `why` once it has ended, or start from a later one"
         )
     return (
         f"{untold} and goes past it, unless it publishes that step by itself (publish_every_steps): stop it before; "

@@ -87,6 +87,7 @@ class Run:
         self._ended_leases: list[Lease] = []
         self._num_interrupts = 0
         self._is_stopping = False
+        self._is_closing = False
         self._force = set(force)
         self._is_to_end = is_to_end
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
@@ -104,21 +105,23 @@ class Run:
             return 0
         self._provenance = collect_provenance(self._store)
         SourceArchive(self._store).keep([node.step for node in self._unfinished()])
-        with heard(self._on_signal) as listen_again, self._display:
-            self._display.begin([node.step.name for node in self._unfinished()])
-            try:
-                if self._backend.announcement:
-                    self._display.say(self._backend.announcement)
-                greeting = self._backend.start(self, self._asked_for())
-                listen_again()
-                if greeting:
-                    self._display.say(greeting)
-                self._loop()
-            except KeyboardInterrupt:
-                self._display.say("interrupted; what was running is cancelled, what was finished is kept")
-            finally:
-                self._close()
-        return self._conclude()
+        with heard(self._on_signal) as listen_again:
+            with self._display:
+                self._display.begin([node.step.name for node in self._unfinished()])
+                try:
+                    if self._backend.announcement:
+                        self._display.say(self._backend.announcement)
+                    greeting = self._backend.start(self, self._asked_for())
+                    listen_again()
+                    if greeting:
+                        self._display.say(greeting)
+                    self._loop()
+                except KeyboardInterrupt:
+                    self._display.say("interrupted; what was running is cancelled, what was finished is kept")
+                finally:
+                    self._is_closing = True
+                    self._close()
+            return self._conclude()
 
     def on_started(self, key: str) -> None:
         """See Listener."""
@@ -399,6 +402,8 @@ class Run:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """First Ctrl-C (or SIGTERM, SIGUSR2): running steps save and leave. Second: they are cancelled."""
         self._num_interrupts += 1
+        if self._num_interrupts == 2 and self._is_closing:
+            return  # all has stopped before it was asked to at once; what is left is to say how to go on
         if self._num_interrupts > 1:
             raise KeyboardInterrupt
         self._is_stopping = True

@@ -33,10 +33,15 @@ class InputTokenizerConfig(BaseModel, frozen=True, extra="forbid"):
 
 def local_tokenizer(folder: str) -> LocalTokenizer:
     """A folder that holds `tokenizer.json`, as a config."""
+    from marin_dag.errors import UserError
+    from runtime.text.fetch.errors import FetchError
     from runtime.text.fetch.local_files import content_of, find_files
 
     root = folder.rstrip("/")
-    (name,) = find_files(root, ("tokenizer.json",))
+    try:
+        (name,) = find_files(root, ("tokenizer.json",))
+    except FetchError as error:  # a graph is being built for somebody, who named this folder
+        raise UserError(str(error)) from error
     return LocalTokenizer(folder=root, sha256=content_of(f"{root}/{name}")["sha256"])
 
 

@@ -33,7 +33,10 @@ def validation_of(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, ev
 
     def tell(step: int, means: Mapping[str, float]) -> None:
         said = ", ".join(f"{mean:.4f} ({which})" for which, mean in means.items())
-        context.log.info("step %d: %s bits per byte of held-out text, mean of %d sources", step, said, len(whole))
+        taken = len(whole), config.validation_tokens_per_source
+        context.log.info(
+            "step %d: %s bits per byte of held-out text, mean of %d sources, %d tokens each", step, said, *taken
+        )
 
     return Validation(
         held_out=held_out(

@@ -30,6 +30,8 @@ class HeldOut:
 
     eval_step: EvalStep
     domains: Mapping[str, Domain]
+    max_tokens_per_domain: int
+    """At most so many of each are in the windows."""
     windows_per_batch: int
     rows: HostRows | None
     """What this host holds of each batch; None on one host."""
@@ -57,7 +59,13 @@ class HeldOut:
                 cache, sequence_length=sequence_length, max_tokens=max_tokens_per_domain, rows=rows
             )
             domains[name] = Domain(windows, np.asarray(cache.token_bytes))
-        return cls(eval_step=eval_step, domains=domains, windows_per_batch=windows_per_batch, rows=rows)
+        return cls(
+            eval_step=eval_step,
+            domains=domains,
+            max_tokens_per_domain=max_tokens_per_domain,
+            windows_per_batch=windows_per_batch,
+            rows=rows,
+        )
 
     def scores(self, params: Llama) -> Iterator[tuple[str, BitsPerByte]]:
         """Of each domain, one after the other; every host must ask for all of them.

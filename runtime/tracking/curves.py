@@ -117,14 +117,16 @@ def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any
 
     They lie in the event logs alone, since they are no part of an output. What was measured before the first update
     gets a row of its own. What was measured at a step that no checkpoint has come to yet is left out with the update;
-    of several attempts that came to it the newest counts. Means over other sources than the newest are left out: an
-    attempt does not measure a source that is still being tokenized, and the curve would jump where the next one does.
+    of several attempts that came to it the newest counts. What was measured on another number of tokens than the
+    newest is left out, and so are means over other sources: an attempt does not measure a source that is still being
+    tokenized. The curve would jump where the next one does.
 
     Args:
         curves: one or more updates.
         attempts: the events of each attempt, of one host, in the order in which they began.
     """
-    found = [event for events in attempts for event in events if event["event"] == VALIDATION]
+    every = [event for events in attempts for event in events if event["event"] == VALIDATION]
+    found = [event for event in every if event["tokens_per_domain"] == every[-1]["tokens_per_domain"]]
     if any(event["step"] == curves.step[0] - 1 for event in found):
         curves = _with_a_row_before(curves)
     figures = dict(curves.figures)

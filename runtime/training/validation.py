@@ -52,6 +52,7 @@ class Validation:
             consumed_tokens=run.consumed_tokens,
             bits_per_byte=found,
             mean_bits_per_byte=means,
+            tokens_per_domain=self.held_out.max_tokens_per_domain,
             seconds=round(time.monotonic() - began, 3),
         )
         self.tell(run.step, means)

@@ -295,7 +295,7 @@ def test_a_fork_lives_in_the_store_until_it_is_dropped(run: Toy) -> None:
     assert re.search(r"fork spoonbill of ocelot with z_loss=1e-3, by \S+, .*: norms grow", listed)
     assert run("fork", "spoonbill", "--as", "deeper", "--set", "until_step=40")[0] == 0
     code, said = run("drop", "spoonbill")
-    assert (code, "deeper are forks of it" in said) == (1, True)
+    assert (code, "deeper is a fork of it; drop that first" in said) == (1, True)
     assert run("drop", "deeper")[0] == run("drop", "spoonbill")[0] == 0
     assert "spoonbill" not in run.verdicts()
 

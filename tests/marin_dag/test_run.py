@@ -601,3 +601,22 @@ def test_a_prefix_that_cannot_be_written_ends_the_run_before_anything_starts(tmp
     with pytest.raises(StoreError, match="a file stands where a folder is needed"):
         run(str(tmp_path / "runs"), a_graph(tmp_path / "marks"))
     assert executions(tmp_path / "marks") == {}
+
+
+def test_an_interrupt_that_comes_when_all_has_stopped_does_not_take_away_how_to_go_on(tmp_path: Path):
+    class LateInterrupt(LocalBackend):
+        def close(self) -> None:
+            super().close()
+            again._on_signal(signal.SIGINT, None)
+
+    class StopsTheFirst(Recorder):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if what == "started":
+                again._on_signal(signal.SIGINT, None)
+
+    display = StopsTheFirst()
+    first, second = (write(name, WriteConfig(text=name)) for name in ("first", "second"))
+    again = Run([first, second], open_store(str(tmp_path / "runs")), LateInterrupt(), display, command="go")
+    assert again.run() == 1
+    assert display.lines[-1] == "to go on:  go"

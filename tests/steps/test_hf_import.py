@@ -349,3 +349,9 @@ def test_where_a_folder_lies_is_no_part_of_what_is_imported(tmp_path):
     (second / "README.md").write_text("of no account")
     assert {file.name for file in model_in(str(second)).files} == {"config.json", "tokenizer.json", "model.safetensors"}
     assert files_in(str(second), "*").files != model_in(str(second)).files
+
+
+def test_a_folder_that_is_not_there_is_told_to_whoever_named_it(tmp_path):
+    for asked in (model_in, local_tokenizer):
+        with pytest.raises(UserError, match=r"nowhere: no such folder; name the folder that holds the files"):
+            asked(str(tmp_path / "nowhere"))

@@ -123,3 +123,43 @@ def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> No
     assert re.search(
         r"^note +input start: second, running on .* was not told to keep step 15 and goes past", said, re.M
     )
+
+
+def test_a_stop_that_is_moved_before_the_start_of_a_fork_is_not_the_stop_of_the_fork(bench: Workbench) -> None:
+    """What a fork starts from is published by such a line, also where the fork is one of the very step."""
+    bench("fork", "second", "--as", "branch", "--set", "start=second@15", "--set", "rate=2.0")
+    bench("fork", "branch", "--as", "twig", "--set", "rate=3.0")
+
+    def stops(stop: int) -> list[tuple[str, int]]:
+        document = json.loads(bench("plan", "--json", "--set", f"second.until_step={stop}")[1])
+        steps = {step["name"]: step for step in document["steps"]}
+        return [(steps[name]["digest"], steps[name]["milestone"]) for name in ("second", "branch", "twig")]
+
+    digests = [digest for digest, _ in stops(20)]
+    assert stops(15) == list(zip(digests, (15, 20, 20), strict=True))
+    assert stops(12) == list(zip(digests, (12, 20, 20), strict=True))
+    assert stops(18) == list(zip(digests, (18, 18, 18), strict=True))
+    assert bench("--set", "second.until_step=15", "--until", "second")[0] == 0
+    assert bench("--until", "twig")[0] == 0
+
+
+def test_a_step_that_is_another_s_training_runs_itself_where_the_other_is_left_out(bench: Workbench) -> None:
+    bench.edit(
+        "    return [third]",
+        """    twin = first.then("twin", until_step=20, rate=0.25)
+    last = twin.then("last", until_step=25, rate=0.5)
+    return [third, last]""",
+    )
+    code, said = bench("--dry-run", "--until", "last")
+    assert code == 2 and "blocked" not in said
+    assert json.loads(bench("plan", "--json", "--until", "last")[1])["totals"]["will_run"] == 6
+    assert bench("--until", "last")[0] == 0
+    assert bench.verdicts("--until", "second")["second"] == "done"
+
+
+def test_a_state_in_place_of_a_step_is_told_where_it_belongs(bench: Workbench) -> None:
+    code, said = bench("fork", "second@15", "--as", "branch", "--set", "rate=2.0")
+    assert (
+        code == 1
+        and "'second@15' is a state of 'second', and a step is named here; to start there, set start=second@15" in said
+    )

@@ -60,7 +60,8 @@ def test_an_update_has_the_figures_that_it_has_and_no_others():
 
 def validation(step: int, **bits_per_byte: dict[str, float]) -> dict:
     means = {which: sum(found.values()) / len(found) for which, found in bits_per_byte.items()}
-    return {"event": "validation", "step": step, "bits_per_byte": bits_per_byte, "mean_bits_per_byte": means}
+    told = {"bits_per_byte": bits_per_byte, "mean_bits_per_byte": means, "tokens_per_domain": 64}
+    return {"event": "validation", "step": step, **told}
 
 
 def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempts():
@@ -97,6 +98,12 @@ def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempt
     assert with_validation(curves_behind(0), []).figures.keys() == curves_behind(0).figures.keys()
     assert dict(curves.rows())[0] == before, "no update made the state that was measured before the first"
     assert with_validation(curves_behind(2), [first, second]).step.tolist() == [2, 3, 4]
+
+
+def test_what_was_measured_on_another_number_of_tokens_is_no_point_of_a_curve():
+    few = [validation(step, hot={"web": 1.0}) | {"tokens_per_domain": 16} for step in (1, 2)]
+    figures = with_validation(curves_behind(0), [few, [validation(2, hot={"web": 3.0})]]).figures
+    assert np.array_equal(figures["bits_per_byte/web"], [np.nan, 3, np.nan, np.nan], equal_nan=True)
 
 
 def test_a_mean_over_fewer_sources_is_no_point_of_the_curve_of_all():
