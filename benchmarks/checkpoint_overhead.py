@@ -25,6 +25,7 @@ from benchmarks.host_overhead import (
     Cost,
     compared,
     cost_of_loop,
+    events_in,
     in_turns,
 )
 from benchmarks.laptop_model import LaptopStep, loader_in
@@ -64,7 +65,7 @@ def main() -> None:
         saves = [
             event
             for turn in range(arguments.turns)
-            for event in read_events(str(folder / f"saving-{turn}" / "events.jsonl"))
+            for event in read_events(events_in(folder / f"saving-{turn}"))
             if event["event"] == "checkpoint"
         ]
     claim = f"a save every {SAVE_EVERY_STEPS} updates makes an update at most 5 % longer: laptop's model"

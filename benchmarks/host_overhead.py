@@ -94,6 +94,11 @@ class Watch:
         return Cost(*((times[-1] - times[SETTLING_UPDATES]) / counted for times in (self._wall, self._processor)))
 
 
+def events_in(folder: Path) -> str:
+    """The event log of this host's part of a run that `cost_of_loop` made there."""
+    return str(folder / f"events-{jax.process_index()}.jsonl")
+
+
 def cost_of_loop(
     state: TrainState,
     step: TrainStep,
@@ -121,7 +126,7 @@ def cost_of_loop(
         publish_every_steps=0,
         facts={},
     )
-    with EventLog(str(folder / f"events-{jax.process_index()}.jsonl")) as events:
+    with EventLog(events_in(folder)) as events:
         try:
             train(
                 run_state.from_scratch(state),
