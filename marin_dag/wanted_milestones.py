@@ -52,7 +52,7 @@ def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:
 def passed_by(holder: Holder, milestones: Iterable[int]) -> list[NotTold]:
     """Of the steps that a run wants of a trajectory, those that the attempt of another run was not told of."""
     passed = (at for at in milestones if goes_past(holder, at, is_stop=False))
-    return [NotTold(at, "", holder.name, holder.host, holder.pid, holder.since, None) for at in passed]
+    return [_not_told(holder, at) for at in passed]
 
 
 def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection[str]) -> tuple[NotTold, ...]:
@@ -63,7 +63,19 @@ def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection
         if held is None or item.milestone is None or item.key in committed:
             continue
         if goes_past(held.holder, item.milestone, is_stop=item.milestone == item.step.until):
-            holder, progress = held.holder, held.progress
+            progress = held.progress
             done = progress.done if progress is not None and progress.unit == "steps" else None
-            found.append(NotTold(item.milestone, field, holder.name, holder.host, holder.pid, holder.since, done))
+            found.append(_not_told(held.holder, item.milestone, field=field, done=done))
     return tuple(found)
+
+
+def _not_told(holder: Holder, milestone: int, *, field: str = "", done: int | None = None) -> NotTold:
+    return NotTold(
+        wanted=milestone,
+        field=field,
+        step=holder.name,
+        host=holder.host,
+        pid=holder.pid,
+        since=holder.since,
+        done=done,
+    )
