@@ -18,7 +18,6 @@ from runtime.data.loader import Batch, DataPosition, Loader
 from runtime.data.mixing.feedback import Feedback
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.host_rows import HostRows
-from runtime.parallel.hosts import whole
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.source_losses import SourceLosses, rows_of_update
@@ -85,7 +84,7 @@ class TrainSettings:
 
 @dataclasses.dataclass(frozen=True)
 class _Pending:
-    """An update whose figures are still on the device."""
+    """An update whose figures are not in the tables yet; they lie on the device until they are fetched."""
 
     before: DataPosition
     after: DataPosition
@@ -150,7 +149,8 @@ def train(
     def fetch(*, all_but: int) -> None:
         while len(pending) > all_but:
             update = pending.popleft()
-            row, of_sources = _fetched(update), _losses_by_source(update, loader)
+            update = dataclasses.replace(update, metrics=jax.tree.map(np.asarray, update.metrics))
+            row, of_sources = _metrics_row(update), _losses_by_source(update, loader)
             if row.is_skipped:
                 _tell_of_skip(update, row, settings, events)
             if update.digests is not None:
@@ -184,6 +184,7 @@ def train(
             raise _AskedToStop
 
     def advance(run: RunState) -> RunState:
+        exhausted = loader.exhausted(run.data_position)
         with loader.prefetched(
             run.data_position,
             steps,
@@ -224,7 +225,8 @@ def train(
                     "global_batch_size": settings.global_batch_size,
                     "learning_rate": told.learning_rate,
                 }
-                for source in sorted(loader.exhausted(position) - loader.exhausted(run.data_position)):
+                before, exhausted = exhausted, loader.exhausted(position)
+                for source in sorted(exhausted - before):
                     events.write("exhausted", step=step + 1, source=source)
                 digests = begin_digests(state.params) if settings.is_digested(step + 1) else None
                 pending.append(_Pending(run.data_position, position, batch, row, figures, digests))
@@ -261,10 +263,9 @@ def train(
     return run
 
 
-def _fetched(update: _Pending) -> MetricsRow:
+def _metrics_row(update: _Pending) -> MetricsRow:
     others = {"row_loss", "row_log_normalizer", "row_targets", "skip"}  # of rows, or no figure
-    fetched = jax.device_get({name: value for name, value in update.metrics._asdict().items() if name not in others})
-    figures = {name: value.item() for name, value in fetched.items()}
+    figures = {name: value.item() for name, value in update.metrics._asdict().items() if name not in others}
     if update.metrics.skip is not None and bool(update.metrics.skip.is_skipped):
         return MetricsRow(**update.row, **figures, is_skipped=1)
     if not figures["num_targets"]:
@@ -289,7 +290,7 @@ def _fetched(update: _Pending) -> MetricsRow:
 
 def _tell_of_skip(update: _Pending, row: MetricsRow, settings: TrainSettings, events: EventLog) -> None:
     assert update.metrics.skip is not None and settings.skip_rule is not None
-    told = jax.device_get(update.metrics.skip)
+    told = update.metrics.skip
     figures = {"loss": row.loss, "grad_norm": row.grad_norm}
     limits = {"loss_limit": told.loss_limit.item(), "grad_norm_limit": told.grad_norm_limit.item()}
     said = {name: value if math.isfinite(value) else str(value) for name, value in (figures | limits).items()}
@@ -310,20 +311,18 @@ def _tell_of_skip(update: _Pending, row: MetricsRow, settings: TrainSettings, ev
 
 def _losses_by_source(update: _Pending, loader: Loader) -> list[SourceLosses]:
     """Sums over the rows of each source, in float64 and in the order of the rows."""
-    figures = update.metrics
-    losses, targets = whole(figures.row_loss), whole(figures.row_targets)
-    normalizers = whole(figures.row_log_normalizer)
-    index, count = update.batch.source_index, len(loader.sources)
+    metrics, index = update.metrics, update.batch.source_index
 
-    def by_identity(values: np.ndarray) -> dict[str, Any]:
-        return {identity: values[loader.index_of[identity]].item() for identity in update.after.shares}
+    def by_identity(of_rows: Any = None, dtype: np.typing.DTypeLike = np.float64) -> dict[str, Any]:
+        sums = np.bincount(index, weights=of_rows, minlength=len(loader.sources)).astype(dtype).tolist()
+        return {identity: sums[loader.index_of[identity]] for identity in update.after.shares}
 
     return rows_of_update(
         update.row["step"],
         update.after.shares,
         loader.names,
-        num_sequences=by_identity(np.bincount(index, minlength=count)),
-        num_targets=by_identity(np.bincount(index, weights=targets, minlength=count).astype(np.int64)),
-        loss_sum=by_identity(np.bincount(index, weights=losses, minlength=count)),
-        log_normalizer_sum=by_identity(np.bincount(index, weights=normalizers, minlength=count)),
+        num_sequences=by_identity(dtype=np.int64),
+        num_targets=by_identity(metrics.row_targets, np.int64),
+        loss_sum=by_identity(metrics.row_loss),
+        log_normalizer_sum=by_identity(metrics.row_log_normalizer),
     )
