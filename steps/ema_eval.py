@@ -1,5 +1,6 @@
 """EMA eval: bits per byte of a phase's weights, hot and averaged, on held-out text of each domain."""
 
+import functools
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -129,13 +130,16 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     if config.average is not None:
         averages = (average_named(phase.averages, config.average, owner=f"average: {config.phase.name}"),)
     kinds = [HOT, *(average.name for average in averages)]
+
+    def tell(before: int, done: int) -> None:
+        context.progress(before + done, len(kinds) * texts.num_batches, "batches")
+
     scores: dict[str, dict[str, BitsPerByte]] = {}
     for place, which in enumerate(kinds):
-        scores[which] = {}
-        for number, (domain, score) in enumerate(texts.scores(model.params(which, mesh)), start=1):
-            scores[which][domain] = score
+        told = functools.partial(tell, place * texts.num_batches)
+        scores[which] = texts.scores(model.params(which, mesh), on_batch=told)
+        for domain, score in scores[which].items():
             context.log.info("%s weights, %s: %.4f bits per byte", which, domain, score.bits_per_byte)
-            context.progress(place * len(config.caches) + number, len(kinds) * len(config.caches), "domains")
     values = {
         which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
         for which, by_domain in scores.items()

@@ -64,7 +64,7 @@ def held_out(
         loss_kernel=kernels.loss,
         compute_dtype=compute_dtype,
     )
-    return HeldOut.open(
+    texts = HeldOut.open(
         {domain: cache.join(cache.result.validation) for domain, cache in caches.items()},
         eval_step,
         sequence_length=sequence_length,
@@ -72,3 +72,7 @@ def held_out(
         windows_per_batch=num_windows,
         rows=None if context.host.num_hosts == 1 else host_rows(mesh, num_windows),
     )
+    context.log.info(
+        "held-out text: %d windows of %d domains, in %d batches", texts.num_windows, len(caches), texts.num_batches
+    )
+    return texts
