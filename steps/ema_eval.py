@@ -22,6 +22,7 @@ from steps.phase_checks import (
     tokenizers_of_phase,
 )
 from steps.phase_result import TrainPhaseResult
+from steps.taken_kernels import TakenKernels
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig
 
@@ -65,6 +66,8 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
     num_bytes: dict[str, int]
     """UTF-8 bytes of held-out text that were predicted."""
     num_tokens: dict[str, int]
+    kernels: TakenKernels | None = None
+    """Of all sets of weights; None in records from before it was kept."""
 
 
 def check_phase(config: EmaEvalConfig) -> None:
@@ -114,7 +117,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
-    texts = held_out(
+    texts, kernels = held_out(
         config.caches,
         context,
         mesh,
@@ -155,4 +158,5 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         ),
         num_bytes={domain: score.num_bytes for domain, score in scores[HOT].items()},
         num_tokens={domain: score.num_tokens for domain, score in scores[HOT].items()},
+        kernels=kernels,
     )

@@ -59,6 +59,18 @@ def test_it_measures_every_so_many_steps_and_at_the_end_what_an_evaluation_of_th
     assert measured[0]["hot"]["web"] == pytest.approx(np.log2(MODEL.vocab_size), rel=0.02), "an untrained model guesses"
 
 
+def test_the_kernels_of_its_batch_their_blocks_and_why_are_stored_with_the_run(tmp_path, cache):
+    run = Trajectory(tmp_path / "run", "f" * 64)
+    run.run(validated(cache, until_step=1, loss_kernel="reference"))
+    (told,) = [event for event in run.events() if event["event"] == "held_out"]
+    assert (told["num_windows"], told["windows_per_batch"]) == (2, 16)
+    kernels = told["kernels"]
+    assert kernels["reason"].startswith("loss_kernel as asked for; by default: attention: by blocks of queries")
+    named = {"attention": "chunked", "loss": "reference"}
+    blocks = {"attention": "query 16", "loss": "all tokens"}
+    assert kernels == named | {"reason": kernels["reason"], "blocks": blocks}
+
+
 def test_a_run_with_it_ends_with_the_bytes_of_one_without(tmp_path, cache):
     runs = {}
     for name, every in (("with", 1), ("without", 0)):
