@@ -1,5 +1,6 @@
 """EMA eval: bits per byte of a phase's weights, hot and averaged, on held-out text of each domain."""
 
+import functools
 from typing import Literal
 
 from pydantic import BaseModel, Field
@@ -21,6 +22,7 @@ from steps.phase_checks import (
     tokenizers_of_phase,
 )
 from steps.phase_result import TrainPhaseResult
+from steps.taken_kernels import TakenKernels
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig
 
@@ -64,6 +66,8 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
     num_bytes: dict[str, int]
     """UTF-8 bytes of held-out text that were predicted."""
     num_tokens: dict[str, int]
+    kernels: TakenKernels | None = None
+    """Of all sets of weights; None in records from before it was kept."""
 
 
 def check_phase(config: EmaEvalConfig) -> None:
@@ -113,7 +117,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
     phase = config.phase.result
     model = TrainedModel.open(config.phase.join(phase.checkpoint))
-    texts = held_out(
+    texts, kernels = held_out(
         config.caches,
         context,
         mesh,
@@ -129,13 +133,16 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     if config.average is not None:
         averages = (average_named(phase.averages, config.average, owner=f"average: {config.phase.name}"),)
     kinds = [HOT, *(average.name for average in averages)]
+
+    def tell(before: int, done: int) -> None:
+        context.progress(before + done, len(kinds) * texts.num_batches, "batches")
+
     scores: dict[str, dict[str, BitsPerByte]] = {}
     for place, which in enumerate(kinds):
-        scores[which] = {}
-        for number, (domain, score) in enumerate(texts.scores(model.params(which, mesh)), start=1):
-            scores[which][domain] = score
+        told = functools.partial(tell, place * texts.num_batches)
+        scores[which] = texts.scores(model.params(which, mesh), on_batch=told)
+        for domain, score in scores[which].items():
             context.log.info("%s weights, %s: %.4f bits per byte", which, domain, score.bits_per_byte)
-            context.progress(place * len(config.caches) + number, len(kinds) * len(config.caches), "domains")
     values = {
         which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
         for which, by_domain in scores.items()
@@ -151,4 +158,5 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         ),
         num_bytes={domain: score.num_bytes for domain, score in scores[HOT].items()},
         num_tokens={domain: score.num_tokens for domain, score in scores[HOT].items()},
+        kernels=kernels,
     )

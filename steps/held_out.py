@@ -1,10 +1,12 @@
 """Held out: the held-out documents of token caches, opened for the steps that score weights on them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from marin_dag.inputs import Input
+from marin_dag.quantities import counted
 from marin_dag.step import StepContext
+from steps.taken_kernels import TakenKernels
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -12,6 +14,13 @@ if TYPE_CHECKING:
 
     from runtime.evaluation.held_out import HeldOut
     from runtime.model.config import LlamaConfig, Rope
+
+
+class OpenedText(NamedTuple):
+    """What this host reads of it, and the kernels of the program that scores it, to keep with its figures."""
+
+    texts: "HeldOut"
+    kernels: TakenKernels
 
 
 def held_out(
@@ -27,7 +36,7 @@ def held_out(
     compute_dtype: str,
     attention_kernel: str | None,
     loss_kernel: str | None = None,
-) -> "HeldOut":
+) -> OpenedText:
     """What this host reads of it, with the compiled program that scores it; tells which kernels that takes, and why.
 
     Args:
@@ -64,7 +73,7 @@ def held_out(
         loss_kernel=kernels.loss,
         compute_dtype=compute_dtype,
     )
-    return HeldOut.open(
+    texts = HeldOut.open(
         {domain: cache.join(cache.result.validation) for domain, cache in caches.items()},
         eval_step,
         sequence_length=sequence_length,
@@ -72,3 +81,8 @@ def held_out(
         windows_per_batch=num_windows,
         rows=None if context.host.num_hosts == 1 else host_rows(mesh, num_windows),
     )
+    context.log.info(
+        "held-out text: %s of %s, batches for each set of weights: %d",
+        *(counted(texts.num_windows, "window"), counted(len(caches), "domain"), texts.num_batches),
+    )
+    return OpenedText(texts, TakenKernels(**kernels._asdict(), blocks=blocks))

@@ -12,6 +12,7 @@ from runtime.evaluation.task_score import TaskScore
 from runtime.optim.ema import Ema
 from steps.evaluation_items import EvaluationItemsResult
 from steps.hf_export import HfExportResult
+from steps.taken_kernels import TakenKernels
 
 if TYPE_CHECKING:
     from runtime.evaluation.harness import LlamaHarness
@@ -41,6 +42,8 @@ class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
     """The average that they are."""
     step: int
     consumed_tokens: int
+    kernels: TakenKernels | None = None
+    """None in records from before it was kept."""
 
 
 @step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"))
@@ -61,6 +64,12 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     export, items = config.export.result, config.items.result
     # Not widened: on one device an 8B model in float32 is all the memory there is.
     model = read_model(config.export.join(export.folder), as_stored=True)
+    kernels = TakenKernels(
+        attention="reference",
+        loss=None,
+        reason="whole rows of scores, for texts of any length; the head runs at scored positions only",
+        blocks={"attention": "whole rows"},
+    )
 
     def make_harness() -> "LlamaHarness":
         from runtime.evaluation.harness import LlamaHarness
@@ -71,6 +80,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
             model.config,
             model.rope,
             compute_dtype=np.dtype(config.compute_dtype),
+            attention_kernel=kernels.attention,
             tokens_per_batch=config.tokens_per_batch,
             on_progress=lambda done, total: context.progress(done, total, "sequences"),
         )
@@ -80,9 +90,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         scored={name: config.items.join(path) for name, path in items.files.items()},
         fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
     )
-    context.log.info(
-        "on one device, in %s; attention reference: whole rows of scores, for texts of any length", config.compute_dtype
-    )
+    context.log.info("on one device, in %s; attention %s: %s", config.compute_dtype, kernels.attention, kernels.reason)
     run = run_tasks(make_harness, config.tasks, files, limit=config.limit)
     for score in run.scores:
         context.log.info("%s, %d shots, %s: %.4f", score.task, score.num_fewshot, score.metric, score.value)
@@ -102,4 +110,5 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         average=export.average,
         step=export.step,
         consumed_tokens=export.consumed_tokens,
+        kernels=kernels,
     )

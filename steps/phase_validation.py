@@ -38,20 +38,27 @@ def validation_of(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, ev
             "step %d: %s bits per byte of held-out text, mean of %d sources, %d tokens each", step, said, *taken
         )
 
+    texts, kernels = held_out(
+        whole,
+        context,
+        mesh,
+        config.model,
+        config.rope,
+        sequence_length=config.sequence_length,
+        max_tokens_per_domain=config.validation_tokens_per_source,
+        windows_per_batch=WINDOWS_PER_BATCH,
+        compute_dtype=config.compute_dtype,
+        attention_kernel=config.attention_kernel,
+        loss_kernel=config.loss_kernel,
+    )
+    events.write(
+        "held_out",
+        kernels=kernels.model_dump(),
+        num_windows=texts.num_windows,
+        windows_per_batch=texts.windows_per_batch,
+    )
     return Validation(
-        held_out=held_out(
-            whole,
-            context,
-            mesh,
-            config.model,
-            config.rope,
-            sequence_length=config.sequence_length,
-            max_tokens_per_domain=config.validation_tokens_per_source,
-            windows_per_batch=WINDOWS_PER_BATCH,
-            compute_dtype=config.compute_dtype,
-            attention_kernel=config.attention_kernel,
-            loss_kernel=config.loss_kernel,
-        ),
+        held_out=texts,
         every_steps=config.validate_every_steps,
         begin_step=config.begin_step,
         until_step=config.until_step,

@@ -41,7 +41,7 @@ class Validation:
         found: dict[str, dict[str, float]] = {}
         for which, params in {HOT: run.state.params, **run.state.averages}.items():
             try:
-                scores = dict(self.held_out.scores(params))
+                scores = self.held_out.scores(params)
             except BitsPerByteError as error:
                 raise BitsPerByteError(f"step {run.step}, validation of the {which} weights: {error}") from error
             found[which] = {domain: score.bits_per_byte for domain, score in scores.items()}

@@ -102,10 +102,10 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
     return result
 
 
-def evaluation_on(phase: Any, cache: Any) -> EmaEvalConfig:
-    """More windows than four batches of two hosts, the last of them of a single window."""
-    tokens = (4 * 4 + 1) * SEQUENCE_LENGTH
-    return EmaEvalConfig(phase=phase, caches={"web": cache}, max_tokens_per_domain=tokens, windows_per_batch=3)
+def evaluation_on(phase: Any, cache: Any, words: Any) -> EmaEvalConfig:
+    """Three domains of seven windows: five batches of two hosts across their borders, and one of a single window."""
+    caches, tokens = {"books": words, "code": cache, "web": words}, 7 * SEQUENCE_LENGTH
+    return EmaEvalConfig(phase=phase, caches=caches, max_tokens_per_domain=tokens, windows_per_batch=3)
 
 
 @step(resources=Cpu(1, num_hosts=NUM_HOSTS))
@@ -128,6 +128,11 @@ def text_step() -> Step[TokenizeResult]:
     return text("text", TextConfig(last_id=MODEL.vocab_size))
 
 
+def words_step() -> Step[TokenizeResult]:
+    """Other text."""
+    return text("words", TextConfig(last_id=MODEL.vocab_size // 2))
+
+
 def config_on(cache: Any) -> TrainPhaseConfig:
     """With everything that a state can hold, and a rule so tight that it does leave updates out."""
     return a_phase(
@@ -147,7 +152,8 @@ def main(folder: str, last: str) -> int:
     phase = recorded_phase("phase", config_on(text_step()).model_copy(update={"replica_parallel": copies}))
     steps: list[Any] = [text_step(), phase]
     if last == "evaluation":
-        steps.append(counted_evaluation("evaluation", evaluation_on(phase, text_step())))
+        words = words_step()
+        steps += [words, counted_evaluation("evaluation", evaluation_on(phase, text_step(), words))]
     display = display_for(stream_is_terminal=False)
     store = open_store(f"{folder}/runs")
     return Run(steps, store, RayBackend(), display, command="again", back_off_seconds=0.01).run()

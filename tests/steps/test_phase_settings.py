@@ -176,7 +176,7 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
         assert (settings.skip_rule, settings.digest_every_steps) == (config.skip, config.digest_every_steps)
         validation = trained["validation"]
         (domain,) = validation.held_out.domains.values()
-        assert domain.windows.tokens.size == config.validation_tokens_per_source
+        assert domain.num_windows * config.sequence_length == config.validation_tokens_per_source
         steps = validation.every_steps, validation.begin_step, validation.until_step
         assert steps == (config.validate_every_steps, config.begin_step, config.until_step)
     plain = a_phase(cache)

@@ -11,8 +11,8 @@ from marin_dag.resources import Tpu
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import phases
-from runtime.evaluation import held_out
 from runtime.evaluation.bits_per_byte import BitsPerByteError
+from runtime.evaluation.held_out import HeldOut
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
@@ -59,6 +59,18 @@ def test_it_measures_every_so_many_steps_and_at_the_end_what_an_evaluation_of_th
     assert measured[0]["hot"]["web"] == pytest.approx(np.log2(MODEL.vocab_size), rel=0.02), "an untrained model guesses"
 
 
+def test_the_kernels_of_its_batch_their_blocks_and_why_are_stored_with_the_run(tmp_path, cache):
+    run = Trajectory(tmp_path / "run", "f" * 64)
+    run.run(validated(cache, until_step=1, loss_kernel="reference"))
+    (told,) = [event for event in run.events() if event["event"] == "held_out"]
+    assert (told["num_windows"], told["windows_per_batch"]) == (2, 16)
+    kernels = told["kernels"]
+    assert kernels["reason"].startswith("loss_kernel as asked for; by default: attention: by blocks of queries")
+    named = {"attention": "chunked", "loss": "reference"}
+    blocks = {"attention": "query 16", "loss": "all tokens"}
+    assert kernels == named | {"reason": kernels["reason"], "blocks": blocks}
+
+
 def test_a_run_with_it_ends_with_the_bytes_of_one_without(tmp_path, cache):
     runs = {}
     for name, every in (("with", 1), ("without", 0)):
@@ -95,7 +107,7 @@ def test_a_source_that_is_still_being_tokenized_is_left_for_a_later_attempt(tmp_
 def test_text_that_gives_no_number_stops_the_run_and_says_at_which_step_and_of_which_weights(
     tmp_path, cache, monkeypatch
 ):
-    score, calls = held_out.bits_per_byte, []
+    score, calls = HeldOut.scores, []
 
     def diverged(*arguments, **keywords):
         calls.append(arguments)
@@ -103,7 +115,7 @@ def test_text_that_gives_no_number_stops_the_run_and_says_at_which_step_and_of_w
             raise BitsPerByteError("the loss on held-out text is not finite: the model has diverged.")
         return score(*arguments, **keywords)
 
-    monkeypatch.setattr(held_out, "bits_per_byte", diverged)
+    monkeypatch.setattr(HeldOut, "scores", diverged)
     run = Trajectory(tmp_path / "run", "f" * 64)
     with pytest.raises(BitsPerByteError, match=r"step 3, validation of the apart weights: .* not finite"):
         run.run(validated(cache))
@@ -111,7 +123,7 @@ def test_text_that_gives_no_number_stops_the_run_and_says_at_which_step_and_of_w
 
 
 def test_a_state_whose_own_text_gives_no_number_is_published_under_no_step(tmp_path, cache, monkeypatch):
-    score, good = held_out.bits_per_byte, []
+    score, good = HeldOut.scores, []
 
     def diverges(*arguments, **keywords):
         if not good:
@@ -119,7 +131,7 @@ def test_a_state_whose_own_text_gives_no_number_is_published_under_no_step(tmp_p
         good.pop()
         return score(*arguments, **keywords)
 
-    monkeypatch.setattr(held_out, "bits_per_byte", diverges)
+    monkeypatch.setattr(HeldOut, "scores", diverges)
     run, phase = Trajectory(tmp_path / "run", "f" * 64), validated(cache, publish_every_steps=3)
     for steps in ([0, 3, 6], [6]):  # the second attempt goes on from what was saved, and finds the same
         good[:] = [step for step in steps for _ in range(3)]  # of three sets of weights each

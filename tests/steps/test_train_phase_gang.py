@@ -14,6 +14,7 @@ import pytest
 from marin_dag.inputs import Input
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
+from marin_dag.step import Step
 from runtime.parallel import mesh
 from runtime.tracking.events import read_events
 from runtime.training.replay import main as replay
@@ -32,6 +33,7 @@ from tests.steps.gang_of_a_phase import (
     config_on,
     evaluation_on,
     text_step,
+    words_step,
 )
 from tests.steps.phase_runs import SEQUENCE_LENGTH, Trajectory
 
@@ -127,14 +129,15 @@ def test_a_gang_that_nobody_disturbed_proves_nothing_by_itself(undisturbed: Path
     assert replay([str(work_of(undisturbed))]) == 2
 
 
-def text_of(folder: Path) -> Input[TokenizeResult]:
-    """The text as a step of that run is given it."""
+def text_of(folder: Path, step: Step[TokenizeResult] | None = None) -> Input[TokenizeResult]:
+    """The text, or what another step made, as a step of that run is given it."""
+    step = text_step() if step is None else step
     store = open_store(str(folder / "runs"))
-    record = Records(store).get(text_step().key)
+    record = Records(store).get(step.key)
     return Input(
         None,
-        name="text",
-        digest=text_step().digest,
+        name=step.name,
+        digest=step.digest,
         path=store.url(record.output_path),
         result=TokenizeResult.model_validate(record.result),
     )
@@ -216,8 +219,9 @@ def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_a
     (made, files) = next(found for found in committed.values() if "read-by-0.txt" in found[1])
     result = EmaEvalResult.model_validate(made)
     assert len(result.averages) == 2 and all(each.by_domain != result.hot for each in result.averages)
-    # Of five batches of four windows the last holds one: host 0 reads two of each and that one, host 1 two of each.
-    assert {host: int(files[f"read-by-{host}.txt"]) // SEQUENCE_LENGTH for host in range(NUM_HOSTS)} == {0: 9, 1: 8}
+    # Of six batches of four windows the last holds one: host 0 reads two of each and that one, host 1 two of each.
+    assert {host: int(files[f"read-by-{host}.txt"]) // SEQUENCE_LENGTH for host in range(NUM_HOSTS)} == {0: 11, 1: 10}
+    assert result.hot["books"] == pytest.approx(result.hot["web"], rel=1e-6) != result.hot["code"]
 
     (result_of_phase, _) = phase_of(committed)
     (checkpoint,) = (tmp_path / "runs" / "outputs").glob(f"*/*/step-{UNTIL_STEP}/checkpoint/manifest.json")
@@ -229,5 +233,7 @@ def test_two_hosts_evaluate_to_the_figures_of_one_each_reading_its_own_windows_a
         result=TrainPhaseResult.model_validate(result_of_phase),
     )
     context = FolderContext("evaluation", str(tmp_path), str(tmp_path))
-    alone = ema_eval.function(evaluation_on(phase, text_of(tmp_path)), context)
+    words = text_of(tmp_path, words_step())
+    alone = ema_eval.function(evaluation_on(phase, text_of(tmp_path), words), context)
     assert alone == result
+    assert context.told == [(done, 18, "batches", {}) for done in range(1, 19)]
