@@ -194,6 +194,12 @@ class Forks:
             ) from None
 
 
+def made_by(graph: Graph, step: Step[Any], *, base: str) -> Step[Any] | None:
+    """The step of `graph` that makes all that a fork of `base` would, as its output or on the way there; else None."""
+    same = [other for other in graph.steps if other.digest == step.digest and (other.until or 0) >= (step.until or 0)]
+    return min(same, key=lambda other: (other.until or 0, other.name != base), default=None)
+
+
 def forked(graph: Graph, fork: Fork) -> Step[Any]:
     """The step that a kept fork describes."""
     try:

@@ -4,7 +4,9 @@ from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.forks import forked, made_by
 from marin_dag.reasons import render
+from marin_dag.step import Step
 
 
 def _fork(session: Session) -> int:
@@ -20,6 +22,11 @@ def _fork(session: Session) -> int:
         print(f"with it    {', '.join(names[1:])}")
     # What follows needs the fork itself; to name both would say the same twice.
     until = [word for name in names[1:] or names for word in ("--until", name)]
+    step = forked(graph, fork)
+    if (maker := made_by(graph, step, base=fork.base)) is not None:
+        print(f"note       it makes nothing of its own: {_shared_with(maker, step)}")
+        later = "" if step.kind.stop_field is None else f", or a later {step.kind.stop_field}"
+        print(f"           if that is not meant: drop it, and fork with a setting that changes what is made{later}")
     for remark in session.remarks(session.recipe()).get(fork.name, ()):
         print(f"note       {remark.text}")
         print(f"           if that is not meant: drop it, and fork with {remark.options()}")
@@ -33,6 +40,12 @@ def _fork(session: Session) -> int:
     print(f"run it     {session.line(*until, without=own)}")
     print(f"forget it  {session.line('drop', fork.name, without=own)}")
     return NOTHING_WOULD_RUN
+
+
+def _shared_with(maker: Step[Any], step: Step[Any]) -> str:
+    if maker.key == step.key:
+        return f"its output is that of {maker.name}"
+    return f"it is {maker.name} up to step {step.until:,} of {maker.until:,}"
 
 
 def _add_arguments(parser: Any) -> None:

@@ -125,6 +125,30 @@ def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> No
     )
 
 
+def test_a_fork_that_makes_nothing_of_its_own_says_whose_output_it_has(bench: Workbench) -> None:
+    code, said = bench("fork", "second", "--as", "short", "--set", "until_step=12")
+    assert code == 0
+    assert (
+        "note       it makes nothing of its own: it is second up to step 12 of 20\n"
+        "           if that is not meant: drop it, and fork with a setting that changes what is made, or a later "
+        "until_step\n"
+    ) in said
+    bench("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    _, said = bench("fork", "second", "--as", "twin", "--set", "rate=2.0")
+    assert "note       it makes nothing of its own: its output is that of branch\n" in said
+    _, said = bench("fork", "branch", "--as", "twig", "--set", "until_step=18")
+    assert "it is branch up to step 18 of 20\n" in said
+    _, said = bench("fork", "count", "--as", "recount", "--set", "texts.web=text/code", "--set", "texts.code=text/web")
+    assert "makes nothing" not in said
+
+
+@pytest.mark.parametrize("changes", [["rate=2.0"], ["until_step=40"], ["rate=2.0", "until_step=12"]])
+def test_a_fork_that_makes_something_of_its_own_says_nothing_of_the_kind(bench: Workbench, changes: list[str]) -> None:
+    options = [word for change in changes for word in ("--set", change)]
+    code, said = bench("fork", "second", "--as", "branch", *options)
+    assert code == 0 and "makes nothing" not in said
+
+
 def test_a_stop_that_is_moved_before_the_start_of_a_fork_is_not_the_stop_of_the_fork(bench: Workbench) -> None:
     """What a fork starts from is published by such a line, also where the fork is one of the very step."""
     bench("fork", "second", "--as", "branch", "--set", "start=second@15", "--set", "rate=2.0")
