@@ -346,7 +346,7 @@ def run_attempt(
             record = context.finish(result)
         except StepStopped as stop:
             context.log.info("stopped as asked: %s", stop)
-            return Outcome(task, "stopped")
+            return Outcome(task, "stopped", stopped_at=redact(str(stop)))
         except BaseException as error:  # `sys.exit` in a step, too: it would end the driver, or a worker without a word
             if _is_of_the_worker(error):
                 raise

@@ -19,7 +19,7 @@ from marin_dag.records import Records
 from marin_dag.redact import redact, refuse_secrets
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
-from marin_dag.wanted_milestones import not_told
+from marin_dag.wanted_milestones import RunAhead, not_told, runs_ahead
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
@@ -157,10 +157,12 @@ class Forks:
         step = forked(graph, fork)
         return lost_in(graph.with_targets([step]), [step], self._store).get(step.name, ())
 
-    def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold, ...]:
-        """What attempts at work were not told that a fork starts from, which is not in `graph` yet."""
+    def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold | RunAhead, ...]:
+        """What a fork which is not in `graph` yet starts from, and attempts at work, or runs that may come to it, were
+        not told."""
         step = forked(graph, fork)
-        return not_told(step, Leases(self._store).running(), Records(self._store).committed_keys())
+        running, committed = Leases(self._store).running(), Records(self._store).committed_keys()
+        return (*not_told(step, running, committed), *runs_ahead(step, graph, running, committed))
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """The names of the forks in `graph`, each with the steps that follow it."""
@@ -192,6 +194,12 @@ class Forks:
             raise DamagedForkError(
                 f"{self._store.url(path)}: not a fork ({error.error_count()} errors); `drop {name}` forgets it."
             ) from None
+
+
+def made_by(graph: Graph, step: Step[Any], *, base: str) -> Step[Any] | None:
+    """The step of `graph` that makes all that a fork of `base` would, as its output or on the way there; else None."""
+    same = [other for other in graph.steps if other.digest == step.digest and (other.until or 0) >= (step.until or 0)]
+    return min(same, key=lambda other: (other.until or 0, other.name != base), default=None)
 
 
 def forked(graph: Graph, fork: Fork) -> Step[Any]:

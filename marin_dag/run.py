@@ -300,6 +300,7 @@ class Run:
         else:
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
+            said += f": {outcome.stopped_at}" if outcome.stopped_at else ""
             self._display.event(node.step.name, "stopped", said)
 
     @property

@@ -83,6 +83,8 @@ class Outcome:
     status: Literal["done", "stopped", "failed", "cancelled"]
     record: Record | None = None
     failure: Failure | None = None
+    stopped_at: str = ""
+    """How far an attempt came that was stopped and saved its state, in the words of its `StepStopped`."""
     repaired: tuple[str, ...] = ()
     """Files of the first output that were damaged, and are replaced by those of a forced attempt."""
 

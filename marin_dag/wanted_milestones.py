@@ -6,8 +6,9 @@ back to it, and another run may be the one that starts there.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from marin_dag.graph import Graph
 from marin_dag.lease import Held, Holder
 from marin_dag.reasons import NotTold
 from marin_dag.step import Step
@@ -66,6 +67,43 @@ def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection
             progress = held.progress
             done = progress.done if progress is not None and progress.unit == "steps" else None
             found.append(_not_told(held.holder, item.milestone, field=field, done=done))
+    return tuple(found)
+
+
+class RunAhead(NamedTuple):
+    """Another run that is at work on what a trajectory needs, and may come to it."""
+
+    wanted: int
+    """The step of the trajectory that it was not told of."""
+    trajectory: str
+    steps: tuple[str, ...]
+    """That it is at work on, by the names that it has for them."""
+    holder: Holder
+    """Of one of them."""
+
+
+def runs_ahead(
+    step: Step[Any], graph: Graph, running: Mapping[str, Held], committed: Collection[str]
+) -> tuple[RunAhead, ...]:
+    """Of the inputs of `step`, which is not in `graph`, those at a step of a trajectory that nobody has begun or
+    wanted so far, with every run at work on what the trajectory needs.
+
+    Whether such a run goes on to the trajectory is known to nobody else. One that waits for another holds no lease,
+    and is not seen.
+    """
+    wanted = wanted_milestones(graph.steps)
+    found = []
+    for _, item in step.inputs:
+        at = item.milestone
+        if at is None or item.key in committed or item.digest in running or at in wanted.get(item.digest, ()):
+            continue
+        needed = {graph.step(name).digest for name in graph.ancestors(item.step.name)}
+        runs: dict[tuple[str, int, str], list[Holder]] = defaultdict(list)
+        for digest in sorted(needed & running.keys()):
+            holder = running[digest].holder
+            runs[holder.host, holder.pid, holder.process].append(holder)
+        for holders in runs.values():
+            found.append(RunAhead(at, item.step.name, tuple(sorted(h.name for h in holders)), holders[0]))
     return tuple(found)
 
 

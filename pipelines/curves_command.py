@@ -1,9 +1,10 @@
-"""curves: how far each phase has come; `--tensorboard DIR` and `--wandb DIR` give its figures to those tools."""
+"""curves: how far each phase has come; `--tensorboard DIR` and `--wandb DIR` give its figures to those tools, and
+`--validation FILE.html` draws what phases measured of held-out text."""
 
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,10 +14,14 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.records import Records, UnreadableRecordError
 from marin_dag.store import Store
+from pipelines.picture_file import refuse_unwritable
+from pipelines.timeline import legs_in, main_line_of, phases_in
 from pipelines.trainings import attempts_of, names_of_trainings, shared
+from runtime.training.timeline import Leg
 from steps.train_phase import FINAL_LOSS_STEPS, TrainPhaseConfig
 
 if TYPE_CHECKING:
+    from runtime.report.validation_page import ValidationCurve
     from runtime.tracking.curves import Curves
 
 ID_DIGITS = 16
@@ -52,6 +57,9 @@ class Export(NamedTuple):
 
 
 def _curves(session: Session) -> int:
+    picture = session.parsed.validation
+    if picture is not None:
+        refuse_unwritable("--validation", picture, (".html",))
     graph = session.graph()
     trainings = _wanted(session, graph)
     phases = {names[0]: digest for digest, names in trainings.items()}
@@ -60,11 +68,14 @@ def _curves(session: Session) -> int:
         _refuse_unwritable(export)
         with _refused(export):
             export.refuse_missing_package()
-    from runtime.tracking.curves import with_validation  # not above: a plan imports this module
+    from pipelines.validation_plot import validation_curve  # not above: a plan imports this module
+    from runtime.tracking.curves import with_validation
     from runtime.training.checkpoint import CheckpointError
 
     width = max(map(len, phases))
     told, is_good = set(), True
+    legs, main_line = _legs(session, graph)
+    validated: list[ValidationCurve] = []
     for name, digest in phases.items():
         after_step = _first_step(graph, name)
         try:
@@ -77,21 +88,42 @@ def _curves(session: Session) -> int:
             continue
         curves = with_validation(curves, attempts_of(session.store, digest))
         told.add(name)
+        if picture is not None:
+            validated.append(validation_curve(legs[name], curves, is_main=digest in main_line))
         print(f"{name:<{width}}  {_said(curves)}")
         for export in exports:
             with _refused(export):
                 shown_by = export.write(curves, name)
             if shown_by:
                 print(f"{'':<{width}}  {shlex.join(shown_by)}")
-    for names in trainings.values():
-        if len(names) > 1 and names[0] in told:
-            print(shared(names))
+    notes = [shared(names) for names in trainings.values() if len(names) > 1 and names[0] in told]
+    print("".join(f"{note}\n" for note in notes), end="")
     for export in exports:
         if export.shown_by and told:
             print(shlex.join(export.shown_by))
     if is_good and not told:
         print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
+    elif picture is not None:
+        print(_drawn(session, validated, picture, notes))
     return NOTHING_WOULD_RUN if is_good else FAILED
+
+
+def _legs(session: Session, graph: Graph) -> tuple[dict[str, Leg], set[str]]:
+    """Where each phase stands in the run, and the digests of those that are its main line."""
+    phases = phases_in(graph.steps)
+    legs = legs_in(phases)
+    main_line = main_line_of(legs, {fork.name for fork in session.forks.all()})
+    return legs, {phases[name].digest for name in main_line}
+
+
+def _drawn(session: Session, validated: "Sequence[ValidationCurve]", path: str, notes: Sequence[str]) -> str:
+    """Draws what phases measured of held-out text, if any did; returns what to say of it."""
+    from pipelines.validation_plot import draw
+
+    if not any(len(curve.step) for curve in validated):
+        return "nothing is drawn: none of these phases has measured held-out text (validate_every_steps)"
+    draw(path, f"Held-out text of {session.pipeline}", validated, notes)
+    return f"drawn: {path}"
 
 
 def _wanted(session: Session, graph: Graph) -> dict[str, list[str]]:
@@ -238,6 +270,7 @@ def _said(curves: "Curves") -> str:
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--tensorboard", metavar="DIR", help="(curves) write them for TensorBoard")
     parser.add_argument("--wandb", metavar="DIR", help="(curves) write them as offline runs of Weights & Biases")
+    parser.add_argument("--validation", metavar="FILE.html", help="(curves) draw the bits per byte of held-out text")
 
 
 COMMAND = Command(

@@ -13,6 +13,7 @@ from marin_dag.quantities import counted, in_short
 from marin_dag.remarks import Remark
 from marin_dag.step import Step
 from pipelines.rate_remarks import rate_remarks
+from pipelines.validation_remarks import validation_remarks
 from runtime.data.mixture import MixtureSchedule
 from runtime.optim.schedule import WsdS
 from runtime.report.recipe import described, rate, shares, side_branches
@@ -63,7 +64,13 @@ def legs_in(phases: Mapping[str, Step]) -> dict[str, Leg]:
 
 def remarks(graph: Graph) -> dict[str, list[Remark]]:
     """What is right about phases of a graph and perhaps not meant."""
-    return rate_remarks(legs_in(phases_in(graph.steps)))
+    return remarks_on(legs_in(phases_in(graph.steps)))
+
+
+def remarks_on(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
+    """The same, by phase; of those of which there is nothing to say there is no entry."""
+    of_rates, of_validation = rate_remarks(legs), validation_remarks(legs)
+    return {name: found for name in legs if (found := [*of_rates.get(name, ()), *of_validation.get(name, ())])}
 
 
 def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
@@ -133,7 +140,7 @@ def document(
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = _order(legs, main_line, names)
-    notes = rate_remarks(legs)
+    notes = remarks_on(legs)
     told = [
         _as_json(legs[name], phases, name in main_line, refused.get(name))
         | {"notes": [{"text": note.text, "cure": dict(note.cure)} for note in notes.get(name, ())]}
@@ -231,7 +238,7 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
     )
     first, last = leg.rates
     lines.append(f"  learning rate  {rate(first)} at its first update, {rate(last)} at its last")
-    for remark in rate_remarks(legs).get(leg.name, ()):
+    for remark in remarks_on(legs).get(leg.name, ()):
         lines += [f"  note           {remark.text}", f"                 instead: {remark.options(leg.name)}"]
     lines += _cycles(leg)
     if before is None:

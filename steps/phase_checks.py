@@ -142,26 +142,37 @@ def _refuse_jumps(before: "TrainPhaseConfig", config: "TrainPhaseConfig") -> Non
 
 
 def _refuse_more_than_weights(imported: HfImportConfig, config: "TrainPhaseConfig") -> None:
-    """A phase that starts from an import takes its weights, as the model that they were trained as."""
+    """A phase that starts from an import takes its weights, as the model that they were trained as.
+
+    Raises:
+        RefusedConfigError: with every field that says otherwise.
+    """
     assert config.start is not None
     start = f"start {config.start.name!r}"
+    problems: list[str] = []
+    cure: dict[str, str] = {}
     if config.restore != "weights":
-        raise RefusedConfigError(
+        problems.append(
             f"restore is {config.restore!r}, and {start} is an import: a folder of weights has no optimiser state and "
-            "no data position to go on with.",
-            {"restore": "weights"},
+            "no data position to go on with."
         )
-    for field in dataclasses.fields(config.model):
-        ours, theirs = getattr(config.model, field.name), getattr(imported.model, field.name)
-        if ours != theirs:
-            raise RefusedConfigError(
-                f"model.{field.name} is {ours!r}, and that of {start} is {theirs!r}; a phase continues its parameters, "
-                "so the model cannot change.",
-                {f"model.{field.name}": json.dumps(theirs)},
-            )
+        cure["restore"] = "weights"
+    ours, theirs = dataclasses.asdict(config.model), dataclasses.asdict(imported.model)
+    others = [field for field in theirs if ours[field] != theirs[field]]
+    for field in others:
+        problems.append(
+            f"model.{field} is {ours[field]!r}, and that of {start} is {theirs[field]!r}; a phase continues its "
+            "parameters, so the model cannot change."
+        )
+    if len(others) == 1:
+        cure[f"model.{others[0]}"] = json.dumps(theirs[others[0]])
+    elif others:  # as one, since some of them alone may be no model
+        cure["model"] = json.dumps(theirs)
     if config.rope != imported.rope and "rope" not in config.acknowledge:
-        raise RefusedConfigError(
+        problems.append(
             f"rope is {config.rope}, and the weights of {start} were trained under {imported.rope}; if it is meant, "
-            "acknowledge it.",
-            {"acknowledge": json.dumps((*config.acknowledge, "rope"))},
+            "acknowledge it, and else take theirs."
         )
+        cure["acknowledge"] = json.dumps((*config.acknowledge, "rope"))
+    if problems:
+        raise RefusedConfigError("\n".join(problems), cure)

@@ -30,12 +30,19 @@ def validation_of(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, ev
         )
     if not whole:
         return None
+    wanted = config.validation_tokens_per_source
+    there = {name: cache.result.num_validation_tokens for name, cache in sorted(whole.items())}
+    if few := [f"{name} {num_tokens:,}" for name, num_tokens in there.items() if num_tokens < wanted]:
+        context.log.info(
+            "validation: fewer held-out tokens than validation_tokens_per_source (%s): %s",
+            *(f"{wanted:,}", ", ".join(few)),
+        )
 
     def tell(step: int, means: Mapping[str, float]) -> None:
         said = ", ".join(f"{mean:.4f} ({which})" for which, mean in means.items())
-        taken = len(whole), config.validation_tokens_per_source
         context.log.info(
-            "step %d: %s bits per byte of held-out text, mean of %d sources, %d tokens each", step, said, *taken
+            "step %d: %s bits per byte of held-out text, mean of %d sources, at most %s tokens of each",
+            *(step, said, len(whole), f"{wanted:,}"),
         )
 
     texts, kernels = held_out(
@@ -45,7 +52,7 @@ def validation_of(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, ev
         config.model,
         config.rope,
         sequence_length=config.sequence_length,
-        max_tokens_per_domain=config.validation_tokens_per_source,
+        max_tokens_per_domain=wanted,
         windows_per_batch=WINDOWS_PER_BATCH,
         compute_dtype=config.compute_dtype,
         attention_kernel=config.attention_kernel,

@@ -349,7 +349,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 validation=validation_of(config, context, mesh, events),
             )
         except TrainingStopped as stopped:
-            raise StepStopped(str(stopped)) from stopped
+            where = f"at step {stopped.step:,} of {config.until_step:,}"
+            raise StepStopped(f"{where} ({stopped.reason})") from stopped
         if skipped := _skipped_steps(config, run):
             context.log.warning(
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]

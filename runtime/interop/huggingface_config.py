@@ -132,7 +132,8 @@ def refuse_another_model(document: dict[str, Any], file: str, config: LlamaConfi
         if getattr(said, field.name) != (there := getattr(found, field.name))
     ]
     if others:
-        raise InteropError("\n".join([f"{file}: these weights are of another model than the recipe says:", *others]))
+        first = f"{file}: these weights are of another model than the recipe says:"
+        raise InteropError("\n".join([first, *others, "Phases that start from them say model and rope, too."]))
 
 
 def _rope(document: dict[str, Any], file: str) -> Rope:

@@ -50,9 +50,13 @@ class Curves(NamedTuple):
             for step, row, has in zip(self.step[part].tolist(), values.tolist(), np.isfinite(values), strict=True):
                 yield step, {names[index]: row[index] for index in np.flatnonzero(has)}
 
+    def validation_means(self, which: str) -> Float64[np.ndarray, "updates"] | None:
+        """Mean bits per byte of held-out text under a set of weights, `HOT` or an average; None if never measured."""
+        return self.figures.get(f"{_group(which)}/{MEAN}")
+
     def newest_validation(self) -> tuple[int, float] | None:
         """The last step at which held-out text was measured, and its mean bits per byte under the weights."""
-        means = self.figures.get(f"{BITS_PER_BYTE}/{MEAN}")
+        means = self.validation_means(HOT)
         if means is None:
             return None
         last = np.flatnonzero(np.isfinite(means))[-1]
@@ -135,13 +139,18 @@ def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any
         if place == len(curves.step) or curves.step[place] != event["step"]:
             continue
         for which, by_domain in event["bits_per_byte"].items():
-            group = BITS_PER_BYTE if which == HOT else f"{BITS_PER_BYTE}_{which}"
+            group = _group(which)
             is_comparable = by_domain.keys() == found[-1]["bits_per_byte"][HOT].keys()
             mean = {MEAN: event["mean_bits_per_byte"][which]} if is_comparable else {}
             for domain, value in {**mean, **by_domain}.items():
                 curve = figures.setdefault(f"{group}/{domain}", np.full(len(curves.step), np.nan))
                 curve[place] = value
     return Curves(curves.step, figures)
+
+
+def _group(which: str) -> str:
+    """Of the curves of held-out text under a set of weights."""
+    return BITS_PER_BYTE if which == HOT else f"{BITS_PER_BYTE}_{which}"
 
 
 def _with_a_row_before(curves: Curves) -> Curves:

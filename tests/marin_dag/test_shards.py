@@ -1,6 +1,7 @@
 """Shards: what was finished is taken over if it is what is asked for, wherever in the list; else it is done again."""
 
 import functools
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import numpy as np
 import pytest
 
 from marin_dag.identity import NotCanonicalError
+from marin_dag.local_backend import LocalBackend
 from marin_dag.prefix import open_store
+from marin_dag.progress import Progress
+from marin_dag.run import Run
 from marin_dag.shards import ShardMap
 from marin_dag.step import Step
-from tests.marin_dag.test_run import output, record, run
+from tests.marin_dag.test_run import Recorder, output, record, run
 from tests.marin_dag.toy_steps import NamesConfig, ShardsConfig, executions, shout, shouted, square, squares
 
 
@@ -34,6 +38,18 @@ def test_a_list_that_changed_takes_over_what_is_still_in_it_and_gives_nobody_the
     assert output(prefix, second, "shards/00000/name.txt") == "CAT"
     assert output(prefix, second, "shards/00002/name.txt") == "APE"
     assert executions(marks) == {"ape": 1, "bear": 1, "cat": 1, "dog": 1, "zebra": 1}
+
+
+def test_a_step_that_is_stopped_says_how_many_of_its_shards_are_finished(tmp_path: Path) -> None:
+    class Impatient(Recorder):
+        def progress(self, name: str, progress: Progress) -> None:
+            if progress.done == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    step = step_of(tmp_path / "marks", "ape", "bear", "cat", "dog")
+    display = Impatient()
+    assert Run([step], open_store(str(tmp_path / "runs")), LocalBackend(), display, command="").run() == 1
+    assert "shouted stopped its work so far is kept: 2 of 4 shards are finished" in display.text
 
 
 def test_an_argument_bound_to_the_function_is_part_of_the_shard(tmp_path: Path) -> None:

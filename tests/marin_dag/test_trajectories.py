@@ -339,7 +339,7 @@ def test_what_overcame_a_crash_and_was_stopped_later_has_not_failed(lab: Lab) ->
         "started: ",
         "retrying: in 0.01 s after ConnectionResetError: reset by peer",
         "started: attempt 2",
-        "stopped: its work so far is kept",
+        "stopped: its work so far is kept: at 13",
     ]
     (planned,) = lab.plan(phase).steps
     assert (planned.verdict, planned.reasons) == (Verdict.BEGUN, (Resumes(13, 20),))

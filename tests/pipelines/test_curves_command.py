@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -19,7 +20,10 @@ from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
+from pipelines.timeline import legs_in, phases_in
+from runtime.report.scales import tokens_label
 from runtime.tracking import tensorboard_export
+from runtime.tracking.log_names import log_name
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
@@ -330,3 +334,56 @@ def test_what_cannot_be_told_or_written_is_refused(tmp_path, capsys):
         code, out, err = run(tmp_path / "runs", capsys, "curves", *words)
         assert (code, out) == (1, "") and message in err, err
     assert not (tmp_path / "runs").exists()
+
+
+def measured(prefix, digest, **means):
+    """An event log of one attempt, with what it measured, by step: `step_10={"hot": 1.5}`."""
+    folder = Path(prefix, "work", digest, "events")
+    folder.mkdir(parents=True, exist_ok=True)
+    events = [
+        {
+            "event": "validation",
+            "step": int(step.removeprefix("step_")),
+            "bits_per_byte": {which: {"web": value, "code": value} for which, value in found.items()},
+            "mean_bits_per_byte": found,
+            "tokens_per_domain": 64,
+        }
+        for step, found in means.items()
+    ]
+    (folder / log_name("20260101T000000000000-000000000000", 0)).write_text(
+        "".join(f"{json.dumps(event)}\n" for event in events)
+    )
+
+
+def test_what_phases_measured_of_held_out_text_is_drawn_over_the_tokens_of_the_run(tmp_path, capsys, phases):
+    prefix, page = tmp_path / "runs", tmp_path / "held out.html"
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    save(prefix, kestrel.digest, 4, loss=4.0)
+    code, out, _ = run(prefix, capsys, "curves", "--validation", str(page))
+    assert (code, out.splitlines()[-1].split(":")[0], page.exists()) == (0, "nothing is drawn", False)
+    measured(prefix, kestrel.digest, step_0={"hot": 8.0}, step_4={"hot": 2.0})
+    run(prefix, capsys, "curves", "--validation", str(page))
+    assert "Values above the axis (the last at 0 tokens) are cut off" in page.read_text(), "no update has come yet"
+    first = kestrel.until
+    save(prefix, ocelot.digest, first + 2, loss=3.0)
+    (average,) = ocelot.config.averages
+    measured(prefix, ocelot.digest, **{f"step_{first + 2}": {"hot": 1.5, average.name: 1.25}})
+    code, out, _ = run(prefix, capsys, "curves", "--validation", str(page))
+    assert (code, out.splitlines()[-1]) == (0, f"drawn: {page}")
+    made = page.read_text()
+    tables = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", made)]
+    tokens = f"{(first + 2) * 1000:,}"
+    assert tables[1:] == [
+        ["kestrel", "2", "2", "4", "4,000", "2.0000", "–"],
+        ["ocelot", "1", "2", f"{first + 2:,}", tokens, "1.5000", "1.2500"],
+    ]
+    assert 'class="dot main"' in made and "3 measurements of held-out text while 2 phases trained." in made
+    begin = legs_in(phases_in(phases.steps))["ocelot"].begin_tokens
+    assert f"ocelot: {tokens_label(begin)} to" in made
+    code, out, _ = run(prefix, capsys, "curves", "ocelot", "--validation", str(page))
+    assert code == 0 and "kestrel" not in page.read_text()
+
+
+def test_a_picture_that_could_not_be_written_is_refused_before_anything_is_read(tmp_path, capsys):
+    code, out, err = run(tmp_path, capsys, "curves", "--validation", str(tmp_path / "page.png"))
+    assert (code, out) == (1, "") and "end it in .html" in err

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import re
+import shlex
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
+from marin_dag.changes import apply_text
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
@@ -223,6 +225,7 @@ def test_a_model_that_the_recipe_says_otherwise_is_refused_field_by_field_with_w
         "  model.rms_norm_eps is 1e-06, and there 1e-05: write rms_norm_eps=1e-05",
         "  rope.rope_theta is 500000.0, and there 10000.0: write rope_theta=10000.0",
         f"  rope.scaling is {LLAMA3_ROPE.scaling!r}, and there None: write scaling=None",
+        "Phases that start from them say model and rope, too.",
     ]
 
 
@@ -310,6 +313,28 @@ def test_a_phase_and_what_follows_it_are_planned_before_anything_is_downloaded()
 def test_a_phase_that_an_import_cannot_begin_is_refused_while_planned(changes, message):
     with pytest.raises(UserError, match=f"(?s){message}"):
         check_configs(Graph([phase_on(**changes)]).steps)
+
+
+def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with_one_line_to_type():
+    other = dataclasses.replace(CONFIG, num_attention_heads=9, num_key_value_heads=9)
+    base = phase_on(model=other, rope=LLAMA3_ROPE, restore="everything")
+    with pytest.raises(UserError) as refused:
+        check_configs(Graph([base]).steps)
+    *problems, line = str(refused.value).splitlines()
+    assert [problem.removeprefix("base: ").split(" is ")[0] for problem in problems] == [
+        "restore",
+        "model.num_attention_heads",
+        "model.num_key_value_heads",
+        "rope",
+    ]
+    options = shlex.split(line.removeprefix("On the command line: "))
+    assert options[::2] == ["--set"] * 3
+    mended = base.config
+    for option in options[1::2]:
+        field, _, text = option.removeprefix("base.").partition("=")
+        mended = apply_text(mended, field, text, owner="base")
+    check_configs([base.with_config(mended)])
+    assert mended.model == CONFIG and mended.acknowledge == ("rope",)
 
 
 def test_evaluations_and_exports_of_an_import_are_held_against_it():

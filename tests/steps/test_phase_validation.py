@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from marin_dag.errors import RefusedConfigError
+from marin_dag.inputs import Input
 from marin_dag.resources import Tpu
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
@@ -83,7 +84,7 @@ def test_a_run_with_it_ends_with_the_bytes_of_one_without(tmp_path, cache):
 def test_a_run_that_was_stopped_measures_what_it_has_not_come_to(tmp_path, cache):
     whole, cut = Trajectory(tmp_path / "whole", "f" * 64), Trajectory(tmp_path / "cut", "f" * 64)
     whole.run(validated(cache))
-    with pytest.raises(Exception, match="stopped at step 4"):
+    with pytest.raises(Exception, match=r"^at step 4 of 8 \("):
         cut.run(validated(cache), stop_after=4)
     first = found(cut)
     cut.run(validated(cache))
@@ -102,6 +103,21 @@ def test_a_source_that_is_still_being_tokenized_is_left_for_a_later_attempt(tmp_
         found = validation_of(phase.model_copy(update={"caches": beside}), context, mesh, events)
     assert found is not None and found.held_out.domains.keys() == {"web"}
     assert caplog.text.count("validation: code still being tokenized; measured by an attempt that begins") == 2
+
+
+def test_a_source_that_holds_out_fewer_tokens_than_asked_for_says_how_many(tmp_path, cache, caplog):
+    larger = cache.result.model_copy(update={"num_validation_tokens": 2**20})
+    code = Input(None, name="tokenize/code", digest="c" * 64, path=cache.path, result=larger)
+    context = FolderContext("a phase", str(tmp_path), str(tmp_path))
+    mesh, phase = mesh_of_cores(1), validated(cache, validation_tokens_per_source=2**20)
+    phase = phase.model_copy(update={"caches": {"code": code, "web": cache}})
+    with EventLog(str(tmp_path / "events.jsonl")) as events, caplog.at_level(logging.INFO):
+        validation_of(phase, context, mesh, events)
+    assert "validation: fewer held-out tokens than validation_tokens_per_source (1,048,576): web 22\n" in caplog.text
+    caplog.clear()
+    with EventLog(str(tmp_path / "others.jsonl")) as events, caplog.at_level(logging.INFO):
+        validation_of(phase.model_copy(update={"validation_tokens_per_source": 22}), context, mesh, events)
+    assert "fewer held-out tokens" not in caplog.text
 
 
 def test_text_that_gives_no_number_stops_the_run_and_says_at_which_step_and_of_which_weights(

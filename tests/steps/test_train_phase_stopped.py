@@ -35,6 +35,12 @@ def checkpoints(prefix: Path) -> list[int]:
     return sorted(int(re.findall(r"/step-(\d+)-", str(path))[0]) for path in found)
 
 
+def log_of_phase(prefix: Path) -> str:
+    """What its attempt said."""
+    (log,) = prefix.glob("outputs/phase-*/*.log")
+    return log.read_text()
+
+
 def signalled(prefix: Path, number: signal.Signals) -> Ended:
     process = start(prefix, SECONDS_PER_UPDATE="0.3")
     wait_for(lambda: any('"begin"' in log.read_text() for log in prefix.glob("work/*/events/*")), process)
@@ -48,11 +54,14 @@ def test_a_signal_to_the_driver_of_a_phase_in_its_own_process_is_a_wish_to_stop(
     stopped = signalled(tmp_path, number)
     assert stopped.code == INTERRUPTED, stopped.output + stopped.errors
     assert "stopping: running steps save their work; interrupt again to cancel them" in stopped.output
-    assert "phase  stopped:  its work so far is kept" in stopped.output
     assert "retrying" not in stopped.output
     assert "1 of 2 steps are done, 1 stopped" in stopped.errors
     (saved,) = checkpoints(tmp_path)
     assert 0 < saved < UNTIL_STEP
+    reason = r"\((signal SIG\w+|the driver asked to stop)\)"
+    assert re.search(rf"stopped:  its work so far is kept: at step {saved} of {UNTIL_STEP} {reason}\n", stopped.output)
+    assert re.search(rf"stopped as asked: at step {saved} of {UNTIL_STEP} {reason}\n", log_of_phase(tmp_path))
+    assert re.search(rf"to go on:  \S+ {SCRIPT} --prefix {tmp_path} --backend local\n", stopped.errors)
     last = ended(start(tmp_path))
     assert last.code == 0, last.output + last.errors
     log = max(tmp_path.glob("work/*/events/*"))

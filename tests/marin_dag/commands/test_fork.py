@@ -1,6 +1,7 @@
 """fork: a branch gets what follows its base, is dropped with it, and says in the end what came of it."""
 
 import json
+import os
 import re
 
 import pytest
@@ -123,6 +124,69 @@ def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> No
     assert re.search(
         r"^note +input start: second, running on .* was not told to keep step 15 and goes past", said, re.M
     )
+
+
+def test_a_fork_says_which_runs_may_come_to_what_it_starts_from_and_were_not_told(bench: Workbench) -> None:
+    leases = Leases(open_store(str(bench.prefix)))
+    plan = bench.plan()
+
+    def at_work_on(name: str, *milestones: int) -> str:
+        leases.acquire(plan[name].step.digest, name, lambda: None, milestones=milestones)
+        _, said = bench("fork", "third", "--as", "branch", "--set", "start=second@15")
+        bench("drop", "branch")
+        return "".join(line for line in said.splitlines() if line.startswith("note") and "running on" in line)
+
+    assert re.search(
+        rf"^note +first is running on \S+ \(pid {os.getpid()}\): if that run goes on to second, it was not told to "
+        r"keep step 15 there and goes past it, .*; to be sure, stop it and run again$",
+        at_work_on("first", 10),
+    )
+    assert at_work_on("count").startswith("note       count, first are running on")
+    of_attempt = at_work_on("second", 20)
+    leases.close()
+    assert "second, running on" in of_attempt and "if that run goes on" not in of_attempt, "it has come there"
+
+
+@pytest.mark.parametrize("change", ["start=first@10", "rate=3.0"])
+def test_a_fork_from_where_the_recipe_stops_is_told_of_no_run(bench: Workbench, change: str) -> None:
+    leases = Leases(open_store(str(bench.prefix)))
+    leases.acquire(bench.plan()["count"].step.digest, "count", lambda: None)
+    code, said = bench("fork", "third", "--as", "branch", "--set", change)
+    leases.close()
+    assert code == 0 and "running on" not in said, "that stop is wanted by every run"
+
+
+def test_a_fork_is_told_of_no_run_at_work_on_other_things(bench: Workbench) -> None:
+    bench.edit("return [third]", 'return [third, text("text/other", TextConfig(text="other"))]')
+    leases = Leases(open_store(str(bench.prefix)))
+    leases.acquire(bench.plan()["text/other"].step.digest, "text/other", lambda: None)
+    _, said = bench("fork", "third", "--as", "branch", "--set", "start=second@15")
+    leases.close()
+    assert "running on" not in said
+
+
+def test_a_fork_that_makes_nothing_of_its_own_says_whose_output_it_has(bench: Workbench) -> None:
+    code, said = bench("fork", "second", "--as", "short", "--set", "until_step=12")
+    assert code == 0
+    assert (
+        "note       it makes nothing of its own: it is second up to step 12 of 20\n"
+        "           if that is not meant: drop it, and fork with a setting that changes what is made, or a later "
+        "until_step\n"
+    ) in said
+    bench("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    _, said = bench("fork", "second", "--as", "twin", "--set", "rate=2.0")
+    assert "note       it makes nothing of its own: its output is that of branch\n" in said
+    _, said = bench("fork", "branch", "--as", "twig", "--set", "until_step=18")
+    assert "it is branch up to step 18 of 20\n" in said
+    _, said = bench("fork", "count", "--as", "recount", "--set", "texts.web=text/code", "--set", "texts.code=text/web")
+    assert "makes nothing" not in said
+
+
+@pytest.mark.parametrize("changes", [["rate=2.0"], ["until_step=40"], ["rate=2.0", "until_step=12"]])
+def test_a_fork_that_makes_something_of_its_own_says_nothing_of_the_kind(bench: Workbench, changes: list[str]) -> None:
+    options = [word for change in changes for word in ("--set", change)]
+    code, said = bench("fork", "second", "--as", "branch", *options)
+    assert code == 0 and "makes nothing" not in said
 
 
 def test_a_stop_that_is_moved_before_the_start_of_a_fork_is_not_the_stop_of_the_fork(bench: Workbench) -> None:

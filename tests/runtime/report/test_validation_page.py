@@ -1,0 +1,84 @@
+"""The page of held-out text: every phase and every set of weights is on it, where it was measured."""
+
+import dataclasses
+import html
+import re
+
+import numpy as np
+import pytest
+
+from runtime.report.validation_page import ValidationCurve, page, validation
+
+NAN = float("nan")
+KESTREL = ValidationCurve(
+    "kestrel", True, 0, 1000, 2, np.array([0, 5, 10]), np.array([0, 500, 1000]), {"hot": np.array([8.0, 2.0, 1.5])}
+)
+OCELOT = ValidationCurve(
+    "ocelot", True, 1000, 3000, 3, np.array([10, 15, 20]), np.array([1000, 2000, 3000]),
+    {"hot": np.array([1.5, 1.4, 1.375]), "ema": np.array([1.5, 1.38, 1.25]), "slow": np.array([NAN, 1.5, 1.48])},
+)  # fmt: skip
+DESSERT = ValidationCurve(
+    "<dessert>", False, 1000, 1500, 2, np.array([12]), np.array([1200]), {"hot": np.array([1.45])}
+)
+BARE = ValidationCurve("bare", True, 3000, 4000, 0, np.array([], int), np.array([]), {})
+CURVES = (KESTREL, OCELOT, DESSERT, BARE)
+
+
+def rows(made: str) -> list[list[str]]:
+    found = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", made)]
+    return [[html.unescape(cell) for cell in row] for row in found]
+
+
+def points(drawn: str, class_: str) -> list[list[tuple[float, float]]]:
+    """Of the lines of one class, in pixels."""
+    paths = re.findall(rf'<path d="([^"]*)" class="line {class_}"', drawn)
+    return [[(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", path)] for path in paths]
+
+
+def test_the_last_measurement_of_each_phase_stands_in_figures_with_the_better_weights_marked():
+    made = page("Held-out text", CURVES, ["a note"])
+    assert rows(made) == [
+        ["phase", "measured", "sources", "last, after step", "tokens", "hot", "ema", "slow"],
+        ["kestrel", "3", "2", "10", "1,000", "1.5000", "–", "–"],
+        ["ocelot", "3", "3", "20", "3,000", "1.3750", "1.2500", "1.4800"],
+        ["<dessert>", "1", "2", "12", "1,200", "1.4500", "–", "–"],
+    ]
+    assert re.findall(r'class="number best">([^<]*)<', made) == ["1.2500"]
+    assert "7 measurements of held-out text while 3 phases trained." in made and "<p>a note.</p>" in made
+    assert "<dessert>" not in made
+
+
+def test_each_set_of_weights_is_a_line_through_its_values_over_the_tokens_of_the_run():
+    drawn = str(validation(CURVES, 1040))
+    left, right = 58.0, 1026.0
+    kestrel, hot, ema, slow = points(drawn, "main")
+    assert [x for x, _ in hot] == pytest.approx([left + (right - left) * share for share in (0.25, 0.5, 0.75)], abs=0.1)
+    assert kestrel[-1] == hot[0] == ema[0], "one state, measured as one phase ends and as the next begins"
+    heights = np.diff([y for _, y in hot]), np.diff([y for _, y in ema])
+    assert heights[1].sum() / heights[0].sum() == pytest.approx(2, rel=0.01)
+    dots = re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)" r="3" class="dot main"', drawn)
+    assert [(float(x), float(y)) for x, y in dots] == [kestrel[-1], hot[-1], ema[-1], slow[-1]]
+    assert len(slow) == 2, "not where it was not measured"
+    assert re.findall(r'class="line main" style="stroke-dasharray:([^"]*)"', drawn) == ["5 3", "1.5 3"]
+    assert drawn.count('class="dot branch"') == 1
+    assert "ocelot, ema weights after step 20: 1.2500" in drawn
+
+
+def test_first_measurements_do_not_flatten_the_others_and_the_caption_says_so():
+    drawn, made = str(validation(CURVES, 1040)), page("Held-out text", CURVES)
+    assert points(drawn, "main")[0][0][0] > 58, "8 bits per byte are above the axis, where the line is cut"
+    assert "Values above the axis (the last at 0 tokens) are cut off." in made
+    late = dataclasses.replace(KESTREL, means={"hot": np.array([2.0, 2.0, 1.5])})
+    assert "cut off" not in page("Held-out text", [late, OCELOT])
+
+
+def test_a_run_that_has_just_begun_is_drawn():
+    begun = ValidationCurve("kestrel", True, 0, 5000, 1, np.array([0]), np.array([0]), {"hot": np.array([8.0])})
+    made = page("Held-out text", [begun])
+    assert made.count('class="dot main"') == 2 and "cut off" not in made, "once wide, once narrow"
+
+
+def test_every_set_of_weights_has_a_key_by_its_own_dash():
+    other = dataclasses.replace(OCELOT, means={"hot": OCELOT.means["hot"], "fast": OCELOT.means["ema"]})
+    keys = re.findall(r"<li>.*?</svg>(.*?)</li>", page("Held-out text", [OCELOT, other]))
+    assert keys == ["hot weights", "ema, fast weights", "slow weights"]
