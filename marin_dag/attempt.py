@@ -65,6 +65,7 @@ class AttemptContext:
         self._published_folders: set[str] = set()
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
+        self._computed_with: dict[str, str] = {}
         self.repaired: tuple[str, ...] = ()
         """Of the first output, where this attempt is forced."""
         self._kind = kind = task.kind.load()
@@ -124,6 +125,10 @@ class AttemptContext:
         self._code.glance()
         if self.host.index == 0:
             self._channel.report(self._task.key, Progress(done, total, unit, figures, begin))
+
+    def computed_with(self, **how: str) -> None:
+        """See StepContext."""
+        self._computed_with |= how
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
@@ -230,6 +235,7 @@ class AttemptContext:
                     "finished": now(),
                     "resources": str(task.resources),
                     "lease_epoch": self.lease_epoch,
+                    "computed_with": dict(self._computed_with),
                 }
             ),
         )

@@ -104,6 +104,14 @@ class StepContext(Protocol):
         """Tell the live table how far the step is; its bar goes from `begin`, where the step began, to `total`."""
         ...
 
+    def computed_with(self, **how: str) -> None:
+        """Record beside what is committed from now on how it was computed, as kernels and their block sizes.
+
+        Equal outputs may be computed in several ways, so this is no part of the result: a run by others is compared
+        with the first by that. What host 0 tells counts; `show` prints it.
+        """
+        ...
+
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """Commit `{output_path}/{folder}` as a milestone of this trajectory, or as a part, for others to start from."""
         ...

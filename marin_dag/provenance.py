@@ -52,6 +52,8 @@ class Provenance(BaseModel, frozen=True, extra="forbid"):
     lease_epoch: int = 0
     resources: str = ""
     """What the attempt ran on, by the resources' own words; "" in records from before it was kept."""
+    computed_with: dict[str, str] = {}
+    """What the step itself told by `context.computed_with`; empty in records from before it was kept."""
 
 
 def now() -> str:

@@ -22,7 +22,6 @@ from steps.phase_checks import (
     tokenizers_of_phase,
 )
 from steps.phase_result import TrainPhaseResult
-from steps.taken_kernels import TakenKernels
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig
 
@@ -66,8 +65,6 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
     num_bytes: dict[str, int]
     """UTF-8 bytes of held-out text that were predicted."""
     num_tokens: dict[str, int]
-    kernels: TakenKernels | None = None
-    """Of all sets of weights; None in records from before it was kept."""
 
 
 def check_phase(config: EmaEvalConfig) -> None:
@@ -129,6 +126,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         compute_dtype=config.compute_dtype,
         attention_kernel=config.attention_kernel,
     )
+    context.computed_with(**kernels.described())
     averages = phase.averages
     if config.average is not None:
         averages = (average_named(phase.averages, config.average, owner=f"average: {config.phase.name}"),)
@@ -158,5 +156,4 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         ),
         num_bytes={domain: score.num_bytes for domain, score in scores[HOT].items()},
         num_tokens={domain: score.num_tokens for domain, score in scores[HOT].items()},
-        kernels=kernels,
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class OpenedText(NamedTuple):
-    """What this host reads of it, and the kernels of the program that scores it, to keep with its figures."""
+    """What this host reads of it, and the kernels of the program that scores it."""
 
     texts: "HeldOut"
     kernels: TakenKernels

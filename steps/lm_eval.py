@@ -42,8 +42,6 @@ class LmEvalResult(BaseModel, frozen=True, extra="forbid"):
     """The average that they are."""
     step: int
     consumed_tokens: int
-    kernels: TakenKernels | None = None
-    """None in records from before it was kept."""
 
 
 @step(policy="tracked", packages=("jax", "lm_eval", "tokenizers"))
@@ -70,6 +68,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         reason="whole rows of scores, for texts of any length; the head runs at scored positions only",
         blocks={"attention": "whole rows"},
     )
+    context.computed_with(**kernels.described())
 
     def make_harness() -> "LlamaHarness":
         from runtime.evaluation.harness import LlamaHarness
@@ -110,5 +109,4 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         average=export.average,
         step=export.step,
         consumed_tokens=export.consumed_tokens,
-        kernels=kernels,
     )

@@ -60,7 +60,7 @@ def validation_of(config: TrainPhaseConfig, context: StepContext, mesh: Mesh, ev
     )
     events.write(
         "held_out",
-        kernels=kernels.model_dump(),
+        kernels=kernels._asdict(),
         num_windows=texts.num_windows,
         windows_per_batch=texts.windows_per_batch,
     )

@@ -1,10 +1,10 @@
-"""Taken kernels: which kernels an evaluation computed with, their block sizes and why, as its result keeps them."""
+"""Taken kernels: which kernels a step computed with, their block sizes and why; for its log and beside its output."""
 
-from pydantic import BaseModel
+from typing import NamedTuple
 
 
-class TakenKernels(BaseModel, frozen=True, extra="forbid"):
-    """In the words of a phase's event log, which has those of its updates."""
+class TakenKernels(NamedTuple):
+    """Those of the attention and of the loss."""
 
     attention: str
     loss: str | None
@@ -12,3 +12,9 @@ class TakenKernels(BaseModel, frozen=True, extra="forbid"):
     reason: str
     blocks: dict[str, str]
     """Block sizes of each, by "attention" and "loss"."""
+
+    def described(self) -> dict[str, str]:
+        """In the words of `StepContext.computed_with`."""
+        named = {"attention": self.attention, "loss": self.loss}
+        taken = {name: f"{kernel}: {self.blocks[name]}" for name, kernel in named.items() if kernel is not None}
+        return taken | {"kernels": self.reason}

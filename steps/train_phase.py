@@ -29,6 +29,7 @@ from steps.joined_mesh import joined_mesh
 from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
 from steps.phase_result import TrainPhaseResult
+from steps.taken_kernels import TakenKernels
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
@@ -245,6 +246,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     kernels = chosen_kernels(shape, attention_kernel=config.attention_kernel, loss_kernel=config.loss_kernel)
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     blocks["scatter"] = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
+    taken = TakenKernels(**kernels._asdict(), blocks=blocks)
+    context.computed_with(**taken.described(), scatter=f"{config.scatter_kernel}: {blocks['scatter']}")
     train_step = build_train_step(
         config.model,
         config.rope,
@@ -265,7 +268,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             digest=context.digest,
             lease_epoch=context.lease_epoch,
             until_step=config.until_step,
-            kernels=kernels._asdict() | {"scatter": config.scatter_kernel, "blocks": blocks},
+            kernels=taken._asdict() | {"scatter": config.scatter_kernel},
             remat=config.remat,
             num_microbatches=config.num_microbatches,
             mesh=dict(mesh.shape),

@@ -57,7 +57,7 @@ class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved i
     """The run was asked to stop and has saved everything; `step` is where it will go on."""
 
     def __init__(self, step: int, reason: str) -> None:
-        super().__init__(f"stopped at step {step} ({reason}); the state is saved, the same command goes on from there")
+        super().__init__(f"stopped at step {step} ({reason})")
         self.step, self.reason = step, reason
 
 

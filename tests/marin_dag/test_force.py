@@ -10,11 +10,13 @@ from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from tests.marin_dag.test_run import output, record, run
 from tests.marin_dag.toy_steps import (
+    AddConfig,
     Count,
     CountConfig,
     FailConfig,
     JoinConfig,
     WriteConfig,
+    add,
     count,
     executions,
     join,
@@ -66,6 +68,16 @@ def test_a_forced_step_of_one_result_and_other_bytes_says_which_file(prefix: str
     assert code == 1
     assert "run again, it gave other files: a.txt. It is not deterministic" in display.text
     assert output(prefix, step, "a.txt") == "1"
+
+
+def test_how_a_step_computed_is_kept_beside_its_output_and_not_compared(prefix: str) -> None:
+    step, other = (add("sum", AddConfig(order=order)) for order in ("forwards", "backwards"))
+    assert step.key == other.key
+    assert run(prefix, [step])[0] == 0
+    before = record(prefix, step)
+    assert before.provenance.computed_with == {"order": "forwards"}
+    assert run(prefix, [other], force=frozenset({step.key}))[0] == 0
+    assert record(prefix, step) == before
 
 
 def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_path: Path) -> None:

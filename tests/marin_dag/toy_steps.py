@@ -324,6 +324,19 @@ def shouted(config: NamesConfig, context: StepContext) -> Names:
     return Names(made=tuple(context.map(functools.partial(shout, config.suffix), items, in_flight=1)))
 
 
+class AddConfig(BaseModel, frozen=True, extra="forbid"):
+    numbers: tuple[int, ...] = (1, 2)
+    order: Runtime[str] = "forwards"
+
+
+@step()
+def add(config: AddConfig, context: StepContext) -> Text:
+    """One sum, in whatever order."""
+    context.computed_with(order=config.order)
+    write_file(f"{context.output_path}/sum.txt", str(sum(config.numbers)))
+    return Text(file="sum.txt", num_bytes=1)
+
+
 @step()
 def unsteady(config: FailConfig, context: StepContext) -> Text:
     """One result, and other bytes each time."""

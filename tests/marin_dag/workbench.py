@@ -60,6 +60,7 @@ def train_cost(config):
 
 @step()
 def text(config: TextConfig, context) -> Count:
+    context.computed_with(letters="one by one")
     Path(context.output_path, "text.txt").write_text(config.text)
     return Count(total=len(config.text))
 

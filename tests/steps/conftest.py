@@ -31,6 +31,8 @@ class FolderContext:
     host: Host = ALONE
     told: list[tuple[int, int, str, dict[str, float]]] = dataclasses.field(default_factory=list)
     """What the step said of its progress."""
+    how: dict[str, str] = dataclasses.field(default_factory=dict)
+    """And of how it computed."""
 
     def map(
         self,
@@ -53,6 +55,9 @@ class FolderContext:
     def progress(self, done: int, total: int, unit: str, **figures: float) -> None:
         assert 0 <= done <= total > 0
         self.told.append((done, total, unit, figures))
+
+    def computed_with(self, **how: str) -> None:
+        self.how |= how
 
 
 UseDevices = Callable[[int], None]

@@ -51,6 +51,8 @@ class Trajectory:
         """What other steps start from."""
         self.told: list[dict[str, float]] = []
         """Figures of the newest attempt's progress."""
+        self.how: dict[str, str] = {}
+        """How it computed."""
         self.begins: list[float] = []
         """Where its bar began, each time."""
 
@@ -103,6 +105,9 @@ class Attempt:
         self._trajectory.begins.append(begin)
         assert unit == "steps"
         self._trajectory.told.append(figures)
+
+    def computed_with(self, **how: str) -> None:
+        self._trajectory.how |= how
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         assert isinstance(result, TrainPhaseResult)

@@ -142,6 +142,7 @@ def test_show_tells_identity_files_and_provenance(made: Workbench) -> None:
     assert re.search(r"3  \w{8}  text.txt", said)
     for what in ("digest", "started", "finished", "host", "git commit", "lock file", "environment", "command"):
         assert re.search(rf"^  {what} +\S", said, re.MULTILINE), what
+    assert re.search(r"^  letters +one by one$", said, re.MULTILINE)
     record = json.loads(made("show", "text/web", "--json")[1])
     assert record["identity"]["kind"] == "workbench_recipe.text"
     assert made("show", record["digest"][:12])[1] == said
