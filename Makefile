@@ -13,7 +13,8 @@ tootsie: .venv/ready
 	@echo "running the flagship at laptop scale: 6 to 8 minutes on two cores the first time, seconds when all is done"
 	@.venv/bin/python pipelines/tootsie.py
 
-# Three workers for two cores: a quarter of the time a worker waits for Ray or for a process that it has killed.
+# Three workers for two cores: a quarter of the time a worker waits for Ray or for a process that it has killed. In which
+# order the files are begun tests/conftest.py says.
 test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
 	@echo "running ruff, mypy and pytest: about 15 minutes on two cores"
 	.venv/bin/ruff check .

@@ -16,6 +16,7 @@ from typing import TextIO, cast
 from pydantic import ValidationError
 
 from marin_dag.changes import nearest
+from marin_dag.collection import collection_of_a_command
 from marin_dag.commands import (
     accept,
     adopt,
@@ -202,6 +203,7 @@ def main(
             RedactingStream(sys.stderr) as err,
             contextlib.redirect_stdout(cast(TextIO, out)),
             contextlib.redirect_stderr(cast(TextIO, err)),
+            collection_of_a_command(is_run=command is DEFAULT) if argv is None else contextlib.nullcontext(),
         ):
             return _code_of(carry_out, name, with_traceback=parsed.traceback)
     except BrokenPipeError:  # `| head` has seen enough

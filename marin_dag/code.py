@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
+from marin_dag.collection import collection_paused
 from marin_dag.fields import identity_fields
 from marin_dag.inputs import Input
 from marin_dag.references import Aspect
@@ -137,7 +138,8 @@ def _where(function: Any) -> tuple[Path, str, str]:
 @cache
 def _closure_of(where: tuple[Path, str, str], types: frozenset[tuple[type, Aspect]]) -> Closure:
     sources, places, unseen = _start_of(where, types)
-    closure = sources.closure(places)
+    with collection_paused():
+        closure = sources.closure(places)
     return closure._replace(opaque=tuple(sorted({*closure.opaque, *unseen})))
 
 

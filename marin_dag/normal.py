@@ -14,6 +14,14 @@ from typing import cast
 from marin_dag.syntax import Target, bindings_of, imported, is_type_checking, parameters
 
 _SKIPPED_FIELDS = frozenset({"ctx", "type_comment", "type_ignores", "kind"})
+_WITH_NAMES = frozenset(
+    {
+        *(ast.Name, ast.Constant, ast.JoinedStr, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
+        *(ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp, ast.Nonlocal),
+        *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar, ast.MatchMapping),
+    }
+)
+"""Kinds of nodes that have a form of their own here."""
 _READS_LOCAL_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "globals"})
 
 
@@ -104,6 +112,12 @@ class _Writer:
             self.parts.append("\n")
 
     def _write(self, node: object) -> None:
+        if type(node) is list:
+            self._body(node)
+            return
+        if isinstance(node, ast.AST) and type(node) not in _WITH_NAMES:  # most: to try each case for each took long
+            self._fields(node)
+            return
         match node:
             case ast.Name():
                 self.parts.append(f"Name({self._name(node.id)})")
@@ -128,18 +142,16 @@ class _Writer:
                 self._fields(node, skipped=("rest",))
             case ast.Nonlocal():
                 self.parts.append(f"Nonlocal({','.join(map(self._name, node.names))})")
-            case ast.AST():
+            case ast.AST():  # of those that may have a name, one without
                 self._fields(node)
-            case list():
-                self._body(node)
             case _:
                 self.parts.append(_literal(node))
 
     def _fields(self, node: ast.AST, skipped: tuple[str, ...] = ()) -> None:
         self.parts.append(type(node).__name__)
         self.parts.append("(")
-        for field in node._fields:
-            if field in _SKIPPED_FIELDS or field in skipped:
+        for field in _WRITTEN_FIELDS[type(node)]:
+            if field in skipped:
                 continue
             value = getattr(node, field, None)
             # Absent and empty are one: a later Python adds fields.
@@ -211,6 +223,13 @@ class _Writer:
         if targets:
             return "=" + "|".join(targets)
         return "|".join([name, *(f"{module}:*" for module in self._star_imports)])
+
+
+_WRITTEN_FIELDS = {
+    kind: tuple(field for field in kind._fields if field not in _SKIPPED_FIELDS)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
 
 
 def _kept(items: Iterable[object]) -> Iterator[object]:

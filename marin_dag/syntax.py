@@ -197,15 +197,22 @@ def bindings_of(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:
-    """As `ast.iter_child_nodes`, at half the cost: a plan walks a hundred thousand nodes."""
-    for field in node._fields:
+    """As `ast.iter_child_nodes`, without operators, and quicker: a plan walks a hundred thousand nodes."""
+    for field in _FIELDS_WITH_CHILDREN[type(node)]:
         value = getattr(node, field, None)
-        if isinstance(value, ast.AST):
-            yield value
-        elif type(value) is list:
+        if type(value) is list:
             for item in value:
                 if isinstance(item, ast.AST):
                     yield item
+        elif isinstance(value, ast.AST):
+            yield value
+
+
+_FIELDS_WITH_CHILDREN = {
+    kind: tuple(field for field in kind._fields if field not in ("ctx", "op", "ops"))
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
 
 
 def parameters(arguments: ast.arguments) -> list[str]:

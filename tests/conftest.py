@@ -4,6 +4,8 @@ One level of optimisation, also for the processes that tests start: none. One ca
 one folder for what else they share.
 
 One fake Cloud Storage and one Ray cluster, started by the first test that wants them, shared by all.
+
+One order: the longest files first, then by their names.
 """
 
 import atexit
@@ -29,6 +31,7 @@ from marin_dag.ray_cluster import require_a_token
 from tests.gcs_server.control import GcsServerProcess
 from tests.s3_server.server import S3Server
 
+ROOT = Path(__file__).parents[1]
 BUCKET = "test-bucket"
 OPTIMIZATION = "--xla_backend_optimization_level"
 OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
@@ -36,6 +39,22 @@ OLDER_FUSIONS = "--xla_cpu_use_fusion_emitters=false"
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_IN_BYTES = 2**31
 SHARED_BY_WORKERS = "FOLDER_OF_ALL_TESTS"
+LONGEST_FILES = (
+    "tests/runtime/cost/test_compile_for_real.py",
+    "tests/end_to_end/test_kill.py",
+    "tests/steps/test_train_phase_gang.py",
+    "tests/docs/test_own_recipe.py",
+    "tests/marin_dag/test_kill.py",
+    "tests/steps/test_train_phase.py",
+    "tests/marin_dag/test_gang.py",
+    "tests/end_to_end/test_whole_run.py",
+    "tests/marin_dag/test_detach.py",
+    "tests/steps/test_train_phase_killed.py",
+    "tests/marin_dag/test_cluster.py",
+    "tests/runtime/parallel/test_eight_devices.py",
+    "tests/infra/test_slurm.py",
+)
+"""Begun first: each is one worker's, and while the last of them ran to its end the other workers had nothing to do."""
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
@@ -158,6 +177,12 @@ def s3_server() -> Iterator[S3Server]:
 def s3_bucket(s3_server: S3Server) -> str:
     """A bucket on it."""
     return BUCKET
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; all else as it was."""
+    rank = {ROOT / file: index for index, file in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

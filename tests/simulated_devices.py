@@ -10,9 +10,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def report_of(script: Path, *, num_devices: int, **environment: str) -> Any:
-    """The JSON that `script` prints; a warning of it is an error."""
-    count = f"--xla_force_host_platform_device_count={num_devices}"
+def report_of(script: Path, *, num_devices: int, flags: str = "", **environment: str) -> Any:
+    """The JSON that `script` prints; a warning of it is an error. Of XLA's flags those in `flags` hold."""
+    count = f"--xla_force_host_platform_device_count={num_devices} {flags}"
     finished = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         capture_output=True,

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import LONGEST_FILES
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("marin_dag", "steps", "runtime", "pipelines")
 ALLOWED = {
@@ -47,6 +49,10 @@ def test_the_engine_knows_no_machine_learning() -> None:
 
 def test_no_module_has_a_vague_name() -> None:
     assert not [path for path in FILES if VAGUE & set(path.relative_to(ROOT).with_suffix("").parts)]
+
+
+def test_files_that_are_begun_first_are_there() -> None:
+    assert [file for file in LONGEST_FILES if not (ROOT / file).is_file()] == []
 
 
 @pytest.mark.parametrize("package", PACKAGES)

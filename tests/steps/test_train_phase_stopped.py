@@ -1,5 +1,6 @@
 """A real driver with a phase in its own process, really signalled: it saves, ends, and the same command goes on."""
 
+import os
 import re
 import signal
 import subprocess
@@ -21,7 +22,7 @@ def start(prefix: Path, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, SCRIPT, "--prefix", str(prefix), "--backend", "local"],
         cwd=ROOT,
-        env=environment(**variables),
+        env=environment(XLA_FLAGS=os.environ["XLA_FLAGS"], **variables),  # no bit of what it computes is looked at
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
