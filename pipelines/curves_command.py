@@ -258,7 +258,7 @@ def _said(curves: "Curves") -> str:
     figures = curves.figures
     # Not a number where only held-out text was measured, before the first update.
     taken, skipped = figures["train/is_skipped"] == 0, int((figures["train/is_skipped"] == 1).sum())
-    parts = [f"step {curves.step[-1]:>11,}", f"{figures['train/consumed_tokens'][-1]:>22,.0f} tokens"]
+    parts = [f"step {curves.step[-1]:>11,}", f"{curves.consumed_tokens[-1]:>22,.0f} tokens"]
     if taken.any():
         parts.append(f"loss {figures['train/loss'][taken][-FINAL_LOSS_STEPS:].mean():.4f}")
         parts.append(f"gradient {figures['train/grad_norm'][taken][-FINAL_LOSS_STEPS:].mean():.3f}")

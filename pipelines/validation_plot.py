@@ -7,7 +7,7 @@ import numpy as np
 
 from runtime.optim.ema import HOT
 from runtime.report.validation_page import ValidationCurve, page
-from runtime.tracking.curves import BITS_PER_BYTE, MEAN, Curves
+from runtime.tracking.curves import Curves
 from runtime.training.timeline import Leg
 
 
@@ -23,14 +23,13 @@ def validation_curve(leg: Leg, curves: Curves, *, is_main: bool) -> ValidationCu
     is_measured = np.zeros(len(curves.step), bool)
     for means in found.values():
         is_measured |= np.isfinite(means)
-    tokens = curves.figures["train/consumed_tokens"]
-    by_source = {name for name in curves.figures if name.startswith(f"{BITS_PER_BYTE}/")}
+    tokens = curves.consumed_tokens
     return ValidationCurve(
         phase=leg.name,
         is_main=is_main,
         start_tokens=leg.begin_tokens,
         consumed_tokens=int(tokens[-1]),
-        num_sources=len(by_source - {f"{BITS_PER_BYTE}/{MEAN}"}),
+        num_sources=len(curves.validation_sources()),
         step=curves.step[is_measured],
         # What was measured before the first update has a row that no update made.
         tokens=np.where(np.isnan(tokens), leg.begin_tokens, tokens)[is_measured],
