@@ -4,7 +4,7 @@
 import contextlib
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,13 +68,13 @@ def _curves(session: Session) -> int:
         _refuse_unwritable(export)
         with _refused(export):
             export.refuse_missing_package()
-    from pipelines.validation_plot import validation_curve  # not above: a plan imports this module
+    from pipelines.validation_plot import validation_curves  # not above: a plan imports this module
     from runtime.tracking.curves import with_validation
     from runtime.training.checkpoint import CheckpointError
 
     width = max(map(len, phases))
-    told, is_good = set(), True
-    legs, main_line = _legs(session, graph)
+    told, damaged = set(), set()
+    places = None if picture is None else _places(session, graph)
     validated: list[ValidationCurve] = []
     for name, digest in phases.items():
         after_step = _first_step(graph, name)
@@ -82,48 +82,61 @@ def _curves(session: Session) -> int:
             curves = read_newest(session.store, digest, after_step=after_step, by_source=bool(exports))
         except (CheckpointError, UnreadableRecordError) as error:  # of one phase; the others are yet to be looked at
             print(f"{name:<{width}}  {error}")
-            is_good = False
+            damaged.add(digest)
             continue
         if curves is None or not curves.step.size:
             continue
         curves = with_validation(curves, attempts_of(session.store, digest))
-        told.add(name)
-        if picture is not None:
-            validated.append(validation_curve(legs[name], curves, is_main=digest in main_line))
+        told.add(digest)
+        if places is not None:
+            legs, main_line = places
+            validated += validation_curves([legs[stop] for stop in trainings[digest]], curves, main_line)
         print(f"{name:<{width}}  {_said(curves)}")
         for export in exports:
             with _refused(export):
                 shown_by = export.write(curves, name)
             if shown_by:
                 print(f"{'':<{width}}  {shlex.join(shown_by)}")
-    notes = [shared(names) for names in trainings.values() if len(names) > 1 and names[0] in told]
-    print("".join(f"{note}\n" for note in notes), end="")
+    notes = [shared(names) for digest, names in trainings.items() if len(names) > 1 and digest in told]
+    for note in notes:
+        print(note)
     for export in exports:
         if export.shown_by and told:
             print(shlex.join(export.shown_by))
-    if is_good and not told:
+    if not told and not damaged:
         print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
     elif picture is not None:
-        print(_drawn(session, validated, picture, notes))
-    return NOTHING_WOULD_RUN if is_good else FAILED
+        print(_drawn(session, validated, picture, notes) or _why_nothing(session, trainings, damaged, told))
+    return FAILED if damaged else NOTHING_WOULD_RUN
 
 
-def _legs(session: Session, graph: Graph) -> tuple[dict[str, Leg], set[str]]:
-    """Where each phase stands in the run, and the digests of those that are its main line."""
-    phases = phases_in(graph.steps)
-    legs = legs_in(phases)
-    main_line = main_line_of(legs, {fork.name for fork in session.forks.all()})
-    return legs, {phases[name].digest for name in main_line}
+def _places(session: Session, graph: Graph) -> tuple[dict[str, Leg], list[str]]:
+    """Where each phase stands in its run, and the phases of the main line."""
+    legs = legs_in(phases_in(graph.steps))
+    return legs, main_line_of(legs, {fork.name for fork in session.forks.all()})
 
 
-def _drawn(session: Session, validated: "Sequence[ValidationCurve]", path: str, notes: Sequence[str]) -> str:
-    """Draws what phases measured of held-out text, if any did; returns what to say of it."""
+def _drawn(session: Session, validated: "Sequence[ValidationCurve]", path: str, notes: Sequence[str]) -> str | None:
+    """Draws what phases measured of held-out text; says where, or writes nothing if none measured any."""
     from pipelines.validation_plot import draw
 
     if not any(len(curve.step) for curve in validated):
-        return "nothing is drawn: none of these phases has measured held-out text (validate_every_steps)"
+        return None
     draw(path, f"Held-out text of {session.pipeline}", validated, notes)
     return f"drawn: {path}"
+
+
+def _why_nothing(session: Session, digests: Iterable[str], damaged: Collection[str], told: Collection[str]) -> str:
+    """Of a picture of held-out text; `damaged` and `told` are the trainings of which something is saved."""
+    from runtime.tracking.events import VALIDATION
+
+    if not told:
+        return "nothing is drawn: none of these phases could be read"
+    attempts = (each for digest in digests if digest not in damaged for each in attempts_of(session.store, digest))
+    if any(event["event"] == VALIDATION for events in attempts for event in events):
+        return "nothing is drawn: no checkpoint has come to the steps at which these phases measured held-out text"
+    which = "the phases that could be read" if damaged else "these phases"
+    return f"nothing is drawn: none of {which} has measured held-out text (validate_every_steps)"
 
 
 def _wanted(session: Session, graph: Graph) -> dict[str, list[str]]:
@@ -258,7 +271,7 @@ def _said(curves: "Curves") -> str:
     figures = curves.figures
     # Not a number where only held-out text was measured, before the first update.
     taken, skipped = figures["train/is_skipped"] == 0, int((figures["train/is_skipped"] == 1).sum())
-    parts = [f"step {curves.step[-1]:>11,}", f"{figures['train/consumed_tokens'][-1]:>22,.0f} tokens"]
+    parts = [f"step {curves.step[-1]:>11,}", f"{curves.consumed_tokens[-1]:>22,.0f} tokens"]
     if taken.any():
         parts.append(f"loss {figures['train/loss'][taken][-FINAL_LOSS_STEPS:].mean():.4f}")
         parts.append(f"gradient {figures['train/grad_norm'][taken][-FINAL_LOSS_STEPS:].mean():.3f}")
@@ -276,7 +289,7 @@ def _add_arguments(parser: Any) -> None:
 COMMAND = Command(
     "curves",
     "[PHASE ...]",
-    "how far each phase has come, and its figures for TensorBoard and Weights & Biases",
+    "how far each phase has come, its figures for TensorBoard and Weights & Biases, and its held-out text as a page",
     _curves,
     0,
     100,

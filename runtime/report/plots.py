@@ -16,6 +16,8 @@ from runtime.report.scales import Scale, rate_label, text_width, tick_labels, to
 Values = Sequence[float] | np.ndarray
 TEXT_SIZE = 11.0
 """Pixels; the style sheet says the same."""
+_GUESSED_SHARE = 0.03
+"""Of the tokens of a run: in these a model has learned little more than which words are frequent."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +238,14 @@ def binned(xs: np.ndarray, ys: np.ndarray, bins: int) -> tuple[np.ndarray, np.nd
         np.minimum.reduceat(ys, starts),
         np.maximum.reduceat(ys, starts),
     )
+
+
+def settled(tokens: np.ndarray, values: np.ndarray, end: float) -> np.ndarray:
+    """The values behind the first tokens of a run of `end` tokens, for the upper end of an axis.
+
+    The first updates fall from ln(vocabulary size): with them on the axis, all that follows is a flat line.
+    """
+    return values[tokens >= _GUESSED_SHARE * end]
 
 
 def tokens_tip(low: float, high: float) -> str:

@@ -22,6 +22,7 @@ from runtime.report.plots import (
     horizontal_ticks,
     line,
     rounded_up,
+    settled,
     straight,
     text,
     token_axis,
@@ -31,8 +32,6 @@ from runtime.report.plots import (
 from runtime.report.scales import Scale, padded, text_width, tokens_label
 
 _BRANCH_ROW = 15.0
-_HIDDEN_SHARE = 0.03
-"""The first updates fall from ln(vocabulary size); with them on the axis, all that follows is a flat line."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,8 +223,8 @@ def _batch_panel(frame: Frame, report: Report) -> Markup:
 def loss_range(report: Report) -> tuple[float, float, float]:
     """Ends of the loss axis, and the tokens before which losses above it are cut off."""
     end = report.main_line[-1].consumed_tokens
-    settled = [phase.curve.loss[phase.curve.consumed_tokens >= _HIDDEN_SHARE * end] for phase in report.phases]
-    values = np.concatenate([values for values in settled if len(values)])
+    curves = [phase.curve for phase in report.phases]
+    values = np.concatenate([settled(curve.consumed_tokens, curve.loss, end) for curve in curves])
     low, high = padded([float(values.min()), float(values.max())])
     first = report.main_line[0].curve
     above = np.flatnonzero(first.loss > high)

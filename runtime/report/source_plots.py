@@ -4,14 +4,12 @@ import numpy as np
 
 from runtime.report.contents import Report, SourceCurve
 from runtime.report.markup import Markup, joined
-from runtime.report.plots import Frame, bands, binned, drawing, line, point, text, token_axis, y_axis
+from runtime.report.plots import Frame, bands, binned, drawing, line, point, settled, text, token_axis, y_axis
 from runtime.report.run_plots import main_bands, margins
 from runtime.report.scales import Scale, padded, tokens_label
 
 _MOST_COLUMNS = 4
 _BINS = 60
-_HIDDEN_SHARE = 0.03
-"""As for the loss of all sources: the first updates would flatten what follows."""
 
 
 def source_losses(report: Report, width: float) -> Markup:
@@ -23,13 +21,10 @@ def source_losses(report: Report, width: float) -> Markup:
     cell_width = (width + 10) / columns
     panel_height, cell_height = (120.0, 190.0) if columns > 1 else (150.0, 222.0)
     drawn = {curve.source: _pieces(report, curve) for curve in curves}
-    settled = [
-        float(value)
-        for pieces in drawn.values()
-        for tokens, means in pieces
-        for value in means[tokens > _HIDDEN_SHARE * end]
-    ]
-    low, high = padded(settled or [float(value) for pieces in drawn.values() for _, means in pieces for value in means])
+    pieces = [piece for of_source in drawn.values() for piece in of_source]
+    every = np.concatenate([means for _, means in pieces])
+    behind = np.concatenate([settled(tokens, means, end) for tokens, means in pieces])
+    low, high = padded((behind if len(behind) else every).tolist())
     parts: list[str] = []
     for index, curve in enumerate(curves):
         x, top = (index % columns) * cell_width, (index // columns) * cell_height + 26

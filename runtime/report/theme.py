@@ -84,6 +84,7 @@ svg .pale{fill:var(--ink)}
 .keys{display:flex;flex-wrap:wrap;gap:4px 16px;list-style:none;margin:8px 0 0;padding:0;font-size:12.5px;
   color:var(--ink2)}
 .keys li{display:flex;align-items:center;gap:6px}.keys svg{width:14px;height:14px;flex:none}
+.keys.lines svg{width:48px}
 .scroll{overflow-x:auto;margin:12px 0}
 .words{width:max-content;max-width:calc(100vw - 64px);position:relative;left:50%;transform:translateX(-50%)}
 .words pre{font-size:13px}

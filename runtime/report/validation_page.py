@@ -23,6 +23,7 @@ from runtime.report.plots import (
     drawing,
     line,
     point,
+    settled,
     token_axis,
     tokens_tip,
     y_axis,
@@ -31,10 +32,8 @@ from runtime.report.run_plots import margins
 from runtime.report.scales import Scale, counted, padded, tokens_label
 from runtime.report.tables import NONE, Cell, Column, table
 
-_HIDDEN_SHARE = 0.03
-"""As for the loss: the first measurements are those of a model that guesses."""
-_DASHES = ("5 3", "1.5 3", "9 3 1.5 3")
-"""Of the averages of a phase, in their order; the weights as last trained have a line without gaps."""
+_KEY_WIDTH = 48
+"""Pixels, in which the strokes of nine averages repeat; the style sheet says the same."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +64,7 @@ def page(title: str, curves: Sequence[ValidationCurve], notes: Sequence[str] = (
         "main",
         element("header", element("h1", title), element("p", said, class_="lead")),
         figure(functools.partial(validation, curves), _caption(curves)),
-        element("ul", *_keys(measured), class_="keys"),
+        element("ul", *_keys(measured), class_="keys lines"),
         validation_table(measured),
         *(element("p", f"{note}.") for note in notes),
     )
@@ -78,6 +77,7 @@ def validation(curves: Sequence[ValidationCurve], width: float) -> Markup:
     end = max(curve.consumed_tokens for curve in curves)
     measured = [curve for curve in curves if len(curve.step)]
     low, high = _ends(curves)
+    styles = _styles(measured)
     phases = [_band(curve) for curve in curves if curve.is_main]
     spans = [(band.name, band.low / end, band.high / end) for band in phases]
     top = 15 * band_name_rows(width - left - right, spans) + 30
@@ -89,10 +89,9 @@ def validation(curves: Sequence[ValidationCurve], width: float) -> Markup:
     ]
     for curve in sorted(measured, key=lambda curve: curve.is_main):
         kind = "main" if curve.is_main else "branch"
-        for (which, means), dash in zip(curve.means.items(), _dashes(curve), strict=False):
+        for which, means in curve.means.items():
             known = np.isfinite(means)
-            style = None if dash is None else f"stroke-dasharray:{dash}"
-            parts.append(line(frame, curve.tokens[known], means[known], f"line {kind}", style))
+            parts.append(line(frame, curve.tokens[known], means[known], f"line {kind}", styles[which]))
             if known.any() and frame.y.contains(last := float(means[known][-1])):
                 tokens, step = float(curve.tokens[known][-1]), int(curve.step[known][-1])
                 tip = f"{curve.phase}, {which} weights after step {step:,}: {last:.4f}"
@@ -103,7 +102,7 @@ def validation(curves: Sequence[ValidationCurve], width: float) -> Markup:
 
 def validation_table(measured: Sequence[ValidationCurve]) -> Markup:
     """The last measurement of each phase."""
-    averages = list(dict.fromkeys(which for curve in measured for which in curve.means if which != HOT))
+    averages = _averages(measured)
     columns = [
         Column("phase"), Column("measured", "number"), Column("sources", "number"),
         Column("last, after step", "number"), Column("tokens", "number"),
@@ -130,32 +129,42 @@ def _band(curve: ValidationCurve) -> Band:
     return Band(curve.phase, curve.start_tokens, curve.consumed_tokens, tip)
 
 
-def _dashes(curve: ValidationCurve) -> list[str | None]:
-    return [None, *(_DASHES[index % len(_DASHES)] for index in range(len(curve.means) - 1))]
+def _averages(measured: Sequence[ValidationCurve]) -> list[str]:
+    """Names of all sets of weights but the ones as last trained, those of earlier phases first."""
+    return list(dict.fromkeys(which for curve in measured for which in curve.means if which != HOT))
 
 
-def _measurements(curves: Sequence[ValidationCurve]) -> list[tuple[float, float]]:
-    """Tokens and mean, of all sets of weights."""
-    return [
-        (float(tokens), float(value))
-        for curve in curves
-        for means in curve.means.values()
-        for tokens, value in zip(curve.tokens, means, strict=True)
-        if np.isfinite(value)
-    ]
+def _styles(measured: Sequence[ValidationCurve]) -> dict[str, str | None]:
+    """How the lines of each set of weights are drawn, in all phases: `HOT` without gaps, no two averages alike."""
+    styles = {which: f"stroke-dasharray:{_dash(index)}" for index, which in enumerate(_averages(measured))}
+    return {HOT: None, **styles}
+
+
+def _dash(index: int) -> str:
+    """Of an average by its place on the page: dashes, then dots, then dashes with ever more dots between them."""
+    return ("5 3", "1.5 3")[index] if index < 2 else "9 3" + " 1.5 3" * (index - 1)
+
+
+def _measurements(curves: Sequence[ValidationCurve]) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and mean, of all phases and sets of weights."""
+    found = [(curve.tokens, means) for curve in curves for means in curve.means.values()]
+    tokens, means = (np.concatenate(column) for column in zip(*found, strict=True))
+    known = np.isfinite(means)
+    return tokens[known], means[known]
 
 
 def _ends(curves: Sequence[ValidationCurve]) -> tuple[float, float]:
-    """Of the axis: around all that was measured behind the first tokens of the run, or around all where that is all."""
-    found = _measurements(curves)
-    end = max(curve.consumed_tokens for curve in curves)
-    return padded([mean for tokens, mean in found if tokens >= _HIDDEN_SHARE * end] or [mean for _, mean in found])
+    """Of the axis: from the least that was measured to the greatest behind the first tokens of the run, if any was."""
+    tokens, means = _measurements(curves)
+    behind = settled(tokens, means, max(curve.consumed_tokens for curve in curves))
+    return padded([means.min(), (behind if len(behind) else means).max()])
 
 
 def _caption(curves: Sequence[ValidationCurve]) -> str:
     _, high = _ends(curves)
-    above = [tokens for tokens, mean in _measurements(curves) if mean > high]
-    cut = f" Values above the axis (the last at {tokens_label(max(above))} tokens) are cut off." if above else ""
+    tokens, means = _measurements(curves)
+    above = tokens[means > high]
+    cut = f" Values above the axis (the last at {tokens_label(above.max())} tokens) are cut off." if len(above) else ""
     return (
         "Mean over the held-out text of the sources of each phase, every source counting the same; the axis does not "
         "begin at 0. Phases with other sources are measured on other text, so a jump between two of them may come of "
@@ -165,14 +174,9 @@ def _caption(curves: Sequence[ValidationCurve]) -> str:
 
 
 def _keys(measured: Sequence[ValidationCurve]) -> list[Markup]:
-    """A line for each set of weights, by the place that it has in the phases that keep it."""
-    names: dict[str | None, dict[str, None]] = {}
-    for curve in measured:
-        for which, dash in zip(curve.means, _dashes(curve), strict=True):
-            names.setdefault(dash, {})[which] = None
+    """One for each set of weights."""
     keys = []
-    for dash, found in names.items():
-        style = None if dash is None else f"stroke-dasharray:{dash}"
-        swatch = drawing(14, 14, "", element("path", d="M1 7L13 7", class_="line main", style=style))
-        keys.append(element("li", swatch, f"{', '.join(found)} weights"))
+    for which, style in _styles(measured).items():
+        stroke = element("path", d=f"M1 7L{_KEY_WIDTH - 1} 7", class_="line main", style=style)
+        keys.append(element("li", drawing(_KEY_WIDTH, 14, "", stroke), f"{which} weights"))
     return keys

@@ -50,6 +50,11 @@ class Curves(NamedTuple):
             for step, row, has in zip(self.step[part].tolist(), values.tolist(), np.isfinite(values), strict=True):
                 yield step, {names[index]: row[index] for index in np.flatnonzero(has)}
 
+    @property
+    def consumed_tokens(self) -> Float64[np.ndarray, "updates"]:
+        """By the run after each update; not a number where held-out text was measured before the first."""
+        return self.figures[f"{OF_UPDATES}/consumed_tokens"]
+
     def validation_means(self, which: str) -> Float64[np.ndarray, "updates"] | None:
         """Mean bits per byte of held-out text under a set of weights, `HOT` or an average; None if never measured."""
         return self.figures.get(f"{_group(which)}/{MEAN}")
@@ -61,6 +66,16 @@ class Curves(NamedTuple):
             return None
         last = np.flatnonzero(np.isfinite(means))[-1]
         return int(self.step[last]), float(means[last])
+
+    def validation_sources(self) -> list[str]:
+        """Those whose held-out text was measured last, which all means are over; none where none was."""
+        newest = self.newest_validation()
+        if newest is None:
+            return []
+        row = np.searchsorted(self.step, newest[0])
+        group, mean = f"{_group(HOT)}/", f"{_group(HOT)}/{MEAN}"
+        measured = {name: curve for name, curve in self.figures.items() if name.startswith(group) and name != mean}
+        return [name.removeprefix(group) for name, curve in measured.items() if np.isfinite(curve[row])]
 
 
 def curves_of(metrics: bytes, *, after_step: int) -> Curves:
@@ -122,22 +137,24 @@ def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any
     They lie in the event logs alone, since they are no part of an output. What was measured before the first update
     gets a row of its own. What was measured at a step that no checkpoint has come to yet is left out with the update;
     of several attempts that came to it the newest counts. What was measured on another number of tokens than the
-    newest is left out, and so are means over other sources: an attempt does not measure a source that is still being
-    tokenized. The curve would jump where the next one does.
+    newest that has a row is left out, and so are means over other sources: an attempt does not measure a source that is
+    still being tokenized. The curve would jump where the next one does.
 
     Args:
         curves: one or more updates.
         attempts: the events of each attempt, of one host, in the order in which they began.
     """
     every = [event for events in attempts for event in events if event["event"] == VALIDATION]
-    found = [event for event in every if event["tokens_per_domain"] == every[-1]["tokens_per_domain"]]
-    if any(event["step"] == curves.step[0] - 1 for event in found):
+    first = curves.step[0] - 1
+    has_row = np.isin([event["step"] for event in every], np.append(curves.step, first))
+    # Compared with what is shown alone: with a newest one that no checkpoint has come to, all that is would go.
+    shown = [every[index] for index in np.flatnonzero(has_row)]
+    found = [event for event in shown if event["tokens_per_domain"] == shown[-1]["tokens_per_domain"]]
+    if any(event["step"] == first for event in found):
         curves = _with_a_row_before(curves)
     figures = dict(curves.figures)
     for event in found:
         place = int(np.searchsorted(curves.step, event["step"]))
-        if place == len(curves.step) or curves.step[place] != event["step"]:
-            continue
         for which, by_domain in event["bits_per_byte"].items():
             group = _group(which)
             is_comparable = by_domain.keys() == found[-1]["bits_per_byte"][HOT].keys()

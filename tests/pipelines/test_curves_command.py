@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import pytest
 
 from marin_dag.cli import main
+from marin_dag.forks import Forks
 from marin_dag.graph import Graph
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
@@ -336,7 +337,7 @@ def test_what_cannot_be_told_or_written_is_refused(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
-def measured(prefix, digest, **means):
+def measured(prefix, digest, attempt=1, sources=("web", "code"), **means):
     """An event log of one attempt, with what it measured, by step: `step_10={"hot": 1.5}`."""
     folder = Path(prefix, "work", digest, "events")
     folder.mkdir(parents=True, exist_ok=True)
@@ -344,13 +345,13 @@ def measured(prefix, digest, **means):
         {
             "event": "validation",
             "step": int(step.removeprefix("step_")),
-            "bits_per_byte": {which: {"web": value, "code": value} for which, value in found.items()},
+            "bits_per_byte": {which: dict.fromkeys(sources, value) for which, value in found.items()},
             "mean_bits_per_byte": found,
             "tokens_per_domain": 64,
         }
         for step, found in means.items()
     ]
-    (folder / log_name("20260101T000000000000-000000000000", 0)).write_text(
+    (folder / log_name(f"2026010{attempt}T000000000000-000000000000", 0)).write_text(
         "".join(f"{json.dumps(event)}\n" for event in events)
     )
 
@@ -382,6 +383,66 @@ def test_what_phases_measured_of_held_out_text_is_drawn_over_the_tokens_of_the_r
     assert f"ocelot: {tokens_label(begin)} to" in made
     code, out, _ = run(prefix, capsys, "curves", "ocelot", "--validation", str(page))
     assert code == 0 and "kestrel" not in page.read_text()
+
+
+def drawn(prefix, capsys, page, *phases):
+    """How the command ends, and of the table of its page phase, number of measurements, sources and last step."""
+    code, out, err = run(prefix, capsys, "curves", *phases, "--validation", str(page))
+    assert err == ""
+    made = page.read_text() if page.exists() else ""
+    table = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)[:4] for row in re.findall(r"<tr>(.*?)</tr>", made)]
+    return code, out.splitlines()[-1], table[1:]
+
+
+def test_why_nothing_is_drawn_is_said_as_it_is(tmp_path, capsys, phases):
+    page = tmp_path / "page.html"
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
+    measured(tmp_path, kestrel.digest, step_5={"hot": 2.0})
+    said = "nothing is drawn: no checkpoint has come to the steps at which these phases measured held-out text"
+    assert drawn(tmp_path, capsys, page) == (0, said, [])
+    measured(tmp_path, kestrel.digest, step_3={"hot": 2.0})
+    damage(folder, METRICS)
+    assert drawn(tmp_path, capsys, page) == (1, "nothing is drawn: none of these phases could be read", [])
+    save(tmp_path, ocelot.digest, kestrel.until + 2, loss=2.0)
+    said = "nothing is drawn: none of the phases that could be read has measured held-out text (validate_every_steps)"
+    assert drawn(tmp_path, capsys, page) == (1, said, [])
+    said = "nothing is drawn: none of these phases has measured held-out text (validate_every_steps)"
+    assert drawn(tmp_path, capsys, page, "ocelot") == (0, said, [])
+
+
+def test_a_newer_attempt_that_saved_nothing_yet_hides_nothing(tmp_path, capsys, phases):
+    digest = phases.step("kestrel").digest
+    save(tmp_path, digest, 4, loss=4.0)
+    measured(tmp_path, digest, 1, step_0={"hot": 8.0}, step_4={"hot": 2.0})
+    measured(tmp_path, digest, 2, sources=("web", "code", "books"), step_8={"hot": 1.0})
+    page = tmp_path / "page.html"
+    assert drawn(tmp_path, capsys, page) == (0, f"drawn: {page}", [["kestrel", "2", "2", "4"]])
+
+
+def test_a_phase_is_drawn_to_its_own_stop_and_a_longer_one_from_there(tmp_path, capsys, phases):
+    prefix, page = tmp_path / "runs", tmp_path / "page.html"
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    stop = kestrel.until
+    save(prefix, kestrel.digest, stop + 100, loss=4.0)
+    measured(prefix, kestrel.digest, **{f"step_{step}": {"hot": 2.0} for step in (0, stop, stop + 50, stop + 100)})
+    save(prefix, ocelot.digest, stop + 2, loss=3.0)
+    measured(prefix, ocelot.digest, **{f"step_{stop + 2}": {"hot": 1.5}})
+    of_ocelot = ["ocelot", "1", "2", f"{stop + 2:,}"]
+    assert drawn(prefix, capsys, page)[2] == [["kestrel", "2", "2", f"{stop:,}"], of_ocelot]
+    assert f"kestrel: 0 to {tokens_label(stop * 1000)} tokens" in page.read_text()
+    longer = ("fork", "kestrel", "--as", "longer", "--set", f"until_step={stop + 100}", "--reason", "to see it go on")
+    assert run(prefix, capsys, *longer)[0] == 0
+    of_longer = ["longer", "2", "2", f"{stop + 100:,}"]
+    assert drawn(prefix, capsys, page)[2] == [["kestrel", "2", "2", f"{stop:,}"], of_longer, of_ocelot]
+    assert "longer: " not in page.read_text().replace("longer, hot weights", ""), "a branch, which has no band"
+
+
+def test_forks_are_read_once_where_nothing_is_drawn(tmp_path, capsys, phases, monkeypatch):
+    save(tmp_path, phases.step("kestrel").digest, 3, loss=2.0)
+    reads, every = [], Forks.all
+    monkeypatch.setattr(Forks, "all", lambda forks: reads.append(forks) or every(forks))
+    assert run(tmp_path, capsys, "curves")[0] == 0 and len(reads) == 1
 
 
 def test_a_picture_that_could_not_be_written_is_refused_before_anything_is_read(tmp_path, capsys):

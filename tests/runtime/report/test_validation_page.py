@@ -78,7 +78,39 @@ def test_a_run_that_has_just_begun_is_drawn():
     assert made.count('class="dot main"') == 2 and "cut off" not in made, "once wide, once narrow"
 
 
-def test_every_set_of_weights_has_a_key_by_its_own_dash():
-    other = dataclasses.replace(OCELOT, means={"hot": OCELOT.means["hot"], "fast": OCELOT.means["ema"]})
-    keys = re.findall(r"<li>.*?</svg>(.*?)</li>", page("Held-out text", [OCELOT, other]))
-    assert keys == ["hot weights", "ema, fast weights", "slow weights"]
+def test_an_early_phase_on_easier_text_is_on_the_axis():
+    warm = ValidationCurve(
+        "warm", True, 0, 20_000, 1, np.array([1, 2]), np.array([1e4, 2e4]), {"hot": np.array([1.2, 0.9])}
+    )
+    main = ValidationCurve(
+        "main", True, 20_000, 1_000_000, 1, np.array([3, 4]), np.array([5e5, 1e6]), {"hot": np.array([2.5, 2.0])}
+    )
+    first, second = points(str(validation([warm, main], 1040)), "main")
+    assert (len(first), len(second)) == (2, 2) and "cut off" not in page("Held-out text", [warm, main])
+    assert first[1][1] - first[0][1] == pytest.approx(0.6 * (second[1][1] - second[0][1]), abs=0.2)
+
+
+def strokes(made: str) -> dict[str, str]:
+    """Of the keys, by what is said beside them."""
+    return {
+        said: re.findall(r'style="stroke-dasharray:([^"]*)"', swatch)[0] if "style=" in swatch else ""
+        for swatch, said in re.findall(r"<li>(.*?</svg>)(.*?)</li>", made)
+    }
+
+
+def test_each_set_of_weights_has_one_key_and_one_stroke_in_every_phase():
+    means = dict(OCELOT.means)
+    del means["ema"]
+    made = page("Held-out text", [OCELOT, dataclasses.replace(OCELOT, phase="phoenix", means=means)])
+    assert strokes(made) == {"hot weights": "", "ema weights": "5 3", "slow weights": "1.5 3"}
+    drawn = re.findall(r'class="line main" style="stroke-dasharray:([^"]*)"', made.partition("<ul")[0])
+    assert drawn == ["5 3", "1.5 3", "1.5 3"] * 2, "once wide, once narrow"
+
+
+def test_no_two_of_many_sets_of_weights_are_drawn_alike():
+    means = {"hot": OCELOT.means["hot"]} | {f"ema{index}": OCELOT.means["ema"] for index in range(9)}
+    found = strokes(page("Held-out text", [dataclasses.replace(OCELOT, means=means)]))
+    assert list(found) == [f"{which} weights" for which in means]
+    assert len(set(found.values())) == len(means)
+    periods = [sum(map(float, stroke.split())) for stroke in found.values() if stroke]
+    assert max(periods) <= 46, "a whole one is in its key"

@@ -94,7 +94,7 @@ def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempt
         },
     }
     assert curves.newest_validation() == (4, 1.75)
-    assert curves_behind(0).newest_validation() is None
+    assert curves_behind(0).newest_validation() is None and curves_behind(0).validation_sources() == []
     assert with_validation(curves_behind(0), []).figures.keys() == curves_behind(0).figures.keys()
     assert dict(curves.rows())[0] == before, "no update made the state that was measured before the first"
     assert with_validation(curves_behind(2), [first, second]).step.tolist() == [2, 3, 4]
@@ -109,9 +109,22 @@ def test_what_was_measured_on_another_number_of_tokens_is_no_point_of_a_curve():
 def test_a_mean_over_fewer_sources_is_no_point_of_the_curve_of_all():
     growing = [validation(1, hot={"web": 1.0}), validation(2, hot={"web": 1.0})]
     whole = [validation(2, hot={"code": 4.0, "web": 1.0}), validation(3, hot={"code": 4.0, "web": 1.0})]
-    figures = with_validation(curves_behind(0), [growing, whole]).figures
+    curves = with_validation(curves_behind(0), [growing, whole])
+    figures = curves.figures
     assert np.array_equal(figures["bits_per_byte/web"], [1, 1, 1, np.nan], equal_nan=True)
     assert np.array_equal(figures["bits_per_byte/mean"], [np.nan, 2.5, 2.5, np.nan], equal_nan=True)
+    assert sorted(curves.validation_sources()) == ["code", "web"]
+
+
+@pytest.mark.parametrize("newer", [{"bits_per_byte": {"hot": {"code": 4.0, "web": 1.0}}}, {"tokens_per_domain": 16}])
+def test_what_no_checkpoint_has_come_to_hides_nothing_that_was_measured_before_it(newer):
+    attempts = [[validation(0, hot={"web": 8.0}), validation(4, hot={"web": 2.0})]]
+    before = with_validation(curves_behind(0), attempts)
+    not_saved = validation(8, hot={"web": 1.0}) | newer
+    curves = with_validation(curves_behind(0), [*attempts, [not_saved]])
+    assert dict(curves.rows()) == dict(before.rows()) and curves.newest_validation() == (4, 2.0)
+    assert curves.validation_sources() == ["web"] and curves.step.tolist() == [0, 1, 2, 3, 4]
+    assert np.array_equal(curves.consumed_tokens, [np.nan, *(2.0**40 * np.arange(1, 5))], equal_nan=True)
 
 
 @given(after_step=st.integers(0, 5), together=st.integers(1, 5))
