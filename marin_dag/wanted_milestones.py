@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from marin_dag.graph import Graph
 from marin_dag.lease import Held, Holder
-from marin_dag.reasons import NotTold
+from marin_dag.milestone_reasons import NotTold
 from marin_dag.step import Step
 
 WantedMilestones = Mapping[str, frozenset[int]]
