@@ -12,7 +12,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.lease import Leases
 from marin_dag.lost_milestones import Lost, lost_in
-from marin_dag.milestone_reasons import NotTold
+from marin_dag.milestone_reasons import NotTold, RunAhead
 from marin_dag.plan import check_configs
 from marin_dag.provenance import user_name
 from marin_dag.reasons import render
@@ -20,7 +20,7 @@ from marin_dag.records import Records
 from marin_dag.redact import redact, refuse_secrets
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
-from marin_dag.wanted_milestones import RunAhead, not_told, runs_ahead
+from marin_dag.wanted_milestones import not_told, runs_ahead
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100

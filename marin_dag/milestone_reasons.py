@@ -2,6 +2,12 @@
 
 import dataclasses
 
+from marin_dag.errors import listed
+
+MAX_NAMES = 3
+"""Steps of a run."""
+UNLESS_PUBLISHED = "unless it publishes that step by itself (publish_every_steps)"
+
 
 @dataclasses.dataclass(frozen=True)
 class MilestoneMissing:
@@ -55,21 +61,40 @@ class NotTold:
     """How far it is, as of its last heartbeat; None where it has not said."""
 
 
-def said_of_milestone(reason: MilestoneMissing | OutsideTrajectory | NotTold) -> str:
+@dataclasses.dataclass(frozen=True)
+class RunAhead:
+    """Another run that is at work on what a trajectory needs, may come to it, and was not told of a step of it."""
+
+    wanted: int
+    trajectory: str
+    steps: tuple[str, ...]
+    """That it is at work on, by the names that it has for them."""
+    host: str
+    pid: int
+    since: str
+    """When it began the first of them."""
+
+
+MilestoneReason = MilestoneMissing | OutsideTrajectory | NotTold | RunAhead
+
+
+def said_of_milestone(reason: MilestoneReason) -> str:
     """One line; an input is named where it is the input of a step that wants the milestone."""
-    owner = f"input {reason.field}: " if reason.field else ""
     match reason:
-        case MilestoneMissing(field=""):
-            return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
         case MilestoneMissing():
-            return f"{owner}{_lost(reason)}"
+            said = _lost(reason)
         case OutsideTrajectory():
-            return f"{owner}{_outside(reason)}"
+            said = _outside(reason)
         case NotTold():
-            return f"{owner}{_untold(reason)}"
+            said = _untold(reason)
+        case RunAhead():
+            return _ahead(reason)
+    return f"input {reason.field}: {said}" if reason.field else said
 
 
 def _lost(reason: MilestoneMissing) -> str:
+    if not reason.field:
+        return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
     if reason.saved is not None and reason.is_saved:
         publish = _stopped(reason, reason.saved)
         return f"step {reason.wanted:,} was saved and not published; {publish} publishes it as it is"
@@ -104,14 +129,27 @@ def _stopped(reason: MilestoneMissing, at: int) -> str:
 
 def _untold(reason: NotTold) -> str:
     """What becomes of the step that an attempt at work was not told of, and what a person can do."""
-    where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
-    untold = f"{reason.step}, running on {where}, was not told to keep step {reason.wanted:,}"
+    untold = f"{reason.step}, running on {_where(reason)}, was not told to keep step {reason.wanted:,}"
     if reason.done is not None and reason.done >= reason.wanted:
         return (
             f"{untold} and is past it, at {reason.done:,}: unless it has saved or published that very step by itself, "
             "it is lost; ask `why` once it has ended, or start from a later one"
         )
     return (
-        f"{untold} and goes past it, unless it publishes that step by itself (publish_every_steps): stop it before; "
+        f"{untold} and goes past it, {UNLESS_PUBLISHED}: stop it before; "
         "the next run, or one that waits for it, goes on from there and keeps it"
     )
+
+
+def _ahead(reason: RunAhead) -> str:
+    """What may become of the step that a fork starts from, and what a person can do."""
+    are = "is" if len(reason.steps) == 1 else "are"
+    return (
+        f"{listed(reason.steps, MAX_NAMES)} {are} running on {_where(reason)}: if that run goes on to "
+        f"{reason.trajectory}, it was not told to keep step {reason.wanted:,} there and goes past it, "
+        f"{UNLESS_PUBLISHED}; to be sure, stop it and run again"
+    )
+
+
+def _where(reason: NotTold | RunAhead) -> str:
+    return f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"

@@ -6,11 +6,11 @@ back to it, and another run may be the one that starts there.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from marin_dag.graph import Graph
 from marin_dag.lease import Held, Holder
-from marin_dag.milestone_reasons import NotTold
+from marin_dag.milestone_reasons import NotTold, RunAhead
 from marin_dag.step import Step
 
 WantedMilestones = Mapping[str, frozenset[int]]
@@ -70,18 +70,6 @@ def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection
     return tuple(found)
 
 
-class RunAhead(NamedTuple):
-    """Another run that is at work on what a trajectory needs, and may come to it."""
-
-    wanted: int
-    """The step of the trajectory that it was not told of."""
-    trajectory: str
-    steps: tuple[str, ...]
-    """That it is at work on, by the names that it has for them."""
-    holder: Holder
-    """Of one of them."""
-
-
 def runs_ahead(
     step: Step[Any], graph: Graph, running: Mapping[str, Held], committed: Collection[str]
 ) -> tuple[RunAhead, ...]:
@@ -103,7 +91,9 @@ def runs_ahead(
             holder = running[digest].holder
             runs[holder.host, holder.pid, holder.process].append(holder)
         for holders in runs.values():
-            found.append(RunAhead(at, item.step.name, tuple(sorted(h.name for h in holders)), holders[0]))
+            first = min(holders, key=lambda holder: holder.since)
+            names = tuple(sorted(holder.name for holder in holders))
+            found.append(RunAhead(at, item.step.name, names, first.host, first.pid, first.since))
     return tuple(found)
 
 

@@ -3,14 +3,10 @@
 from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError, listed
+from marin_dag.errors import UserError
 from marin_dag.forks import forked, made_by
 from marin_dag.reasons import render
 from marin_dag.step import Step
-from marin_dag.wanted_milestones import RunAhead
-
-MAX_NAMED = 3
-"""Steps of a run."""
 
 
 def _fork(session: Session) -> int:
@@ -39,7 +35,7 @@ def _fork(session: Session) -> int:
         stop = ("--set", f"{lost.stop}={lost.wanted}", "--until", lost.stop.rpartition(".")[0])
         print(f"first      {session.line(*stop, without=own)}")
     for passed in session.forks.not_told_by(graph, fork):
-        print(f"note       {_said(passed) if isinstance(passed, RunAhead) else render(passed)}")
+        print(f"note       {render(passed)}")
     print(f"plan it    {session.line('--dry-run', *until, without=own)}")
     print(f"run it     {session.line(*until, without=own)}")
     print(f"forget it  {session.line('drop', fork.name, without=own)}")
@@ -50,17 +46,6 @@ def _shared_with(maker: Step[Any], step: Step[Any]) -> str:
     if maker.key == step.key:
         return f"its output is that of {maker.name}"
     return f"it is {maker.name} up to step {step.until:,} of {maker.until:,}"
-
-
-def _said(ahead: RunAhead) -> str:
-    """What may become of the step that a fork starts from, and what a person can do."""
-    names, holder = ahead.steps, ahead.holder
-    where = f"{holder.host or 'another machine'} (pid {holder.pid})"
-    return (
-        f"{listed(names, MAX_NAMED)} {'is' if len(names) == 1 else 'are'} running on {where}: if that run goes on to "
-        f"{ahead.trajectory}, it was not told to keep step {ahead.wanted:,} there and goes past it, unless that step "
-        "is published by itself (publish_every_steps); to be sure, stop it and run again"
-    )
 
 
 def _add_arguments(parser: Any) -> None:

@@ -137,8 +137,8 @@ def test_a_fork_says_which_runs_may_come_to_what_it_starts_from_and_were_not_tol
         return "".join(line for line in said.splitlines() if line.startswith("note") and "running on" in line)
 
     assert re.search(
-        rf"^note +first is running on \S+ \(pid {os.getpid()}\): if that run goes on to second, it was not told to "
-        r"keep step 15 there and goes past it, .*; to be sure, stop it and run again$",
+        rf"^note +first is running on \S+ \(pid {os.getpid()}\) since 20\S+: if that run goes on to second, it was not "
+        r"told to keep step 15 there and goes past it, unless .*; to be sure, stop it and run again$",
         at_work_on("first", 10),
     )
     assert at_work_on("count").startswith("note       count, first are running on")
