@@ -163,7 +163,12 @@ class Forks:
         not told."""
         step = forked(graph, fork)
         running, committed = Leases(self._store).running(), Records(self._store).committed_keys()
-        return (*not_told(step, running, committed), *runs_ahead(step, graph, running, committed))
+        return (*not_told(step, running, committed), *runs_ahead(step, graph, self._kept(graph), running, committed))
+
+    def _kept(self, graph: Graph) -> dict[str, str]:
+        """When the forks in `graph` were made, and with them what needs them, by name; of several, the last counts."""
+        forks = [fork for fork in self.all() if fork.name in graph]
+        return {name: fork.created for fork in forks for name in graph.descendants(fork.name)}
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """The names of the forks in `graph`, each with the steps that follow it."""

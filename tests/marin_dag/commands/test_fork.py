@@ -1,11 +1,13 @@
 """fork: a branch gets what follows its base, is dropped with it, and says in the end what came of it."""
 
+import datetime
 import json
 import os
 import re
 
 import pytest
 
+from marin_dag import lease
 from marin_dag.lease import Leases
 from marin_dag.prefix import open_store
 from tests.marin_dag.workbench import Workbench
@@ -145,6 +147,41 @@ def test_a_fork_says_which_runs_may_come_to_what_it_starts_from_and_were_not_tol
     of_attempt = at_work_on("second", 20)
     leases.close()
     assert "second, running on" in of_attempt and "if that run goes on" not in of_attempt, "it has come there"
+
+
+def in_a_minute() -> str:
+    return (datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=1)).isoformat(timespec="seconds")
+
+
+def test_a_second_fork_from_one_step_is_told_of_a_run_that_began_before_the_first_was_kept(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = Leases(open_store(str(bench.prefix)))
+    leases.acquire(bench.plan()["first"].step.digest, "first", lambda: None, milestones=(10,))
+    for name in ("a", "b"):
+        _, said = bench("fork", "third", "--as", name, "--set", "start=second@15")
+        assert "was not told to keep step 15 there" in said, name
+    leases.release(bench.plan()["first"].step.digest, 1, has_committed=True)
+    monkeypatch.setattr(lease, "now", in_a_minute)
+    leases.acquire(bench.plan()["count"].step.digest, "count", lambda: None)
+    _, said = bench("fork", "third", "--as", "c", "--set", "start=second@15")
+    leases.close()
+    assert "count is running on" in said, "it began its run before, whatever it is at work on by now"
+
+
+def test_a_fork_is_told_of_no_run_that_began_after_another_fork_wanted_the_same_step(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench("fork", "third", "--as", "a", "--set", "start=second@15")
+    bench("fork", "a", "--as", "twig", "--set", "start=second@18")
+    monkeypatch.setattr(lease, "now", in_a_minute)
+    leases = Leases(open_store(str(bench.prefix)))
+    leases.acquire(bench.plan()["first"].step.digest, "first", lambda: None, milestones=(10,))
+    for start, is_told in ((15, True), (18, True), (16, False)):
+        _, said = bench("fork", "third", "--as", "b", "--set", f"start=second@{start}")
+        assert ("was not told to keep" in said) is not is_told, start
+        bench("drop", "b")
+    leases.close()
 
 
 @pytest.mark.parametrize("change", ["start=first@10", "rate=3.0"])
