@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
+from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
 from marin_dag.lease import Leases
 from marin_dag.lost_milestones import Lost, lost_in
@@ -206,6 +207,13 @@ def made_by(graph: Graph, step: Step[Any], *, base: str) -> Step[Any] | None:
     """The step of `graph` that makes all that a fork of `base` would, as its output or on the way there; else None."""
     same = [other for other in graph.steps if other.digest == step.digest and (other.until or 0) >= (step.until or 0)]
     return min(same, key=lambda other: (other.until or 0, other.name != base), default=None)
+
+
+def changes_of_execution(fork: Fork, kind: StepKind[Any, Any]) -> dict[str, str]:
+    """Those of the changes of fields that are no identity and no stop: `Runtime` ones."""
+    owner: type[BaseModel] = kind.config_type
+    identity = {*identity_fields(owner), kind.stop_field}
+    return {field: text for field, text in fork.changes.items() if field.partition(".")[0] not in identity}
 
 
 def forked(graph: Graph, fork: Fork) -> Step[Any]:

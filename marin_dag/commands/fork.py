@@ -1,10 +1,12 @@
 """fork STEP --as NAME --set FIELD=VALUE: branch off a step; the branch is kept in the store under NAME."""
 
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.forks import forked, made_by
+from marin_dag.forks import changes_of_execution, forked, made_by
 from marin_dag.reasons import render
 from marin_dag.step import Step
 
@@ -25,9 +27,12 @@ def _fork(session: Session) -> int:
     step = forked(graph, fork)
     if (maker := made_by(graph, step, base=fork.base)) is not None:
         print(f"note       it makes nothing of its own: {_shared_with(maker, step)}")
+        if execution := changes_of_execution(fork, step.kind):
+            print(f"           {_set_on(maker.name, execution)}")
         later = "" if step.kind.stop_field is None else f", or a later {step.kind.stop_field}"
         print(f"           if that is not meant: drop it, and fork with a setting that changes what is made{later}")
-    for remark in session.remarks(session.recipe()).get(fork.name, ()):
+    # The cure of a remark is a fork with other settings: of one that makes nothing the note above says what to do.
+    for remark in session.remarks(session.recipe()).get(fork.name, ()) if maker is None else ():
         print(f"note       {remark.text}")
         print(f"           if that is not meant: drop it, and fork with {remark.options()}")
     for lost in session.forks.lost_by(graph, fork):  # saved and not published, or the fork would have been refused
@@ -46,6 +51,13 @@ def _shared_with(maker: Step[Any], step: Step[Any]) -> str:
     if maker.key == step.key:
         return f"its output is that of {maker.name}"
     return f"it is {maker.name} up to step {step.until:,} of {maker.until:,}"
+
+
+def _set_on(name: str, settings: Mapping[str, str]) -> str:
+    fields = " and ".join(settings)
+    change, are = ("changes", "is") if len(settings) == 1 else ("change", "are")
+    options = shlex.join(word for field, text in settings.items() for word in ("--set", f"{name}.{field}={text}"))
+    return f"{fields} {change} how it runs alone, and {are} set on {name} itself: {options}"
 
 
 def _add_arguments(parser: Any) -> None:

@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import re
+import shlex
 
 import pytest
 
@@ -217,6 +218,55 @@ def test_a_fork_that_makes_nothing_of_its_own_says_whose_output_it_has(bench: Wo
     assert "it is branch up to step 18 of 20\n" in said
     _, said = bench("fork", "count", "--as", "recount", "--set", "texts.web=text/code", "--set", "texts.code=text/web")
     assert "makes nothing" not in said
+
+
+REMARKS = """
+
+def remarks(graph):
+    trainings = [step for step in graph.steps if isinstance(step.config, TrainConfig)]
+    rare = [step for step in trainings if step.config.look_every_steps > step.config.until_step]
+    return {step.name: [Remark("it never looks", {"look_every_steps": "2"})] for step in rare}
+"""
+
+
+def test_a_fork_that_changes_execution_alone_is_told_where_to_set_it_and_no_remark_to_fork_so_again(
+    bench: Workbench,
+) -> None:
+    bench.edit(
+        "from marin_dag.step import Input,",
+        "from marin_dag.remarks import Remark\nfrom marin_dag.step import Input, Runtime,",
+    )
+    bench.edit(
+        "    rate: float = 0.5",
+        "    rate: float = 0.5\n    look_every_steps: Runtime[int] = 5\n    label: Runtime[str] = ''",
+    )
+    bench.edit("\n\ndef build(", REMARKS + "\n\ndef build(")
+
+    def notes(*changes: str) -> list[str]:
+        options = [word for change in changes for word in ("--set", change)]
+        _, said = bench("fork", "second", "--as", "branch", *options)
+        bench("drop", "branch")
+        lines = said.splitlines()
+        begin = next((index for index, line in enumerate(lines) if line.startswith("note")), len(lines))
+        return [line[11:] for line in lines[begin:] if line.startswith(("note  ", "     "))]
+
+    whose, where, cure = notes("look_every_steps=5000", "label=a b")
+    assert whose == "it makes nothing of its own: its output is that of second"
+    assert where == (
+        "look_every_steps and label change how it runs alone, and are set on second itself: "
+        "--set second.look_every_steps=5000 --set 'second.label=a b'"
+    )
+    assert cure.startswith("if that is not meant: drop it, and fork with a setting that changes what is made")
+    options = shlex.split(where.rpartition(": ")[2])
+    assert "it never looks" in bench("--dry-run", *options)[1]
+    assert notes("look_every_steps=5000", "rate=2.0") == [
+        "it never looks",
+        "if that is not meant: drop it, and fork with --set look_every_steps=2",
+    ]
+    assert len(notes("until_step=12")) == 2, "a stop is no execution"
+    assert notes("until_step=12", "look_every_steps=3")[1].startswith(
+        "look_every_steps changes how it runs alone, and is set"
+    )
 
 
 @pytest.mark.parametrize("changes", [["rate=2.0"], ["until_step=40"], ["rate=2.0", "until_step=12"]])
