@@ -295,8 +295,9 @@ class Run:
         elif outcome.status == "failed" and outcome.failure is not None:
             self._retry_or_fail(node, outcome.failure)
         elif outcome.status == "stopped" and not self._is_stopping:
-            error = PreemptedError("asked to stop by somebody else than this driver; a preempted machine?")
-            self._retry_or_fail(node, failure_of(outcome.task, error))
+            said = "asked to stop by somebody else than this driver; a preempted machine?"
+            said += f" Its work so far is kept: {outcome.stopped_at}" if outcome.stopped_at else ""
+            self._retry_or_fail(node, failure_of(outcome.task, PreemptedError(said)))
         else:
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
