@@ -352,7 +352,8 @@ def run_attempt(
             record = context.finish(result)
         except StepStopped as stop:
             context.log.info("stopped as asked: %s", stop)
-            return Outcome(task, "stopped", stopped_at=redact(str(stop)))
+            said = first_lines(stop).partition("\n")[0] if str(stop).strip() else ""
+            return Outcome(task, "stopped", stopped_at=said)
         except BaseException as error:  # `sys.exit` in a step, too: it would end the driver, or a worker without a word
             if _is_of_the_worker(error):
                 raise

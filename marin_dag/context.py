@@ -17,7 +17,8 @@ MappedT = TypeVar("MappedT")
 class StepStopped(Exception):  # noqa: N818 -- not an error: the step saved its state and left, because it was asked to
     """Raised by a step function that was asked to stop and has saved its state under `work_path`.
 
-    Its text is how far it came, for the terminal: `at step 350 of 600`.
+    Its text is how far it came, for the terminal: `at step 350 of 600`. Of several lines the first is shown, and of a
+    long one the beginning; the log of the attempt has it whole.
     """
 
 

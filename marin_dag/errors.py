@@ -8,11 +8,11 @@ class UserError(Exception):
 
 
 class RefusedConfigError(ValueError):
-    """Raised by a kind's `check` for a config that may be meant, if a person says so.
+    """Raised by a kind's `check` for a config that a few settings mend, or that may be meant, if a person says so.
 
     Args:
         message: what is wrong.
-        cure: field to the text that says it is meant, as `--set STEP.FIELD=TEXT` takes it.
+        cure: field to the text that mends it or says that it is meant, as `--set STEP.FIELD=TEXT` takes it.
     """
 
     def __init__(self, message: str, cure: Mapping[str, str]) -> None:

@@ -9,17 +9,19 @@ from pydantic import BaseModel, ValidationError
 from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
+from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
 from marin_dag.lease import Leases
 from marin_dag.lost_milestones import Lost, lost_in
+from marin_dag.milestone_reasons import NotTold, RunAhead
 from marin_dag.plan import check_configs
 from marin_dag.provenance import user_name
-from marin_dag.reasons import NotTold, render
+from marin_dag.reasons import render
 from marin_dag.records import Records
 from marin_dag.redact import redact, refuse_secrets
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
-from marin_dag.wanted_milestones import RunAhead, not_told, runs_ahead
+from marin_dag.wanted_milestones import not_told, runs_ahead
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
@@ -162,7 +164,12 @@ class Forks:
         not told."""
         step = forked(graph, fork)
         running, committed = Leases(self._store).running(), Records(self._store).committed_keys()
-        return (*not_told(step, running, committed), *runs_ahead(step, graph, running, committed))
+        return (*not_told(step, running, committed), *runs_ahead(step, graph, self._kept(graph), running, committed))
+
+    def _kept(self, graph: Graph) -> dict[str, str]:
+        """When the forks in `graph` were made, and with them what needs them, by name; of several, the last counts."""
+        forks = [fork for fork in self.all() if fork.name in graph]
+        return {name: fork.created for fork in forks for name in graph.descendants(fork.name)}
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """The names of the forks in `graph`, each with the steps that follow it."""
@@ -200,6 +207,13 @@ def made_by(graph: Graph, step: Step[Any], *, base: str) -> Step[Any] | None:
     """The step of `graph` that makes all that a fork of `base` would, as its output or on the way there; else None."""
     same = [other for other in graph.steps if other.digest == step.digest and (other.until or 0) >= (step.until or 0)]
     return min(same, key=lambda other: (other.until or 0, other.name != base), default=None)
+
+
+def changes_of_execution(fork: Fork, kind: StepKind[Any, Any]) -> dict[str, str]:
+    """Those of the changes of fields that are no identity and no stop: `Runtime` ones."""
+    owner: type[BaseModel] = kind.config_type
+    identity = {*identity_fields(owner), kind.stop_field}
+    return {field: text for field, text in fork.changes.items() if field.partition(".")[0] not in identity}
 
 
 def forked(graph: Graph, fork: Fork) -> Step[Any]:

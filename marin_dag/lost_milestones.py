@@ -6,7 +6,7 @@ from typing import Any
 
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
-from marin_dag.reasons import MilestoneMissing, OutsideTrajectory
+from marin_dag.milestone_reasons import MilestoneMissing, OutsideTrajectory
 from marin_dag.records import Records
 from marin_dag.remainder import LeftBehind
 from marin_dag.step import Step

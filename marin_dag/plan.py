@@ -17,6 +17,7 @@ from marin_dag.estimate import with_seconds
 from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Held, Leases
 from marin_dag.lost_milestones import LostMilestones, kept_milestones
+from marin_dag.milestone_reasons import MilestoneMissing
 from marin_dag.planned import Compared, PlannedStep, Verdict
 from marin_dag.progress_mark import progress_mark
 from marin_dag.reasons import (
@@ -28,7 +29,6 @@ from marin_dag.reasons import (
     Failed,
     Forced,
     KeptParts,
-    MilestoneMissing,
     NeverMade,
     NotSelected,
     Reason,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from marin_dag.diff import ABSENT, CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 from marin_dag.errors import listed
+from marin_dag.milestone_reasons import MilestoneMissing, NotTold, OutsideTrajectory, RunAhead, said_of_milestone
 from marin_dag.quantities import counted
 
 MAX_NAMES = 3
@@ -46,43 +47,6 @@ class KeptParts:
     """An interrupted attempt left finished shards."""
 
     count: int
-
-
-@dataclasses.dataclass(frozen=True)
-class MilestoneMissing:
-    """The trajectory is there and went past this step without keeping it."""
-
-    wanted: int
-    nearest: int | None
-    """The nearest that is published."""
-    field: str = ""
-    """The input that wants it; "" where it is the step's own stop."""
-    saved: int | None = None
-    """A nearer step, or this one, that attempts have saved and not published."""
-    stop: str = ""
-    """The field that stops the step whose trajectory it is, as STEP.FIELD; "" as above."""
-
-    @property
-    def is_saved(self) -> bool:
-        """Whether publishing what lies there is all that is to be done."""
-        return self.saved == self.wanted
-
-
-@dataclasses.dataclass(frozen=True)
-class OutsideTrajectory:
-    """An input at a step that its trajectory does not come by: it begins later, or stops before."""
-
-    wanted: int
-    begin: int
-    end: int
-    field: str
-    stop: str
-    """The field that says where it stops, as STEP.FIELD."""
-
-    @property
-    def is_saved(self) -> bool:
-        """As of `MilestoneMissing`: there is nothing of it."""
-        return False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,21 +95,6 @@ class Running:
     """Its finished shards."""
     is_queued: bool = False
     """Whether it waits for its resources, as of its last heartbeat."""
-
-
-@dataclasses.dataclass(frozen=True)
-class NotTold:
-    """An input at a step of a trajectory that an attempt is at work on, which began before anybody wanted that step."""
-
-    wanted: int
-    field: str
-    step: str
-    """The name under which the attempt runs."""
-    host: str
-    pid: int
-    since: str
-    done: int | None
-    """How far it is, as of its last heartbeat; None where it has not said."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,8 +185,8 @@ def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
     return (f"{len(changed)} differences: {'; '.join(where)}", *others)
 
 
-def render(reason: Reason) -> str:
-    """One line for one reason."""
+def render(reason: Reason | RunAhead) -> str:
+    """One line for one reason, or for what a fork is told of a run: no plan has that, and it gives no verdict."""
     match reason:
         case NeverMade():
             return "never made"
@@ -251,12 +200,8 @@ def render(reason: Reason) -> str:
             return f"goes on from {reason.step} at step {reason.milestone:,}, the same trajectory"
         case KeptParts():
             return f"of an interrupted attempt {counted(reason.count, 'finished shard')} can be taken over"
-        case MilestoneMissing(field=""):
-            return f"step {reason.wanted:,} was not kept; the nearest is {reason.nearest:,}"
-        case MilestoneMissing():
-            return f"input {reason.field}: {_lost(reason)}"
-        case OutsideTrajectory():
-            return f"input {reason.field}: {_outside(reason)}"
+        case MilestoneMissing() | OutsideTrajectory() | NotTold() | RunAhead():
+            return said_of_milestone(reason)
         case Changed(is_here=True):
             return render_difference(reason.difference)
         case Changed():
@@ -267,8 +212,6 @@ def render(reason: Reason) -> str:
             return f"other code, accepted by {reason.author}: {reason.because}"
         case Running():
             return _running(reason)
-        case NotTold():
-            return f"input {reason.field}: {render_not_told(reason)}"
         case Failed():
             tries = "" if reason.attempts == 1 else f"{reason.attempts} attempts; "
             # The first line says what failed; those after it say how often, where, and what to do.
@@ -283,39 +226,6 @@ def render(reason: Reason) -> str:
             return "forced: runs again, and must give the same output"
 
 
-def _lost(reason: MilestoneMissing) -> str:
-    if reason.saved is not None and reason.is_saved:
-        publish = _stopped(reason, reason.saved)
-        return f"step {reason.wanted:,} was saved and not published; {publish} publishes it as it is"
-    again = f"{_stopped(reason, reason.wanted)} trains it again up to {reason.wanted:,}"
-    lost = f"step {reason.wanted:,} was not kept; the nearest is"
-    if reason.saved is None:
-        start = f"{reason.stop.rpartition('.')[0]}@{reason.nearest}"
-        return f"{lost} {reason.nearest:,}: start from {start} instead, or {again}"
-    published = "" if reason.nearest is None else f" (the nearest published is {reason.nearest:,})"
-    return (
-        f"{lost} {reason.saved:,}, which was saved and not published: {_stopped(reason, reason.saved)} publishes it as "
-        f"it is{published}, or {again}"
-    )
-
-
-def _outside(reason: OutsideTrajectory) -> str:
-    name = reason.stop.rpartition(".")[0]
-    if reason.wanted <= reason.begin:
-        return (
-            f"{name} has no step {reason.wanted:,}, for it begins at {reason.begin:,}; start from what it starts from"
-        )
-    return (
-        f"{name} has no step {reason.wanted:,}, for it stops at {reason.end:,}; start from {name}@{reason.end} or "
-        f"before, or let it go on: `--set {reason.stop}={reason.wanted}`"
-    )
-
-
-def _stopped(reason: MilestoneMissing, at: int) -> str:
-    """The options that have the trajectory stop there."""
-    return f"`--set {reason.stop}={at} --until {reason.stop.rpartition('.')[0]}`"
-
-
 def _running(reason: Running) -> str:
     name = f"as {reason.name} " if reason.name else ""
     where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
@@ -327,21 +237,6 @@ def _running(reason: Running) -> str:
     if reason.parts:
         said.append(f"{counted(reason.parts, 'shard')} finished")
     return ", ".join(said)
-
-
-def render_not_told(reason: NotTold) -> str:
-    """What becomes of the step that an attempt at work was not told of, and what a person can do."""
-    where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
-    untold = f"{reason.step}, running on {where}, was not told to keep step {reason.wanted:,}"
-    if reason.done is not None and reason.done >= reason.wanted:
-        return (
-            f"{untold} and is past it, at {reason.done:,}: unless it has saved or published that very step by itself, "
-            "it is lost; ask `why` once it has ended, or start from a later one"
-        )
-    return (
-        f"{untold} and goes past it, unless it publishes that step by itself (publish_every_steps): stop it before; "
-        "the next run, or one that waits for it, goes on from there and keeps it"
-    )
 
 
 def render_many(steps: tuple[str, ...], differences: Sequence[Difference]) -> str:

@@ -7,13 +7,13 @@ from functools import cached_property
 
 from marin_dag.estimate import cost_from, whole_cost
 from marin_dag.lease import LEASES
+from marin_dag.milestone_reasons import MilestoneMissing
 from marin_dag.planned import PlannedStep
 from marin_dag.reasons import (
     Continues,
     Follows,
     Forced,
     KeptParts,
-    MilestoneMissing,
     NeverMade,
     Reason,
     Resumes,

@@ -22,7 +22,7 @@ from marin_dag.obituary import headline, obituary, summary
 from marin_dag.progress import Progress
 from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
-from marin_dag.reasons import render_not_told
+from marin_dag.reasons import render
 from marin_dag.records import Failure, Records, first_lines, new_attempt
 from marin_dag.resources import Resources
 from marin_dag.source_archive import SourceArchive
@@ -217,7 +217,7 @@ class Run:
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
                 for passed in passed_by(holder, self._wanted_of(node.step)):
-                    self._display.say(render_not_told(passed))
+                    self._display.say(render(passed))
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
             self._sees_what_others_committed()  # the holder may publish what steps of this run start from
             if key not in self._force and self._records.find(key) is not None:
@@ -295,8 +295,9 @@ class Run:
         elif outcome.status == "failed" and outcome.failure is not None:
             self._retry_or_fail(node, outcome.failure)
         elif outcome.status == "stopped" and not self._is_stopping:
-            error = PreemptedError("asked to stop by somebody else than this driver; a preempted machine?")
-            self._retry_or_fail(node, failure_of(outcome.task, error))
+            said = "asked to stop by somebody else than this driver; a preempted machine?"
+            said += f" Its work so far is kept: {outcome.stopped_at}" if outcome.stopped_at else ""
+            self._retry_or_fail(node, failure_of(outcome.task, PreemptedError(said)))
         else:
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"

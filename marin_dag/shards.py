@@ -127,7 +127,7 @@ class ShardMap:
             progress(len(shards), len(self.items))
             on_finished(index, from_json(shards[index].result, self.function))
         if len(shards) < len(self.items):
-            raise StepStopped(f"{len(shards):,} of {len(self.items):,} {self.name} are finished")
+            raise StepStopped(f"{self.name}: {len(shards):,} of {len(self.items):,} finished")
         files = [
             entry.model_copy(update={"path": f"{self.name}/{index:05d}/{entry.path}"})
             for index in range(len(self.items))

@@ -4,13 +4,14 @@ They are those of the whole graph, whatever part of it a run is about: a traject
 back to it, and another run may be the one that starts there.
 """
 
+import datetime
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 from marin_dag.graph import Graph
 from marin_dag.lease import Held, Holder
-from marin_dag.reasons import NotTold
+from marin_dag.milestone_reasons import NotTold, RunAhead
 from marin_dag.step import Step
 
 WantedMilestones = Mapping[str, frozenset[int]]
@@ -70,32 +71,23 @@ def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection
     return tuple(found)
 
 
-class RunAhead(NamedTuple):
-    """Another run that is at work on what a trajectory needs, and may come to it."""
-
-    wanted: int
-    """The step of the trajectory that it was not told of."""
-    trajectory: str
-    steps: tuple[str, ...]
-    """That it is at work on, by the names that it has for them."""
-    holder: Holder
-    """Of one of them."""
-
-
 def runs_ahead(
-    step: Step[Any], graph: Graph, running: Mapping[str, Held], committed: Collection[str]
+    step: Step[Any], graph: Graph, kept: Mapping[str, str], running: Mapping[str, Held], committed: Collection[str]
 ) -> tuple[RunAhead, ...]:
-    """Of the inputs of `step`, which is not in `graph`, those at a step of a trajectory that nobody has begun or
-    wanted so far, with every run at work on what the trajectory needs.
+    """Of the inputs of `step`, which is not in `graph`, those at a step of a trajectory that nobody has begun, with
+    every run at work on what the trajectory needs that has read of nobody who wants it.
 
     Whether such a run goes on to the trajectory is known to nobody else. One that waits for another holds no lease,
     and is not seen.
+
+    Args:
+        kept: when steps of `graph` were kept which are in no recipe, by name: a run that began before has not read of
+            them. Its time is that of its own machine.
     """
-    wanted = wanted_milestones(graph.steps)
     found = []
     for _, item in step.inputs:
         at = item.milestone
-        if at is None or item.key in committed or item.digest in running or at in wanted.get(item.digest, ()):
+        if at is None or item.key in committed or item.digest in running:
             continue
         needed = {graph.step(name).digest for name in graph.ancestors(item.step.name)}
         runs: dict[tuple[str, int, str], list[Holder]] = defaultdict(list)
@@ -103,8 +95,20 @@ def runs_ahead(
             holder = running[digest].holder
             runs[holder.host, holder.pid, holder.process].append(holder)
         for holders in runs.values():
-            found.append(RunAhead(at, item.step.name, tuple(sorted(h.name for h in holders)), holders[0]))
+            if at in wanted_milestones(_read_by(holders, graph, kept)).get(item.digest, ()):
+                continue
+            first = min(holders, key=lambda holder: holder.since)
+            names = tuple(sorted(holder.name for holder in holders))
+            found.append(RunAhead(at, item.step.name, names, first.host, first.pid, first.since))
     return tuple(found)
+
+
+def _read_by(holders: Iterable[Holder], graph: Graph, kept: Mapping[str, str]) -> Iterator[Step[Any]]:
+    """The steps of `graph` that were there when the run of `holders` began."""
+    began = min(datetime.datetime.fromisoformat(holder.run_since or holder.since) for holder in holders)
+    for step in graph.steps:
+        if step.name not in kept or datetime.datetime.fromisoformat(kept[step.name]) <= began:
+            yield step
 
 
 def _not_told(holder: Holder, milestone: int, *, field: str = "", done: int | None = None) -> NotTold:

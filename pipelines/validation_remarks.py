@@ -1,7 +1,8 @@
 """Validation remarks: phases whose held-out text is measured as they begin and end, and never between.
 
-One number for all phases of a recipe leaves a short one so, and rightly: of a phase that takes over the number of the
-one before there is nothing to say.
+One number for all phases of a recipe leaves a short one so, and rightly: of a phase that takes over the number of one
+before it that is measured on its way there is nothing to say. Nor is there of a phase of one update, in which no number
+finds a step between, or of one whose number is its length.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,11 @@ MEASUREMENTS = 10
 
 def validation_remarks(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
     """By phase; of those that are measured on their way, or not at all, there is no entry."""
-    return {name: [_of(leg)] for name, leg in legs.items() if _is_never_due(leg) and not _is_taken_over(leg, legs)}
+    return {
+        name: [_of(leg)]
+        for name, leg in legs.items()
+        if leg.steps > 1 and _is_never_due(leg) and not _is_taken_over(leg, legs)
+    }
 
 
 def _is_never_due(leg: Leg) -> bool:
@@ -25,9 +30,13 @@ def _is_never_due(leg: Leg) -> bool:
 
 
 def _is_taken_over(leg: Leg, legs: Mapping[str, Leg]) -> bool:
-    return (
-        leg.parent is not None and legs[leg.parent].settings.validate_every_steps == leg.settings.validate_every_steps
-    )
+    """Whether a phase before it, and each between the two, has the same number, and is measured on its way."""
+    every, parent = leg.settings.validate_every_steps, leg.parent
+    while parent is not None and legs[parent].settings.validate_every_steps == every:
+        if not _is_never_due(legs[parent]):
+            return True
+        parent = legs[parent].parent
+    return False
 
 
 def _of(leg: Leg) -> Remark:

@@ -159,20 +159,18 @@ def _refuse_more_than_weights(imported: HfImportConfig, config: "TrainPhaseConfi
         cure["restore"] = "weights"
     ours, theirs = dataclasses.asdict(config.model), dataclasses.asdict(imported.model)
     others = [field for field in theirs if ours[field] != theirs[field]]
-    for field in others:
-        problems.append(
-            f"model.{field} is {ours[field]!r}, and that of {start} is {theirs[field]!r}; a phase continues its "
-            "parameters, so the model cannot change."
-        )
+    problems += [f"model.{field} is {ours[field]!r}, and that of {start} is {theirs[field]!r}" for field in others]
+    if others:
+        problems[-1] += "; a phase continues its parameters, so the model cannot change."
     if len(others) == 1:
         cure[f"model.{others[0]}"] = json.dumps(theirs[others[0]])
     elif others:  # as one, since some of them alone may be no model
         cure["model"] = json.dumps(theirs)
     if config.rope != imported.rope and "rope" not in config.acknowledge:
         problems.append(
-            f"rope is {config.rope}, and the weights of {start} were trained under {imported.rope}; if it is meant, "
-            "acknowledge it, and else take theirs."
+            f"rope is {config.rope}, and the weights of {start} were trained under {imported.rope}; take theirs, or, "
+            f"if it is meant, write acknowledge={(*config.acknowledge, 'rope')!r} in the phase."
         )
-        cure["acknowledge"] = json.dumps((*config.acknowledge, "rope"))
+        cure["rope"] = json.dumps(dataclasses.asdict(imported.rope))
     if problems:
         raise RefusedConfigError("\n".join(problems), cure)

@@ -1,16 +1,14 @@
 """fork STEP --as NAME --set FIELD=VALUE: branch off a step; the branch is kept in the store under NAME."""
 
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
-from marin_dag.errors import UserError, listed
-from marin_dag.forks import forked, made_by
+from marin_dag.errors import UserError
+from marin_dag.forks import changes_of_execution, forked, made_by
 from marin_dag.reasons import render
 from marin_dag.step import Step
-from marin_dag.wanted_milestones import RunAhead
-
-MAX_NAMED = 3
-"""Steps of a run."""
 
 
 def _fork(session: Session) -> int:
@@ -29,9 +27,12 @@ def _fork(session: Session) -> int:
     step = forked(graph, fork)
     if (maker := made_by(graph, step, base=fork.base)) is not None:
         print(f"note       it makes nothing of its own: {_shared_with(maker, step)}")
+        if execution := changes_of_execution(fork, step.kind):
+            print(f"           {_set_on(maker.name, execution)}")
         later = "" if step.kind.stop_field is None else f", or a later {step.kind.stop_field}"
         print(f"           if that is not meant: drop it, and fork with a setting that changes what is made{later}")
-    for remark in session.remarks(session.recipe()).get(fork.name, ()):
+    # The cure of a remark is a fork with other settings: of one that makes nothing the note above says what to do.
+    for remark in session.remarks(session.recipe()).get(fork.name, ()) if maker is None else ():
         print(f"note       {remark.text}")
         print(f"           if that is not meant: drop it, and fork with {remark.options()}")
     for lost in session.forks.lost_by(graph, fork):  # saved and not published, or the fork would have been refused
@@ -39,7 +40,7 @@ def _fork(session: Session) -> int:
         stop = ("--set", f"{lost.stop}={lost.wanted}", "--until", lost.stop.rpartition(".")[0])
         print(f"first      {session.line(*stop, without=own)}")
     for passed in session.forks.not_told_by(graph, fork):
-        print(f"note       {_said(passed) if isinstance(passed, RunAhead) else render(passed)}")
+        print(f"note       {render(passed)}")
     print(f"plan it    {session.line('--dry-run', *until, without=own)}")
     print(f"run it     {session.line(*until, without=own)}")
     print(f"forget it  {session.line('drop', fork.name, without=own)}")
@@ -52,15 +53,11 @@ def _shared_with(maker: Step[Any], step: Step[Any]) -> str:
     return f"it is {maker.name} up to step {step.until:,} of {maker.until:,}"
 
 
-def _said(ahead: RunAhead) -> str:
-    """What may become of the step that a fork starts from, and what a person can do."""
-    names, holder = ahead.steps, ahead.holder
-    where = f"{holder.host or 'another machine'} (pid {holder.pid})"
-    return (
-        f"{listed(names, MAX_NAMED)} {'is' if len(names) == 1 else 'are'} running on {where}: if that run goes on to "
-        f"{ahead.trajectory}, it was not told to keep step {ahead.wanted:,} there and goes past it, unless that step "
-        "is published by itself (publish_every_steps); to be sure, stop it and run again"
-    )
+def _set_on(name: str, settings: Mapping[str, str]) -> str:
+    fields = " and ".join(settings)
+    change, are = ("changes", "is") if len(settings) == 1 else ("change", "are")
+    options = shlex.join(word for field, text in settings.items() for word in ("--set", f"{name}.{field}={text}"))
+    return f"{fields} {change} how it runs alone, and {are} set on {name} itself: {options}"
 
 
 def _add_arguments(parser: Any) -> None:

@@ -6,6 +6,7 @@ Written with the keys that every released reader knows (`rope_theta` and `rope_s
 
 import dataclasses
 import json
+import shlex
 from typing import Any
 
 import fsspec
@@ -133,7 +134,19 @@ def refuse_another_model(document: dict[str, Any], file: str, config: LlamaConfi
     ]
     if others:
         first = f"{file}: these weights are of another model than the recipe says:"
-        raise InteropError("\n".join([first, *others, "Phases that start from them say model and rope, too."]))
+        settings = " ".join(f"--set {shlex.quote(text)}" for pair in pairs for text in _settings(*pair))
+        last = f"Write the same in each phase that starts from this import: `{settings}`"
+        raise InteropError("\n".join([first, *others, last]))
+
+
+def _settings(what: str, found: LlamaConfig | Rope, said: LlamaConfig | Rope) -> list[str]:
+    """`PHASE.FIELD=TEXT` that turns `said` into `found`; as one where several fields differ, of which some alone may be
+    refused."""
+    there, here = dataclasses.asdict(found), dataclasses.asdict(said)
+    others = [field for field in there if there[field] != here[field]]
+    if len(others) == 1:
+        return [f"PHASE.{what}.{others[0]}={json.dumps(there[others[0]])}"]
+    return [f"PHASE.{what}={json.dumps(there)}"] if others else []
 
 
 def _rope(document: dict[str, Any], file: str) -> Rope:

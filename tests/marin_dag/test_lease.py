@@ -39,7 +39,12 @@ def test_a_lease_has_one_holder_and_is_free_again_once_released(store: Store):
     held = second.acquire(DIGEST, "web", ignore)
     assert isinstance(held, Held)
     assert held.holder == this_process("web").model_copy(
-        update={"since": held.holder.since, "nonce": held.holder.nonce, "milestones": ()}
+        update={
+            "since": held.holder.since,
+            "nonce": held.holder.nonce,
+            "milestones": (),
+            "run_since": held.holder.run_since,
+        }
     )
     assert set(second.running()) == {DIGEST}
     lease.release()

@@ -357,11 +357,38 @@ def test_what_was_handed_over_when_the_run_was_asked_to_stop_does_not_begin(tmp_
 
 def test_a_step_that_leaves_though_nobody_asked_it_to_is_started_again(tmp_path: Path, backend: Backend):
     marks = tmp_path / "marks"
-    preempted = fail("preempted", FailConfig(message="SIGTERM", kind="leaves", num_failures=1, marks=str(marks)))
+    said = "at step 3 of 9 (signal SIGTERM)"
+    preempted = fail("preempted", FailConfig(message=said, kind="leaves", num_failures=1, marks=str(marks)))
     code, display = run(str(tmp_path / "runs"), [preempted], backend)
     assert code == 0, display.text
     assert executions(marks) == {"preempted": 2}
-    assert "PreemptedError: asked to stop by somebody else than this driver" in display.text
+    (retrying,) = [line for line in display.lines if line.startswith("preempted retrying")]
+    assert retrying.endswith(
+        "s after PreemptedError: asked to stop by somebody else than this driver; a preempted machine? Its work so far "
+        f"is kept: {said}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("at step 3\x1b[1m of 9\nand as much again", ": at step 3 of 9"),
+        ("x" * 3_000, f": {'x' * 2_000} ..."),
+        ("", ""),
+        (" \n", ""),
+    ],
+    ids=["two lines", "a long one", "none", "blanks"],
+)
+def test_what_a_step_says_as_it_stops_is_one_line_of_the_terminal(tmp_path: Path, text: str, shown: str):
+    class Impatient(Recorder):
+        def progress(self, name: str, progress: Progress) -> None:
+            asked._on_signal(signal.SIGINT, None)
+
+    step = fail("step", FailConfig(message=text, kind="leaves", marks=str(tmp_path / "marks")))
+    display = Impatient()
+    asked = Run([step], open_store(str(tmp_path / "runs")), LocalBackend(), display, command="")
+    assert asked.run() == 1
+    assert f"step stopped its work so far is kept{shown}" in display.lines
 
 
 def test_a_step_is_said_to_have_started_when_it_has_its_resources_and_to_be_queued_before(

@@ -49,7 +49,7 @@ def test_a_step_that_is_stopped_says_how_many_of_its_shards_are_finished(tmp_pat
     step = step_of(tmp_path / "marks", "ape", "bear", "cat", "dog")
     display = Impatient()
     assert Run([step], open_store(str(tmp_path / "runs")), LocalBackend(), display, command="").run() == 1
-    assert "shouted stopped its work so far is kept: 2 of 4 shards are finished" in display.text
+    assert "shouted stopped its work so far is kept: shards: 2 of 4 finished" in display.text
 
 
 def test_an_argument_bound_to_the_function_is_part_of_the_shard(tmp_path: Path) -> None:

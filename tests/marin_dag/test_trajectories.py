@@ -21,6 +21,7 @@ from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Lease, Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
+from marin_dag.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.plan import Plan, make_plan
 from marin_dag.planned import Verdict
 from marin_dag.prefix import open_store
@@ -30,9 +31,7 @@ from marin_dag.reasons import (
     Continues,
     Drifted,
     Follows,
-    MilestoneMissing,
     NeverMade,
-    NotTold,
     Resumes,
     render,
 )

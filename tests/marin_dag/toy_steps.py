@@ -148,6 +148,7 @@ def fail(config: FailConfig, context: StepContext) -> Text:
         if config.kind == "transient":
             raise ConnectionResetError(config.message)
         if config.kind == "leaves":
+            context.progress(1, 2, "tries")
             raise StepStopped(config.message)
         if config.kind in ("killed", "terminated"):
             os.kill(os.getpid(), signal.SIGKILL if config.kind == "killed" else signal.SIGTERM)

@@ -13,6 +13,7 @@ from marin_dag.cli import main
 from marin_dag.graph import Graph
 from marin_dag.plan import Plan, make_plan
 from marin_dag.prefix import open_store
+from marin_dag.remarks import no_remarks
 
 MODULE = "workbench_recipe"
 RECIPE = '''\
@@ -103,7 +104,8 @@ class Workbench:
         self._capsys.readouterr()
         argv = ["--prefix", str(self.prefix), "--backend", "local", *arguments]
         recipe = self._recipe()
-        code = main(recipe.build, name="bench", argv=argv, follow=getattr(recipe, "FOLLOW", None))
+        follow, remarks = getattr(recipe, "FOLLOW", None), getattr(recipe, "remarks", no_remarks)
+        code = main(recipe.build, name="bench", argv=argv, follow=follow, remarks=remarks)
         said = self._capsys.readouterr()
         return code, said.out + said.err
 

@@ -1,5 +1,7 @@
 """What is said of a phase that is never measured on its way; of the recipe as written, nothing."""
 
+import dataclasses
+
 import pytest
 
 from pipelines.corpus import eight_b_corpus, laptop_corpus
@@ -53,6 +55,22 @@ def test_a_short_phase_with_the_number_of_the_one_before_is_left_alone(laptop):
     assert text.startswith("validate_every_steps is 120, and the phase goes from step 0 to 3") and cure == {
         "validate_every_steps": "1"
     }
+
+
+@pytest.mark.parametrize("every", [2, 120, 5_000])
+def test_a_phase_of_one_update_is_left_alone_for_no_number_would_measure_between(laptop, every):
+    assert said_of(laptop["starling"].fork("one", until_step=1202, validate_every_steps=every)) == []
+    assert said_of(laptop["starling"].fork("two", until_step=1203, validate_every_steps=5_000)) != []
+
+
+def test_a_number_too_large_for_every_phase_is_said_of_every_phase_and_not_of_the_first_alone():
+    main_line = phases(dataclasses.replace(LAPTOP, validate_every_steps=100_000), laptop_corpus(LAPTOP))
+    assert list(validation_remarks(legs_in(phases_in(main_line.values())))) == list(main_line)
+
+
+def test_a_number_is_taken_over_through_phases_that_are_too_short_for_it(laptop):
+    brief = laptop["starling"].then("brief", until_step=1_305)
+    assert said_of(brief.then("briefer", until_step=1_310)) == []
 
 
 def test_the_timeline_says_it_and_what_to_type_instead(laptop):

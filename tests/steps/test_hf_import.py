@@ -218,15 +218,27 @@ def test_a_model_that_the_recipe_says_otherwise_is_refused_field_by_field_with_w
     said = dataclasses.replace(CONFIG, intermediate_size=128, rms_norm_eps=1e-6)
     with pytest.raises(InteropError) as refused:
         imported(folder, model=said, rope=LLAMA3_ROPE)
-    first, *lines = str(refused.value).splitlines()
+    first, *lines, cure = str(refused.value).splitlines()
     assert first.endswith("config.json: these weights are of another model than the recipe says:")
     assert lines == [
         "  model.intermediate_size is 128, and there 96: write intermediate_size=96",
         "  model.rms_norm_eps is 1e-06, and there 1e-05: write rms_norm_eps=1e-05",
         "  rope.rope_theta is 500000.0, and there 10000.0: write rope_theta=10000.0",
         f"  rope.scaling is {LLAMA3_ROPE.scaling!r}, and there None: write scaling=None",
-        "Phases that start from them say model and rope, too.",
     ]
+    before, line, after = cure.split("`")
+    assert (before, after) == ("Write the same in each phase that starts from this import: ", "")
+    phase = with_options(phase_on(model=said, rope=LLAMA3_ROPE), shlex.split(line), "PHASE").config
+    assert (phase.model, phase.rope) == (CONFIG, LLAMA2_ROPE)
+
+
+def test_a_phase_is_told_to_write_no_more_than_what_the_recipe_says_otherwise(tmp_path, imported):
+    folder = write_folder(tmp_path / "folder")
+    with pytest.raises(InteropError) as refused:
+        imported(folder, model=dataclasses.replace(CONFIG, rms_norm_eps=1e-6))
+    assert str(refused.value).splitlines()[-1] == (
+        "Write the same in each phase that starts from this import: `--set PHASE.model.rms_norm_eps=1e-05`"
+    )
 
 
 def test_a_tokenizer_whose_ids_mean_other_text_is_refused_and_one_that_only_adds_another_beginning_is_not(
@@ -306,13 +318,25 @@ def test_a_phase_and_what_follows_it_are_planned_before_anything_is_downloaded()
             {"model": dataclasses.replace(CONFIG, hidden_size=64)},
             r"model\.hidden_size is 64, and that of start 'llama'",
         ),
-        ({"rope": LLAMA3_ROPE}, r"rope is .*500000.*were trained under .*10000.*base\.acknowledge"),
+        (
+            {"rope": LLAMA3_ROPE},
+            r"rope is .*500000.*were trained under .*10000.*; take theirs, or, if it is meant, write "
+            r"acknowledge=\('rope',\).*base\.rope=",
+        ),
         ({"cache": cache_under(OTHER)}, r"start 'llama' is under the tokenizer 'tokenizer' .* under 'other'"),
     ],
 )
 def test_a_phase_that_an_import_cannot_begin_is_refused_while_planned(changes, message):
     with pytest.raises(UserError, match=f"(?s){message}"):
         check_configs(Graph([phase_on(**changes)]).steps)
+
+
+def with_options(step: Step[Any], options: list[str], name: str = "base") -> Step[Any]:
+    config = step.config
+    for option in options[1::2]:
+        field, _, text = option.removeprefix(f"{name}.").partition("=")
+        config = apply_text(config, field, text, owner=name)
+    return step.with_config(config)
 
 
 def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with_one_line_to_type():
@@ -329,12 +353,11 @@ def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with
     ]
     options = shlex.split(line.removeprefix("On the command line: "))
     assert options[::2] == ["--set"] * 3
-    mended = base.config
-    for option in options[1::2]:
-        field, _, text = option.removeprefix("base.").partition("=")
-        mended = apply_text(mended, field, text, owner="base")
-    check_configs([base.with_config(mended)])
-    assert mended.model == CONFIG and mended.acknowledge == ("rope",)
+    mended = with_options(base, options)
+    check_configs([mended])
+    assert (mended.config.model, mended.config.rope) == (CONFIG, LLAMA2_ROPE)
+    assert mended.config.acknowledge == base.config.acknowledge, "what is pasted switches no guard off"
+    assert str(refused.value).count("a phase continues its parameters, so the model cannot change") == 1
 
 
 def test_evaluations_and_exports_of_an_import_are_held_against_it():

@@ -1,11 +1,14 @@
 """fork: a branch gets what follows its base, is dropped with it, and says in the end what came of it."""
 
+import datetime
 import json
 import os
 import re
+import shlex
 
 import pytest
 
+from marin_dag import lease
 from marin_dag.lease import Leases
 from marin_dag.prefix import open_store
 from tests.marin_dag.workbench import Workbench
@@ -137,14 +140,49 @@ def test_a_fork_says_which_runs_may_come_to_what_it_starts_from_and_were_not_tol
         return "".join(line for line in said.splitlines() if line.startswith("note") and "running on" in line)
 
     assert re.search(
-        rf"^note +first is running on \S+ \(pid {os.getpid()}\): if that run goes on to second, it was not told to "
-        r"keep step 15 there and goes past it, .*; to be sure, stop it and run again$",
+        rf"^note +first is running on \S+ \(pid {os.getpid()}\) since 20\S+: if that run goes on to second, it was not "
+        r"told to keep step 15 there and goes past it, unless .*; to be sure, stop it and run again$",
         at_work_on("first", 10),
     )
     assert at_work_on("count").startswith("note       count, first are running on")
     of_attempt = at_work_on("second", 20)
     leases.close()
     assert "second, running on" in of_attempt and "if that run goes on" not in of_attempt, "it has come there"
+
+
+def in_a_minute() -> str:
+    return (datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=1)).isoformat(timespec="seconds")
+
+
+def test_a_second_fork_from_one_step_is_told_of_a_run_that_began_before_the_first_was_kept(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leases = Leases(open_store(str(bench.prefix)))
+    leases.acquire(bench.plan()["first"].step.digest, "first", lambda: None, milestones=(10,))
+    for name in ("a", "b"):
+        _, said = bench("fork", "third", "--as", name, "--set", "start=second@15")
+        assert "was not told to keep step 15 there" in said, name
+    leases.release(bench.plan()["first"].step.digest, 1, has_committed=True)
+    monkeypatch.setattr(lease, "now", in_a_minute)
+    leases.acquire(bench.plan()["count"].step.digest, "count", lambda: None)
+    _, said = bench("fork", "third", "--as", "c", "--set", "start=second@15")
+    leases.close()
+    assert "count is running on" in said, "it began its run before, whatever it is at work on by now"
+
+
+def test_a_fork_is_told_of_no_run_that_began_after_another_fork_wanted_the_same_step(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench("fork", "third", "--as", "a", "--set", "start=second@15")
+    bench("fork", "a", "--as", "twig", "--set", "start=second@18")
+    monkeypatch.setattr(lease, "now", in_a_minute)
+    leases = Leases(open_store(str(bench.prefix)))
+    leases.acquire(bench.plan()["first"].step.digest, "first", lambda: None, milestones=(10,))
+    for start, is_told in ((15, True), (18, True), (16, False)):
+        _, said = bench("fork", "third", "--as", "b", "--set", f"start=second@{start}")
+        assert ("was not told to keep" in said) is not is_told, start
+        bench("drop", "b")
+    leases.close()
 
 
 @pytest.mark.parametrize("change", ["start=first@10", "rate=3.0"])
@@ -180,6 +218,55 @@ def test_a_fork_that_makes_nothing_of_its_own_says_whose_output_it_has(bench: Wo
     assert "it is branch up to step 18 of 20\n" in said
     _, said = bench("fork", "count", "--as", "recount", "--set", "texts.web=text/code", "--set", "texts.code=text/web")
     assert "makes nothing" not in said
+
+
+REMARKS = """
+
+def remarks(graph):
+    trainings = [step for step in graph.steps if isinstance(step.config, TrainConfig)]
+    rare = [step for step in trainings if step.config.look_every_steps > step.config.until_step]
+    return {step.name: [Remark("it never looks", {"look_every_steps": "2"})] for step in rare}
+"""
+
+
+def test_a_fork_that_changes_execution_alone_is_told_where_to_set_it_and_no_remark_to_fork_so_again(
+    bench: Workbench,
+) -> None:
+    bench.edit(
+        "from marin_dag.step import Input,",
+        "from marin_dag.remarks import Remark\nfrom marin_dag.step import Input, Runtime,",
+    )
+    bench.edit(
+        "    rate: float = 0.5",
+        "    rate: float = 0.5\n    look_every_steps: Runtime[int] = 5\n    label: Runtime[str] = ''",
+    )
+    bench.edit("\n\ndef build(", REMARKS + "\n\ndef build(")
+
+    def notes(*changes: str) -> list[str]:
+        options = [word for change in changes for word in ("--set", change)]
+        _, said = bench("fork", "second", "--as", "branch", *options)
+        bench("drop", "branch")
+        lines = said.splitlines()
+        begin = next((index for index, line in enumerate(lines) if line.startswith("note")), len(lines))
+        return [line[11:] for line in lines[begin:] if line.startswith(("note  ", "     "))]
+
+    whose, where, cure = notes("look_every_steps=5000", "label=a b")
+    assert whose == "it makes nothing of its own: its output is that of second"
+    assert where == (
+        "look_every_steps and label change how it runs alone, and are set on second itself: "
+        "--set second.look_every_steps=5000 --set 'second.label=a b'"
+    )
+    assert cure.startswith("if that is not meant: drop it, and fork with a setting that changes what is made")
+    options = shlex.split(where.rpartition(": ")[2])
+    assert "it never looks" in bench("--dry-run", *options)[1]
+    assert notes("look_every_steps=5000", "rate=2.0") == [
+        "it never looks",
+        "if that is not meant: drop it, and fork with --set look_every_steps=2",
+    ]
+    assert len(notes("until_step=12")) == 2, "a stop is no execution"
+    assert notes("until_step=12", "look_every_steps=3")[1].startswith(
+        "look_every_steps changes how it runs alone, and is set"
+    )
 
 
 @pytest.mark.parametrize("changes", [["rate=2.0"], ["until_step=40"], ["rate=2.0", "until_step=12"]])
