@@ -104,7 +104,8 @@ class Forks:
         try:
             check_configs([step])
         except UserError as error:  # said for the command at hand, in which fields are the fork's own
-            raise ForkError(str(error).replace(f"--set '{name}.", "--set '")) from None
+            own = str(error).replace(f"--set '{name}.", "--set '").replace(f"--set {name}.", "--set ")
+            raise ForkError(own) from None
         for lost in self.lost_by(graph, fork):
             if not lost.is_saved:
                 raise ForkError(f"fork {base} --as {name}: {render(lost)}.")
