@@ -1,7 +1,8 @@
 """Forks made on the command line: kept in the store with author and reason, and added to the graph each time."""
 
+import contextlib
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -105,13 +106,16 @@ class Forks:
         try:
             check_configs([step])
         except UserError as error:  # said for the command at hand, in which fields are the fork's own
-            raise ForkError(str(error).replace(f"--set '{name}.", "--set '")) from None
+            own = str(error).replace(f"--set '{name}.", "--set '").replace(f"--set {name}.", "--set ")
+            raise ForkError(own) from None
         for lost in self.lost_by(graph, fork):
             if not lost.is_saved:
                 raise ForkError(f"fork {base} --as {name}: {render(lost)}.")
-        taken = [follower.name for follower in followers(graph, step, self._follow) if follower.name in graph]
+        following = followers(graph, step, self._follow)
+        taken = [follower.name for follower in following if follower.name in graph]
         if taken:
             raise ForkError(f"--as {name}: there is a step {taken[0]} already, which would follow it; choose another.")
+        _refuse_without_identity([step, *following])
         if not self._store.create(self._path(name), fork.model_dump_json(indent=1).encode()):
             raise ForkError(f"--as {name}: somebody made a fork of that name just now; choose another.")
         return fork
@@ -143,7 +147,10 @@ class Forks:
         forks = self.all()
         for fork in forks:
             step = forked(graph, fork)
-            graph = graph.with_targets([step, *followers(graph, step, self._follow)])
+            made = [step, *followers(graph, step, self._follow)]
+            with _said_of(fork):
+                _refuse_without_identity(made)
+            graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
             graph = graph.with_targets(self._with_forks(graph, self._startable(graph, forks)))
         return graph
@@ -173,14 +180,20 @@ class Forks:
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """The names of the forks in `graph`, each with the steps that follow it."""
-        forks = [fork for fork in self.all() if fork.name in graph]
-        # In `graph` a follower stands already: it is what reads the fork and has a kind that follows.
-        found: list[str] = []
-        for fork in forks:
-            kinds = self._follow.get(graph.step(fork.name).kind, ())
-            readers = (step for step in graph.steps if any(item.step.name == fork.name for _, item in step.inputs))
-            found += [fork.name, *(step.name for step in readers if step.kind in kinds)]
+        found = [name for fork in self.all() if fork.name in graph for name in self._names_of(graph, fork)]
         return tuple(dict.fromkeys(found))
+
+    def refused_in(self, graph: Graph, names: Collection[str]) -> tuple[Fork, ...]:
+        """The forks in `graph` that are among these steps, or that a step which follows them is; not those whose base
+        is too, which is where the mistake was made."""
+        forks = (fork for fork in self.all() if fork.name in graph and fork.base not in names)
+        return tuple(fork for fork in forks if any(name in names for name in self._names_of(graph, fork)))
+
+    def _names_of(self, graph: Graph, fork: Fork) -> list[str]:
+        # In `graph` a follower stands already: it is what reads the fork and has a kind that follows.
+        kinds = self._follow.get(graph.step(fork.name).kind, ())
+        readers = (step for step in graph.steps if any(item.step.name == fork.name for _, item in step.inputs))
+        return [fork.name, *(step.name for step in readers if step.kind in kinds)]
 
     def names_with(self, graph: Graph, fork: Fork) -> tuple[str, ...]:
         """The names of a fork and of the steps that follow it."""
@@ -218,10 +231,23 @@ def changes_of_execution(fork: Fork, kind: StepKind[Any, Any]) -> dict[str, str]
 
 def forked(graph: Graph, fork: Fork) -> Step[Any]:
     """The step that a kept fork describes."""
-    try:
+    with _said_of(fork):
         return _forked(graph, fork)
+
+
+@contextlib.contextmanager
+def _said_of(fork: Fork) -> Iterator[None]:
+    """What is wrong inside the block is said with the fork that it is of, and how to be rid of that."""
+    try:
+        yield
     except UserError as error:
         raise ForkError(f"{error} (fork {fork.name!r} of {fork.base!r}; `drop {fork.name}` forgets it)") from None
+
+
+def _refuse_without_identity(steps: Iterable[Step[Any]]) -> None:
+    """Raises UserError for a config with a value that no identity is made of, which no command could name."""
+    for step in steps:
+        _ = step.digest
 
 
 def _forked(graph: Graph, fork: Fork) -> Step[Any]:

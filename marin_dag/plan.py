@@ -55,6 +55,14 @@ class Root(NamedTuple):
     follow: tuple[str, ...]
 
 
+class RefusedStepsError(UserError):
+    """Configs that their kinds' checks refuse; `names` are those of the steps."""
+
+    def __init__(self, message: str, names: Iterable[str]) -> None:
+        super().__init__(message)
+        self.names = frozenset(names)
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """What carrying out the graph would do."""
@@ -139,7 +147,8 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
     """Verdicts for all steps of `graph`.
 
     Raises:
-        UserError: a config of a selected step that its kind's check refuses, or a selection of no step.
+        RefusedStepsError: a config of a selected step that its kind's check refuses.
+        UserError: a selection of no step.
     """
     selection = selection or Selection()
     selected = selection.names(graph)
@@ -151,10 +160,12 @@ def make_plan(graph: Graph, store: Store, selection: Selection | None = None) ->
 def check_configs(steps: Iterable[Step[Any]]) -> None:
     """Asks each kind whether a config can work, before a chip is reserved; all that is wrong is said at once."""
     names_by_problem: dict[str, list[str]] = defaultdict(list)
-    for name, problem in refusals(steps).items():
+    refused = refusals(steps)
+    for name, problem in refused.items():
         names_by_problem[problem].append(name)
-    if names_by_problem:
-        raise UserError("\n".join(f"{listed(names, MAX_NAMED)}: {text}" for text, names in names_by_problem.items()))
+    if refused:
+        said = (f"{listed(names, MAX_NAMED)}: {text}" for text, names in names_by_problem.items())
+        raise RefusedStepsError("\n".join(said), refused)
 
 
 def refusals(steps: Iterable[Step[Any]]) -> dict[str, str]:

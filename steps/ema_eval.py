@@ -68,8 +68,8 @@ class EmaEvalResult(BaseModel, frozen=True, extra="forbid"):
 
 
 def check_phase(config: EmaEvalConfig) -> None:
-    """Raises where the phase is trained under another tokenizer than that of the text, or keeps no such
-    average."""
+    """Raises where the phase is trained under another tokenizer than that of the text, or keeps no such average, or
+    its windows are longer than the text may be."""
     phase = config.phase.config_of(TrainPhaseConfig)
     if config.average == HOT:
         raise RefusedConfigError(
@@ -79,6 +79,13 @@ def check_phase(config: EmaEvalConfig) -> None:
         )
     refuse_several_tokenizers(tokenizers_of_phase("phase", config.phase, phase) | tokenizers_of(config.caches))
     refuse_unkept_average("average", config.phase, phase, config.average, instead="null")
+    scored = phase or imported_by(config.phase)
+    if scored is not None and config.max_tokens_per_domain < scored.sequence_length:
+        raise RefusedConfigError(
+            f"max_tokens_per_domain is {config.max_tokens_per_domain:,}, and held-out text is measured in windows of "
+            f"the sequence_length of {config.phase.name!r}, which is {scored.sequence_length:,}; take at least one.",
+            {"max_tokens_per_domain": str(scored.sequence_length)},
+        )
 
 
 def check_machines(config: EmaEvalConfig, resources: Resources) -> None:

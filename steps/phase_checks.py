@@ -21,6 +21,10 @@ from steps.train_tokenizer import TrainTokenizerConfig
 if TYPE_CHECKING:
     from steps.train_phase import TrainPhaseConfig
 
+LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
+SMALLEST_FLOAT32 = 2.0**-126
+"""The least with all its digits: below it a device may take a number for 0."""
+
 Caches = Mapping[str, Input[TokenizeResult]]
 Tokenizers = dict[str, Input[TokenizerResult]]
 """What takes a tokenizer, in words for an error -> the tokenizer."""
@@ -35,6 +39,7 @@ def check_config(config: "TrainPhaseConfig") -> None:
     unprovided = [str(NoCache(source)) for source in config.mixture.sources if source not in config.caches]
     if unprovided:
         raise ValueError("\n".join(unprovided))
+    _refuse_what_float32_cannot_hold(config)
     if config.sequence_length > config.model.max_position_embeddings:
         raise ValueError(
             f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
@@ -121,6 +126,26 @@ def refuse_unkept_average(
         average_named(() if config is None else config.averages, name, owner=f"{field}: {phase.name}")
     except ValueError as error:
         raise RefusedConfigError(str(error), {field: instead}) from None
+
+
+def _refuse_what_float32_cannot_hold(config: "TrainPhaseConfig") -> None:
+    """Of what an update is told (`train_phase.hyperparameters`): it takes float32, where 1e300 is infinite."""
+    numbers = {field: getattr(config, field) for field in ("weight_decay", "eps", "max_norm", "z_loss")}
+    rate = {field.name: getattr(config.learning_rate, field.name) for field in dataclasses.fields(config.learning_rate)}
+    numbers |= {f"learning_rate.{field}": value for field, value in rate.items() if isinstance(value, float)}
+    if config.skip is not None:
+        numbers["skip.sigma"] = config.skip.sigma
+    for field, value in numbers.items():
+        if abs(value) > LARGEST_FLOAT32:
+            raise ValueError(f"{field} is {value}, and an update takes it as float32, where it is infinite; lower it.")
+    for field in ("eps", "max_norm"):
+        if numbers[field] < SMALLEST_FLOAT32:
+            raise ValueError(
+                f"{field} is {numbers[field]}, and an update takes it as float32, where it may be 0; raise it."
+            )
+    for field, beta in (("b1", config.b1), ("b2", config.b2)):
+        if beta >= 1 - 2**-25:  # half way from the largest float32 below 1
+            raise ValueError(f"{field} is {beta}, and an update takes it as float32, where it is 1; lower it.")
 
 
 def _refuse_larger_vocabularies(config: "TrainPhaseConfig") -> None:

@@ -15,7 +15,7 @@ from marin_dag.collection import collection_paused
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
 from marin_dag.graph import Graph, Selection
-from marin_dag.plan import Plan, make_plan
+from marin_dag.plan import Plan, RefusedStepsError, make_plan
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.remarks import Remarks, no_remarks
@@ -125,7 +125,12 @@ class Session:
         selection = self.selection()
         if about is not None and selection == Selection():
             graph = Graph([graph.step(about)])
-        plan = make_plan(graph, self.store, selection)
+        try:
+            plan = make_plan(graph, self.store, selection)
+        except RefusedStepsError as error:  # a kept fork that today's checks refuse would be in the way of everybody
+            forks = self.forks.refused_in(graph, error.names)
+            said = [f"{fork.name} is a fork of {fork.base}: `drop {fork.name}` forgets it." for fork in forks]
+            raise UserError("\n".join([str(error), *said])) from None
         gc.freeze()  # it stays until the command ends; to look through it once more then took a third of a second
         return plan
 

@@ -1,5 +1,6 @@
 """The settings of a phase in a few words each, for the recipe table; plain Python, since a plan uses it too."""
 
+import math
 from collections.abc import Mapping
 
 from runtime.data.mixture import MixtureSchedule
@@ -9,8 +10,8 @@ from runtime.optim.schedule import Constant, Cosine, Linear, Rewarm, WsdS
 
 
 def rate(value: float) -> str:
-    """A small number as people write it: 1.7e-3, 0.1."""
-    if value == 0 or 0.01 <= abs(value) < 1e5:
+    """A number as people write it: 1.7e-3, 0.1, inf."""
+    if value == 0 or 0.01 <= abs(value) < 1e5 or not math.isfinite(value):
         return f"{value:g}"
     mantissa, exponent = f"{value:.3e}".split("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"

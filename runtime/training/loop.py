@@ -278,11 +278,13 @@ def _metrics_row(update: _Pending) -> MetricsRow:
         )
     wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
     if wrong:
+        # What precedes the first update of a run is no state that was trained.
+        cure = "take" if update.row["step"] == 1 else "fork an earlier milestone with"
         raise NonFiniteError(
             f"step {update.row['step']}: {', '.join(f'{name} is {figures[name]}' for name in wrong)} at learning rate "
             f"{update.row['learning_rate']:.6g}, with a batch of {update.row['global_batch_size']} sequences (the "
             "event log has their data position). Nothing of this update was saved, and a resumed run would meet it "
-            "again: fork an earlier milestone with a lower learning_rate or max_norm, or another mixture.",
+            f"again: {cure} a lower learning_rate or max_norm, or another mixture.",
             update.before.to_json(),
         )
     return MetricsRow(**update.row, **figures)

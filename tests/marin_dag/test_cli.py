@@ -381,6 +381,42 @@ def test_a_fork_that_cannot_be_made_sends_nobody_to_drop_it(run: Toy) -> None:
     assert run("--dry-run")[0] == 2
 
 
+def test_a_fork_that_no_identity_is_made_of_is_not_kept(run: Toy) -> None:
+    code, said = run("fork", "ocelot", "--as", "x", "--set", "z_loss=1e400")
+    assert (code, "x.z_loss: float inf has no canonical form" in said) == (1, True)
+    assert "is a fork of" not in said and "drop" not in said
+    assert "x" not in run.verdicts()
+    assert not (run.prefix / "names").exists()
+
+
+@pytest.mark.parametrize("command", ["ls", "--dry-run", "why ocelot", "fork ocelot --as y --set z_loss=2"])
+def test_a_kept_fork_that_no_identity_is_made_of_is_named_with_what_forgets_it(run: Toy, command: str) -> None:
+    run("fork", "ocelot", "--as", "x", "--set", "z_loss=1")
+    (path,) = (run.prefix / "names").rglob("x.json")
+    path.write_text(path.read_text().replace('"z_loss": "1"', '"z_loss": "1e400"'))
+    code, said = run(*command.split())
+    assert (code, "x.z_loss: float inf has no canonical form" in said) == (1, True)
+    assert "(fork 'x' of 'ocelot'; `drop x` forgets it)" in said
+    assert run("drop", "x")[0] == 0
+    assert run("ls")[0] == 0
+
+
+def test_a_kept_fork_that_todays_checks_refuse_is_named_with_what_forgets_it(run: Toy) -> None:
+    run("fork", "count", "--as", "x", "--set", "least=2")
+    (path,) = (run.prefix / "names").rglob("x.json")
+    path.write_text(path.read_text().replace('"least": "2"', '"least": "-1"'))
+    code, said = run("--dry-run")
+    assert (code, said) == (
+        1,
+        "toy: x: least is -1; a count is never below 0.\nx is a fork of count: `drop x` forgets it.\n",
+    )
+    assert run("why", "phoenix")[0] == run("ls", "--until", "phoenix")[0] == 0
+    path.write_text(path.read_text().replace('"least": "-1"', '"least": "2"'))
+    run("fork", "count", "--as", "y", "--set", "texts={}")
+    _, said = run("--dry-run", "--set", "count.least=-1")
+    assert "count, y: least is -1" in said and "drop" not in said, "the mistake is in the override, and not in the fork"
+
+
 def test_a_line_to_paste_has_only_options_that_its_command_takes(run: Toy) -> None:
     assert run()[0] == 0
     _, said = run("--dry-run", "--every-step", "--set", "phoenix.z_loss=1", "--until", "phoenix")

@@ -185,6 +185,28 @@ def test_a_fork_with_an_abrupt_change_is_refused_with_the_words_that_make_it(
     assert call(tmp_path, "--dry-run", "--until", "ema_eval/seedy") == 2
 
 
+@pytest.mark.parametrize(
+    ("base", "field"),
+    [("phoenix", "validation_tokens_per_source"), ("ema_eval/phoenix", "max_tokens_per_domain")],
+)
+def test_a_fork_with_less_held_out_text_than_a_window_is_refused_with_the_words_that_make_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str, field: str
+):
+    fork = ("fork", base, "--as", "short")
+    assert call(tmp_path, *fork, "--set", f"{field}=100") == 1
+    said = capsys.readouterr().err
+    assert f"{field} is 100, and held-out text is measured in windows" in said
+    _, line = said.split("On the command line: ")
+    words = shlex.split(line)
+    assert words[0] == "--set" and len(words) == 2
+    assert call(tmp_path, *fork, *words) == 0
+    assert call(tmp_path, "--dry-run", "--until", "short") == 2
+    if base == "phoenix":
+        return
+    assert call(tmp_path, "--dry-run", "--set", f"{base}.{field}=100") == 1
+    assert f"--set {base}.{field}={LAPTOP.sequence_length}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", [("fork", "phoenix", "--as", "x", "--set", "z_loss=1e-4"), ("drop", "x")])
 def test_what_only_writes_refuses_a_dry_run(tmp_path: Path, command: tuple[str, ...]):
     assert call(tmp_path, *command, "--dry-run") == 1

@@ -300,7 +300,7 @@ def test_a_phase_and_what_follows_it_are_planned_before_anything_is_downloaded()
     base = phase_on()
     cooldown = base.then("cooldown", until_step=16)
     of_import = ema_eval(
-        "ema_eval/llama", EmaEvalConfig(phase=START, caches={"web": cache_under(TOKENIZER)}, max_tokens_per_domain=9)
+        "ema_eval/llama", EmaEvalConfig(phase=START, caches={"web": cache_under(TOKENIZER)}, max_tokens_per_domain=16)
     )
     check_configs(Graph([cooldown, of_import]).steps)
     check_configs(Graph([phase_on(rope=LLAMA3_ROPE, acknowledge=("rope",))]).steps)
@@ -363,14 +363,19 @@ def test_all_that_a_phase_says_otherwise_than_its_import_is_refused_at_once_with
 def test_evaluations_and_exports_of_an_import_are_held_against_it():
     caches = {"web": cache_under(OTHER)}
     with pytest.raises(UserError, match=r"phase 'llama' is under the tokenizer 'tokenizer' .* under 'other'"):
-        check_configs([ema_eval("e", EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=9))])
+        check_configs([ema_eval("e", EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=16))])
     config = HfExportConfig(phase=START, tokenizer=TOKENIZER, weights="averaged", dtype="float32", model_name="toy")
     with pytest.raises(UserError, match="keeps no"):
         check_configs([hf_export("x", config)])
     caches = {"web": cache_under(TOKENIZER)}
+    short = ema_eval("e", EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=15))
+    with pytest.raises(
+        UserError, match=r"is 15, .* sequence_length of 'llama', which is 16; .*\n.* --set e\.max_tokens"
+    ):
+        check_configs([short])
     wide = ema_eval(
         "e",
-        EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=9),
+        EmaEvalConfig(phase=START, caches=caches, max_tokens_per_domain=16),
         resources=Tpu("v4-2048"),
     )
     with pytest.raises(UserError, match=r"LlamaConfig\.hidden_size is 48"):

@@ -29,7 +29,7 @@ def export(of: Step[Any], weights: str) -> Step[Any]:
 
 
 def evaluation(of: Step[Any], average: str | None) -> Step[Any]:
-    config = EmaEvalConfig(phase=of, caches={"code": CACHE}, max_tokens_per_domain=9, average=average)
+    config = EmaEvalConfig(phase=of, caches={"code": CACHE}, max_tokens_per_domain=16, average=average)
     return ema_eval("ema_eval", config)
 
 

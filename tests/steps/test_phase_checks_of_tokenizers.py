@@ -47,7 +47,7 @@ def mixed_phase(tokenizer: Step[Any]) -> Step[Any]:
 
 def evaluation(tokenizer: Step[Any]) -> Step[Any]:
     return ema_eval(
-        "ema_eval", EmaEvalConfig(phase=FIRST, caches={"code": tokenized(tokenizer, "code")}, max_tokens_per_domain=9)
+        "ema_eval", EmaEvalConfig(phase=FIRST, caches={"code": tokenized(tokenizer, "code")}, max_tokens_per_domain=16)
     )
 
 
@@ -92,7 +92,7 @@ def test_a_kind_of_ones_own_whose_tokenizer_cannot_be_known_is_planned():
     start = imported_phase("start", ImportedConfig(folder="b"))
     steps = [
         train_phase("next", a_phase(cache, start=start, model=WIDE, until_step=16)),
-        ema_eval("ema_eval", EmaEvalConfig(phase=start, caches={"web": cache}, max_tokens_per_domain=9)),
+        ema_eval("ema_eval", EmaEvalConfig(phase=start, caches={"web": cache}, max_tokens_per_domain=16)),
         hf_export(
             "hf_export",
             HfExportConfig(phase=start, tokenizer=OURS, weights="hot", dtype="float32", model_name="toy"),

@@ -199,6 +199,15 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
     assert f"stopped at step {steps[0]} (another host was asked to stop)" in said[1 - asked]
 
 
+def test_a_first_update_that_is_not_finite_sends_nobody_to_an_earlier_milestone(tmp_path):
+    def step_function(state, tokens, segment_ids, told):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+        return state, metrics._replace(loss=jnp.float32(np.nan))
+
+    with pytest.raises(NonFiniteError, match=r"step 1: loss is nan .* it again: take a lower learning_rate"):
+        small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=3, step_function=step_function)
+
+
 @pytest.mark.parametrize("figure", ["loss", "grad_norm", "param_norm"])
 @pytest.mark.parametrize("bad_step", [6, 12])
 def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(tmp_path, figure, bad_step):

@@ -1,0 +1,66 @@
+"""Numbers that float32 cannot hold are refused while a phase is planned: an update takes them so, and ended the run."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from marin_dag.errors import UserError
+from marin_dag.graph import Graph
+from marin_dag.plan import check_configs
+from runtime.optim.schedule import Linear, Rewarm
+from runtime.optim.skip_rule import SkipRule
+from steps.train_phase import TrainPhaseConfig, hyperparameters, train_phase
+from tests.steps.phase_runs import a_phase
+from tests.steps.test_phase_checks_of_tokenizers import OURS, WIDE, tokenized
+
+CACHE = tokenized(OURS, "first")
+RULE = SkipRule(window_steps=8, sigma=6.0, warmup_steps=4, max_consecutive=8)
+LARGEST, SMALLEST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
+BELOW_ONE = float(np.nextafter(np.float32(1), np.float32(0)))
+
+
+def checked(**changes: Any) -> TrainPhaseConfig:
+    phase = train_phase("phase", a_phase(CACHE, model=WIDE, **changes))
+    check_configs(Graph([phase]).steps)
+    return phase.config
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"z_loss": 1e300}, r"z_loss is 1e\+300, .* float32, where it is infinite"),
+        ({"z_loss": np.nextafter(LARGEST, np.inf).item()}, r"z_loss is 3\.4\d*e\+38, .* float32, where it is infinite"),
+        ({"weight_decay": float("inf")}, "weight_decay is inf, .* float32, where it is infinite"),
+        ({"eps": 1e39}, r"eps is 1e\+39, .* infinite"),
+        ({"max_norm": 1e39}, r"max_norm is 1e\+39, .* infinite"),
+        ({"learning_rate": Linear(1e-3, 1e39, 0, 8)}, r"learning_rate\.end_value is 1e\+39, .* infinite"),
+        ({"learning_rate": Rewarm(1e39, 1e-3, 0, 8)}, r"learning_rate\.init_value is 1e\+39, .* infinite"),
+        ({"skip": dataclasses.replace(RULE, sigma=1e39)}, r"skip\.sigma is 1e\+39, .* infinite"),
+        ({"eps": 1e-39}, "eps is 1e-39, .* float32, where it may be 0"),
+        ({"max_norm": 1e-300}, "max_norm is 1e-300, .* float32, where it may be 0"),
+        ({"b1": 1 - 2.0**-25}, r"b1 is 0\.99999997\d*, .* float32, where it is 1"),
+        ({"b2": 1 - 2.0**-40}, r"b2 is 0\.99999999\d*, .* float32, where it is 1"),
+    ],
+)
+def test_a_number_that_float32_cannot_hold_is_refused_with_its_field(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        checked(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"z_loss": LARGEST, "weight_decay": LARGEST, "eps": LARGEST, "max_norm": LARGEST},
+        {"z_loss": 0.0, "weight_decay": 0.0, "eps": SMALLEST, "max_norm": SMALLEST},
+        {"b1": BELOW_ONE, "b2": np.nextafter(1 - 2.0**-25, 0).item(), "skip": dataclasses.replace(RULE, sigma=LARGEST)},
+    ],
+)
+def test_what_it_holds_is_told_to_the_update_and_stays_what_it_must_be(changes: dict[str, Any]) -> None:
+    told = hyperparameters(checked(**changes), 0)
+    packed = dict(zip(told._fields, told.packed(), strict=False))
+    assert all(np.isfinite(packed[name]) for name in changes if name != "skip")
+    assert packed["eps"] > 0 and packed["max_norm"] > 0 and packed["b1"] < 1 and packed["b2"] < 1
+    if "skip" in changes:
+        assert np.isfinite(packed["skip_sigma"])
