@@ -152,10 +152,10 @@ class Forks:
         stuck = frozenset().union(*(graph.descendants(name) for name in lost))
         return tuple(fork for fork in forks if fork.name not in stuck)
 
-    def lost_by(self, graph: Graph, fork: Fork) -> tuple[Lost, ...]:
-        """What is lost of the inputs of a fork that is not in `graph` yet."""
+    def lost_by(self, graph: Graph, fork: Fork, *, alone: bool = False) -> tuple[Lost, ...]:
+        """What is lost of the inputs of a fork that is not in `graph` yet; for `alone` see `lost_in`."""
         step = forked(graph, fork)
-        return lost_in(graph.with_targets([step]), [step], self._store).get(step.name, ())
+        return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
     def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold | RunAhead, ...]:
         """What a fork which is not in `graph` yet starts from, and attempts at work, or runs that may come to it, were

@@ -130,7 +130,7 @@ class Frontier:
                     return f"by {maker.step.name}"
             if makers:
                 return f"{item.name} is done but has published no milestone {item.milestone}"
-            return f"{item.name} is not committed and not part of this run"
+            return _unmade(item)
         return None
 
     def _is_in_turn_behind(self, node: Node) -> bool:
@@ -163,6 +163,15 @@ class Frontier:
 
 def _is_unfinished(state: State) -> bool:
     return state in ("waiting", "running")
+
+
+def _unmade(item: Input[Any]) -> str:
+    """What nobody in a run makes; of a trajectory that may be done, the line that publishes the step of it."""
+    step = item.step
+    if item.milestone in (None, step.until) or step.kind.stop_field is None:
+        return f"{item.name} is not committed and not part of this run"
+    stop = f"{step.name}.{step.kind.stop_field}={item.milestone}"
+    return f"nothing in this run publishes {step.name}@{item.milestone}; `--set {stop} --until {step.name}` does"
 
 
 def _makes(step: Step[Any], item: Input[Any]) -> bool:

@@ -224,7 +224,7 @@ class _Planner:
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
-        lost = self.lost_milestones.of(step) if verdict is not Verdict.DONE else ()
+        lost = self.lost_milestones.of(step, self.selected) if verdict is not Verdict.DONE else ()
         if (blockers or lost) and is_selected:
             blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)

@@ -21,6 +21,7 @@ from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Lease, Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
+from marin_dag.lost_milestones import lost_in
 from marin_dag.plan import Plan, make_plan
 from marin_dag.planned import Verdict
 from marin_dag.prefix import open_store
@@ -429,6 +430,39 @@ def test_who_starts_outside_a_trajectory_hears_where_it_begins_and_stops(lab: La
     assert said(35, later) == "", "another stop of the same trajectory comes by"
     assert said(20) == "input start: leg has no step 20, for it begins at 20; start from what it starts from"
     assert "it begins at 20" in said(15, later) and said(21) == ""
+
+
+def test_a_leg_that_a_selection_leaves_out_publishes_nothing_for_it(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    lab.run(trunk)
+    lab.store.write(f"work/{trunk.digest}/saved-000007.json", b'{"step": 7, "value": 14}')
+    fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
+    leg = trunk.fork("leg", until_step=7)
+
+    def planned(*until: str) -> tuple[Verdict, list[str]]:
+        step = make_plan(Graph([fork, leg]), lab.store, Selection(until=until))["fork"]
+        return step.verdict, [render(reason) for reason in step.reasons]
+
+    publish = "`--set trunk.until_step=7 --until trunk` publishes it as it is"
+    said = f"input start: step 7 was saved and not published; {publish}"
+    assert planned("fork") == (Verdict.BLOCKED, [said])
+    assert planned()[0] is planned("fork", "leg")[0] is Verdict.MISSING, "then the leg publishes it on its way"
+    assert lost_in(Graph([fork, leg]), [fork], lab.store) == {}
+    assert lost_in(Graph([fork, leg]), [fork], lab.store, alone=True)["fork"][0].is_saved
+    assert lab.carry_out(fork, leg, until=("fork", "leg")) == [7, 8]
+    assert planned("fork")[0] is Verdict.DONE
+
+
+def test_a_leg_that_a_selection_leaves_out_does_not_make_a_trajectory_longer(lab: Lab) -> None:
+    leg = lab.phase("trunk", until_step=20).then("leg", until_step=30, stride=3)
+    later = leg.then("later", until_step=40)
+    graph = Graph([leg.at(step=33).then("fork", until_step=50, stride=5), later])
+    (reason,) = make_plan(graph, lab.store, Selection(until=("fork",)))["fork"].reasons
+    assert render(reason).startswith("input start: leg has no step 33, for it stops at 30; start from leg@30")
+    lab.run(later)
+    (reason,) = make_plan(graph, lab.store, Selection(until=("fork",)))["fork"].reasons
+    said = "input start: step 33 was not kept; the nearest is 35: start from leg@35 instead"
+    assert render(reason).startswith(said), "what is there is there for any selection"
 
 
 def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once(lab: Lab) -> None:
