@@ -11,15 +11,16 @@ from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.lease import Leases
-from marin_dag.lost_milestones import Lost, lost_in
+from marin_dag.lost_milestones import Lost, LostMilestones, lost_in
 from marin_dag.plan import check_configs
 from marin_dag.provenance import user_name
-from marin_dag.reasons import NotTold, render
+from marin_dag.reasons import MilestoneMissing, NotTold, render
 from marin_dag.records import Records
 from marin_dag.redact import redact, refuse_secrets
+from marin_dag.remainder import LeftBehind
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
-from marin_dag.wanted_milestones import RunAhead, not_told, runs_ahead
+from marin_dag.wanted_milestones import RunAhead, runs_ahead
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
@@ -157,12 +158,15 @@ class Forks:
         step = forked(graph, fork)
         return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
-    def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold | RunAhead, ...]:
+    def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold | MilestoneMissing | RunAhead, ...]:
         """What a fork which is not in `graph` yet starts from, and attempts at work, or runs that may come to it, were
-        not told."""
+        not told; without what `lost_by` says of it alone."""
         step = forked(graph, fork)
         running, committed = Leases(self._store).running(), Records(self._store).committed_keys()
-        return (*not_told(step, running, committed), *runs_ahead(step, graph, running, committed))
+        said = self.lost_by(graph, fork, alone=True)
+        lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store))
+        passed = [reason for reason in lost_milestones.passed_by(step, running) if reason not in said]
+        return (*passed, *runs_ahead(step, graph, running, committed))
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """The names of the forks in `graph`, each with the steps that follow it."""

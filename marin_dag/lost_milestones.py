@@ -6,11 +6,13 @@ from typing import Any
 
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
-from marin_dag.reasons import MilestoneMissing, OutsideTrajectory
+from marin_dag.lease import Held
+from marin_dag.reasons import MilestoneMissing, NotTold, OutsideTrajectory
 from marin_dag.records import Records
 from marin_dag.remainder import LeftBehind
 from marin_dag.step import Step
 from marin_dag.store import Store
+from marin_dag.wanted_milestones import not_told
 
 Lost = MilestoneMissing | OutsideTrajectory
 
@@ -53,8 +55,24 @@ class LostMilestones:
         maker = next((s for s in stops if (s.until or 0) >= wanted and s.key not in self._committed), None)
         if maker is not None and all(at <= wanted for at in (*kept, *saved) if at <= (maker.until or 0)):
             return None
+        return self._missing(field, item, wanted)
+
+    def passed_by(self, step: Step[Any], running: Mapping[str, Held]) -> tuple[NotTold | MilestoneMissing, ...]:
+        """Of the inputs of `step`, those that an attempt at work was not told to keep; of one that has been saved all
+        the same, that it is to be published."""
+        inputs = dict(step.inputs)
+        untold = not_told(step, running, self._committed)
+        return tuple(
+            self._missing(each.field, inputs[each.field], each.wanted)
+            if each.wanted in self._saved(inputs[each.field])
+            else each
+            for each in untold
+        )
+
+    def _missing(self, field: str, item: Input[Any], wanted: int) -> MilestoneMissing:
+        kept = self._kept.get(item.digest, [])
         nearest = _nearest(wanted, kept) if kept else None
-        nearer = _nearest(wanted, [*kept, *saved])
+        nearer = _nearest(wanted, [*kept, *self._saved(item)])
         stop = f"{item.step.name}.{item.step.kind.stop_field}"
         return MilestoneMissing(wanted, nearest, field, None if nearer == nearest else nearer, stop)
 

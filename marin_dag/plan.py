@@ -41,7 +41,7 @@ from marin_dag.remainder import LeftBehind, with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
-from marin_dag.wanted_milestones import WantedMilestones, not_told, wanted_milestones
+from marin_dag.wanted_milestones import WantedMilestones, wanted_milestones
 from marin_dag.work_code import codes_left
 
 MAX_NAMED = 3
@@ -231,7 +231,8 @@ class _Planner:
         elif not is_selected and verdict is not Verdict.DONE:
             reasons = (NotSelected(), *reasons)
         if verdict is not Verdict.DONE and any(item.milestone is not None for _, item in step.inputs):
-            reasons = (*reasons, *not_told(step, self.running, self.committed))
+            passed = self.lost_milestones.passed_by(step, self.running)
+            reasons = (*reasons, *(reason for reason in passed if reason not in reasons))
         compared = self.compared.get(step.name)
         return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
 

@@ -546,6 +546,25 @@ def test_who_starts_from_a_step_that_a_running_attempt_was_not_told_of_hears_it(
     )
 
 
+def test_what_an_attempt_was_not_told_of_and_has_saved_is_said_to_be_saved_and_not_lost(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    said: list[tuple[Verdict, list[str]]] = []
+
+    def look() -> None:
+        for saved in (7, 12):
+            lab.store.write(f"work/{trunk.digest}/saved-{saved:06d}.json", f'{{"step": {saved}, "value": 1}}'.encode())
+            planned = lab.plan(trunk.at(step=7).then("fork", until_step=30, stride=5))["fork"]
+            said.append((planned.verdict, [render(r) for r in planned.reasons if not isinstance(r, NeverMade)]))
+
+    Run([trunk], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
+    publish = "`--set trunk.until_step=7 --until trunk` publishes it as it is"
+    line = f"input start: step 7 was saved and not published; {publish}"
+    assert said == [(Verdict.MISSING, [line]), (Verdict.BLOCKED, [line])]
+
+
 def test_a_run_that_waits_for_an_attempt_that_was_not_told_says_so_and_goes_on_once_it_is_stopped(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,23 @@ def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> No
     )
 
 
+def test_a_fork_from_what_a_running_attempt_has_saved_is_not_told_that_it_is_lost(saving: Workbench) -> None:
+    store = open_store(str(saving.prefix))
+    digest = saving.plan()["second"].step.digest
+    leases = Leases(store)
+    leases.acquire(digest, "second", lambda: None, milestones=(20,))
+    store.write(f"work/{digest}/saved-15", b"")
+    settings = ("--set", "start=second@15", "--set", "rate=3.0")
+    _, last_saved = saving("fork", "third", "--as", "branch", *settings)
+    saving("drop", "branch")
+    store.write(f"work/{digest}/saved-18", b"")
+    _, passed = saving("fork", "third", "--as", "branch", *settings)
+    leases.close()
+    assert "note       input start: step 15 was saved and not published; `--set second.until_step=15" in last_saved
+    assert re.search(r"^first .* --set second.until_step=15 --until second ", passed, re.M)
+    assert "note" not in passed and "was not told" not in last_saved
+
+
 def test_a_fork_says_which_runs_may_come_to_what_it_starts_from_and_were_not_told(bench: Workbench) -> None:
     leases = Leases(open_store(str(bench.prefix)))
     plan = bench.plan()
