@@ -129,7 +129,7 @@ class Frontier:
                 if maker.state != "done":
                     return f"by {maker.step.name}"
             if makers:
-                return f"{item.name} is done but has published no milestone {item.milestone}"
+                return f"{item.name} is done but has published no milestone {item.milestone}{_publishing(item)}"
             return _unmade(item)
         return None
 
@@ -166,12 +166,18 @@ def _is_unfinished(state: State) -> bool:
 
 
 def _unmade(item: Input[Any]) -> str:
-    """What nobody in a run makes; of a trajectory that may be done, the line that publishes the step of it."""
-    step = item.step
-    if item.milestone in (None, step.until) or step.kind.stop_field is None:
+    """What nobody in a run makes; the trajectory of a step on its way may well be done."""
+    if item.milestone in (None, item.step.until):
         return f"{item.name} is not committed and not part of this run"
-    stop = f"{step.name}.{step.kind.stop_field}={item.milestone}"
-    return f"nothing in this run publishes {step.name}@{item.milestone}; `--set {stop} --until {step.name}` does"
+    return f"nothing in this run publishes {item.name}@{item.milestone}{_publishing(item)}"
+
+
+def _publishing(item: Input[Any]) -> str:
+    """The options that publish a step of a trajectory."""
+    step = item.step
+    if item.milestone is None or step.kind.stop_field is None:
+        return ""
+    return f"; `--set {step.name}.{step.kind.stop_field}={item.milestone} --until {step.name}` does"
 
 
 def _makes(step: Step[Any], item: Input[Any]) -> bool:

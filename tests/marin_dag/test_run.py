@@ -565,7 +565,8 @@ def test_a_milestone_that_nobody_publishes_blocks_and_says_which(tmp_path: Path)
     branch = count("branch", CountConfig(stride=7, until_step=8, start=main.at(step=4)))
     code, display = run(str(tmp_path / "runs"), [main, branch])
     assert code == 1
-    assert "branch blocked main is done but has published no milestone 4" in display.text
+    line = "`--set main.until_step=4 --until main` does"
+    assert f"branch blocked main is done but has published no milestone 4; {line}" in display.text
 
 
 def test_a_step_that_fails_in_a_trajectory_blocks_all_later_legs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
