@@ -13,16 +13,17 @@ from marin_dag.errors import UserError
 from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
 from marin_dag.lease import Leases
-from marin_dag.lost_milestones import Lost, lost_in
-from marin_dag.milestone_reasons import NotTold, RunAhead
+from marin_dag.lost_milestones import Lost, LostMilestones, lost_in
+from marin_dag.milestone_reasons import MilestoneMissing, NotTold, RunAhead
 from marin_dag.plan import check_configs
 from marin_dag.provenance import user_name
 from marin_dag.reasons import render
 from marin_dag.records import Records
 from marin_dag.redact import redact, refuse_secrets
+from marin_dag.remainder import LeftBehind
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
-from marin_dag.wanted_milestones import not_told, runs_ahead
+from marin_dag.wanted_milestones import runs_ahead
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
@@ -161,17 +162,20 @@ class Forks:
         stuck = frozenset().union(*(graph.descendants(name) for name in lost))
         return tuple(fork for fork in forks if fork.name not in stuck)
 
-    def lost_by(self, graph: Graph, fork: Fork) -> tuple[Lost, ...]:
-        """What is lost of the inputs of a fork that is not in `graph` yet."""
+    def lost_by(self, graph: Graph, fork: Fork, *, alone: bool = False) -> tuple[Lost, ...]:
+        """What is lost of the inputs of a fork that is not in `graph` yet; for `alone` see `lost_in`."""
         step = forked(graph, fork)
-        return lost_in(graph.with_targets([step]), [step], self._store).get(step.name, ())
+        return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
-    def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold | RunAhead, ...]:
+    def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold | MilestoneMissing | RunAhead, ...]:
         """What a fork which is not in `graph` yet starts from, and attempts at work, or runs that may come to it, were
-        not told."""
+        not told; without what `lost_by` says of it alone."""
         step = forked(graph, fork)
         running, committed = Leases(self._store).running(), Records(self._store).committed_keys()
-        return (*not_told(step, running, committed), *runs_ahead(step, graph, self._kept(graph), running, committed))
+        said = self.lost_by(graph, fork, alone=True)
+        lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store))
+        passed = [reason for reason in lost_milestones.passed_by(step, running) if reason not in said]
+        return (*passed, *runs_ahead(step, graph, self._kept(graph), running, committed))
 
     def _kept(self, graph: Graph) -> dict[str, str]:
         """When the forks in `graph` were made, and with them what needs them, by name; of several, the last counts."""

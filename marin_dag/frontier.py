@@ -129,8 +129,8 @@ class Frontier:
                 if maker.state != "done":
                     return f"by {maker.step.name}"
             if makers:
-                return f"{item.name} is done but has published no milestone {item.milestone}"
-            return f"{item.name} is not committed and not part of this run"
+                return f"{item.name} is done but has published no milestone {item.milestone}{_publishing(item)}"
+            return _unmade(item)
         return None
 
     def _is_in_turn_behind(self, node: Node) -> bool:
@@ -163,6 +163,21 @@ class Frontier:
 
 def _is_unfinished(state: State) -> bool:
     return state in ("waiting", "running")
+
+
+def _unmade(item: Input[Any]) -> str:
+    """What nobody in a run makes; the trajectory of a step on its way may well be done."""
+    if item.milestone in (None, item.step.until):
+        return f"{item.name} is not committed and not part of this run"
+    return f"nothing in this run publishes {item.name}@{item.milestone}{_publishing(item)}"
+
+
+def _publishing(item: Input[Any]) -> str:
+    """The options that publish a step of a trajectory."""
+    step = item.step
+    if item.milestone is None or step.kind.stop_field is None:
+        return ""
+    return f"; `--set {step.name}.{step.kind.stop_field}={item.milestone} --until {step.name}` does"
 
 
 def _makes(step: Step[Any], item: Input[Any]) -> bool:

@@ -41,7 +41,7 @@ from marin_dag.remainder import LeftBehind, with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
-from marin_dag.wanted_milestones import WantedMilestones, not_told, wanted_milestones
+from marin_dag.wanted_milestones import WantedMilestones, wanted_milestones
 from marin_dag.work_code import codes_left
 
 MAX_NAMED = 3
@@ -235,14 +235,15 @@ class _Planner:
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
-        lost = self.lost_milestones.of(step) if verdict is not Verdict.DONE else ()
+        lost = self.lost_milestones.of(step, self.selected) if verdict is not Verdict.DONE else ()
         if (blockers or lost) and is_selected:
             blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
         elif not is_selected and verdict is not Verdict.DONE:
             reasons = (NotSelected(), *reasons)
         if verdict is not Verdict.DONE and any(item.milestone is not None for _, item in step.inputs):
-            reasons = (*reasons, *not_told(step, self.running, self.committed))
+            passed = self.lost_milestones.passed_by(step, self.running)
+            reasons = (*reasons, *(reason for reason in passed if reason not in reasons))
         compared = self.compared.get(step.name)
         return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
 

@@ -35,7 +35,8 @@ def _fork(session: Session) -> int:
     for remark in session.remarks(session.recipe()).get(fork.name, ()) if maker is None else ():
         print(f"note       {remark.text}")
         print(f"           if that is not meant: drop it, and fork with {remark.options()}")
-    for lost in session.forks.lost_by(graph, fork):  # saved and not published, or the fork would have been refused
+    saved = [lost for lost in session.forks.lost_by(graph, fork, alone=True) if lost.is_saved]
+    for lost in saved:
         print(f"it starts from step {lost.wanted:,} of a trajectory that saved it and did not publish it")
         stop = ("--set", f"{lost.stop}={lost.wanted}", "--until", lost.stop.rpartition(".")[0])
         print(f"first      {session.line(*stop, without=own)}")

@@ -82,7 +82,7 @@ def _named(session: Session, roots: Roots) -> dict[str, str]:
 
 def _roots(session: Session) -> Roots:
     graph = session.graph()
-    lost = lost_in(graph, graph.steps, session.store)
+    lost = lost_in(graph, graph.steps, session.store, alone=True)
     saved = {(name, each.field) for name, found in lost.items() for each in found if each.is_saved}
     wanted = {item.key for name, field in saved for at, item in graph.step(name).inputs if at == field}
     return Roots(frozenset(step.key for step in graph.steps), frozenset(graph.names), frozenset(wanted))

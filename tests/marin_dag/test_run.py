@@ -592,7 +592,8 @@ def test_a_milestone_that_nobody_publishes_blocks_and_says_which(tmp_path: Path)
     branch = count("branch", CountConfig(stride=7, until_step=8, start=main.at(step=4)))
     code, display = run(str(tmp_path / "runs"), [main, branch])
     assert code == 1
-    assert "branch blocked main is done but has published no milestone 4" in display.text
+    line = "`--set main.until_step=4 --until main` does"
+    assert f"branch blocked main is done but has published no milestone 4; {line}" in display.text
 
 
 def test_a_step_that_fails_in_a_trajectory_blocks_all_later_legs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -612,6 +613,17 @@ def test_an_input_that_nobody_makes_blocks_with_its_name(tmp_path: Path):
     code, display = run(str(tmp_path / "runs"), steps[1:])
     assert code == 1
     assert "both blocked a is not committed and not part of this run" in display.text
+
+
+def test_a_step_of_a_finished_trajectory_that_nobody_publishes_blocks_with_the_line_that_does(tmp_path: Path):
+    main = count("main", CountConfig(stride=2, until_step=10, publish_every=100, marks=str(tmp_path / "marks")))
+    branch = count("branch", CountConfig(stride=7, until_step=8, start=main.at(step=4)))
+    prefix = str(tmp_path / "runs")
+    run(prefix, [main])
+    code, display = run(prefix, [branch])
+    assert code == 1
+    line = "`--set main.until_step=4 --until main` does"
+    assert f"branch blocked nothing in this run publishes main@4; {line}" in display.text
 
 
 def test_two_names_with_one_identity_run_once(tmp_path: Path):

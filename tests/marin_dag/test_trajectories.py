@@ -21,6 +21,7 @@ from marin_dag.graph import Graph, Selection
 from marin_dag.lease import Lease, Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
+from marin_dag.lost_milestones import lost_in
 from marin_dag.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.plan import Plan, make_plan
 from marin_dag.planned import Verdict
@@ -430,6 +431,39 @@ def test_who_starts_outside_a_trajectory_hears_where_it_begins_and_stops(lab: La
     assert "it begins at 20" in said(15, later) and said(21) == ""
 
 
+def test_a_leg_that_a_selection_leaves_out_publishes_nothing_for_it(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    lab.run(trunk)
+    lab.store.write(f"work/{trunk.digest}/saved-000007.json", b'{"step": 7, "value": 14}')
+    fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
+    leg = trunk.fork("leg", until_step=7)
+
+    def planned(*until: str) -> tuple[Verdict, list[str]]:
+        step = make_plan(Graph([fork, leg]), lab.store, Selection(until=until))["fork"]
+        return step.verdict, [render(reason) for reason in step.reasons]
+
+    publish = "`--set trunk.until_step=7 --until trunk` publishes it as it is"
+    said = f"input start: step 7 was saved and not published; {publish}"
+    assert planned("fork") == (Verdict.BLOCKED, [said])
+    assert planned()[0] is planned("fork", "leg")[0] is Verdict.MISSING, "then the leg publishes it on its way"
+    assert lost_in(Graph([fork, leg]), [fork], lab.store) == {}
+    assert lost_in(Graph([fork, leg]), [fork], lab.store, alone=True)["fork"][0].is_saved
+    assert lab.carry_out(fork, leg, until=("fork", "leg")) == [7, 8]
+    assert planned("fork")[0] is Verdict.DONE
+
+
+def test_a_leg_that_a_selection_leaves_out_does_not_make_a_trajectory_longer(lab: Lab) -> None:
+    leg = lab.phase("trunk", until_step=20).then("leg", until_step=30, stride=3)
+    later = leg.then("later", until_step=40)
+    graph = Graph([leg.at(step=33).then("fork", until_step=50, stride=5), later])
+    (reason,) = make_plan(graph, lab.store, Selection(until=("fork",)))["fork"].reasons
+    assert render(reason).startswith("input start: leg has no step 33, for it stops at 30; start from leg@30")
+    lab.run(later)
+    (reason,) = make_plan(graph, lab.store, Selection(until=("fork",)))["fork"].reasons
+    said = "input start: step 33 was not kept; the nearest is 35: start from leg@35 instead"
+    assert render(reason).startswith(said), "what is there is there for any selection"
+
+
 def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once(lab: Lab) -> None:
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     lab.run(trunk, interrupt_at=13)
@@ -509,6 +543,25 @@ def test_who_starts_from_a_step_that_a_running_attempt_was_not_told_of_hears_it(
         rf"input start: trunk, {here}, was not told to keep step 7 and is past it, at 17: .* start from a later one",
         passed,
     )
+
+
+def test_what_an_attempt_was_not_told_of_and_has_saved_is_said_to_be_saved_and_not_lost(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    said: list[tuple[Verdict, list[str]]] = []
+
+    def look() -> None:
+        for saved in (7, 12):
+            lab.store.write(f"work/{trunk.digest}/saved-{saved:06d}.json", f'{{"step": {saved}, "value": 1}}'.encode())
+            planned = lab.plan(trunk.at(step=7).then("fork", until_step=30, stride=5))["fork"]
+            said.append((planned.verdict, [render(r) for r in planned.reasons if not isinstance(r, NeverMade)]))
+
+    Run([trunk], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
+    publish = "`--set trunk.until_step=7 --until trunk` publishes it as it is"
+    line = f"input start: step 7 was saved and not published; {publish}"
+    assert said == [(Verdict.MISSING, [line]), (Verdict.BLOCKED, [line])]
 
 
 def test_a_run_that_waits_for_an_attempt_that_was_not_told_says_so_and_goes_on_once_it_is_stopped(

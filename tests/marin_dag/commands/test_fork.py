@@ -116,6 +116,35 @@ def test_what_a_fork_starts_from_is_kept_by_a_run_that_leaves_the_fork_out(bench
     assert bench("--until", "branch")[0] == 0
 
 
+@pytest.fixture
+def saving(bench: Workbench) -> Workbench:
+    """Its trajectories can go on from what an attempt saved as `saved-STEP`."""
+    bench.edit(
+        '@step(continues="start", cost=train_cost)',
+        """def saved_steps(paths):
+    return [int(path.removeprefix("saved-")) for path in paths if path.startswith("saved-")]
+
+
+@step(continues="start", cost=train_cost, resumes_at=saved_steps)""",
+    )
+    return bench
+
+
+def test_what_only_another_fork_publishes_is_published_first(saving: Workbench) -> None:
+    saving("--until", "second")
+    saving("fork", "second", "--as", "leg", "--set", "until_step=15")
+    open_store(str(saving.prefix)).write(f"work/{saving.plan()['second'].step.digest}/saved-15", b"")
+    code, said = saving("fork", "third", "--as", "branch", "--set", "start=second@15", "--set", "rate=3.0")
+    assert code == 0
+    assert re.search(r"^first +\S*python \S+ --set second.until_step=15 --until second --prefix", said, re.M)
+    code, said = saving("--until", "branch")
+    assert code == 1 and "`--set second.until_step=15 --until second` publishes it as it is" in said
+    assert saving("why", "branch", "--until", "branch")[1].startswith("branch is blocked")
+    assert json.loads(saving("gc", "--roots")[1])["wanted"], "nor may it go as long as nobody has"
+    saving("--set", "second.until_step=15", "--until", "second")
+    assert saving("--until", "branch")[0] == 0
+
+
 def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> None:
     store = open_store(str(bench.prefix))
     digest = bench.plan()["second"].step.digest
@@ -127,6 +156,23 @@ def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> No
     assert re.search(
         r"^note +input start: second, running on .* was not told to keep step 15 and goes past", said, re.M
     )
+
+
+def test_a_fork_from_what_a_running_attempt_has_saved_is_not_told_that_it_is_lost(saving: Workbench) -> None:
+    store = open_store(str(saving.prefix))
+    digest = saving.plan()["second"].step.digest
+    leases = Leases(store)
+    leases.acquire(digest, "second", lambda: None, milestones=(20,))
+    store.write(f"work/{digest}/saved-15", b"")
+    settings = ("--set", "start=second@15", "--set", "rate=3.0")
+    _, last_saved = saving("fork", "third", "--as", "branch", *settings)
+    saving("drop", "branch")
+    store.write(f"work/{digest}/saved-18", b"")
+    _, passed = saving("fork", "third", "--as", "branch", *settings)
+    leases.close()
+    assert "note       input start: step 15 was saved and not published; `--set second.until_step=15" in last_saved
+    assert re.search(r"^first .* --set second.until_step=15 --until second ", passed, re.M)
+    assert "note" not in passed and "was not told" not in last_saved
 
 
 def test_a_fork_says_which_runs_may_come_to_what_it_starts_from_and_were_not_told(bench: Workbench) -> None:
