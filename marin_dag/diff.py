@@ -110,12 +110,27 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
         yield from _mappings(_keyed(old), _keyed(new), path)
     elif tags == ("list", "list") and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old[1:], new[1:], strict=True)):
-            yield from _values(before, after, f"{path}.{index}")
+            yield from _items(before, after, f"{path}.{index}")
     else:
         before, after = shown(old), shown(new)
         # What tells the two apart is never noise.
         texts = (before, after) if before != after else (repr(old), repr(new))
         yield FieldChanged(path or "config", *texts)
+
+
+def _items(old: Any, new: Any, path: str) -> Iterator[Difference]:
+    """Of two items of lists; a changed field of one that has a name is told with it, for nobody counts items."""
+    name, new_name = _name(old), _name(new)
+    for each in _values(old, new, path):
+        if name and name == new_name and isinstance(each, FieldChanged) and ABSENT not in (each.old, each.new):
+            each = dataclasses.replace(each, field=f"{each.field} ({name})")
+        yield each
+
+
+def _name(node: Any) -> str:
+    """What an item is called; empty if it has no name."""
+    name = dict(node[2:]).get("name") if _tag(node) in ("model", "dataclass", "namedtuple") else None
+    return name if isinstance(name, str) else ""
 
 
 def _mappings(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[Difference]:

@@ -59,8 +59,9 @@ class Graph:
         """Names that match a glob, which `option` gave."""
         found = tuple(fnmatch.filter(self._named, pattern))
         if not found:
-            within = fnmatch.filter(self._named, f"*{pattern}*")
-            said = f" {f'*{pattern}*'!r} matches {len(within)}." if within else nearest(pattern, self._named)
+            wider = f"*{pattern.strip('*')}*"
+            within = fnmatch.filter(self._named, wider)
+            said = f" {wider!r} matches {len(within)}." if within else nearest(pattern, self._named)
             raise GraphError(f"{option} {pattern!r} matches no step.{said}")
         return found
 

@@ -6,10 +6,11 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Union
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from marin_dag.errors import UserError
 from marin_dag.inputs import Input
@@ -88,17 +89,23 @@ def _refusal(hint: Any, error: ValidationError) -> str:
     structured = [option for option in _options(hint) if _is_structured(option)]
     lacking = [json.dumps(problem["loc"][-1]) for problem in problems if problem["type"] == "missing"]
     if len(structured) == 1 and len(lacking) == len(problems):
-        strange = _strange(problems[0]["input"], structured[0])
+        strange = _strange(problems[0], structured[0])
         return f"{problems[0]['input']!r} is refused: {strange}it lacks {', '.join(lacking)}; it takes {_choice(hint)}"
     if not structured or (len(problems) == 1 and not problems[0]["type"].startswith(("dataclass", "model"))):
-        inner = list(structures_in(hint))
-        strange = _strange(problems[0]["input"], inner[0]) if len(inner) == 1 else ""
+        strange = _strange(problems[0], hint)
         return first_problem(error) if not strange else f"{first_problem(error)} {strange.rstrip('; ')}."
     return f"{problems[0]['input']!r} is refused; it takes {_choice(hint)}"
 
 
-def _strange(given: Any, owner: type) -> str:
-    """The keys that are no fields of `owner`, each with the field that is near, and a semicolon; or nothing."""
+def _strange(problem: ErrorDetails, hint: Any) -> str:
+    """The keys of the refused mapping that are no fields of the one class that belongs there, each with the field that
+    is near, and a semicolon; or nothing. `hint` is the type of the whole value."""
+    # A missing field is told of where it would be, and the mapping is what lacks it.
+    location = problem["loc"][:-1] if problem["type"] == "missing" else problem["loc"]
+    owners, given = list(_structures_at(hint, location)), problem["input"]
+    if len(owners) != 1:
+        return ""
+    (owner,) = owners
     names = [name for name, _ in fields_of(owner)]
     said = []
     for key in given if isinstance(given, dict) else ():
@@ -115,6 +122,16 @@ def structures_in(hint: Any) -> Iterator[type]:
     else:
         for inner in typing.get_args(hint):
             yield from structures_in(inner)
+
+
+def _structures_at(hint: Any, location: Sequence[str | int]) -> Iterator[type]:
+    """The classes with fields that the place in a value takes, of which pydantic says the location."""
+    owners = list(structures_in(hint))
+    for part in location:
+        inner = [kept for owner in owners for name, kept in fields_of(owner) if name == part]
+        if inner:  # neither the index of an item nor the name of an option
+            owners = [each for kept in inner for each in structures_in(kept)]
+    return iter(owners)
 
 
 def _options(hint: Any) -> Iterator[Any]:

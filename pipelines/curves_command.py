@@ -14,7 +14,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.records import Records, UnreadableRecordError
 from marin_dag.store import Store
-from pipelines.picture_file import refuse_unwritable
+from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
 from pipelines.timeline import legs_in, main_line_of, phases_in
 from pipelines.trainings import attempts_of, names_of_trainings, shared
 from runtime.training.timeline import Leg
@@ -59,7 +59,7 @@ class Export(NamedTuple):
 def _curves(session: Session) -> int:
     picture = session.parsed.validation
     if picture is not None:
-        refuse_unwritable("--validation", picture, (".html",))
+        refuse_unwritable("--validation", picture, (PAGE,))
     graph = session.graph()
     trainings = _wanted(session, graph)
     phases = {names[0]: digest for digest, names in trainings.items()}
@@ -103,11 +103,17 @@ def _curves(session: Session) -> int:
     for export in exports:
         if export.shown_by and told:
             print(shlex.join(export.shown_by))
+    is_made = bool(told) or (picture is None and not exports)
     if not told and not damaged:
-        print("nothing of these phases is saved under this prefix as the recipe stands now, so there are no curves")
+        where = session.store.prefix
+        print(f"nothing of these phases is saved under {where} as the recipe stands now, so there are no curves")
     elif picture is not None:
-        print(_drawn(session, validated, picture, notes) or _why_nothing(session, trainings, damaged, told))
-    return FAILED if damaged else NOTHING_WOULD_RUN
+        if any(len(curve.step) for curve in validated):
+            _draw(session, validated, picture, notes)
+        else:
+            print(_why_nothing(session, trainings, damaged, told))
+            is_made = False
+    return FAILED if damaged or not is_made else NOTHING_WOULD_RUN
 
 
 def _places(session: Session, graph: Graph) -> tuple[dict[str, Leg], list[str]]:
@@ -116,14 +122,17 @@ def _places(session: Session, graph: Graph) -> tuple[dict[str, Leg], list[str]]:
     return legs, main_line_of(legs, {fork.name for fork in session.forks.all()})
 
 
-def _drawn(session: Session, validated: "Sequence[ValidationCurve]", path: str, notes: Sequence[str]) -> str | None:
-    """Draws what phases measured of held-out text; says where, or writes nothing if none measured any."""
-    from pipelines.validation_plot import draw
+def _draw(session: Session, validated: "Sequence[ValidationCurve]", path: str, notes: Sequence[str]) -> None:
+    """Draws what phases measured of held-out text, one of them at least, and says where and what is missing there."""
+    from runtime.report.validation_page import page
 
-    if not any(len(curve.step) for curve in validated):
-        return None
-    draw(path, f"Held-out text of {session.pipeline}", validated, notes)
-    return f"drawn: {path}"
+    missing = [
+        f"{curve.phase}: not measured up to its newest checkpoint, not drawn"
+        for curve in validated
+        if not len(curve.step)
+    ]
+    write_picture("--validation", path, page(f"Held-out text of {session.pipeline}", validated, [*missing, *notes]))
+    print("\n".join([*missing, f"drawn: {path}"]))
 
 
 def _why_nothing(session: Session, digests: Iterable[str], damaged: Collection[str], told: Collection[str]) -> str:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from marin_dag.changes import nearest
@@ -11,7 +10,7 @@ from marin_dag.errors import UserError
 from marin_dag.quantities import in_short
 from marin_dag.records import Records
 from marin_dag.step import Step
-from pipelines.picture_file import refuse_unwritable
+from pipelines.picture_file import DRAWING, refuse_unwritable, write_picture
 from pipelines.timeline import phase_before
 from runtime.data.consumption import Consumption, Leg, consumption
 from runtime.training.timeline import KEEP_THE_DATA_POSITION
@@ -39,7 +38,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
 
     def run(session: Session) -> int:
         if session.parsed.chart is not None:
-            refuse_unwritable("--chart", session.parsed.chart, (".svg",))
+            refuse_unwritable("--chart", session.parsed.chart, (DRAWING,))
         mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
         print(rendered(mix))
         if session.parsed.chart is not None:
@@ -152,5 +151,6 @@ def _named(message: str, mix: Mix) -> str:
 def _draw(path: str, mix: Mix) -> None:
     from runtime.report.mix_chart import mix_chart
 
-    Path(path).write_text(mix_chart(mix.found.uses, mix.labels, f"Tokens by source, to {mix.legs[-1].name}"))
+    chart = mix_chart(mix.found.uses, mix.labels, f"Tokens by source, to {mix.legs[-1].name}")
+    write_picture("--chart", path, chart)
     print(f"drawn    {path}")

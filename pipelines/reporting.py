@@ -8,11 +8,12 @@ from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.report.recipe import described
 from runtime.training.timeline import changes
 from steps.report import GraphNode, RecipeChange
+from steps.train_phase import TrainPhaseConfig
 
 
 def graph_of(targets: Iterable[Step]) -> tuple[GraphNode, ...]:
     """The targets and every step that they read, inputs first. A step "kind/source" or "kind/phase" stands in the row
-    of that source or phase, any other in the row of its own name."""
+    of that source or phase, any other, and a phase, in the row of its own name."""
     found: dict[str, GraphNode] = {}
 
     def visit(step: Step) -> None:
@@ -21,10 +22,9 @@ def graph_of(targets: Iterable[Step]) -> tuple[GraphNode, ...]:
         inputs = list(dict.fromkeys(item.step.name for _, item in step.inputs))
         for _, item in step.inputs:
             visit(item.step)
-        kind, slash, group = step.name.partition("/")
-        found[step.name] = GraphNode(
-            name=step.name, kind=step.kind.name, inputs=tuple(inputs), group=group if slash else kind
-        )
+        # A phase's name is whole: a fork may be called "z_loss/one", and its evaluation is "ema_eval/z_loss/one".
+        group = step.name if isinstance(step.config, TrainPhaseConfig) else step.name.partition("/")[2] or step.name
+        found[step.name] = GraphNode(name=step.name, kind=step.kind.name, inputs=tuple(inputs), group=group)
 
     for target in targets:
         visit(target)

@@ -7,7 +7,7 @@ from marin_dag.changes import nearest
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.plan import refusals
-from pipelines.picture_file import refuse_unwritable
+from pipelines.picture_file import DRAWING, PAGE, kind_of, refuse_unwritable, write_picture
 from pipelines.timeline import document, phases_in, render
 
 
@@ -24,7 +24,7 @@ def _timeline(session: Session) -> int:
     if parsed.plot is not None:
         if parsed.names or parsed.json:
             raise UserError("timeline --plot draws every phase, for people; leave out the names of phases and --json.")
-        refuse_unwritable("--plot", parsed.plot, (".html", ".svg"))
+        refuse_unwritable("--plot", parsed.plot, (PAGE, DRAWING))
     refused = refusals(phases[name] for name in parsed.names or phases)
     forks = frozenset(fork.name for fork in session.forks.all())
     if parsed.json:
@@ -34,7 +34,9 @@ def _timeline(session: Session) -> int:
     if parsed.plot is not None:
         from pipelines.timeline_plot import draw  # the words alone need no NumPy
 
-        draw(parsed.plot, f"Timeline of {session.pipeline}", phases, refused, forks)
+        is_page = kind_of(parsed.plot) == PAGE
+        drawn = draw(f"Timeline of {session.pipeline}", phases, refused, forks, is_page=is_page)
+        write_picture("--plot", parsed.plot, drawn)
         print(f"drawn: {parsed.plot}")
     return FAILED if refused else NOTHING_WOULD_RUN
 

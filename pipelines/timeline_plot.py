@@ -1,7 +1,6 @@
 """The timeline as a picture: each phase's settings at the steps where something happens, in the report's own figure."""
 
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -17,16 +16,15 @@ POINTS_OF_A_CURVE = 200
 
 
 def draw(
-    path: str, title: str, phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = ()
-) -> None:
-    """Writes the timeline to `path`, a page (.html) or a drawing (.svg). `forks` are branches, however long."""
+    title: str, phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), *, is_page: bool
+) -> str:
+    """The timeline as a page (HTML), or as a drawing alone (SVG). `forks` are branches, however long."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
     order = [*main_line, *(name for name in legs if name not in main_line)]
     twins = twins_in({name: phases[name] for name in order})
     drawn = [_phase(legs[name], is_main=name in main_line, same_as=twins.get(name)) for name in order]
-    text = page(title, drawn, render(phases, refused, forks)) if Path(path).suffix == ".html" else svg(title, drawn)
-    Path(path).write_text(text, encoding="utf-8")
+    return page(title, drawn, render(phases, refused, forks)) if is_page else svg(title, drawn)
 
 
 def _phase(leg: Leg, *, is_main: bool, same_as: str | None) -> Phase:

@@ -1,19 +1,13 @@
 """Validation as a picture: what phases measured of held-out text while they trained, over the tokens of the run."""
 
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from runtime.optim.ema import HOT
-from runtime.report.validation_page import ValidationCurve, page
+from runtime.report.validation_page import ValidationCurve
 from runtime.tracking.curves import Curves
 from runtime.training.timeline import Leg
-
-
-def draw(path: str, title: str, curves: Sequence[ValidationCurve], notes: Sequence[str]) -> None:
-    """Writes the page; at least one phase has measured something."""
-    Path(path).write_text(page(title, curves, notes), encoding="utf-8")
 
 
 def validation_curves(legs: Sequence[Leg], curves: Curves, main_line: Collection[str]) -> list[ValidationCurve]:

@@ -1,35 +1,33 @@
 """waits: how long each phase waited for data, and for what; `--page FILE.html` draws it."""
 
-from pathlib import Path
 from typing import Any
 
-from marin_dag.commands.session import NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
+from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.store import Store
-from pipelines.picture_file import refuse_unwritable
+from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
 from pipelines.trainings import attempts_of, names_of_trainings, shared
 from runtime.tracking.waits import Waits, waits_of
 
 
 def _waits(session: Session) -> int:
     if session.parsed.page is not None:
-        refuse_unwritable("--page", session.parsed.page, (".html",))
+        refuse_unwritable("--page", session.parsed.page, (PAGE,))
     phases = names_of_trainings(session.graph().steps)
     if not phases:
         raise UserError(f"waits: the pipeline {session.pipeline!r} trains nothing.")
     found = [waits for digest, names in phases.items() if (waits := read_waits(session.store, digest, names[0]))]
     if not found:
-        print("no phase has trained under this prefix as the recipe stands now, so there are no waits to show")
-        return NOTHING_WOULD_RUN
+        where = session.store.prefix
+        print(f"no phase has trained under {where} as the recipe stands now, so there are no waits to show")
+        return NOTHING_WOULD_RUN if session.parsed.page is None else FAILED
     shown = {waits.phase for waits in found}
     notes = [shared(names) for names in phases.values() if len(names) > 1 and names[0] in shown]
     print("\n".join([rendered(found), *notes]))
     if session.parsed.page is not None:
         from runtime.report.waits_page import page  # the words alone need no NumPy
 
-        Path(session.parsed.page).write_text(
-            page(f"Waits for data of {session.pipeline}", found, notes), encoding="utf-8"
-        )
+        write_picture("--page", session.parsed.page, page(f"Waits for data of {session.pipeline}", found, notes))
         print(f"drawn: {session.parsed.page}")
     return NOTHING_WOULD_RUN
 

@@ -11,7 +11,10 @@ from marin_dag.records import Records
 def _pin(session: Session) -> int:
     pins = Pins(session.store)
     if not session.parsed.names:
-        for pin in pins.all():
+        every = pins.all()
+        if not every:
+            print(f"nothing is pinned under {session.store.prefix}")
+        for pin in every:
             because = f": {pin.because}" if pin.because else ""
             print(f"{pin.name:<36} {pin.key[:8]}{pin.key[64:]}  by {pin.author}, {pin.created[:10]}{because}")
         return NOTHING_WOULD_RUN

@@ -122,7 +122,8 @@ def refuse_another_model(document: dict[str, Any], file: str, config: LlamaConfi
     """Raises InteropError where `config` and `rope`, as a recipe says them, are not what config.json says."""
     found_config, found_rope = from_config_json(document, file)
     if rope.scaling is not None:  # an export says a scaling in other numbers that mean the same
-        scaling = _rope_scaling(rope.scaling, max_length=config.max_position_embeddings)
+        # Which numbers, the folder's context decides; where the recipe's is another, that alone is wrong.
+        scaling = _rope_scaling(rope.scaling, max_length=found_config.max_position_embeddings)
         if found_rope == _rope({"rope_theta": rope.rope_theta, "rope_scaling": scaling}, file):
             found_rope = rope
     pairs: list[tuple[str, Any, Any]] = [("model", found_config, config), ("rope", found_rope, rope)]

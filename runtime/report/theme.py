@@ -89,7 +89,7 @@ svg .pale{fill:var(--ink)}
 .words{width:max-content;max-width:calc(100vw - 64px);position:relative;left:50%;transform:translateX(-50%)}
 .words pre{font-size:13px}
 table{border-collapse:collapse;font-size:13px;font-variant-numeric:tabular-nums;min-width:min(100%,460px)}
-caption{text-align:left;color:var(--ink2);font-size:13px;padding:0 0 6px}
+caption{text-align:left;color:var(--ink2);font-size:13px;padding:0 0 6px;max-width:min(92ch,calc(100vw - 48px))}
 th,td{padding:4px 12px 4px 0;text-align:left;vertical-align:baseline;border-bottom:1px solid var(--hair);
   white-space:nowrap}
 thead th{color:var(--ink2);font-weight:500;border-bottom-color:var(--border);vertical-align:bottom}

@@ -12,9 +12,10 @@ import numpy as np
 
 from runtime.optim.ema import HOT
 from runtime.report.document import document
-from runtime.report.markup import Markup, element
+from runtime.report.markup import Markup, element, joined
 from runtime.report.page import figure
 from runtime.report.plots import (
+    TEXT_SIZE,
     Band,
     Frame,
     band_name_rows,
@@ -24,16 +25,25 @@ from runtime.report.plots import (
     line,
     point,
     settled,
+    text,
     token_axis,
     tokens_tip,
     y_axis,
 )
 from runtime.report.run_plots import margins
-from runtime.report.scales import Scale, counted, padded, tokens_label
+from runtime.report.scales import Scale, counted, padded, text_width, tokens_label
 from runtime.report.tables import NONE, Cell, Column, table
 
 _KEY_WIDTH = 48
 """Pixels, in which the strokes of nine averages repeat; the style sheet says the same."""
+
+
+_NAME_OFFSET = 10.0
+"""Pixels between a point and its name."""
+_NAME_GAP = 13.0
+"""Pixels from one line of names to the next."""
+_HALO = "paint-order:stroke;stroke:var(--page);stroke-width:3px;stroke-linejoin:round"
+"""Around a name that stands on lines."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,8 +106,85 @@ def validation(curves: Sequence[ValidationCurve], width: float) -> Markup:
                 tokens, step = float(curve.tokens[known][-1]), int(curve.step[known][-1])
                 tip = f"{curve.phase}, {which} weights after step {step:,}: {last:.4f}"
                 parts.append(point(frame.x(tokens), frame.y(last), tip, f"dot {kind}", radius=3))
+    parts.append(_branch_names(frame, measured))
     parts.append(token_axis(frame))
     return drawing(width, frame.bottom + 38, f"Bits per byte of held-out text over {tokens_label(end)} tokens", *parts)
+
+
+def stacked(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """The places from `low` to `high`, `gap` or more apart, that are nearest to those wanted, which are in order.
+
+    `high - low` has room for them all.
+    """
+    # Less a gap for each that comes before, the places need only be in order: neighbours that are not share their mean.
+    blocks: list[list[float]] = []
+    for index, place in enumerate(wanted):
+        blocks.append([place - index * gap])
+        while len(blocks) > 1 and sum(blocks[-2]) / len(blocks[-2]) > sum(blocks[-1]) / len(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] += last
+    last_start = high - (len(wanted) - 1) * gap
+    starts = [min(max(sum(block) / len(block), low), last_start) for block in blocks for _ in block]
+    return [start + index * gap for index, start in enumerate(starts)]
+
+
+def _branch_names(frame: Frame, measured: Sequence[ValidationCurve]) -> Markup:
+    """The name of each branch beside its last point on the picture, where the frame has room for it."""
+    places: list[_Name] = []
+    for curve in measured:
+        if curve.is_main or (last := _last_on(frame.y, curve)) is None:
+            continue
+        x, y = frame.x(last[0]), frame.y(last[1])
+        width = text_width(curve.phase, TEXT_SIZE)
+        if x + _NAME_OFFSET + width <= frame.right:
+            places.append(_Name(curve.phase, x, y, x + _NAME_OFFSET, x + _NAME_OFFSET + width))
+        elif x - _NAME_OFFSET - width >= frame.left:
+            places.append(_Name(curve.phase, x, y, x - _NAME_OFFSET - width, x - _NAME_OFFSET))
+    parts: list[str] = []
+    for column in _columns(places):
+        names = sorted(column, key=lambda name: name.y)[: int((frame.bottom - frame.top) / _NAME_GAP)]
+        half = _NAME_GAP / 2
+        middles = stacked([name.y for name in names], _NAME_GAP, frame.top + half, frame.bottom - half)
+        for name, middle in zip(names, middles, strict=True):
+            is_right = name.left > name.x
+            edge = name.left - 2 if is_right else name.right + 2
+            if abs(middle - name.y) > half:
+                ends = {"x1": name.x, "y1": name.y, "x2": edge, "y2": middle}
+                parts.append(element("line", class_="leader", style="stroke:var(--ink3)", **ends))
+            anchor, at = ("start", name.left) if is_right else ("end", name.right)
+            parts.append(text(name.phase, at, middle + 3.8, anchor, "name", style=_HALO))
+    return joined(parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Name:
+    """A phase whose last point is at `x` and `y`, and where its name begins and ends."""
+
+    phase: str
+    x: float
+    y: float
+    left: float
+    right: float
+
+
+def _columns(names: Sequence[_Name]) -> list[list[_Name]]:
+    """Names over each other: two of different columns have no x in common."""
+    columns: list[list[_Name]] = []
+    for name in sorted(names, key=lambda name: name.left):
+        if columns and name.left < max(other.right for other in columns[-1]) + _NAME_OFFSET:
+            columns[-1].append(name)
+        else:
+            columns.append([name])
+    return columns
+
+
+def _last_on(axis: Scale, curve: ValidationCurve) -> tuple[float, float] | None:
+    """Tokens and mean of the last measurement that is on the axis, of the first set of weights that has one."""
+    for means in curve.means.values():
+        for tokens, value in zip(curve.tokens[::-1], means[::-1], strict=True):
+            if np.isfinite(value) and axis.contains(float(value)):
+                return float(tokens), float(value)
+    return None
 
 
 def validation_table(measured: Sequence[ValidationCurve]) -> Markup:
@@ -119,9 +206,10 @@ def validation_table(measured: Sequence[ValidationCurve]) -> Markup:
         ]
         figures = (f"{len(curve.step):,}", f"{curve.num_sources}", f"{curve.step[-1]:,}", f"{curve.tokens[-1]:,.0f}")
         rows.append([curve.phase, *figures, *values])
-    return table(
-        columns, rows, "Bits per byte of held-out text where each phase was measured last, mean of its sources"
-    )
+    is_marked = any(isinstance(cell, Cell) and cell.is_best for row in rows for cell in row)
+    better = " Bold: the best weights of a phase." if is_marked else ""
+    said = "Bits per byte of held-out text where each phase was measured last, mean of its sources."
+    return table(columns, rows, f"{said}{better}")
 
 
 def _band(curve: ValidationCurve) -> Band:
@@ -165,10 +253,15 @@ def _caption(curves: Sequence[ValidationCurve]) -> str:
     tokens, means = _measurements(curves)
     above = tokens[means > high]
     cut = f" Values above the axis (the last at {tokens_label(above.max())} tokens) are cut off." if len(above) else ""
+    axis = Scale(*_ends(curves), 0, 1)
+    gone = [curve.phase for curve in curves if len(curve.step) and _last_on(axis, curve) is None]
+    cut += f" Not on the picture, since all of it is above the axis: {', '.join(gone)}." if gone else ""
+    is_branched = any(len(curve.step) and not curve.is_main for curve in curves)
+    named = ", each named at its last dot where there is room" if is_branched else ""
     return (
         "Mean over the held-out text of the sources of each phase, every source counting the same; the axis does not "
         "begin at 0. Phases with other sources are measured on other text, so a jump between two of them may come of "
-        "the text alone. Blue is the main line, orange the branches; a dot is the last measurement of a phase. "
+        f"the text alone. Blue is the main line, orange the branches{named}; a dot is the last measurement of a phase. "
         f"Shaded: every second phase.{cut}"
     )
 

@@ -69,6 +69,31 @@ def test_a_value_with_a_key_that_is_none_is_answered_with_the_key_that_is_meant_
         apply_text(Config(), "averages", '[{"decays": 0.9}]', owner="phase")
 
 
+def test_a_value_that_is_wrong_inside_a_form_that_is_right_is_not_said_to_have_keys_that_are_none() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Segment:
+        start_step: int
+        weights: dict[str, float]
+
+        def __post_init__(self) -> None:
+            if min(self.weights.values()) < 0:
+                raise ValueError(f"Segment.weights is {self.weights}; a weight is not below zero.")
+
+    @dataclasses.dataclass(frozen=True)
+    class Mixture:
+        segments: tuple[Segment, ...]
+
+    phase = create_model(
+        "Phase", __config__={"extra": "forbid"}, mixture=(Mixture, Mixture((Segment(0, {"a": 1.0}),)))
+    )()
+    negative = '{"segments": [{"start_step": 0, "weights": {"web": -1}}]}'
+    with pytest.raises(ChangeError, match=r"refused at segments\.0: .* below zero\.") as refused:
+        apply_text(phase, "mixture", negative, owner="phase")
+    assert "has no field" not in str(refused.value)
+    with pytest.raises(ChangeError, match=r"Segment has no field 'weihgts' \(did you mean 'weights'\?\)"):
+        apply_text(phase, "mixture", negative.replace("weights", "weihgts"), owner="phase")
+
+
 def test_nothing_near_is_no_advice() -> None:
     assert nearest_field("qqq", Config) == ""
 

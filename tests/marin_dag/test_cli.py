@@ -351,6 +351,7 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["--set", "phoenix", "z_loss=1"], "write field and value as one word: --set phoenix.z_loss=1."),
         (["why", "phoenix", "--set", "phoenix.z_loss", "1"], "as one word: --set phoenix.z_loss=1."),
         (["ls", "kest"], "ls 'kest' matches no step. '*kest*' matches 1."),
+        (["ls", "est*"], "ls 'est*' matches no step. '*est*' matches 1."),
         (["ls", "pheonix"], "ls 'pheonix' matches no step. Did you mean 'phoenix'?"),
     ],
 )

@@ -80,7 +80,14 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
     prefix = tmp_path / "runs"
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     code, out, _ = run(prefix, capsys, "curves")
-    assert code == 0 and out.startswith("nothing of these phases is saved")
+    assert (code, out) == (
+        0,
+        f"nothing of these phases is saved under {prefix} as the recipe stands now, so there are no curves\n",
+    )
+    for option, place in (("--validation", "page.html"), ("--tensorboard", "board"), ("--wandb", "wandb")):
+        assert run(prefix, capsys, "curves", option, str(tmp_path / place))[0] == 1, (
+            "it was asked for, and is not there"
+        )
     save(prefix, kestrel.digest, 10, loss=4.0)
     save(prefix, kestrel.digest, 12, loss=3.0, left_out=(11,))
     last = kestrel.until + 3
@@ -361,7 +368,7 @@ def test_what_phases_measured_of_held_out_text_is_drawn_over_the_tokens_of_the_r
     kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
     save(prefix, kestrel.digest, 4, loss=4.0)
     code, out, _ = run(prefix, capsys, "curves", "--validation", str(page))
-    assert (code, out.splitlines()[-1].split(":")[0], page.exists()) == (0, "nothing is drawn", False)
+    assert (code, out.splitlines()[-1].split(":")[0], page.exists()) == (1, "nothing is drawn", False)
     measured(prefix, kestrel.digest, step_0={"hot": 8.0}, step_4={"hot": 2.0})
     run(prefix, capsys, "curves", "--validation", str(page))
     assert "Values above the axis (the last at 0 tokens) are cut off" in page.read_text(), "no update has come yet"
@@ -400,7 +407,7 @@ def test_why_nothing_is_drawn_is_said_as_it_is(tmp_path, capsys, phases):
     folder = save(tmp_path, kestrel.digest, 3, loss=2.0)
     measured(tmp_path, kestrel.digest, step_5={"hot": 2.0})
     said = "nothing is drawn: no checkpoint has come to the steps at which these phases measured held-out text"
-    assert drawn(tmp_path, capsys, page) == (0, said, [])
+    assert drawn(tmp_path, capsys, page) == (1, said, [])
     measured(tmp_path, kestrel.digest, step_3={"hot": 2.0})
     damage(folder, METRICS)
     assert drawn(tmp_path, capsys, page) == (1, "nothing is drawn: none of these phases could be read", [])
@@ -408,7 +415,19 @@ def test_why_nothing_is_drawn_is_said_as_it_is(tmp_path, capsys, phases):
     said = "nothing is drawn: none of the phases that could be read has measured held-out text (validate_every_steps)"
     assert drawn(tmp_path, capsys, page) == (1, said, [])
     said = "nothing is drawn: none of these phases has measured held-out text (validate_every_steps)"
-    assert drawn(tmp_path, capsys, page, "ocelot") == (0, said, [])
+    assert drawn(tmp_path, capsys, page, "ocelot") == (1, said, [])
+
+
+def test_a_phase_that_measured_nothing_is_said_to_be_missing_on_the_picture(tmp_path, capsys, phases):
+    page = tmp_path / "page.html"
+    kestrel, ocelot = phases.step("kestrel"), phases.step("ocelot")
+    save(tmp_path, kestrel.digest, 4, loss=4.0)
+    measured(tmp_path, kestrel.digest, step_4={"hot": 2.0})
+    save(tmp_path, ocelot.digest, kestrel.until + 2, loss=2.0)
+    code, out, _ = run(tmp_path, capsys, "curves", "kestrel", "ocelot", "--validation", str(page))
+    said = "ocelot: not measured up to its newest checkpoint, not drawn"
+    assert (code, out.splitlines()[-2:]) == (0, [said, f"drawn: {page}"])
+    assert f"<p>{said}.</p>" in page.read_text()
 
 
 def test_a_newer_attempt_that_saved_nothing_yet_hides_nothing(tmp_path, capsys, phases):

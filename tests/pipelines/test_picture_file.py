@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag.errors import UserError
-from pipelines.picture_file import refuse_unwritable
+from pipelines.picture_file import DRAWING, PAGE, kind_of, refuse_unwritable, write_picture
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,7 @@ from pipelines.picture_file import refuse_unwritable
         ("timeline.gif", r"--plot .*timeline\.gif: \.gif is no kind of picture; end it in \.html or \.svg"),
         ("timeline", r"no ending is no kind of picture"),
         ("no/folder/timeline.svg", r"there is no folder .*no/folder; make it"),
+        ("timeline.htm.gz", r"\.gz is no kind of picture"),
         ("taken.svg", r"it cannot be written; name another file"),
     ],
 )
@@ -20,10 +21,37 @@ def test_a_picture_that_cannot_be_drawn_there_is_refused_before_it_is_worked_out
 ):
     (tmp_path / "taken.svg").mkdir()
     with pytest.raises(UserError, match=message):
-        refuse_unwritable("--plot", str(tmp_path / name), (".html", ".svg"))
+        refuse_unwritable("--plot", str(tmp_path / name), (PAGE, DRAWING))
 
 
 def test_a_file_that_is_there_may_be_drawn_anew(tmp_path: Path):
     (tmp_path / "timeline.svg").write_text("old")
-    refuse_unwritable("--plot", str(tmp_path / "timeline.svg"), (".html", ".svg"))
+    refuse_unwritable("--plot", str(tmp_path / "timeline.svg"), (PAGE, DRAWING))
     assert (tmp_path / "timeline.svg").read_text() == "old"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.HTML", PAGE), ("a.htm", PAGE), ("a.Htm", PAGE), ("a.SVG", DRAWING)])
+def test_an_ending_is_read_whatever_its_case(tmp_path: Path, name: str, kind: str):
+    refuse_unwritable("--plot", str(tmp_path / name), (kind,))
+    assert kind_of(name) == kind and not list(tmp_path.iterdir())
+
+
+def test_a_bucket_is_not_taken_for_a_folder_that_is_missing():
+    with pytest.raises(UserError, match=r"^--page gs://b/x\.html: it is written on this machine; name a local file\.$"):
+        refuse_unwritable("--page", "gs://b/x.html", (PAGE,))
+
+
+@pytest.mark.parametrize("folder", ["/sys", "/proc"])
+def test_a_place_where_permission_bits_lie_is_refused_before_it_is_worked_out(folder: str):
+    with pytest.raises(UserError, match=rf"^--page {folder}/x\.html: it c.* be written.*; name another file\.$"):
+        refuse_unwritable("--page", f"{folder}/x.html", (PAGE,))
+
+
+def test_a_disk_that_fills_up_is_told_of_with_the_option_and_the_file(tmp_path: Path):
+    """`/dev/full` is always full."""
+    (tmp_path / "page.html").symlink_to("/dev/full")
+    refuse_unwritable("--page", str(tmp_path / "page.html"), (PAGE,))
+    with pytest.raises(
+        UserError, match=r"^--page .*page\.html: it could not be written \(No space left on device\); name"
+    ):
+        write_picture("--page", str(tmp_path / "page.html"), "text")

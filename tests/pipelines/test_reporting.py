@@ -10,6 +10,7 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
 from runtime.optim.ema import Ema
 from runtime.optim.schedule import Constant, Cycles, Linear, Rewarm, WsdS
 from runtime.report.recipe import described
+from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.phase_result import TrainPhaseResult
 from steps.train_phase import TrainPhaseConfig
 
@@ -60,6 +61,13 @@ def test_the_graph_names_each_step_once_with_inputs_first():
     ]
     assert {node.kind for node in nodes} == {"train_phase"}
     assert with_report(nodes, "report", phases().values())[-1].inputs == ("kestrel", "ocelot", "spoonbill")
+
+
+def test_a_phase_with_a_folder_in_its_name_stands_in_one_row_with_its_evaluation():
+    fork = phases()["ocelot"].fork("z_loss/one", z_loss=1e-4)
+    evaluation = ema_eval("ema_eval/z_loss/one", EmaEvalConfig(phase=fork, caches={}, max_tokens_per_domain=1))
+    groups = {node.name: node.group for node in graph_of([evaluation])}
+    assert groups == {"kestrel": "kestrel", "z_loss/one": "z_loss/one", "ema_eval/z_loss/one": "z_loss/one"}
 
 
 def test_parents_are_the_phases_that_a_phase_starts_from():

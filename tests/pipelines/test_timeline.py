@@ -264,13 +264,11 @@ def test_several_averages_are_told_with_their_names(steps):
     assert "~ averages          none  ->  average, decay 0.995; average slow, decay 0.9999" in paragraph(said, "two")
 
 
-def test_it_is_drawn_on_a_page_and_alone(steps, tmp_path):
-    draw(str(tmp_path / "timeline.html"), "Timeline of tootsie", steps, {})
-    draw(str(tmp_path / "timeline.svg"), "Timeline of tootsie", steps, {})
-    page = (tmp_path / "timeline.html").read_text()
+def test_it_is_drawn_on_a_page_and_alone(steps):
+    page = draw("Timeline of tootsie", steps, {}, is_page=True)
     assert "tokens, and 10 side branches under 11 names.</p>" in page
     assert page.startswith("<!doctype html>") and "cycles         from step 0: 20 of 10,000" in page
-    drawn = ElementTree.parse(tmp_path / "timeline.svg").getroot()
+    drawn = ElementTree.fromstring(draw("Timeline of tootsie", steps, {}, is_page=False))
     assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
     words = {element.text for element in drawn.iter("{http://www.w3.org/2000/svg}text")}
     assert {"kestrel", "phoenix", "spoonbill_deeper", "1,024", "4,096"} <= words

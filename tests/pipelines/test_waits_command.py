@@ -62,7 +62,8 @@ def test_one_training_with_several_names_is_told_once_by_the_name_that_the_plan_
 
 def test_before_anything_has_trained_it_says_so_and_refuses_what_is_no_page(tmp_path, capsys):
     code, out, _ = run(tmp_path / "runs", capsys)
-    assert code == 0 and "no phase has trained under this prefix as the recipe stands now" in out
+    assert code == 0 and f"no phase has trained under {tmp_path / 'runs'} as the recipe stands now" in out
+    assert run(tmp_path / "runs", capsys, "--page", str(tmp_path / "waits.html"))[0] == 1, "it is not there"
     assert (
         "--page waits.png: .png is no kind of picture; end it in .html"
         in run(tmp_path / "runs", capsys, "--page", "waits.png")[2]

@@ -28,7 +28,7 @@ from runtime.data.batch import DataPosition
 from runtime.evaluation.trained_model import TrainedModel
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
 from runtime.interop.huggingface_config import InteropError
-from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig
+from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.training import checkpoint_leaves
 from runtime.training.checkpoint_reader import CheckpointError
 from steps.download import DownloadConfig, download
@@ -50,9 +50,11 @@ Import = Callable[..., Input[TrainPhaseResult]]
 SHORT = {"sequence_length": SEQUENCE_LENGTH}
 
 
-def write_folder(folder: Path, dtype: str = "float32", config: LlamaConfig = CONFIG, **shards: int) -> Path:
+def write_folder(
+    folder: Path, dtype: str = "float32", config: LlamaConfig = CONFIG, rope: Rope = LLAMA2_ROPE, **shards: int
+) -> Path:
     special = SpecialTokens(eos_token_id=0, bos_token_id=None)
-    write_model(str(folder), model(config), config, LLAMA2_ROPE, special, dtype=dtype, **shards)  # type: ignore[arg-type]
+    write_model(str(folder), model(config), config, rope, special, dtype=dtype, **shards)  # type: ignore[arg-type]
     tokenizer_file(folder / "tokenizer.json")
     return folder
 
@@ -239,6 +241,16 @@ def test_a_phase_is_told_to_write_no_more_than_what_the_recipe_says_otherwise(tm
     assert str(refused.value).splitlines()[-1] == (
         "Write the same in each phase that starts from this import: `--set PHASE.model.rms_norm_eps=1e-05`"
     )
+
+
+def test_a_rope_that_is_right_is_not_refused_beside_a_context_that_is_wrong(tmp_path, imported):
+    assert CONFIG.max_position_embeddings < 8192  # so that an export says the scaling in numbers of its own
+    folder = write_folder(tmp_path / "folder", rope=LLAMA3_ROPE)
+    said = dataclasses.replace(CONFIG, max_position_embeddings=64)
+    with pytest.raises(InteropError) as refused:
+        imported(folder, model=said, rope=LLAMA3_ROPE)
+    (line,) = [line for line in str(refused.value).splitlines() if line.startswith("  ")]
+    assert line.startswith("  model.max_position_embeddings is 64, and there ")
 
 
 def test_a_tokenizer_whose_ids_mean_other_text_is_refused_and_one_that_only_adds_another_beginning_is_not(

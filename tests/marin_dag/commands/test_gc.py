@@ -194,6 +194,7 @@ def test_what_a_finished_step_has_certified_is_listed_apart_and_goes_only_by_its
     assert [line.split()[:2] for line in said.splitlines()[1:2]] == [["work", "kestrel"]]
     assert {entry.path for entry in store.list("work")} == {f"{folder}/{name}" for name in
                                                             ("checkpoint/manifest.json", "certified.json")}  # fmt: skip
+    assert "nothing is pinned under " in run("pin")[1]
     assert run("pin", "kestrel", "--because", "cited")[0] == 0
     code, said = run("gc", "--yes", "--certified", "kestrel")
     assert code == 1 and "kestrel: it is pinned by" in said and "(cited), and a pinned step keeps" in said

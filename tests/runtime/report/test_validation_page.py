@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from runtime.report.validation_page import ValidationCurve, page, validation
+from runtime.report.validation_page import ValidationCurve, page, stacked, validation
 
 NAN = float("nan")
 KESTREL = ValidationCurve(
@@ -114,3 +114,55 @@ def test_no_two_of_many_sets_of_weights_are_drawn_alike():
     assert len(set(found.values())) == len(means)
     periods = [sum(map(float, stroke.split())) for stroke in found.values() if stroke]
     assert max(periods) <= 46, "a whole one is in its key"
+
+
+def branch(phase: str, end: int, last: float) -> ValidationCurve:
+    return ValidationCurve(
+        phase, False, 1000, end, 2, np.array([11, 12]), np.array([1100, end]), {"hot": np.array([last + 0.01, last])}
+    )
+
+
+def names(drawn: str, among: list[str]) -> dict[str, tuple[float, float, str]]:
+    """Where each branch's name stands, and its anchor."""
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"(?: text-anchor="(\w+)")? class="name"[^>]*>([^<]*)<', drawn)
+    return {said: (float(x), float(y), anchor) for x, y, anchor, said in found if said in among}
+
+
+@pytest.mark.parametrize("width", [1040, 358])
+def test_branches_that_lie_on_each_other_are_named_apart_in_their_order_inside_the_frame(width):
+    branches = [branch(f"b{index}", 1200 + 10 * index, 1.45 + 0.001 * (index % 3)) for index in range(9)]
+    drawn = str(validation([KESTREL, OCELOT, *branches], width))
+    found = names(drawn, [curve.phase for curve in branches])
+    heights = sorted(y for _, y, _ in found.values())
+    assert len(found) == 9 and min(np.diff(heights)) >= 12.9
+    assert found["b2"][1] < found["b1"][1] < found["b0"][1], "the worse above"
+    bottom = float(re.findall(r'<line [^>]*y1="([\d.]+)" [^>]*class="axis"', drawn)[0])
+    assert heights[-1] < bottom and drawn.count('class="leader" style') >= 7
+
+
+def test_a_name_stands_left_of_its_dot_where_the_right_has_no_room_and_nowhere_where_neither_has():
+    short, long = branch("z_loss", 2990, 1.45), branch("x" * 80, 1500, 1.4)
+    drawn = str(validation([KESTREL, OCELOT, short, long], 358))
+    found = names(drawn, [short.phase, long.phase])
+    assert list(found) == ["z_loss"] and found["z_loss"][2] == "end"
+    assert "each named at its last dot where there is room" in page("Held-out text", [KESTREL, OCELOT, short])
+    assert "named" not in page("Held-out text", [KESTREL, OCELOT])
+
+
+def test_a_phase_that_is_above_the_axis_as_a_whole_is_said_not_to_be_on_the_picture():
+    high = ValidationCurve("qb", False, 0, 60, 2, np.array([1, 2]), np.array([20, 60]), {"hot": np.array([9.0, 8.5])})
+    made = page("Held-out text", [KESTREL, OCELOT, high])
+    assert "Not on the picture, since all of it is above the axis: qb." in made
+    assert not names(made, ["qb"]) and "Not on the picture" not in page("Held-out text", CURVES)
+
+
+def test_bold_is_explained_where_something_is_bold():
+    said = "Bold: the best weights of a phase."
+    assert said in page("Held-out text", CURVES) and said not in page("Held-out text", [KESTREL])
+
+
+def test_places_are_kept_where_they_are_far_enough_apart_and_else_spread_around_their_mean():
+    assert stacked([10, 40, 90], 13, 0, 100) == [10, 40, 90]
+    assert stacked([50, 50, 50], 10, 0, 100) == [40, 50, 60]
+    assert stacked([2, 3, 99], 10, 0, 100) == [0, 10, 99]
+    assert stacked([98, 99], 10, 0, 100) == [90, 100]
