@@ -69,7 +69,7 @@ def scattered_product(
         receiver, sender = jnp.where(way == FORTH, ahead, behind), jnp.where(way == FORTH, behind, ahead)
 
         def signal(semaphore, neighbour):  # type: ignore[no-untyped-def]
-            pl.semaphore_signal(semaphore, 1, device_id={axis: neighbour}, device_id_type=pl.DeviceIdType.MESH)
+            pl.semaphore_signal(semaphore, 1, device_id={axis: neighbour})
 
         @pl.when((pair == 0) & (step == 0) & (way == FORTH))
         def _meet() -> None:
@@ -100,7 +100,6 @@ def scattered_product(
                 is_sent.at[slot],
                 has_come.at[slot],
                 device_id={axis: receiver},
-                device_id_type=pl.DeviceIdType.MESH,
             )
 
         outgoing = pair * (num_devices - 1) + step
