@@ -16,7 +16,7 @@ tootsie: .venv/ready
 # Three workers for two cores: a quarter of the time a worker waits for Ray or for a process that it has killed. In which
 # order the files are begun tests/conftest.py says.
 test: .venv/test-ready .venv-libtpu/ready .venv-cuda/ready
-	@echo "running ruff, mypy and pytest: about 15 minutes on two cores"
+	@echo "running ruff, mypy and pytest: 15 to 20 minutes on two cores"
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy

@@ -17,4 +17,4 @@ class TakenKernels(NamedTuple):
         """In the words of `StepContext.computed_with`."""
         named = {"attention": self.attention, "loss": self.loss}
         taken = {name: f"{kernel}: {self.blocks[name]}" for name, kernel in named.items() if kernel is not None}
-        return taken | {"kernels": self.reason}
+        return taken | {"reason": self.reason}

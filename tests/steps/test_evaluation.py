@@ -192,16 +192,16 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_beside_th
     with caplog.at_level(logging.INFO, __name__):
         figures = ema_eval.function(config, chosen)
     assert chosen.how["attention"] == "chunked: query 32" and chosen.how["loss"].startswith("chunked: ")
-    assert chosen.how["kernels"].startswith("attention: by blocks of queries, no keys after a block; loss: ")
+    assert chosen.how["reason"].startswith("attention: by blocks of queries, no keys after a block; loss: ")
     said, counted, *_ = [record.getMessage() for record in caplog.records if record.name == __name__]
     assert said == (
         f"held-out text: 16 windows a batch on 2 devices; attention chunked: query 32; loss {chosen.how['loss']}; "
-        f"{chosen.how['kernels']}"
+        f"{chosen.how['reason']}"
     )
     assert counted == "held-out text: 22 windows of 2 domains, batches for each set of weights: 2"
     # Of one identity: what an attempt is asked to compute with is execution, and may not show in what it returns.
     again = ema_eval.function(config.model_copy(update={"attention_kernel": "chunked"}), asked)
-    assert asked.how["kernels"] == f"attention_kernel as asked for; by default: {chosen.how['kernels']}"
+    assert asked.how["reason"] == f"attention_kernel as asked for; by default: {chosen.how['reason']}"
     assert again == figures
 
 
