@@ -134,11 +134,25 @@ class Frontier:
         return None
 
     def _is_in_turn_behind(self, node: Node) -> bool:
-        return any(
-            other.state == "running" or (other.state == "waiting" and (other.step.until or 0) < (node.step.until or 0))
-            for other in self._by_digest[node.step.digest]
-            if other is not node
+        """Whether another leg of its trajectory comes first: one that runs, or stops before it and needs it for nothing."""
+        others = [other for other in self._by_digest[node.step.digest] if other is not node]
+        return any(other.state == "running" for other in others) or any(
+            other.state == "waiting"
+            and (other.step.until or 0) < (node.step.until or 0)
+            and not self._waits_for(node, other)
+            for other in others
         )
+
+    def _waits_for(self, node: Node, leg: Node, seen: tuple[Node, ...] = ()) -> bool:
+        """Whether `leg` starts within its own trajectory where nobody but `node` brings it, or who waits for that."""
+        for _, item in leg.step.inputs:
+            if item.digest != leg.step.digest or item.key in self.committed:
+                continue
+            others = (other for other in self._by_digest[item.digest] if other is not leg and other not in seen)
+            makers = [other for other in others if _is_unfinished(other.state) and _makes(other.step, item)]
+            if all(maker is node or self._waits_for(node, maker, (*seen, leg)) for maker in makers):
+                return True
+        return False
 
     def _complete_after(self, index: int) -> int | None:
         candidates = []
