@@ -136,7 +136,10 @@ def cost_of_loop(
                 loader=loader,
                 saving=saving,
                 events=events,
-                control=Control(lambda: len(watch) > SETTLING_UPDATES + updates, agree=Agreement(folder.name)),
+                control=Control(
+                    lambda: "measured" if len(watch) > SETTLING_UPDATES + updates else "",
+                    agree=Agreement(folder.name),
+                ),
                 on_milestone=lambda run, milestone: None,
                 rows=rows,
             )

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -17,6 +17,7 @@ from marin_dag.context import ALONE, Host, Parts, StepStopped
 from marin_dag.damage import DamagedInputError, refuse_damaged_inputs, repair
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError, listed
+from marin_dag.hearing import Hearing
 from marin_dag.inputs import Input
 from marin_dag.parts import parts_of
 from marin_dag.prefix import open_store
@@ -27,6 +28,7 @@ from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_k
 from marin_dag.shards import ShardMap
 from marin_dag.store import explain_os_error, limit_met
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Task
+from marin_dag.told import Telling, Tellings
 from marin_dag.transient import is_transient
 from marin_dag.work_code import leave_code
 
@@ -66,6 +68,7 @@ class AttemptContext:
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
         self._computed_with: dict[str, str] = {}
+        self.hearing = Hearing(Tellings(self._store), task.digest, task.attempt, self.log)
         self.repaired: tuple[str, ...] = ()
         """Of the first output, where this attempt is forced."""
         self._kind = kind = task.kind.load()
@@ -174,7 +177,23 @@ class AttemptContext:
 
     def stop_requested(self) -> bool:
         """See StepContext."""
-        return self._channel.stop_requested()
+        return bool(self.stop_reason())
+
+    def stop_reason(self) -> str:
+        """See StepContext."""
+        if self._channel.stop_requested():
+            return "the driver asked to stop"
+        # The other hosts of a gang hear it from host 0, as they agree on where to stop.
+        told = self.hearing.stop() if self.host.index == 0 else None
+        return "" if told is None else told.said
+
+    def told(self) -> Sequence[Telling]:
+        """See StepContext."""
+        return self.hearing.others() if self.host.index == 0 else ()
+
+    def answer(self, telling: Telling, said: str) -> None:
+        """See StepContext."""
+        self.hearing.answer(telling, said)
 
     def check_inputs(self) -> None:
         """Raises DamagedInputError if files are missing of what this attempt reads.
@@ -334,6 +353,7 @@ def run_attempt(
         if capture_prints:
             prints.enter_context(contextlib.redirect_stdout(log))
             prints.enter_context(contextlib.redirect_stderr(log))
+        prints.callback(context.hearing.close)
         context.log.info("attempt %s on %s, %s", task.attempt, socket.gethostname(), task.resources)
         try:
             refuse_other_packages(task.name, task.identity)
@@ -350,10 +370,13 @@ def run_attempt(
             if host.index > 0:
                 return Outcome(task, "done")
             record = context.finish(result)
+            context.hearing.close(stopped="it had done all", unheard="it had done all before it came to that")
         except StepStopped as stop:
             context.log.info("stopped as asked: %s", stop)
             said = first_lines(stop).partition("\n")[0] if str(stop).strip() else ""
-            return Outcome(task, "stopped", stopped_at=said)
+            told = context.hearing.stop() if host.index == 0 else None
+            context.hearing.close(stopped=f"stopped {said}".strip(), unheard="it stopped before it came to that")
+            return Outcome(task, "stopped", stopped_at=said, is_told_to_stop=told is not None)
         except BaseException as error:  # `sys.exit` in a step, too: it would end the driver, or a worker without a word
             if _is_of_the_worker(error):
                 raise

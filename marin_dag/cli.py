@@ -32,6 +32,7 @@ from marin_dag.commands import (
     plan,
     show,
     stop,
+    tell,
     verify,
     why,
 )
@@ -73,6 +74,7 @@ COMMANDS = {
         drop.COMMAND,
         attach.COMMAND,
         stop.COMMAND,
+        tell.COMMAND,
         verify.COMMAND,
         adopt.COMMAND,
         pin.COMMAND,
@@ -98,6 +100,8 @@ OTHER_WORDS = {
     "delete": "drop",
     "cancel": "stop",
     "kill": "stop",
+    "save": "tell",
+    "publish": "tell",
     "clean": "gc",
     "prune": "gc",
 }

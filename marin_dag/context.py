@@ -2,13 +2,14 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel
 
 from marin_dag.inputs import Input
 from marin_dag.resources import Resources
+from marin_dag.told import Telling
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")
@@ -127,4 +128,17 @@ class StepContext(Protocol):
 
     def stop_requested(self) -> bool:
         """Whether to save and leave by raising `StepStopped`."""
+        ...
+
+    def stop_reason(self) -> str:
+        """Who asked it to, as the text of `StepStopped` may say it; "" while nobody has."""
+        ...
+
+    def told(self) -> Sequence[Telling]:
+        """What people have told this step beside to stop (`tell STEP WORD`), of the words that its kind declares, and
+        it has not answered; the oldest first. Asks nobody, so that it may be asked at each update; host 0 hears."""
+        ...
+
+    def answer(self, telling: Telling, said: str) -> None:
+        """Tells whoever told it what became of that: one line."""
         ...

@@ -14,7 +14,7 @@ from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
 from marin_dag.lease import Leases
 from marin_dag.lost_milestones import Lost, LostMilestones, lost_in
-from marin_dag.milestone_reasons import MilestoneMissing, NotTold, RunAhead
+from marin_dag.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.plan import check_configs
 from marin_dag.provenance import user_name
 from marin_dag.reasons import render
@@ -23,7 +23,7 @@ from marin_dag.redact import redact, refuse_secrets
 from marin_dag.remainder import LeftBehind
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
-from marin_dag.wanted_milestones import runs_ahead
+from marin_dag.told import PUBLISH, Tellings
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
@@ -141,6 +141,7 @@ class Forks:
             )
             raise ForkError(f"drop {name}: {are} first.")
         self._store.delete(paths[name])
+        Tellings(self._store).forget(self._named(name))
         return fork
 
     def added_to(self, graph: Graph) -> Graph:
@@ -167,20 +168,37 @@ class Forks:
         step = forked(graph, fork)
         return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
-    def not_told_by(self, graph: Graph, fork: Fork) -> tuple[NotTold | MilestoneMissing | RunAhead, ...]:
-        """What a fork which is not in `graph` yet starts from, and attempts at work, or runs that may come to it, were
-        not told; without what `lost_by` says of it alone."""
+    def tell_what_it_starts_from(self, graph: Graph, fork: Fork) -> tuple[NotTold | MilestoneMissing, ...]:
+        """Tells attempts, at work or to come, to publish what a fork which is not in `graph` yet starts from.
+
+        A run that has read its graph hears of the fork in no other way. What was told of a fork goes with it.
+
+        Returns:
+            What attempts at work were not told when they began, without what `lost_by` says of it alone.
+        """
         step = forked(graph, fork)
         running, committed = Leases(self._store).running(), Records(self._store).committed_keys()
         said = self.lost_by(graph, fork, alone=True)
-        lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store))
+        lost_milestones = LostMilestones(
+            graph.with_targets([step]), committed, LeftBehind(self._store), Tellings(self._store)
+        )
         passed = [reason for reason in lost_milestones.passed_by(step, running) if reason not in said]
-        return (*passed, *runs_ahead(step, graph, self._kept(graph), running, committed))
+        for _, item in step.inputs:
+            if item.milestone not in (None, item.step.until) and item.key not in committed and not said:
+                why = fork.reason or f"{fork.name} starts there"
+                Tellings(self._store).tell(
+                    item.digest,
+                    item.step.name,
+                    PUBLISH,
+                    milestone=item.milestone,
+                    reason=why,
+                    fork=self._named(fork.name),
+                )
+        return tuple(passed)
 
-    def _kept(self, graph: Graph) -> dict[str, str]:
-        """When the forks in `graph` were made, and with them what needs them, by name; of several, the last counts."""
-        forks = [fork for fork in self.all() if fork.name in graph]
-        return {name: fork.created for fork in forks for name in graph.descendants(fork.name)}
+    def _named(self, name: str) -> str:
+        """A fork among those of all pipelines and variants."""
+        return f"{self._folder.removeprefix(f'{NAMES}/')}/{name}"
 
     def names_in(self, graph: Graph) -> tuple[str, ...]:
         """The names of the forks in `graph`, each with the steps that follow it."""

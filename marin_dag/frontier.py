@@ -134,7 +134,7 @@ class Frontier:
         return None
 
     def _is_in_turn_behind(self, node: Node) -> bool:
-        """Whether another leg of its trajectory comes first: one that runs, or stops before it and needs it for nothing."""
+        """Whether another leg of its trajectory comes first: one that runs, or that stops before and needs it not."""
         others = [other for other in self._by_digest[node.step.digest] if other is not node]
         return any(other.state == "running" for other in others) or any(
             other.state == "waiting"

@@ -1,5 +1,6 @@
 """Lost milestones: inputs at a step of a trajectory that no run of a graph will make, and what there is instead."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from marin_dag.records import Records
 from marin_dag.remainder import LeftBehind
 from marin_dag.step import Step
 from marin_dag.store import Store
+from marin_dag.told import Tellings
 from marin_dag.wanted_milestones import not_told
 
 Lost = MilestoneMissing | OutsideTrajectory
@@ -25,8 +27,9 @@ class LostMilestones:
     publishes only what it comes by itself, and only in a run that it is part of.
     """
 
-    def __init__(self, graph: Graph, committed: frozenset[str], left_behind: LeftBehind) -> None:
+    def __init__(self, graph: Graph, committed: frozenset[str], left_behind: LeftBehind, tellings: Tellings) -> None:
         self._committed, self._left_behind = committed, left_behind
+        self._told = functools.cache(tellings.to_publish)
         self._kept = kept_milestones(committed)
         self._stops: dict[str, list[Step[Any]]] = defaultdict(list)
         """The steps that are stops of one trajectory, by its digest; filled when first asked for."""
@@ -48,7 +51,7 @@ class LostMilestones:
             return None
         stops = sorted(self._stops_of(item, selected), key=lambda stop: stop.until or 0)
         last = stops[-1]
-        begin, end = _begin_of(last), last.until or 0
+        begin, end = begin_of(last), last.until or 0
         if not begin < wanted <= end:
             return OutsideTrajectory(wanted, begin, end, field, f"{last.name}.{last.kind.stop_field}")
         kept, saved = self._kept.get(item.digest, []), self._saved(item)
@@ -61,7 +64,7 @@ class LostMilestones:
         """Of the inputs of `step`, those that an attempt at work was not told to keep; of one that has been saved all
         the same, that it is to be published."""
         inputs = dict(step.inputs)
-        untold = not_told(step, running, self._committed)
+        untold = not_told(step, running, self._committed, self._told)
         return tuple(
             self._missing(each.field, inputs[each.field], each.wanted)
             if each.wanted in self._saved(inputs[each.field])
@@ -106,7 +109,7 @@ def lost_in(
     asked = [step for step in steps if any(item.milestone not in (None, item.step.until) for _, item in step.inputs)]
     if not asked:
         return {}
-    lost = LostMilestones(graph, Records(store).committed_keys(), LeftBehind(store))
+    lost = LostMilestones(graph, Records(store).committed_keys(), LeftBehind(store), Tellings(store))
     of_each = {step.name: lost.of(step, graph.ancestors(step.name) if alone else None) for step in asked}
     return {name: found for name, found in of_each.items() if found}
 
@@ -121,7 +124,7 @@ def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
     return kept
 
 
-def _begin_of(step: Step[Any]) -> int:
+def begin_of(step: Step[Any]) -> int:
     """Where the trajectory of `step` begins, of which it may be a later leg."""
     start = step.predecessor
     while start is not None and start.has_step and start.digest == step.digest:

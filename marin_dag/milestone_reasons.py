@@ -2,12 +2,6 @@
 
 import dataclasses
 
-from marin_dag.errors import listed
-
-MAX_NAMES = 3
-"""Steps of a run."""
-UNLESS_PUBLISHED = "unless it publishes that step by itself (publish_every_steps)"
-
 
 @dataclasses.dataclass(frozen=True)
 class MilestoneMissing:
@@ -59,23 +53,21 @@ class NotTold:
     since: str
     done: int | None
     """How far it is, as of its last heartbeat; None where it has not said."""
+    hears: bool
+    """Whether it can be told now."""
+
+    @property
+    def is_past(self) -> bool:
+        """Whether it has been there, as far as is known."""
+        return self.done is not None and self.done >= self.wanted
+
+    @property
+    def where(self) -> str:
+        """Of the attempt."""
+        return f"{self.host or 'another machine'} (pid {self.pid}) since {self.since}"
 
 
-@dataclasses.dataclass(frozen=True)
-class RunAhead:
-    """Another run that is at work on what a trajectory needs, may come to it, and was not told of a step of it."""
-
-    wanted: int
-    trajectory: str
-    steps: tuple[str, ...]
-    """That it is at work on, by the names that it has for them."""
-    host: str
-    pid: int
-    since: str
-    """When it began the first of them."""
-
-
-MilestoneReason = MilestoneMissing | OutsideTrajectory | NotTold | RunAhead
+MilestoneReason = MilestoneMissing | OutsideTrajectory | NotTold
 
 
 def said_of_milestone(reason: MilestoneReason) -> str:
@@ -87,8 +79,6 @@ def said_of_milestone(reason: MilestoneReason) -> str:
             said = _outside(reason)
         case NotTold():
             said = _untold(reason)
-        case RunAhead():
-            return _ahead(reason)
     return f"input {reason.field}: {said}" if reason.field else said
 
 
@@ -129,27 +119,15 @@ def _stopped(reason: MilestoneMissing, at: int) -> str:
 
 def _untold(reason: NotTold) -> str:
     """What becomes of the step that an attempt at work was not told of, and what a person can do."""
-    untold = f"{reason.step}, running on {_where(reason)}, was not told to keep step {reason.wanted:,}"
-    if reason.done is not None and reason.done >= reason.wanted:
+    untold = f"{reason.step}, running on {reason.where}, was not told to keep step {reason.wanted:,}"
+    if reason.is_past:
         return (
             f"{untold} and is past it, at {reason.done:,}: unless it has saved or published that very step by itself, "
             "it is lost; ask `why` once it has ended, or start from a later one"
         )
-    return (
-        f"{untold} and goes past it, {UNLESS_PUBLISHED}: stop it before; "
-        "the next run, or one that waits for it, goes on from there and keeps it"
-    )
-
-
-def _ahead(reason: RunAhead) -> str:
-    """What may become of the step that a fork starts from, and what a person can do."""
-    are = "is" if len(reason.steps) == 1 else "are"
-    return (
-        f"{listed(reason.steps, MAX_NAMES)} {are} running on {_where(reason)}: if that run goes on to "
-        f"{reason.trajectory}, it was not told to keep step {reason.wanted:,} there and goes past it, "
-        f"{UNLESS_PUBLISHED}; to be sure, stop it and run again"
-    )
-
-
-def _where(reason: NotTold | RunAhead) -> str:
-    return f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+    if not reason.hears:
+        return (
+            f"{untold} and goes past it: stop it before; the next run, or one that waits for it, goes on from there "
+            "and keeps it"
+        )
+    return f"{untold}: the run that waits for it tells it, or `tell {reason.step} publish --at {reason.wanted}` does"

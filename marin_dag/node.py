@@ -27,6 +27,8 @@ class Node:
     is_told_queued: bool = False
     not_before: float = 0.0
     is_elsewhere: bool = False
+    told_to_publish: frozenset[int] = frozenset()
+    """Of a trajectory: what people have told it to publish, beside what the graph wants."""
     lease: Lease | None = None
     num_attempts: int = 0
     num_postponed: int = 0

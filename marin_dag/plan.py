@@ -41,6 +41,7 @@ from marin_dag.remainder import LeftBehind, with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
 from marin_dag.store import Store
+from marin_dag.told import Tellings
 from marin_dag.wanted_milestones import WantedMilestones, wanted_milestones
 from marin_dag.work_code import codes_left
 
@@ -213,7 +214,7 @@ class _Planner:
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
         self.left_behind = LeftBehind(store)
-        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind)
+        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, Tellings(store))
         self._siblings: Siblings | None = None
         self._kept = kept_milestones(self.committed)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from marin_dag.diff import ABSENT, CodeChanged, DeclarationChanged, Difference, FieldChanged, InputChanged
 from marin_dag.errors import listed
-from marin_dag.milestone_reasons import MilestoneMissing, NotTold, OutsideTrajectory, RunAhead, said_of_milestone
+from marin_dag.milestone_reasons import MilestoneMissing, NotTold, OutsideTrajectory, said_of_milestone
 from marin_dag.quantities import counted
 
 MAX_NAMES = 3
@@ -185,8 +185,8 @@ def render_all(reasons: Iterable[Reason]) -> tuple[str, ...]:
     return (f"{len(changed)} differences: {'; '.join(where)}", *others)
 
 
-def render(reason: Reason | RunAhead) -> str:
-    """One line for one reason, or for what a fork is told of a run: no plan has that, and it gives no verdict."""
+def render(reason: Reason) -> str:
+    """One line for one reason."""
     match reason:
         case NeverMade():
             return "never made"
@@ -200,7 +200,7 @@ def render(reason: Reason | RunAhead) -> str:
             return f"goes on from {reason.step} at step {reason.milestone:,}, the same trajectory"
         case KeptParts():
             return f"of an interrupted attempt {counted(reason.count, 'finished shard')} can be taken over"
-        case MilestoneMissing() | OutsideTrajectory() | NotTold() | RunAhead():
+        case MilestoneMissing() | OutsideTrajectory() | NotTold():
             return said_of_milestone(reason)
         case Changed(is_here=True):
             return render_difference(reason.difference)

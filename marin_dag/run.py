@@ -15,7 +15,7 @@ from marin_dag.errors import UserError
 from marin_dag.frontier import Frontier
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
-from marin_dag.lease import Held, Lease, Leases
+from marin_dag.lease import Held, Holder, Lease, Leases
 from marin_dag.live import ENDINGS, Display
 from marin_dag.node import Node, PreemptedError, State
 from marin_dag.obituary import headline, obituary, summary
@@ -29,6 +29,7 @@ from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Outcome, Task
+from marin_dag.told import PUBLISH, STOP, Tellings, milestones_in
 from marin_dag.transient import is_transient, patiently
 from marin_dag.wanted_milestones import WantedMilestones, passed_by, still_wanted, wanted_milestones
 
@@ -80,6 +81,9 @@ class Run:
         self._back_off_seconds = back_off_seconds
         self._records = Records(store)
         self._leases = Leases(store)
+        self._tellings = Tellings(store)
+        self._old_tellings: frozenset[str] = frozenset()
+        """Ids of what steps had been told before this run began, whose beginning is the newer word."""
         self._nodes = {step.key: Node(step) for step in reversed(steps)}
         self._nodes = {step.key: self._nodes[step.key] for step in steps}
         self._frontier = Frontier(self._nodes.values(), backend.max_alike)
@@ -98,6 +102,7 @@ class Run:
         """0 if all steps are committed in the end, else 1."""
         for key in self._records.committed_keys():
             self._frontier.commit(key)
+        self._old_tellings = patiently(self._tellings.ids)
         for node in self._nodes.values():
             if node.step.key in self._committed and node.step.key not in self._force:
                 self._frontier.move(node, "done")
@@ -209,26 +214,37 @@ class Run:
             node.step.name,
             lambda: self._backend.cancel(key),
             needs=needs,
-            milestones=(*self._wanted_of(node.step), *(() if node.step.until is None else (node.step.until,))),
+            milestones=(*self._wanted_of(node), *(() if node.step.until is None else (node.step.until,))),
         )
         if isinstance(got, Held):
             if not node.is_elsewhere:
                 node.is_elsewhere = True
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
-                for passed in passed_by(holder, self._wanted_of(node.step)):
-                    self._display.say(render(passed))
+                self._tell_what_is_wanted(node, holder)
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
             self._sees_what_others_committed()  # the holder may publish what steps of this run start from
             if key not in self._force and self._records.find(key) is not None:
                 self._done(node, "by another run")
             return
+        was_anothers = node.is_elsewhere or node.num_attempts > 0
         node.lease, node.is_elsewhere = got, False
         try:
             # Asked again under the lease: another run may have committed it and left since this one looked.
             if key not in self._force and self._records.find(key) is not None:
                 self._done(node, "by another run")
                 return
+            if node.step.until is not None or was_anothers:
+                tellings = self._tellings.of(node.step.digest)
+                stop = next(
+                    (each for each in tellings if each.word == STOP and each.id not in self._old_tellings), None
+                )
+                if stop is not None:  # another attempt, or another leg, has left for it
+                    self._release(node)
+                    self._frontier.move(node, "stopped")
+                    self._display.event(node.step.name, "stopped", stop.said)
+                    return
+                node.told_to_publish = milestones_in(tellings)
             records = {keys: self._records.get(key) for keys, key in there.items() if key is not None}
             self._backend.submit(self._task(node, got.epoch, records))
         except BaseException:
@@ -239,6 +255,18 @@ class Run:
         node.has_started, node.is_told_queued = False, False
         node.handed_over = time.monotonic()
         self._frontier.move(node, "running")
+
+    def _tell_what_is_wanted(self, node: Node, holder: Holder) -> None:
+        """Tells the attempt of another run what this one wants of its trajectory, and it was not told when it began."""
+        passed = passed_by(holder, node.step, self._wanted_of(node))
+        told = self._tellings.to_publish(node.step.digest) if passed else frozenset()
+        for each in passed:
+            if not each.hears:
+                self._display.say(render(each))
+            elif each.wanted not in told:
+                why = "another run has steps that start there"
+                self._tellings.tell(node.step.digest, holder.name, PUBLISH, milestone=each.wanted, reason=why)
+                self._display.say(f"{holder.name}, running on {each.where}, is told to publish step {each.wanted:,}")
 
     def _postpone(self, node: Node, error: Exception) -> None:
         """The store did not answer: nothing of the step was lost, so that it costs no attempt to ask again."""
@@ -267,12 +295,12 @@ class Run:
             attempt=new_attempt(),
             lease_epoch=epoch,
             provenance=self._provenance,
-            wanted_milestones=self._wanted_of(step),
+            wanted_milestones=self._wanted_of(node),
             is_forced=step.key in self._force and step.key in self._committed,
         )
 
-    def _wanted_of(self, step: Step[Any]) -> tuple[int, ...]:
-        return still_wanted(self._wanted, step, self._committed)
+    def _wanted_of(self, node: Node) -> tuple[int, ...]:
+        return still_wanted(self._wanted, node.step, self._committed, told=node.told_to_publish)
 
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
@@ -294,7 +322,7 @@ class Run:
             self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
         elif outcome.status == "failed" and outcome.failure is not None:
             self._retry_or_fail(node, outcome.failure)
-        elif outcome.status == "stopped" and not self._is_stopping:
+        elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_told_to_stop:
             said = "asked to stop by somebody else than this driver; a preempted machine?"
             said += f" Its work so far is kept: {outcome.stopped_at}" if outcome.stopped_at else ""
             self._retry_or_fail(node, failure_of(outcome.task, PreemptedError(said)))

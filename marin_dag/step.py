@@ -69,6 +69,7 @@ class StepKind(Generic[ConfigT, ResultT]):
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None
     tolerance: Callable[[ResultT, ResultT], str] | None
     parts: bool
+    hears: tuple[str, ...]
 
     def __post_init__(self) -> None:
         self.name = self.function.__name__
@@ -129,6 +130,7 @@ def step(
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None,
     tolerance: Callable[[Any, Any], str] | None = None,
     parts: bool = False,
+    hears: tuple[str, ...] = (),
 ) -> Callable[[Callable[[ConfigT, StepContext], ResultT]], StepKind[ConfigT, ResultT]]:
     """Declare a kind of step.
 
@@ -149,6 +151,8 @@ def step(
             expected, or "". `verify --rerun` asks it.
         parts: it publishes finished parts of its output while it runs, numbered from 1; `step.growing()` is then an
             input that is ready with the first of them.
+        hears: words that a person may tell it while it runs (`tell STEP WORD`), beside "stop"; its function asks for
+            them by `context.told()`.
     """
 
     def declare(function: Callable[[ConfigT, StepContext], ResultT]) -> StepKind[ConfigT, ResultT]:
@@ -166,6 +170,7 @@ def step(
             resumes_at=resumes_at,
             tolerance=tolerance,
             parts=parts,
+            hears=hears,
         )
 
     return declare

@@ -85,6 +85,8 @@ class Outcome:
     failure: Failure | None = None
     stopped_at: str = ""
     """How far an attempt came that was stopped and saved its state, in the words of its `StepStopped`."""
+    is_told_to_stop: bool = False
+    """Whether a person told this step to stop, whatever becomes of the others."""
     repaired: tuple[str, ...] = ()
     """Files of the first output that were damaged, and are replaced by those of a forced attempt."""
 

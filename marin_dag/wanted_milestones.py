@@ -4,15 +4,14 @@ They are those of the whole graph, whatever part of it a run is about: a traject
 back to it, and another run may be the one that starts there.
 """
 
-import datetime
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from marin_dag.graph import Graph
 from marin_dag.lease import Held, Holder
-from marin_dag.milestone_reasons import NotTold, RunAhead
+from marin_dag.milestone_reasons import NotTold
 from marin_dag.step import Step
+from marin_dag.told import PUBLISH
 
 WantedMilestones = Mapping[str, frozenset[int]]
 """By the digest of the trajectory, of which several steps may be stops."""
@@ -30,10 +29,12 @@ def wanted_milestones(steps: Iterable[Step[Any]]) -> WantedMilestones:
     return {digest: frozenset(milestones) for digest, milestones in wanted.items()}
 
 
-def still_wanted(wanted: WantedMilestones, step: Step[Any], committed: Collection[str]) -> tuple[int, ...]:
-    """What an attempt at `step` is to publish on its way, short of its own stop."""
+def still_wanted(
+    wanted: WantedMilestones, step: Step[Any], committed: Collection[str], *, told: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """What an attempt at `step` is to publish on its way, short of its own stop: what `wanted` and `told` say."""
     stop = step.until or 0
-    milestones = sorted(wanted.get(step.digest, ()))
+    milestones = sorted(wanted.get(step.digest, frozenset()) | told)
     return tuple(at for at in milestones if at < stop and f"{step.digest}@{at}" not in committed)
 
 
@@ -51,14 +52,23 @@ def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:
     return milestone not in holder.milestones and any(milestone < told for told in holder.milestones)
 
 
-def passed_by(holder: Holder, milestones: Iterable[int]) -> list[NotTold]:
-    """Of the steps that a run wants of a trajectory, those that the attempt of another run was not told of."""
+def passed_by(holder: Holder, step: Step[Any], milestones: Iterable[int]) -> list[NotTold]:
+    """Of what a run wants of the trajectory of `step`, what the attempt of another run was not told of."""
     passed = (at for at in milestones if goes_past(holder, at, is_stop=False))
-    return [_not_told(holder, at) for at in passed]
+    return [_not_told(holder, at, step) for at in passed]
 
 
-def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection[str]) -> tuple[NotTold, ...]:
-    """Of the inputs of `step`, those at a step of a trajectory whose attempt at work goes past it."""
+def not_told(
+    step: Step[Any],
+    running: Mapping[str, Held],
+    committed: Collection[str],
+    told: Callable[[str], Collection[int]],
+) -> tuple[NotTold, ...]:
+    """Of the inputs of `step`, those at a step of a trajectory whose attempt at work goes past it.
+
+    Args:
+        told: what attempts at a trajectory, by its digest, were told to publish since they began.
+    """
     found = []
     for field, item in step.inputs:
         held = running.get(item.digest)
@@ -67,51 +77,13 @@ def not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection
         if goes_past(held.holder, item.milestone, is_stop=item.milestone == item.step.until):
             progress = held.progress
             done = progress.done if progress is not None and progress.unit == "steps" else None
-            found.append(_not_told(held.holder, item.milestone, field=field, done=done))
+            reason = _not_told(held.holder, item.milestone, item.step, field=field, done=done)
+            if not (reason.hears and not reason.is_past and item.milestone in told(item.digest)):
+                found.append(reason)
     return tuple(found)
 
 
-def runs_ahead(
-    step: Step[Any], graph: Graph, kept: Mapping[str, str], running: Mapping[str, Held], committed: Collection[str]
-) -> tuple[RunAhead, ...]:
-    """Of the inputs of `step`, which is not in `graph`, those at a step of a trajectory that nobody has begun, with
-    every run at work on what the trajectory needs that has read of nobody who wants it.
-
-    Whether such a run goes on to the trajectory is known to nobody else. One that waits for another holds no lease,
-    and is not seen.
-
-    Args:
-        kept: when steps of `graph` were kept which are in no recipe, by name: a run that began before has not read of
-            them. Its time is that of its own machine.
-    """
-    found = []
-    for _, item in step.inputs:
-        at = item.milestone
-        if at is None or item.key in committed or item.digest in running:
-            continue
-        needed = {graph.step(name).digest for name in graph.ancestors(item.step.name)}
-        runs: dict[tuple[str, int, str], list[Holder]] = defaultdict(list)
-        for digest in sorted(needed & running.keys()):
-            holder = running[digest].holder
-            runs[holder.host, holder.pid, holder.process].append(holder)
-        for holders in runs.values():
-            if at in wanted_milestones(_read_by(holders, graph, kept)).get(item.digest, ()):
-                continue
-            first = min(holders, key=lambda holder: holder.since)
-            names = tuple(sorted(holder.name for holder in holders))
-            found.append(RunAhead(at, item.step.name, names, first.host, first.pid, first.since))
-    return tuple(found)
-
-
-def _read_by(holders: Iterable[Holder], graph: Graph, kept: Mapping[str, str]) -> Iterator[Step[Any]]:
-    """The steps of `graph` that were there when the run of `holders` began."""
-    began = min(datetime.datetime.fromisoformat(holder.run_since or holder.since) for holder in holders)
-    for step in graph.steps:
-        if step.name not in kept or datetime.datetime.fromisoformat(kept[step.name]) <= began:
-            yield step
-
-
-def _not_told(holder: Holder, milestone: int, *, field: str = "", done: int | None = None) -> NotTold:
+def _not_told(holder: Holder, milestone: int, step: Step[Any], *, field: str = "", done: int | None = None) -> NotTold:
     return NotTold(
         wanted=milestone,
         field=field,
@@ -120,4 +92,5 @@ def _not_told(holder: Holder, milestone: int, *, field: str = "", done: int | No
         pid=holder.pid,
         since=holder.since,
         done=done,
+        hears=PUBLISH in step.kind.hears,
     )

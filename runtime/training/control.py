@@ -1,7 +1,7 @@
-"""Control: whatever asks a run to stop or to save becomes one word, acted on between two updates.
+"""Control: whatever asks a run to stop, to save or to publish becomes one order, carried out between two updates.
 
-All hosts act on it at the same one. Exit always saves. A request is read once a step; with several hosts `agree` makes
-the largest word of all the word of each (each host acting on its own flag is how a collective save hangs).
+All hosts carry it out at the same one. Exit always saves. A request is read once a step; with several hosts `agree`
+makes the largest order of all the order of each (each host acting on its own flag is how a collective save hangs).
 
 A host that waits for data does not come to that question by itself: it asks `is_asked`, and comes to it if any host is
 to stop. The others wait for it in the agreement meanwhile, where a main thread hears nothing: threads hear for it, and
@@ -13,7 +13,8 @@ import enum
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from runtime.training.signals import heard
 from runtime.training.stop_notice import StopNotice
@@ -22,35 +23,77 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 """SIGTERM: what schedulers send before they kill. SIGUSR2: what Slurm sends ahead of the time limit."""
 POLL_SECONDS = 1.0
 """How often the threads ask the driver, and look whether the other hosts are to be told."""
+STEP_LIMIT = 2**48
+"""Beyond any step."""
 
 logger = logging.getLogger(__name__)
 
 
 class Word(enum.IntEnum):
-    """What a run is to do next; where several ask, the larger wins."""
+    """What a run is to do next; where several ask, the larger wins, and the others are asked again an update later."""
 
     GO_ON = 0
     SAVE = 1
-    SAVE_AND_EXIT = 2
+    PUBLISH = 2
+    SAVE_AND_EXIT = 3
+
+
+class Request(NamedTuple):
+    """What a person wants of a run."""
+
+    id: str
+    word: Word
+    """To save or to publish."""
+    step: int | None
+    """Which to publish; None is the next."""
+    said: str
+    """Who wants it and why, for the event log."""
+    answer: Callable[[str], None]
+    """Takes what became of it, one line; called once."""
+
+
+class Order(NamedTuple):
+    """What all hosts do before the next update."""
+
+    word: Word
+    step: int = 0
+    """Which to publish."""
+    requests: tuple[Request, ...] = ()
+    """Those of this host that it is for."""
+
+    @property
+    def number(self) -> int:
+        """By which hosts agree on it: of two words the larger has the larger number."""
+        return self.word * STEP_LIMIT + self.step
+
+    def answer(self, said: str) -> None:
+        """To all that have asked for it."""
+        for request in self.requests:
+            request.answer(said)
 
 
 class Control:
-    """Gathers requests to stop: signals, and `should_stop`, which the loop asks once a step."""
+    """Gathers requests: signals, `stop_reason`, which the loop asks once a step, and what people want of the run."""
 
     def __init__(
         self,
-        should_stop: Callable[[], bool] = lambda: False,
+        stop_reason: Callable[[], str] = lambda: "",
         *,
-        agree: Callable[[int], int] = lambda word: word,
+        requests: Callable[[], Sequence[Request]] = lambda: (),
+        agree: Callable[[int], int] = lambda order: order,
         notice: StopNotice | None = None,
         kept_handlers: tuple[type, ...] = (),
     ) -> None:
-        """With several hosts, `agree` maps this one's word to that of all, and `notice` is heard by those that wait.
+        """`stop_reason` says who asks to stop, "" while nobody does; `requests` what is asked and not answered.
 
-        With a notice `should_stop` is asked by a thread too; never by two at once. Signal handlers of the
+        With several hosts, `agree` maps the number of this one's order to that of all, and `notice` is heard by those
+        that wait. With a notice `stop_reason` is asked by a thread too; never by two at once. Signal handlers of the
         classes `kept_handlers` go on hearing, beside this.
         """
-        self._should_stop = should_stop
+        self._stop_reason = stop_reason
+        self._requests = requests
+        self._taken: set[str] = set()
+        """Ids of the requests that are answered, or will be."""
         self._asking = threading.Lock()
         self._agree = agree
         self._notice = notice
@@ -66,24 +109,47 @@ class Control:
             self.reason = reason  # first: whoever sees the wish may read it
             self._is_exit_asked = True
 
-    def word(self, *, is_save_due: bool = False) -> Word:
-        """What to do before the next update; all hosts ask, once for each update.
+    def order(self, step: int, *, until_step: int, is_save_due: bool = False) -> Order:
+        """What to do before the update that follows `step` finished ones; all hosts ask, once for each update.
 
         `is_save_due` goes by the clock of this host, which is not that of others.
         """
         self._hear_driver()
-        word = Word.SAVE if is_save_due else Word.GO_ON
-        agreed = Word(self._agree(int(Word.SAVE_AND_EXIT if self._is_exit_asked else word)))
-        if agreed == Word.SAVE_AND_EXIT:
+        wanted = self._wanted(step, until_step)
+        if self._is_exit_asked:
+            wanted = Order(Word.SAVE_AND_EXIT)
+        elif wanted.word == Word.GO_ON and is_save_due:
+            wanted = Order(Word.SAVE)
+        word, of_step = divmod(self._agree(wanted.number), STEP_LIMIT)
+        if word == Word.SAVE_AND_EXIT:
             self._is_exit_agreed = True
             self.request_exit("another host was asked to stop")
-        return agreed
+        if (word, of_step) != (wanted.word, wanted.step):
+            return Order(Word(word), of_step)  # what this host wants is asked again at the next update
+        self._taken |= {request.id for request in wanted.requests}
+        return wanted
+
+    def _wanted(self, step: int, until_step: int) -> Order:
+        """What people want of this run next; who wants what it cannot do is told so."""
+        new = [request for request in self._requests() if request.id not in self._taken]
+        for request in new:
+            if request.word != Word.PUBLISH:
+                continue
+            of_step = step + 1 if request.step is None else request.step
+            if step < of_step <= until_step:
+                return Order(Word.PUBLISH, of_step, (request,))
+            self._taken.add(request.id)
+            past = f"it is past step {of_step:,}, at {step:,}"
+            ahead = f"this run stops at {until_step:,}; one that goes on to {of_step:,} publishes it"
+            request.answer(ahead if of_step > until_step else past)
+        saves = tuple(request for request in new if request.word == Word.SAVE)
+        return Order(Word.SAVE, 0, saves) if saves else Order(Word.GO_ON)
 
     def is_asked(self) -> bool:
-        """For a host that waits for its batch: whether any host is to stop. If so, it asks for the `word` at once."""
+        """For a host that waits for its batch: whether any host is to stop. If so, it asks for the `order` at once."""
         self._hear_driver()
         if not self._is_exit_asked and self._notice is not None and self._notice.is_left():
-            # Who left it may have said its word for this update before, and then it is for this host to say.
+            # Who left it may have said its order for this update before, and then it is for this host to say.
             self.request_exit("another host was asked to stop")
         return self._is_exit_asked
 
@@ -107,8 +173,8 @@ class Control:
 
     def _hear_driver(self) -> None:
         with self._asking:
-            if not self._is_exit_asked and self._should_stop():
-                self.request_exit("the driver asked to stop")
+            if not self._is_exit_asked and (reason := self._stop_reason()):
+                self.request_exit(reason)
 
     def _poll_driver(self) -> None:
         try:

@@ -21,7 +21,7 @@ from runtime.parallel.host_rows import HostRows
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.source_losses import SourceLosses, rows_of_update
-from runtime.training.control import Control, Word
+from runtime.training.control import Control, Order, Word
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
 from runtime.training.run_state import RunState
@@ -144,7 +144,8 @@ def train(
     feedback = Feedback({step: losses.seen(step + 1) for step in range(max(run.step - lag_steps, 0), run.step)})
     # A policy that learns from the last update waits for its figures, and so does the device.
     late_steps = min(METRICS_LATE_STEPS, lag_steps - 1) if lag_steps else METRICS_LATE_STEPS
-    steps = range(run.step, settings.until_step)
+    begin_step = run.step
+    steps = range(begin_step, settings.until_step)
 
     def fetch(*, all_but: int) -> None:
         while len(pending) > all_but:
@@ -170,6 +171,23 @@ def train(
         saver.finish()
         events.write("stop", step=run.step, consumed_tokens=run.consumed_tokens, reason=control.reason)
         raise TrainingStopped(run.step, control.reason)
+
+    def carry_out(run: RunState, order: Order) -> None:
+        """Before the update that follows `run`."""
+        nonlocal saving
+        if order.word == Word.SAVE_AND_EXIT:
+            leave(run)
+        elif order.word == Word.PUBLISH:
+            saving = dataclasses.replace(saving, wanted_steps=saving.wanted_steps | {order.step})
+            order.answer(f"it will publish step {order.step:,}, and is at {run.step:,}")
+        elif order.word == Word.SAVE and run.step in (begin_step, saver.last_step):
+            saver.finish()
+            order.answer(f"step {run.step:,} is saved already")
+        elif order.word == Word.SAVE:
+            fetch(all_but=0)  # a state is saved only if every update behind it was finite
+            saver.begin(run, None, on_complete=lambda path: order.answer(f"saved step {run.step:,}: {path}"))
+        for request in order.requests:
+            events.write("told", step=run.step, said=request.said)
 
     def validate_if_due(run: RunState) -> None:
         """Before the state can be saved: what the text of its own sources refuses must not be published."""
@@ -201,14 +219,9 @@ def train(
                     break
                 except _AskedToStop:
                     # The others come to this question before the same update, with or without its batch.
-                    control.word()
+                    control.order(run.step, until_step=settings.until_step)
                     leave(run)
-                word = control.word(is_save_due=saver.is_due())
-                if word == Word.SAVE_AND_EXIT:
-                    leave(run)
-                if word == Word.SAVE and run.step not in (steps.start, saver.last_step):
-                    fetch(all_but=0)  # a state is saved only if every update behind it was finite
-                    saver.begin(run, None)
+                carry_out(run, control.order(run.step, until_step=settings.until_step, is_save_due=saver.is_due()))
                 meter.note_wait(step, batches)
                 told = hyperparameters(step)
                 tokens: Any = batch.tokens

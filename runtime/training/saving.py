@@ -82,7 +82,7 @@ class Saver:
         self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None], *, begin_step: int
     ) -> None:
         self._plan, self._events, self._on_milestone = plan, events, on_milestone
-        self._under_way: tuple[Save, RunState, str | None, float] | None = None
+        self._under_way: tuple[Save, RunState, str | None, float, Callable[[str], None]] | None = None
         self._last_began = time.monotonic()
         found = plan.temporary.all() if jax.process_index() == 0 else []  # who marks and deletes
         certified = (each.step for each in found if each.is_certified and each.step <= begin_step)
@@ -114,10 +114,13 @@ class Saver:
         distance = self._plan.checkpoint_every_steps
         return step % distance == 0 and (self.last_step is None or step - self.last_step > distance // 2)
 
-    def begin(self, run: RunState, milestone: str | None) -> None:
+    def begin(
+        self, run: RunState, milestone: str | None, *, on_complete: Callable[[str], None] = lambda path: None
+    ) -> None:
         """Starts to save; `milestone` is the folder of one, relative to the output, and None for a temporary one.
 
-        Waits first for the save before it, where that is still being written.
+        Waits first for the save before it, where that is still being written. `on_complete` is called, by whoever
+        comes to find that this one is, with where it lies.
         """
         asked = time.monotonic()
         self.finish()
@@ -147,7 +150,7 @@ class Saver:
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
             saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
         # The arrays may be used up by the next update; whoever is called back has everything else.
-        self._under_way = saving, run, milestone, waited_seconds
+        self._under_way = saving, run, milestone, waited_seconds, on_complete
         self.last_step, self._last_began = run.step, time.monotonic()
 
     def note(self, row: MetricsRow) -> None:
@@ -200,7 +203,7 @@ class Saver:
         """Waits for the save under way, if there is one."""
         if self._under_way is None:
             return
-        saving, run, milestone, waited_seconds = self._under_way
+        saving, run, milestone, waited_seconds, on_complete = self._under_way
         self._under_way = None
         saving.wait()
         self._events.write(
@@ -213,6 +216,7 @@ class Saver:
             write_seconds=round(saving.write_seconds, 4),
             size_in_bytes=saving.size_in_bytes,
         )
+        on_complete(saving.path)
         self._certify_due()  # what later updates had certified while it was being written
         if milestone is not None:
             self._on_milestone(run, milestone)

@@ -130,13 +130,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def slow_down(seconds: float) -> None:
     """Between two updates a phase asks whether to stop: here it waits for the answer."""
-    stop_requested = AttemptContext.stop_requested
+    stop_reason = AttemptContext.stop_reason
 
-    def slow(context: AttemptContext) -> bool:
+    def slow(context: AttemptContext) -> str:
         time.sleep(seconds)
-        return stop_requested(context)
+        return stop_reason(context)
 
-    AttemptContext.stop_requested = slow  # type: ignore[method-assign]
+    AttemptContext.stop_reason = slow  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The protocol of commits, leases and epochs, in a world where the real drivers and attempts can be interleaved.
 
 Everything of `marin_dag` runs as it is. What is replaced is what it asks of the machine: the store, clocks, pauses,
-random names, the thread that beats, the threads that checksum, and the log file of an attempt, which nobody reads.
+random names, the thread that beats, the threads that checksum, and the log file of an attempt, which nobody reads; and
+what people tell steps, which is advice, and which nobody does here.
 
 What is bounded: a driver waits for another once, makes one attempt, and then its user types Ctrl-C twice; a heartbeat
 that stands still is watched twice. Within that, all orders, kills and guesses about who is dead are followed.
@@ -34,6 +35,7 @@ from marin_dag.run import Run
 from marin_dag.step import Input, Step, StepContext, StepStopped, StopAt, step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Task
+from marin_dag.told import Telling
 from tests.marin_dag.interleavings import Actor, Content, MemoryStore, Operation, Search, described
 
 # A person who has waited for the other driver long enough, or lost to it once, types Ctrl-C twice: else two drivers
@@ -128,6 +130,21 @@ class _Deaf:
         return False
 
 
+class _NobodyTells:
+    def __init__(self, *arguments: object) -> None: ...
+    def ids(self) -> frozenset[str]:
+        return frozenset()
+
+    def of(self, digest: str) -> list[Telling]:
+        return []
+
+    def to_publish(self, digest: str) -> frozenset[int]:
+        return frozenset()
+
+    def stop(self) -> None: ...
+    def close(self, **answers: str) -> None: ...
+
+
 class _NoLog(_Silent):
     def __init__(self, *arguments: object) -> None: ...
 
@@ -215,6 +232,8 @@ def replaced_machine() -> Iterator[None]:
     replacements: list[tuple[Any, str, Any]] = [
         (attempt, "open_store", lambda prefix: current.store),
         (attempt, "AttemptLog", _NoLog),
+        (attempt, "Hearing", _NobodyTells),
+        (attempt, "Tellings", _NobodyTells),
         (attempt, "now", lambda: ""),
         (lease, "now", lambda: ""),
         (collect, "Leases", _WorldLeases),
@@ -226,6 +245,7 @@ def replaced_machine() -> Iterator[None]:
         (local_backend, "time", clock),
         (records, "ThreadPoolExecutor", _OneByOne),
         (run, "Leases", _WorldLeases),
+        (run, "Tellings", _NobodyTells),
         (run, "SourceArchive", lambda store: SimpleNamespace(keep=lambda steps: None)),
         (run, "collect_provenance", lambda store: PROVENANCE),
         (run, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),

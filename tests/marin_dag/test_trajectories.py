@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from marin_dag import lease, run
+from marin_dag import lease
 from marin_dag.acceptances import Acceptances
 from marin_dag.commands.run import exit_code
 from marin_dag.explain import explain
 from marin_dag.graph import Graph, Selection
-from marin_dag.lease import Lease, Leases
+from marin_dag.lease import Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
 from marin_dag.lost_milestones import lost_in
@@ -41,6 +41,7 @@ from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import Store
 from marin_dag.table import render_plan
+from marin_dag.told import PUBLISH, Tellings
 from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, executions, summed
 
 TOKENS_A_STEP = 10
@@ -339,7 +340,7 @@ def test_what_overcame_a_crash_and_was_stopped_later_has_not_failed(lab: Lab) ->
         "started: ",
         "retrying: in 0.01 s after ConnectionResetError: reset by peer",
         "started: attempt 2",
-        "stopped: its work so far is kept: at 13",
+        "stopped: its work so far is kept: at 13 (the driver asked to stop)",
     ]
     (planned,) = lab.plan(phase).steps
     assert (planned.verdict, planned.reasons) == (Verdict.BEGUN, (Resumes(13, 20),))
@@ -523,20 +524,24 @@ def test_who_starts_from_a_step_that_a_running_attempt_was_not_told_of_hears_it(
     monkeypatch.setattr(lease, "HEARTBEAT_SECONDS", 0.01)
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     told = trunk.at(step=18).then("told", until_step=30, stride=4)
-    said: dict[int, list[str]] = {}
+    said: dict[int | str, list[str]] = {}
 
     def look() -> None:
         for start in (7, 18, 19, 20):
             plan = lab.plan(trunk.at(step=start).then("fork", until_step=30, stride=5))
             said[start] = [render(reason) for reason in plan["fork"].reasons if isinstance(reason, NotTold)]
             assert plan["fork"].will_run
+        Tellings(lab.store).tell(trunk.digest, "trunk", PUBLISH, milestone=19)
+        plan = lab.plan(trunk.at(step=19).then("fork", until_step=30, stride=5))
+        said["told"] = [render(reason) for reason in plan["fork"].reasons if isinstance(reason, NotTold)]
 
     Run([trunk, told], lab.store, LocalBackend(), Curious(17, lab.store, look), command="").run()
-    assert said[18] == said[20] == []
+    assert said[18] == said[20] == said["told"] == []
     here = rf"running on {re.escape(socket.gethostname())} \(pid {os.getpid()}\) since 20\S+"
     (ahead,), (passed,) = said[19], said[7]
     assert re.fullmatch(
-        rf"input start: trunk, {here}, was not told to keep step 19 and goes past it, unless .*: stop it before; .*",
+        rf"input start: trunk, {here}, was not told to keep step 19: the run that waits for it tells it, or "
+        "`tell trunk publish --at 19` does",
         ahead,
     )
     assert re.fullmatch(
@@ -564,28 +569,14 @@ def test_what_an_attempt_was_not_told_of_and_has_saved_is_said_to_be_saved_and_n
     assert said == [(Verdict.MISSING, [line]), (Verdict.BLOCKED, [line])]
 
 
-def test_a_run_that_waits_for_an_attempt_that_was_not_told_says_so_and_goes_on_once_it_is_stopped(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "ELSEWHERE_POLL_SECONDS", 0.01)
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_leg_that_starts_within_another_and_stops_before_its_end_is_made_by_that(lab: Lab, order: int) -> None:
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
-    fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
-    held = Leases(lab.store).acquire(trunk.digest, "theirs", lambda: None, milestones=(12, 20))
-    assert isinstance(held, Lease)
-
-    class Stopping(LineDisplay):
-        """A person who stops the other run when this one says what that will pass."""
-
-        def say(self, text: str) -> None:
-            said.append(text)
-            held.release()
-
-    said: list[str] = []
-    display = Stopping(Console(quiet=True), Console(quiet=True))
-    assert Run([trunk, fork], lab.store, LocalBackend(), display, command="").run() == 0
-    (told,) = said
-    assert re.match(r"theirs, running on .*, was not told to keep step 7 and goes past it", told)
-    assert lab.value(fork) == 24
+    leg = trunk.at(step=7).then("leg", until_step=9)
+    later = leg.then("later", until_step=11)
+    assert trunk.digest == later.digest
+    assert lab.run(*((trunk, later) if order else (later, trunk))) == list(range(20))
+    assert [lab.value(each) for each in (leg, later, trunk)] == [18, 22, 40]
 
 
 def test_what_a_claim_of_an_earlier_version_does_not_say_counts_as_not_told(lab: Lab) -> None:

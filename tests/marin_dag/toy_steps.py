@@ -245,7 +245,7 @@ def loop(config: LoopConfig, context: StepContext) -> Count:
     return Count(step=config.until_step, value=number)
 
 
-@step(continues="start", cost=_count_cost, resumes_at=_resumes_at)
+@step(continues="start", cost=_count_cost, resumes_at=_resumes_at, hears=("publish",))
 def count(config: CountConfig, context: StepContext) -> Count:
     published = context.milestones()
     position = Count(step=0, value=0) if config.start is None else config.start.result
@@ -258,15 +258,19 @@ def count(config: CountConfig, context: StepContext) -> Count:
             write_file(f"{context.output_path}/step-{kept.step}/value.txt", str(kept.value))
             context.publish(kept.step, f"step-{kept.step}", kept)
         position = kept if position.step < kept.step <= config.until_step else position
+    asked = {*context.wanted_milestones}
     for number in range(position.step, config.until_step):
         if context.stop_requested():
             (Path(context.work_path) / f"saved-{position.step:06d}.json").write_text(position.model_dump_json())
-            raise StepStopped(f"at {number}")
+            raise StepStopped(f"at {number} ({context.stop_reason()})")
         time.sleep(config.seconds)
         mark(config.marks, f"count{number}")
         position = Count(step=number + 1, value=position.value + config.stride)
         context.progress(position.step, config.until_step, "steps", counts_per_second=10.0)
-        is_due = position.step % config.publish_every == 0 or position.step in context.wanted_milestones
+        for told in context.told():
+            asked.add(told.milestone or position.step)
+            context.answer(told, f"publishes {told.milestone or position.step:,}")
+        is_due = position.step % config.publish_every == 0 or position.step in asked
         if is_due and position.step not in published:
             write_file(f"{context.output_path}/step-{position.step}/value.txt", str(position.value))
             context.publish(position.step, f"step-{position.step}", position)

@@ -1,6 +1,7 @@
 """A train phase small enough to be run a hundred times, and what the engine does for it, in the plainest way."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from marin_dag.context import ALONE
 from marin_dag.inputs import Input
 from marin_dag.resources import Cpu, Resources
+from marin_dag.told import Telling
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixture import MixtureSchedule
@@ -51,6 +53,10 @@ class Trajectory:
         """What other steps start from."""
         self.told: list[dict[str, float]] = []
         """Figures of the newest attempt's progress."""
+        self.tellings: list[Telling] = []
+        """What people tell it."""
+        self.answers: dict[str, str] = {}
+        """By the ids of those."""
         self.how: dict[str, str] = {}
         """How it computed."""
         self.begins: list[float] = []
@@ -118,8 +124,19 @@ class Attempt:
         return {step: self._trajectory.at(step) for step in self._trajectory.records}
 
     def stop_requested(self) -> bool:
+        return bool(self.stop_reason())
+
+    def stop_reason(self) -> str:
         self._asked += 1
-        return self._stop_after is not None and self._asked > self._stop_after
+        is_asked = self._stop_after is not None and self._asked > self._stop_after
+        return "the driver asked to stop" if is_asked else ""
+
+    def told(self) -> Sequence[Telling]:
+        return [telling for telling in self._trajectory.tellings if telling.id not in self._trajectory.answers]
+
+    def answer(self, telling: Telling, said: str) -> None:
+        assert telling.id not in self._trajectory.answers
+        self._trajectory.answers[telling.id] = said
 
 
 def write_cache(folder: Path, last_id: int) -> TokenizeResult:

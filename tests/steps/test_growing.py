@@ -54,7 +54,7 @@ class Growing(Trajectory):
     def run(self, config: TrainPhaseConfig, *, stop: Callable[[], bool] = lambda: False) -> Any:
         self.attempts += 1
         attempt = Attempt(self, None)
-        attempt.stop_requested = stop  # type: ignore[method-assign]
+        attempt.stop_reason = lambda: "the driver asked to stop" if stop() else ""  # type: ignore[method-assign]
 
         def parts(growing: Input[Any], *, after: int = 0) -> Parts:
             return parts_of(growing, open_store(self.prefix), after=after)

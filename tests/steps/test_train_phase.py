@@ -21,6 +21,7 @@ from marin_dag.fields import RuntimeField, markers
 from marin_dag.inputs import Input
 from marin_dag.mistakes import said_of
 from marin_dag.resources import Cpu, Gpu, Tpu
+from marin_dag.told import Telling
 from runtime.data.loader import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
@@ -155,6 +156,23 @@ def test_what_others_start_from_is_published_on_the_way_also_where_an_attempt_wa
     stopped.wanted_milestones = (3, 9)
     stopped.run(until(phase, 10))
     assert sorted(stopped.records) == [3, 5, 8, 9, 10], "what is published is not published again"
+
+
+def test_what_people_tell_a_phase_is_done_and_answered(tmp_path, phase):
+    told, regular = Trajectory(tmp_path / "told", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
+    words = {"publish": 5, "save": None}
+    told.tellings = [
+        Telling(id=word, digest="d" * 64, name="phase", word=word, milestone=at, author="anna", told="now")
+        for word, at in words.items()
+    ]
+    told.run(phase)
+    regular.wanted_milestones = (5,)
+    regular.run(phase)
+    assert sorted(told.records) == [5, 8] and told.files(5) == regular.files(5)
+    assert told.answers["publish"] == "it will publish step 5, and is at 0"
+    assert told.answers["save"].startswith(f"saved step 1: {told.folder}/work/temporary/step-0000000001")
+    events = [(event["step"], event["said"]) for event in told.events() if event["event"] == "told"]
+    assert events == [(0, "anna told it to publish step 5"), (1, "anna told it to save")]
 
 
 def test_what_others_start_from_is_published_where_a_later_state_was_saved_too(tmp_path, phase):

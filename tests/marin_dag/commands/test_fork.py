@@ -1,16 +1,14 @@
 """fork: a branch gets what follows its base, is dropped with it, and says in the end what came of it."""
 
-import datetime
 import json
-import os
 import re
 import shlex
 
 import pytest
 
-from marin_dag import lease
 from marin_dag.lease import Leases
 from marin_dag.prefix import open_store
+from marin_dag.told import Tellings
 from tests.marin_dag.workbench import Workbench
 
 EVALUATION = """
@@ -154,7 +152,7 @@ def test_a_fork_says_what_a_running_attempt_was_not_told(bench: Workbench) -> No
     leases.close()
     assert code == 0
     assert re.search(
-        r"^note +input start: second, running on .* was not told to keep step 15 and goes past", said, re.M
+        r"^note +input start: second, running on .* was not told to keep step 15 and goes past it: stop it", said, re.M
     )
 
 
@@ -175,78 +173,31 @@ def test_a_fork_from_what_a_running_attempt_has_saved_is_not_told_that_it_is_los
     assert "note" not in passed and "was not told" not in last_saved
 
 
-def test_a_fork_says_which_runs_may_come_to_what_it_starts_from_and_were_not_told(bench: Workbench) -> None:
-    leases = Leases(open_store(str(bench.prefix)))
-    plan = bench.plan()
-
-    def at_work_on(name: str, *milestones: int) -> str:
-        leases.acquire(plan[name].step.digest, name, lambda: None, milestones=milestones)
-        _, said = bench("fork", "third", "--as", "branch", "--set", "start=second@15")
-        bench("drop", "branch")
-        return "".join(line for line in said.splitlines() if line.startswith("note") and "running on" in line)
-
-    assert re.search(
-        rf"^note +first is running on \S+ \(pid {os.getpid()}\) since 20\S+: if that run goes on to second, it was not "
-        r"told to keep step 15 there and goes past it, unless .*; to be sure, stop it and run again$",
-        at_work_on("first", 10),
+def test_a_fork_tells_who_is_at_work_to_publish_what_it_starts_from_and_takes_it_back_when_it_is_dropped(
+    bench: Workbench,
+) -> None:
+    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, hears=("publish",)')
+    store = open_store(str(bench.prefix))
+    digest = bench.plan()["second"].step.digest
+    leases = Leases(store)
+    leases.acquire(digest, "second", lambda: None, milestones=(20,))
+    code, said = bench(
+        "fork", "third", "--as", "branch", "--set", "start=second@15", "--set", "rate=3.0", "--reason", "a try"
     )
-    assert at_work_on("count").startswith("note       count, first are running on")
-    of_attempt = at_work_on("second", 20)
+    assert code == 0 and "note" not in said
+    assert re.search(r"^told +second, running on .*, to publish step 15$", said, re.M)
+    (told,) = Tellings(store).of(digest)
+    assert (told.word, told.milestone, told.reason) == ("publish", 15, "a try")
+    assert "NotTold" not in bench("plan", "--json")[1], "it is on its way there"
     leases.close()
-    assert "second, running on" in of_attempt and "if that run goes on" not in of_attempt, "it has come there"
-
-
-def in_a_minute() -> str:
-    return (datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=1)).isoformat(timespec="seconds")
-
-
-def test_a_second_fork_from_one_step_is_told_of_a_run_that_began_before_the_first_was_kept(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leases = Leases(open_store(str(bench.prefix)))
-    leases.acquire(bench.plan()["first"].step.digest, "first", lambda: None, milestones=(10,))
-    for name in ("a", "b"):
-        _, said = bench("fork", "third", "--as", name, "--set", "start=second@15")
-        assert "was not told to keep step 15 there" in said, name
-    leases.release(bench.plan()["first"].step.digest, 1, has_committed=True)
-    monkeypatch.setattr(lease, "now", in_a_minute)
-    leases.acquire(bench.plan()["count"].step.digest, "count", lambda: None)
-    _, said = bench("fork", "third", "--as", "c", "--set", "start=second@15")
-    leases.close()
-    assert "count is running on" in said, "it began its run before, whatever it is at work on by now"
-
-
-def test_a_fork_is_told_of_no_run_that_began_after_another_fork_wanted_the_same_step(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench("fork", "third", "--as", "a", "--set", "start=second@15")
-    bench("fork", "a", "--as", "twig", "--set", "start=second@18")
-    monkeypatch.setattr(lease, "now", in_a_minute)
-    leases = Leases(open_store(str(bench.prefix)))
-    leases.acquire(bench.plan()["first"].step.digest, "first", lambda: None, milestones=(10,))
-    for start, is_told in ((15, True), (18, True), (16, False)):
-        _, said = bench("fork", "third", "--as", "b", "--set", f"start=second@{start}")
-        assert ("was not told to keep" in said) is not is_told, start
-        bench("drop", "b")
-    leases.close()
+    bench("drop", "branch")
+    assert Tellings(store).of(digest) == []
 
 
 @pytest.mark.parametrize("change", ["start=first@10", "rate=3.0"])
-def test_a_fork_from_where_the_recipe_stops_is_told_of_no_run(bench: Workbench, change: str) -> None:
-    leases = Leases(open_store(str(bench.prefix)))
-    leases.acquire(bench.plan()["count"].step.digest, "count", lambda: None)
-    code, said = bench("fork", "third", "--as", "branch", "--set", change)
-    leases.close()
-    assert code == 0 and "running on" not in said, "that stop is wanted by every run"
-
-
-def test_a_fork_is_told_of_no_run_at_work_on_other_things(bench: Workbench) -> None:
-    bench.edit("return [third]", 'return [third, text("text/other", TextConfig(text="other"))]')
-    leases = Leases(open_store(str(bench.prefix)))
-    leases.acquire(bench.plan()["text/other"].step.digest, "text/other", lambda: None)
-    _, said = bench("fork", "third", "--as", "branch", "--set", "start=second@15")
-    leases.close()
-    assert "running on" not in said
+def test_a_fork_from_where_the_recipe_stops_tells_nobody(bench: Workbench, change: str) -> None:
+    assert bench("fork", "third", "--as", "branch", "--set", change)[0] == 0
+    assert Tellings(open_store(str(bench.prefix))).ids() == frozenset(), "that stop is wanted by every run"
 
 
 def test_a_fork_that_makes_nothing_of_its_own_says_whose_output_it_has(bench: Workbench) -> None:

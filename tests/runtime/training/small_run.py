@@ -25,7 +25,7 @@ from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import EventLog
 from runtime.training import run_state, saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
-from runtime.training.control import Control
+from runtime.training.control import Control, Request, Word
 from runtime.training.loop import TrainSettings, train
 from runtime.training.run_state import RunState
 from runtime.training.saving import SavingPlan
@@ -120,6 +120,37 @@ def small_loader(folder: Path, policy: Policy = STATIC) -> Loader:
     mixture = MixtureSchedule.constant({"web": 2.0, "code": 1.0})
     identities = {name: f"digest of {name}" for name in names}
     return Loader(caches, identities, mixture, SEQUENCE_LENGTH, 0, policy=policy)
+
+
+def asked_when(condition: Callable[[], bool]) -> Callable[[], str]:
+    """A driver that asks to stop once the condition holds."""
+    return lambda: "the driver asked to stop" if condition() else ""
+
+
+def order_of(control: Control, *, is_save_due: bool = False) -> Word:
+    """The word before the first update."""
+    return control.order(0, until_step=9, is_save_due=is_save_due).word
+
+
+class Desk:
+    """Where people ask a run for something, and it answers."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.answers: dict[str, str] = {}
+
+    def ask(self, word: Word, step: int | None = None) -> str:
+        """Returns the id of the request."""
+        name = str(len(self.requests))
+        self.requests.append(Request(name, word, step, f"anna wants {word.name}", lambda said: self.note(name, said)))
+        return name
+
+    def note(self, name: str, said: str) -> None:
+        assert name not in self.answers, "once"
+        self.answers[name] = said
+
+    def open(self) -> list[Request]:
+        return [request for request in self.requests if request.id not in self.answers]
 
 
 def records(folder: Path) -> dict[int, Path]:

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from runtime.training import control as control_module
-from runtime.training.control import Control, Word
+from runtime.training.control import Control, Order, Word
 from runtime.training.stop_notice import StopNotice
+from tests.runtime.training.small_run import Desk, asked_when, order_of
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_SECONDS = 480.0
@@ -44,7 +45,7 @@ def test_a_host_that_waits_in_the_agreement_hears_a_signal_and_so_does_the_one_t
                 host.kill()
                 host.communicate()
     assert said[0] == ["hears SAVE_AND_EXIT signal SIGTERM"]
-    assert said[1][-3:] == ["updated", "says 2", "hears SAVE_AND_EXIT another host was asked to stop"]
+    assert said[1][-3:] == ["updated", "says 3", "hears SAVE_AND_EXIT another host was asked to stop"]
     assert [host.returncode for host in hosts] == [0, 0]
 
 
@@ -58,27 +59,70 @@ def test_a_host_that_finds_the_notice_says_so_itself_for_who_left_it_may_have_sa
 
     control = Control(agree=agree, notice=StopNotice(str(tmp_path / "notice")))
     assert control.is_asked()
-    assert control.word() == Word.SAVE_AND_EXIT
-    assert words == [Word.SAVE_AND_EXIT]
+    assert order_of(control) == Word.SAVE_AND_EXIT
+    assert words == [Order(Word.SAVE_AND_EXIT).number]
     assert control.reason == "another host was asked to stop"
 
 
 def test_a_save_that_is_due_is_made_once_and_a_wish_to_stop_is_heard_above_it():
     is_asked = False
-    control = Control(lambda: is_asked)
-    assert [control.word(is_save_due=is_due) for is_due in (True, False)] == [Word.SAVE, Word.GO_ON]
+    control = Control(asked_when(lambda: is_asked))
+    assert [order_of(control, is_save_due=is_due) for is_due in (True, False)] == [Word.SAVE, Word.GO_ON]
     is_asked = True
-    assert control.word(is_save_due=True) == Word.SAVE_AND_EXIT
-    assert control.word() == Word.SAVE_AND_EXIT, "it stays so"
+    assert order_of(control, is_save_due=True) == Word.SAVE_AND_EXIT
+    assert order_of(control) == Word.SAVE_AND_EXIT, "it stays so"
     assert control.reason == "the driver asked to stop"
 
 
 def test_who_asked_first_is_the_reason():
-    control = Control(agree=lambda word: Word.SAVE_AND_EXIT)
+    control = Control(agree=lambda number: Order(Word.SAVE_AND_EXIT).number)
     control.request_exit("a signal")
     control.request_exit("another signal")
-    assert control.word() == Word.SAVE_AND_EXIT
+    assert order_of(control) == Word.SAVE_AND_EXIT
     assert control.reason == "a signal"
+
+
+def test_what_is_asked_becomes_one_order_after_another_and_each_is_given_once():
+    desk = Desk()
+    control = Control(requests=desk.open)
+    saves = [desk.ask(Word.SAVE) for _ in range(2)]
+    desk.ask(Word.PUBLISH, 7)
+    desk.ask(Word.PUBLISH)
+    orders = [control.order(3 + number, until_step=9) for number in range(4)]
+    words = [(order.word, order.step) for order in orders]
+    assert words == [(Word.PUBLISH, 7), (Word.PUBLISH, 5), (Word.SAVE, 0), (Word.GO_ON, 0)]
+    orders[2].answer("saved")
+    assert desk.answers == dict.fromkeys(saves, "saved"), "all that wanted it"
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [(3, "it is past step 3, at 3"), (10, "this run stops at 9; one that goes on to 10 publishes it")],
+)
+def test_who_wants_a_step_that_the_run_does_not_come_by_is_told_so_at_once(step, said):
+    desk = Desk()
+    request = desk.ask(Word.PUBLISH, step)
+    assert Control(requests=desk.open).order(3, until_step=9) == Order(Word.GO_ON)
+    assert desk.answers == {request: said}
+
+
+def test_what_is_asked_of_this_host_waits_while_another_wants_more():
+    desk, others = Desk(), [Order(Word.PUBLISH, 8).number, Order(Word.GO_ON).number]
+    desk.ask(Word.PUBLISH, 5)
+    desk.ask(Word.SAVE)
+    control = Control(requests=desk.open, agree=lambda number: max(number, others.pop(0) if others else 0))
+    orders = [control.order(2, until_step=9) for _ in range(4)]
+    words = [(order.word, order.step) for order in orders]
+    assert words == [(Word.PUBLISH, 8), (Word.PUBLISH, 5), (Word.SAVE, 0), (Word.GO_ON, 0)]
+    assert [len(order.requests) for order in orders] == [0, 1, 1, 0]
+
+
+def test_a_wish_to_stop_goes_before_all_that_is_asked():
+    desk = Desk()
+    desk.ask(Word.PUBLISH, 2**40)
+    control = Control(lambda: "anna told it to stop", requests=desk.open)
+    assert control.order(3, until_step=2**41) == Order(Word.SAVE_AND_EXIT)
+    assert control.reason == "anna told it to stop"
 
 
 class Shelf(StopNotice):
@@ -101,15 +145,15 @@ def quickly_polled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quickly_polled")
 def test_a_driver_that_cannot_be_asked_is_told_and_asked_again(caplog: pytest.LogCaptureFixture):
-    shelf, questions = Shelf(), iter([ConnectionError("no route"), False, True])
+    shelf, questions = Shelf(), iter([ConnectionError("no route"), "", "asked"])
 
-    def should_stop() -> bool:
+    def stop_reason() -> str:
         answer = next(questions)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    control = Control(should_stop, notice=shelf)
+    control = Control(stop_reason, notice=shelf)
     with caplog.at_level(logging.WARNING), control.listening():
         assert shelf.times.acquire(timeout=PATIENCE_SECONDS)
     assert caplog.messages == ["the driver cannot be asked whether to stop (ConnectionError: no route)"]
@@ -119,8 +163,8 @@ def test_a_driver_that_cannot_be_asked_is_told_and_asked_again(caplog: pytest.Lo
 @pytest.mark.usefixtures("quickly_polled")
 def test_the_notice_is_not_left_once_all_have_agreed():
     shelf, rounds = Shelf(), threading.Semaphore(0)
-    control = Control(agree=lambda word: Word.SAVE_AND_EXIT, notice=shelf)
-    assert control.word() == Word.SAVE_AND_EXIT
+    control = Control(agree=lambda number: Order(Word.SAVE_AND_EXIT).number, notice=shelf)
+    assert order_of(control) == Word.SAVE_AND_EXIT
     tell = control._tell_others
 
     def counted() -> None:

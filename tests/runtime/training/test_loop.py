@@ -21,13 +21,13 @@ from runtime.tracking.metrics import MetricsTable
 from runtime.training import checkpoint, run_state
 from runtime.training import control as control_module
 from runtime.training.checkpoint import CheckpointError
-from runtime.training.control import Control, Word
+from runtime.training.control import Control, Order, Word
 from runtime.training.loop import NonFiniteError, NoTargetsError, SkippedTooOftenError, TrainingStopped
 from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
 from tests.runtime.training import small_run
-from tests.runtime.training.small_run import committed_bytes
+from tests.runtime.training.small_run import Desk, asked_when, committed_bytes, order_of
 
 
 class Counted:
@@ -93,7 +93,7 @@ def test_two_temporary_checkpoints_and_one_to_certify_are_kept_and_none_behind_a
 
 def test_a_stop_saves_at_that_step_and_the_next_run_goes_on_from_it(tmp_path, undisturbed):
     count = Counted()
-    control = Control(lambda: count.steps == 6)
+    control = Control(asked_when(lambda: count.steps == 6))
     with pytest.raises(TrainingStopped, match=r"stopped at step 6 \(the driver asked to stop\)$"):
         small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=control, step_function=count)
     rest = Counted()
@@ -126,9 +126,63 @@ def test_a_thread_cannot_hear_signals_and_the_log_says_so(tmp_path):
 
 
 def test_a_word_of_another_host_stops_this_one_at_the_same_step():
-    control = Control(agree=lambda word: max(word, Word.SAVE_AND_EXIT))
-    assert control.word() == Word.SAVE_AND_EXIT
+    control = Control(agree=lambda number: max(number, Order(Word.SAVE_AND_EXIT).number))
+    assert order_of(control) == Word.SAVE_AND_EXIT
     assert control.reason == "another host was asked to stop"
+
+
+class Asking(Counted):
+    """Somebody asks when so many updates are made."""
+
+    def __init__(self, desk: Desk, after: int, *wishes: tuple[Word, int | None]) -> None:
+        super().__init__()
+        self._desk, self._after, self._wishes = desk, after, wishes
+
+    def __call__(self, *arguments):
+        result = super().__call__(*arguments)
+        if self.steps == self._after:
+            for word, step in self._wishes:
+                self._desk.ask(word, step)
+        return result
+
+
+def test_a_step_that_is_asked_for_is_published_as_one_that_was_wanted_from_the_start(tmp_path):
+    desk = Desk()
+    asking = Asking(desk, 2, (Word.PUBLISH, 6))
+    small_run.run(tmp_path / "asked", lease_epoch=1, control=Control(requests=desk.open), step_function=asking)
+    small_run.run(tmp_path / "regular", lease_epoch=1, publish_every_steps=6)
+    assert sorted(small_run.records(tmp_path / "asked")) == [6, 12]
+    assert committed_bytes(tmp_path / "asked") == committed_bytes(tmp_path / "regular")
+    assert desk.answers == {"0": "it will publish step 6, and is at 2"}
+    told = [event for event in read_events(str(tmp_path / "asked/events/1.jsonl")) if event["event"] == "told"]
+    assert [(event["step"], event["said"]) for event in told] == [(2, "anna wants PUBLISH")]
+
+
+def test_a_state_that_is_asked_for_is_saved_at_that_step_and_answered_when_it_is_whole(tmp_path):
+    desk = Desk()
+    asking = Asking(desk, 3, (Word.SAVE, None))
+    answered: list[tuple[str, bool]] = []
+    note = desk.note
+
+    def noted(name: str, said: str) -> None:
+        folder = said.rpartition(": ")[2]
+        answered.append((said, Path(folder, "manifest.json").exists()))
+        note(name, said)
+
+    desk.note = noted  # type: ignore[method-assign]
+    control = Control(requests=desk.open)
+    small_run.run(tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=control, step_function=asking)
+    ((said, is_whole),) = answered
+    assert said.startswith(f"saved step 3: {tmp_path}") and is_whole
+    saved = [event["step"] for event in read_events(str(tmp_path / "events/1.jsonl")) if event["event"] == "checkpoint"]
+    assert saved == [3]
+
+
+def test_who_asks_for_a_state_that_has_just_been_saved_is_told_so(tmp_path):
+    desk = Desk()
+    asking = Asking(desk, 4, (Word.SAVE, None))
+    small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open), step_function=asking)
+    assert desk.answers == {"0": "step 4 is saved already"}
 
 
 class Agreement:
@@ -180,7 +234,7 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
 
     def host(number: int) -> str:
         notice = StopNotice(str(tmp_path / "stops" / "attempt"))
-        control = Control(lambda: number == asked and is_asked.is_set(), agree=agreement, notice=notice)
+        control = Control(asked_when(lambda: number == asked and is_asked.is_set()), agree=agreement, notice=notice)
         with pytest.raises(TrainingStopped) as stopped:
             small_run.run(tmp_path / str(number), lease_epoch=1, checkpoint_every_steps=100, control=control)
         return str(stopped.value)
@@ -286,7 +340,9 @@ def test_a_rule_without_a_history_is_refused(tmp_path):
 def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_path):
     with pytest.raises(TrainingStopped):
         stopping = Counted()
-        small_run.run(tmp_path, lease_epoch=1, control=Control(lambda: stopping.steps == 6), step_function=stopping)
+        small_run.run(
+            tmp_path, lease_epoch=1, control=Control(asked_when(lambda: stopping.steps == 6)), step_function=stopping
+        )
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     (Path(newest.folder) / "checkpoint/arrays/params.w/c.0.0").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"leaf params\.w .* is damaged: .* nothing of it was used; run the step"):
@@ -300,7 +356,7 @@ def test_a_torn_temporary_checkpoint_is_an_error_and_never_a_fresh_start(tmp_pat
 
 def test_a_torn_metrics_table_is_refused(tmp_path):
     with pytest.raises(TrainingStopped):
-        small_run.run(tmp_path, lease_epoch=1, control=Control(lambda: True))
+        small_run.run(tmp_path, lease_epoch=1, control=Control(asked_when(lambda: True)))
     table = Path(TemporaryCheckpoints(str(tmp_path / "work"), 1).newest(12).folder) / "metrics.parquet"
     table.write_bytes(table.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"file metrics\.parquet is damaged"):
@@ -312,7 +368,7 @@ def test_an_attempt_that_lost_its_lease_finds_the_newer_one_and_stops(tmp_path):
         if not overtaken.done:
             overtaken.done = True
             with pytest.raises(TrainingStopped):
-                small_run.run(tmp_path, lease_epoch=2, control=Control(lambda: True))
+                small_run.run(tmp_path, lease_epoch=2, control=Control(asked_when(lambda: True)))
         return small_run.train_step(*arguments)
 
     overtaken.done = False
@@ -368,7 +424,7 @@ def test_of_several_averages_each_goes_on_begins_or_leaves_by_its_name(tmp_path)
 def test_two_averages_stopped_and_resumed_end_with_the_bytes_of_a_run_that_was_not(tmp_path):
     decays, count = {"slow": 0.9, "averaged": 0.75}, Counted()
     with pytest.raises(TrainingStopped):
-        stop = Control(lambda: count.steps == 6)
+        stop = Control(asked_when(lambda: count.steps == 6))
         small_run.run(tmp_path / "a", lease_epoch=1, control=stop, step_function=count, average_decays=decays)
     small_run.run(tmp_path / "a", lease_epoch=2, average_decays=decays)
     small_run.run(tmp_path / "b", lease_epoch=1, average_decays=decays)
@@ -470,7 +526,9 @@ def test_a_run_with_nothing_to_train_says_so(tmp_path):
 def test_a_run_that_is_to_end_where_a_temporary_checkpoint_lies_publishes_it_and_trains_nothing(tmp_path):
     count, rest = Counted(), Counted()
     with pytest.raises(TrainingStopped):
-        small_run.run(tmp_path / "a", lease_epoch=1, control=Control(lambda: count.steps == 6), step_function=count)
+        small_run.run(
+            tmp_path / "a", lease_epoch=1, control=Control(asked_when(lambda: count.steps == 6)), step_function=count
+        )
     small_run.run(tmp_path / "a", 6, lease_epoch=2, step_function=rest)
     small_run.run(tmp_path / "b", 6, lease_epoch=1)
     assert rest.steps == 0

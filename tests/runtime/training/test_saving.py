@@ -11,12 +11,12 @@ import pytest
 from runtime.tracking.events import read_events
 from runtime.training import saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
-from runtime.training.control import Control, Word
+from runtime.training.control import Control, Order, Word
 from runtime.training.loop import SkippedTooOftenError, TrainingStopped
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from tests.runtime.training import small_run
-from tests.runtime.training.small_run import Countdown
+from tests.runtime.training.small_run import Countdown, asked_when, order_of
 from tests.runtime.training.test_loop import RULE, skipping
 
 
@@ -124,15 +124,15 @@ def test_a_mark_or_a_deletion_that_fails_is_told_and_ends_no_run(tmp_path, monke
 
 
 def test_the_clock_of_one_host_makes_all_hosts_save_and_none_stop():
-    def others(word: int) -> int:
-        return max(word, Word.SAVE)
+    def others(number: int) -> int:
+        return max(number, Order(Word.SAVE).number)
 
     control = Control(agree=others)
-    assert control.word() == Word.SAVE
-    assert Control().word(is_save_due=True) == Word.SAVE
-    assert Control().word() == Word.GO_ON and control.reason == ""
+    assert order_of(control) == Word.SAVE
+    assert order_of(Control(), is_save_due=True) == Word.SAVE
+    assert order_of(Control()) == Word.GO_ON and control.reason == ""
     control.request_exit("a signal")
-    assert control.word(is_save_due=True) == Word.SAVE_AND_EXIT and control.reason == "a signal"
+    assert order_of(control, is_save_due=True) == Word.SAVE_AND_EXIT and control.reason == "a signal"
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_what_a_run_was_stopped_at_is_certified_by_the_updates_of_the_next(tmp_p
             seen.append(arguments)
             return small_run.train_step(*arguments)
 
-        control = Control(lambda seen=seen: len(seen) == 5)
+        control = Control(asked_when(lambda seen=seen: len(seen) == 5))
         with pytest.raises(TrainingStopped):
             small_run.run(
                 tmp_path, 40, lease_epoch=attempt, checkpoint_every_steps=100, control=control,

@@ -42,7 +42,7 @@ def test_a_folder_that_cannot_be_written_or_read_is_told_once_and_the_run_is_sav
         control.request_exit("a signal")
         notice.leave()
         assert any("was not left, so hosts that wait for data do not hear" in message for message in caplog.messages)
-        assert control.word() == Word.SAVE_AND_EXIT
+        assert control.order(0, until_step=1).word == Word.SAVE_AND_EXIT
 
 
 def test_a_bucket_that_refuses_is_told_and_what_was_not_left_is_left_by_the_next_try(

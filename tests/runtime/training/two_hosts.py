@@ -13,7 +13,7 @@ from runtime.data import prefetch
 from runtime.data.prefetch import Prefetch
 from runtime.parallel.hosts import Agreement, join_hosts
 from runtime.training import control as control_module
-from runtime.training.control import Control, Word
+from runtime.training.control import STEP_LIMIT, Control, Word
 from runtime.training.stop_notice import StopNotice
 
 
@@ -46,17 +46,17 @@ def main(coordinator: str, notice: str, index: int) -> None:
 
     agree = Agreement("two hosts")
 
-    def told_agree(word: int) -> int:
-        print(f"says {word}", flush=True)
-        return agree(word)
+    def told_agree(number: int) -> int:
+        print(f"says {number // STEP_LIMIT}", flush=True)
+        return agree(number)
 
     control = Control(agree=told_agree, notice=StopNotice(notice))
     with control.listening():
-        assert control.word() == Word.GO_ON
+        assert control.order(0, until_step=9).word == Word.GO_ON
         print("updated", flush=True)
         if index == 1:
             wait_for_a_batch(control)
-        print("hears", control.word().name, control.reason, flush=True)
+        print("hears", control.order(1, until_step=9).word.name, control.reason, flush=True)
     jax.distributed.shutdown()
 
 

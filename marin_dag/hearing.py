@@ -1,0 +1,101 @@
+"""Hearing: what a running attempt is told, looked for by a thread of its own, and answered by it.
+
+The step asks as often as it likes and never waits for the store. A store that does not answer stops no step; it is
+told in the log, once for each way in which it fails.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from marin_dag.errors import UserError
+from marin_dag.told import STOP, Telling, Tellings
+
+LOOK_SECONDS = 5.0
+"""A listing each time, of what lies below one short path."""
+
+
+class Hearing:
+    """What is told to one attempt. Its thread begins when the step first asks: most steps are over before that."""
+
+    def __init__(self, tellings: Tellings, digest: str, attempt: str, log: logging.Logger) -> None:
+        self._tellings, self._digest, self._attempt, self._log = tellings, digest, attempt, log
+        self._lock = threading.Lock()
+        self._pending: tuple[Telling, ...] = ()
+        self._answers: list[tuple[Telling, str]] = []
+        self._known: set[str] = set()
+        self._failures: set[str] = set()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def stop(self) -> Telling | None:
+        """Who told the step to stop, if anybody did."""
+        return next((telling for telling in self._heard() if telling.word == STOP), None)
+
+    def others(self) -> Sequence[Telling]:
+        """What else it was told and has not answered, the oldest first."""
+        return [telling for telling in self._heard() if telling.word != STOP]
+
+    def answer(self, telling: Telling, said: str) -> None:
+        """Answers, for whoever told it; the store hears of it when the thread looks next."""
+        self._log.info("%s; answer: %s", telling.said, said)
+        with self._lock:
+            self._pending = tuple(other for other in self._pending if other.id != telling.id)
+            self._answers.append((telling, said))
+
+    def close(self, *, stopped: str = "", unheard: str = "") -> None:
+        """Ends the thread, and answers what is left.
+
+        Args:
+            stopped: what to answer to who told the step to stop; "" leaves it to the next attempt.
+            unheard: what to answer to all others; likewise.
+        """
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join()
+        for telling in self._pending:
+            said = stopped if telling.word == STOP else unheard
+            if said:
+                self.answer(telling, said)
+        self._write_answers()
+
+    def _heard(self) -> tuple[Telling, ...]:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._listen, name="hears what it is told", daemon=True)
+            self._thread.start()
+        return self._pending
+
+    def _listen(self) -> None:
+        while not self._ended.is_set():
+            self._look()
+            self._write_answers()
+            self._ended.wait(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        try:
+            new = self._tellings.of(self._digest, known=self._known)
+            answered = self._tellings.answered(self._digest) if new else frozenset()
+        except (UserError, OSError) as error:
+            self._warn("what it is told cannot be seen", error)
+            return
+        self._known |= {telling.id for telling in new}
+        with self._lock:
+            self._pending += tuple(telling for telling in new if telling.id not in answered)
+
+    def _write_answers(self) -> None:
+        while self._answers:
+            telling, said = self._answers[0]
+            try:
+                self._tellings.answer(telling, self._attempt, said)
+            except (UserError, OSError) as error:
+                self._warn("an answer could not be given", error)
+                return  # it is tried again at the next look
+            with self._lock:
+                self._answers.pop(0)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        message = f"{what} ({type(error).__name__}: {error}); the step goes on"
+        if message not in self._failures:
+            self._failures.add(message)
+            self._log.warning("%s", message)

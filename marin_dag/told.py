@@ -1,0 +1,143 @@
+"""Tellings: what people tell a step while it runs, and what it answers. They stay, for they shaped a run.
+
+Two objects a telling, both create-only: `told/<digest>/<when>-<random>.json`, and the answer of the attempt that heard
+it, `….answer.json`. They are advice: whether an output exists, and which bytes it has, never rests on them.
+"""
+
+import datetime
+import uuid
+from collections.abc import Collection, Iterable
+
+from pydantic import BaseModel, ValidationError
+
+from marin_dag.errors import UserError
+from marin_dag.provenance import now, user_name
+from marin_dag.redact import redact
+from marin_dag.store import Store
+
+TOLD = "told"
+ANSWER = ".answer.json"
+STOP, PUBLISH = "stop", "publish"
+"""The words that the engine itself knows: every step hears the one, those of a trajectory may hear the other."""
+
+
+class Telling(BaseModel, frozen=True, extra="ignore"):
+    """One word of one person to one step."""
+
+    id: str
+    """Unique within the step, and in the order of time."""
+    digest: str
+    name: str
+    """What the step was called by whoever told it."""
+    word: str
+    milestone: int | None = None
+    """The step of the trajectory that the word is about."""
+    author: str
+    reason: str = ""
+    told: str
+    fork: str = ""
+    """The fork that starts from the milestone, where it was the making of one that told the step."""
+
+    @property
+    def said(self) -> str:
+        """Who told what and why, as a person says it."""
+        at = "" if self.milestone is None else f" step {self.milestone:,}"
+        because = f": {self.reason}" if self.reason else ""
+        return f"{self.author} told it to {self.word}{at}{because}"
+
+
+class Answer(BaseModel, frozen=True, extra="ignore"):
+    """What became of a telling."""
+
+    attempt: str
+    said: str
+    answered: str
+
+
+class Tellings:
+    """Those of one prefix."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def tell(
+        self, digest: str, name: str, word: str, *, milestone: int | None = None, reason: str = "", fork: str = ""
+    ) -> Telling:
+        """Tells whoever is at work on `digest`, now or, of a milestone to publish, later."""
+        when = datetime.datetime.now(datetime.UTC)
+        telling = Telling(
+            id=f"{when:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}",
+            digest=digest,
+            name=name,
+            word=word,
+            milestone=milestone,
+            author=user_name(),
+            reason=redact(reason),
+            told=when.isoformat(timespec="seconds"),
+            fork=fork,
+        )
+        self._store.create(_path(telling), telling.model_dump_json(indent=1).encode())
+        return telling
+
+    def of(self, digest: str, *, known: Collection[str] = ()) -> list[Telling]:
+        """All that the step was ever told, oldest first, but those whose ids are `known`."""
+        paths = (entry.path for entry in self._store.list(TOLD, f"{digest}/") if not entry.path.endswith(ANSWER))
+        found = (self._read(path) for path in paths if _id(path) not in known)
+        return [telling for telling in found if telling is not None]
+
+    def ids(self) -> frozenset[str]:
+        """Of all that any step was ever told."""
+        return frozenset(_id(entry.path) for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))
+
+    def answered(self, digest: str) -> frozenset[str]:
+        """The ids of those that have an answer."""
+        paths = (entry.path for entry in self._store.list(TOLD, f"{digest}/") if entry.path.endswith(ANSWER))
+        return frozenset(_id(path) for path in paths)
+
+    def answer_of(self, telling: Telling) -> Answer | None:
+        """None while there is none."""
+        try:
+            return Answer.model_validate_json(self._store.read(_path(telling, ANSWER)))
+        except FileNotFoundError:
+            return None
+
+    def answer(self, telling: Telling, attempt: str, said: str) -> None:
+        """Keeps what became of it; the first answer stands."""
+        answer = Answer(attempt=attempt, said=said, answered=now())
+        self._store.create(_path(telling, ANSWER), answer.model_dump_json(indent=1).encode())
+
+    def to_publish(self, digest: str) -> frozenset[int]:
+        """The milestones that any attempt at the trajectory is to publish when it comes by."""
+        return milestones_in(self.of(digest))
+
+    def forget(self, fork: str) -> None:
+        """Takes back what the making of a fork told; an attempt that has heard it publishes the milestone."""
+        for entry in self._store.list(TOLD):
+            if entry.path.endswith(ANSWER):
+                continue
+            telling = self._read(entry.path)
+            if telling is not None and telling.fork == fork:
+                self._store.delete(entry.path)
+
+    def _read(self, path: str) -> Telling | None:
+        try:
+            return Telling.model_validate_json(self._store.read(path))
+        except FileNotFoundError:  # taken back since the listing
+            return None
+        except ValidationError as error:
+            raise UserError(
+                f"{self._store.url(path)}: no telling ({error.error_count()} errors); delete it, and `tell` again."
+            ) from None
+
+
+def milestones_in(tellings: Iterable[Telling]) -> frozenset[int]:
+    """The milestones that these are to have published."""
+    return frozenset(each.milestone for each in tellings if each.word == PUBLISH and each.milestone is not None)
+
+
+def _path(telling: Telling, ending: str = ".json") -> str:
+    return f"{TOLD}/{telling.digest}/{telling.id}{ending}"
+
+
+def _id(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(ANSWER).removesuffix(".json")

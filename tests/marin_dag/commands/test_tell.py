@@ -1,0 +1,94 @@
+"""tell: who is told what, what is refused, and what the answer looks like."""
+
+import re
+import threading
+
+import pytest
+
+from marin_dag.commands import tell
+from marin_dag.lease import Leases
+from marin_dag.prefix import open_store
+from marin_dag.progress import Progress
+from marin_dag.told import Tellings
+from tests.marin_dag.workbench import Workbench
+
+
+@pytest.fixture
+def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
+    monkeypatch.setattr(tell, "POLL_SECONDS", 0.01)
+    bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, hears=("save", "publish")')
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["second", "sav"], "tell second sav: it hears 'stop', 'save' and 'publish'. Did you mean 'save'?"),
+        (["count", "save"], "tell count save: it hears 'stop'."),
+        (["second", "stop"], "tell second stop: nobody is at work on it, so that there is nobody to tell."),
+        (["first", "stop"], "tell first stop: it is done, so that there is nobody to tell."),
+        (
+            ["second", "save", "--at", "15"],
+            "tell second save --at 15: only a step to publish is named; leave --at out.",
+        ),
+        (["first", "publish", "--at", "10"], "tell first publish --at 10: step 10 is published already."),
+        (["second", "publish", "--at", "9"], "tell second publish --at 9: it begins at 10."),
+        (
+            ["second", "publish", "--at", "21"],
+            "tell second publish --at 21: it stops at 20; let it go on: `--set second.until_step=21`.",
+        ),
+        (["second", "publish"], "tell second publish: nobody is at work on it, so that there is nobody to tell."),
+        (["second", "--at", "15"], "tell second: say what to tell it: 'stop', 'save' and 'publish'."),
+        (["secnd", "stop"], "Did you mean 'second'?"),
+    ],
+)
+def test_what_nobody_can_hear_is_refused_with_what_is_wrong(hearing: Workbench, words: list[str], said: str) -> None:
+    hearing("--until", "first")
+    code, output = hearing("tell", *words)
+    assert code == 1 and said in output
+    assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
+
+
+def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workbench) -> None:
+    store = open_store(str(hearing.prefix))
+    digest = hearing.plan()["second"].step.digest
+    leases, tellings = Leases(store), Tellings(store)
+    lease = leases.acquire(digest, "second", lambda: None, milestones=(20,))
+    lease.progress, lease.has_started = Progress(12, 20, "steps", {}, 10), True
+    lease.beat()
+
+    def answer() -> None:
+        while not (told := tellings.of(digest)):
+            pass
+        tellings.answer(told[0], "an attempt", "saved step 12")
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    code, said = hearing("tell", "second", "save", "--reason", "before the maintenance")
+    answering.join()
+    leases.close()
+    assert code == 0
+    assert re.match(r"second: told to save; it runs on \S+ \(pid \d+\), at 12 steps\nwaiting for its answer; ", said)
+    assert said.endswith("second: saved step 12\n")
+    code, listed = hearing("tell", "second")
+    assert code == 0
+    first, second = listed.splitlines()
+    assert first.endswith(" told it to save: before the maintenance") and "saved step 12 (" in second
+    assert hearing("tell", "first") == (0, "first: it was never told anything; it hears 'stop', 'save' and 'publish'\n")
+
+
+def test_a_step_that_ends_without_an_answer_is_said_to_have(hearing: Workbench) -> None:
+    leases = Leases(open_store(str(hearing.prefix)))
+    lease = leases.acquire(hearing.plan()["second"].step.digest, "second", lambda: None, milestones=(20,))
+    ending = threading.Timer(0.3, lease.release)
+    ending.start()
+    code, said = hearing("tell", "second", "stop")
+    leases.close()
+    assert code == 1 and said.endswith("second: it has ended without an answer\n")
+
+
+def test_a_step_that_nobody_is_at_work_on_can_be_told_what_to_publish(hearing: Workbench) -> None:
+    code, said = hearing("tell", "second", "publish", "--at", "15")
+    assert (code, said) == (0, "second: nobody is at work on it; whoever comes by step 15 is told to publish it\n")
+    digest = hearing.plan()["second"].step.digest
+    assert Tellings(open_store(str(hearing.prefix))).to_publish(digest) == {15}

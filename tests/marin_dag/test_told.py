@@ -1,0 +1,242 @@
+"""What people tell steps that run: heard, answered, kept, and never in the way of the run."""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from marin_dag import hearing, run
+from marin_dag.errors import UserError
+from marin_dag.hearing import Hearing
+from marin_dag.lease import Lease, Leases
+from marin_dag.live import LineDisplay
+from marin_dag.local_backend import LocalBackend
+from marin_dag.progress import Progress
+from marin_dag.records import Records
+from marin_dag.run import Run
+from marin_dag.step import Step
+from marin_dag.store import LocalStore, StoreError
+from marin_dag.told import PUBLISH, STOP, TOLD, Tellings
+from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, summed
+
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(run, "ELSEWHERE_POLL_SECONDS", 0.01)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path / "runs"))
+
+
+class Teller(LineDisplay):
+    """A person at another terminal, who acts once when a step has come so far, and sees what the run says."""
+
+    def __init__(self, at: int = -1, act: Callable[[], Any] = lambda: None) -> None:
+        super().__init__(Console(quiet=True), Console(quiet=True))
+        self._at, self._act = at, act
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def event(self, name: str, what: str, detail: str) -> None:
+        self.lines.append(f"{name} {what} {detail}".strip())
+
+    def progress(self, name: str, progress: Progress) -> None:
+        if progress.done == self._at:
+            self._at = -1
+            self._act()
+
+
+def phase(store: LocalStore, name: str = "trunk", **fields: Any) -> Step[Any]:
+    marks = str(Path(store.prefix).parent / "marks")
+    return count(name, CountConfig(**{"stride": 2, "until_step": 400, "publish_every": 1000, "marks": marks, **fields}))
+
+
+def ran(store: LocalStore, *steps: Step[Any], display: LineDisplay | None = None) -> int:
+    return Run(steps, store, LocalBackend(), display or Teller(), command="").run()
+
+
+def published(store: LocalStore, step: Step[Any]) -> list[int]:
+    return sorted(Records(store).milestones(step.digest))
+
+
+def test_a_step_that_is_told_to_stop_saves_and_leaves_and_what_does_not_need_it_goes_on(store: LocalStore):
+    trunk, other = phase(store, seconds=0.002), phase(store, "other", stride=3, until_step=5)
+    total = summed("total", SumConfig(counts=(trunk.at(step=400),)))
+    tellings = Tellings(store)
+    display = Teller(10, lambda: tellings.tell(trunk.digest, "trunk", STOP, reason="the disk is full"))
+    assert ran(store, trunk, other, total, display=display) == 1
+    (telling,) = tellings.of(trunk.digest)
+    (stopped,) = [line for line in display.lines if line.startswith("trunk stopped")]
+    assert (
+        "its work so far is kept: at " in stopped and f"({telling.author} told it to stop: the disk is full)" in stopped
+    )
+    assert "other done" in display.lines and "total blocked by trunk" in display.lines
+    answer = tellings.answer_of(telling)
+    assert answer is not None and answer.said.startswith("stopped at ")
+    assert ran(store, trunk, other, total) == 0, "the next run is the newer word"
+    assert len(list((Path(store.prefix).parent / "marks").glob("count*"))) == 400 + 5, "no step was made twice"
+
+
+def test_a_step_that_another_run_was_told_to_stop_is_not_taken_over_by_one_that_waits_for_it(store: LocalStore):
+    trunk = phase(store)
+    held = Leases(store).acquire(trunk.digest, "trunk", lambda: None, milestones=(400,))
+    assert isinstance(held, Lease)
+
+    class Stopping(Teller):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if what == "elsewhere":
+                Tellings(store).tell(trunk.digest, "trunk", STOP, reason="enough")
+                held.release()
+
+    display = Stopping()
+    assert ran(store, trunk, display=display) == 1
+    assert any(line.startswith("trunk stopped") and line.endswith("told it to stop: enough") for line in display.lines)
+    assert published(store, trunk) == []
+
+
+def test_a_second_leg_does_not_go_on_where_the_first_was_told_to_stop(store: LocalStore):
+    trunk = phase(store, seconds=0.002)
+    longer = trunk.fork("longer", until_step=500)
+    display = Teller(10, lambda: Tellings(store).tell(trunk.digest, "trunk", STOP))
+    assert ran(store, trunk, longer, display=display) == 1
+    assert any(line.startswith("longer stopped") for line in display.lines)
+    assert published(store, trunk) == []
+
+
+def test_a_running_attempt_publishes_what_it_is_told_to_and_the_bytes_are_those_of_one_told_before(
+    store: LocalStore, tmp_path: Path
+):
+    trunk, tellings = phase(store, seconds=0.002), Tellings(store)
+    display = Teller(10, lambda: tellings.tell(trunk.digest, "trunk", PUBLISH, milestone=300))
+    assert ran(store, trunk, display=display) == 0
+    assert published(store, trunk) == [300, 400]
+    (answer,) = map(tellings.answer_of, tellings.of(trunk.digest))
+    assert answer is not None and answer.said == "publishes 300"
+    undisturbed = LocalStore(str(tmp_path / "undisturbed"))
+    fork = trunk.at(step=300).then("fork", until_step=301, stride=5)
+    assert ran(undisturbed, trunk, fork) == 0
+    manifests = [Records(each).get(f"{trunk.digest}@300").manifest for each in (store, undisturbed)]
+    assert manifests[0] == manifests[1]
+
+
+def test_an_attempt_that_begins_later_publishes_what_the_trajectory_was_told_before(store: LocalStore):
+    trunk = phase(store, until_step=20)
+    Tellings(store).tell(trunk.digest, "trunk", PUBLISH, milestone=7)
+    assert ran(store, trunk) == 0
+    assert published(store, trunk) == [7, 20]
+
+
+def test_a_run_that_waits_for_an_attempt_tells_it_what_it_wants_once(store: LocalStore):
+    trunk = phase(store, until_step=20)
+    fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
+    held = Leases(store).acquire(trunk.digest, "theirs", lambda: None, milestones=(12, 20))
+    assert isinstance(held, Lease)
+
+    class Releasing(Teller):
+        def say(self, text: str) -> None:
+            super().say(text)
+            held.release()
+
+    display = Releasing()
+    assert ran(store, trunk, fork, display=display) == 0
+    (said,) = [line for line in display.lines if line.startswith("theirs")]
+    assert said.startswith("theirs, running on ") and said.endswith(" is told to publish step 7")
+    (telling,) = Tellings(store).of(trunk.digest)
+    assert (telling.word, telling.milestone) == (PUBLISH, 7)
+    assert published(store, trunk) == [7, 20]
+
+
+@contextlib.contextmanager
+def heard(store: LocalStore, caplog: pytest.LogCaptureFixture) -> Iterator[Hearing]:
+    with caplog.at_level(logging.INFO):
+        hearing = Hearing(Tellings(store), "a" * 64, "attempt", logging.getLogger("hearing"))
+        try:
+            yield hearing
+        finally:
+            hearing.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < PATIENCE_SECONDS
+        time.sleep(0.001)
+
+
+def test_a_store_that_fails_is_told_of_once_and_what_was_told_is_heard_and_answered_later(
+    store: LocalStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    telling = Tellings(store).tell("a" * 64, "step", "save")
+    failures = threading.Semaphore(0)
+
+    def refuse(*arguments: object) -> Any:
+        failures.release()
+        raise StoreError("503", is_transient=True)
+
+    with heard(store, caplog) as listener:
+        with monkeypatch.context() as broken:
+            broken.setattr(LocalStore, "list", refuse)
+            assert list(listener.others()) == []
+            for _ in range(3):
+                assert failures.acquire(timeout=PATIENCE_SECONDS)
+        until(listener.others)
+        assert list(listener.others()) == [telling]
+        with monkeypatch.context() as broken:
+            broken.setattr(LocalStore, "create", refuse)
+            listener.answer(telling, "saved")
+            for _ in range(3):
+                assert failures.acquire(timeout=PATIENCE_SECONDS)
+        until(lambda: Tellings(store).answer_of(telling))
+        assert list(listener.others()) == []
+    warnings = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 2
+    assert warnings[0].startswith("what it is told cannot be seen (StoreError: 503)")
+    assert warnings[1].startswith("an answer could not be given (StoreError: 503)")
+
+
+def test_what_was_answered_is_not_heard_again_and_what_was_not_is_by_the_next_attempt(
+    store: LocalStore, caplog: pytest.LogCaptureFixture
+):
+    tellings = Tellings(store)
+    first, second = (tellings.tell("a" * 64, "step", "save") for _ in range(2))
+    with heard(store, caplog) as listener:
+        until(lambda: len(listener.others()) == 2)
+        listener.answer(first, "saved")
+    with heard(store, caplog) as listener:
+        until(listener.others)
+        assert list(listener.others()) == [second]
+
+
+def test_an_attempt_answers_in_the_end_what_it_did_not_come_to(store: LocalStore, caplog: pytest.LogCaptureFixture):
+    tellings = Tellings(store)
+    stop, save = tellings.tell("a" * 64, "step", STOP), tellings.tell("a" * 64, "step", "save")
+    with heard(store, caplog) as listener:
+        until(listener.others)
+        assert listener.stop() == stop
+        listener.close(stopped="stopped at 3", unheard="too late")
+    assert [answer and answer.said for answer in map(tellings.answer_of, (stop, save))] == ["stopped at 3", "too late"]
+
+
+def test_a_telling_that_is_damaged_is_named_with_what_to_do(store: LocalStore):
+    store.create(f"{TOLD}/{'a' * 64}/by-hand.json", b"save")
+    with pytest.raises(UserError, match=r"by-hand\.json: no telling \(1 errors\); delete it, and `tell` again"):
+        Tellings(store).of("a" * 64)
+
+
+def test_secrets_in_a_reason_are_not_kept(store: LocalStore):
+    telling = Tellings(store).tell("a" * 64, "step", STOP, reason="see https://anna:hunter2@host/x")
+    assert "hunter2" not in telling.reason
