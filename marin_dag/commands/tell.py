@@ -32,7 +32,9 @@ def _tell(session: Session) -> int:
     if held is None:
         print(f"{step.name}: nobody is at work on it; whoever comes by step {at:,} is told to publish it")
         return NOTHING_WOULD_RUN
-    how_far = "" if held.progress is None else f", at {held.progress.done:,} {held.progress.unit}"
+    how_far = (
+        "" if held.progress is None else f", at {held.progress.done:,} of {held.progress.total:,} {held.progress.unit}"
+    )
     waits = " and waits for its resources" if held.is_queued else ""
     print(f"{step.name}: told to {what}; it runs on {held.holder.host} (pid {held.holder.pid}){waits}{how_far}")
     print("waiting for its answer; Ctrl-C leaves, and it is told all the same", flush=True)

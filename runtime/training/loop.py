@@ -180,9 +180,11 @@ def train(
         elif order.word == Word.PUBLISH:
             saving = dataclasses.replace(saving, wanted_steps=saving.wanted_steps | {order.step})
             order.answer(f"it will publish step {order.step:,}, and is at {run.step:,}")
-        elif order.word == Word.SAVE and run.step in (begin_step, saver.last_step):
+        elif order.word == Word.SAVE and run.step == saver.last_step:
             saver.finish()
             order.answer(f"step {run.step:,} is saved already")
+        elif order.word == Word.SAVE and run.step == begin_step:
+            order.answer(f"it has made nothing since step {run.step:,}, where it began")
         elif order.word == Word.SAVE:
             fetch(all_but=0)  # a state is saved only if every update behind it was finite
             saver.begin(run, None, on_complete=lambda path: order.answer(f"saved step {run.step:,}: {path}"))

@@ -2,7 +2,7 @@
 
 LAST is `phase`, or `evaluation`; with `replicas` each host of the phase holds a copy of the parameters. What each host
 is given to train on, and how much it read for that, is written beside the temporary checkpoints. The file FOLDER/dies
-says which host dies at which update, once.
+says which host dies at which update, once. Where there is a file FOLDER/tells, the phase is told to save at one step.
 """
 
 import functools
@@ -11,6 +11,7 @@ import itertools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from marin_dag import hearing
 from marin_dag.live import display_for
 from marin_dag.prefix import open_store
 from marin_dag.ray_backend import RayBackend
 from marin_dag.resources import Cpu
 from marin_dag.run import Run
 from marin_dag.step import Step, StepContext, step
+from marin_dag.told import Tellings
 from runtime.data.cache import TokenCache
 from runtime.optim.ema import Ema
 from runtime.optim.skip_rule import SkipRule
@@ -39,6 +42,8 @@ NUM_HOSTS = 2
 UNTIL_STEP = 11
 CHECKPOINT_EVERY_STEPS = 3
 VALIDATE_EVERY_STEPS = 4
+TOLD_AT_STEP = 5
+""" "save", where there is no reason to but that."""
 NUM_WINDOWS = 16 + 1
 """Of held-out text: a batch of two hosts, and one of a single window."""
 
@@ -63,12 +68,20 @@ def killed_at(folder: Path, host: int) -> int | None:
     return update if who == host else None
 
 
-def build_recorded(build: Callable, log: Path, orders: Path, host: int, *arguments: Any, **keywords: Any) -> Callable:
+def build_recorded(
+    build: Callable, log: Path, orders: Path, context: StepContext, *arguments: Any, **keywords: Any
+) -> Callable:
     """The train step; the rows that this host gives to each update are written down before it."""
+    host = context.host.index
     take, updates, dies_at = build(*arguments, **keywords), itertools.count(), killed_at(orders, host)
 
     def recorded(state: Any, tokens: Any, segment_ids: Any, told: Any) -> Any:
-        if next(updates) == dies_at:
+        update = next(updates)
+        if host == 0 and update == TOLD_AT_STEP - 1 and (orders / "tells").exists():
+            Tellings(open_store(f"{orders}/runs")).tell(context.digest, context.name, "save")
+            while not context.told():  # heard now, it becomes an order before the next update
+                time.sleep(0.01)
+        if update == dies_at:
             (orders / "dies").rename(orders / "died")
             os.kill(os.getpid(), signal.SIGKILL)
         own = [shard.data for array in (tokens, segment_ids) for shard in array.addressable_shards]
@@ -93,8 +106,9 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
         return read_all(cache, starts, lengths)
 
     orders = Path(context.work_path).parents[2]
-    recorded = functools.partial(build_recorded, train_step.build_train_step, log, orders, host)
+    recorded = functools.partial(build_recorded, train_step.build_train_step, log, orders, context)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hearing, "LOOK_SECONDS", 0.05)
         patch.setattr(train_step, "build_train_step", recorded)
         patch.setattr(TokenCache, "read_spans", counted)
         result = train_phase.function(config, context)
@@ -147,9 +161,12 @@ def config_on(cache: Any) -> TrainPhaseConfig:
     )
 
 
+def phase_step(copies: int = 1) -> Step[TrainPhaseResult]:
+    return recorded_phase("phase", config_on(text_step()).model_copy(update={"replica_parallel": copies}))
+
+
 def main(folder: str, last: str) -> int:
-    copies = NUM_HOSTS if last == "replicas" else 1
-    phase = recorded_phase("phase", config_on(text_step()).model_copy(update={"replica_parallel": copies}))
+    phase = phase_step(NUM_HOSTS if last == "replicas" else 1)
     steps: list[Any] = [text_step(), phase]
     if last == "evaluation":
         words = words_step()

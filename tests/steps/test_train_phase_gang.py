@@ -15,6 +15,7 @@ from marin_dag.inputs import Input
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.step import Step
+from marin_dag.told import Tellings
 from runtime.parallel import mesh
 from runtime.tracking.events import read_events
 from runtime.training.replay import main as replay
@@ -28,10 +29,12 @@ from tests.steps.gang_of_a_phase import (
     CHECKPOINT_EVERY_STEPS,
     NUM_HOSTS,
     NUM_WINDOWS,
+    TOLD_AT_STEP,
     UNTIL_STEP,
     VALIDATE_EVERY_STEPS,
     config_on,
     evaluation_on,
+    phase_step,
     text_step,
     words_step,
 )
@@ -55,7 +58,9 @@ def drive(cluster: RayNodes, folder: Path, last: str = "phase") -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(cluster: RayNodes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """And told to save while it runs, which changes nothing of what it commits."""
     folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "tells").touch()
     drive(cluster, folder)
     return folder
 
@@ -122,6 +127,18 @@ def test_one_host_killed_at_a_random_step_the_gang_ends_with_the_leaves_and_batc
     assert num_compared >= len([step for step in digested_steps(works[0]) if step > begun]) > 0
     assert replay(list(map(str, works))) == 0
     assert capsys.readouterr().out == f"{num_compared} digests compared, 0 differ\n"
+
+
+def test_what_a_gang_is_told_both_hosts_do_between_the_same_two_updates(undisturbed: Path):
+    tellings = Tellings(open_store(str(undisturbed / "runs")))
+    (telling,) = tellings.of(phase_step().digest)
+    answer = tellings.answer_of(telling)
+    assert answer is not None and answer.said.startswith(f"saved step {TOLD_AT_STEP}: ")
+    first, second = sorted((work_of(undisturbed) / "events").iterdir(), key=lambda path: ".host1." in path.name)
+    logs = [read_events(str(path)) for path in (first, second)]
+    saved = [[event["step"] for event in log if event["event"] == "checkpoint"] for log in logs]
+    assert saved[0] == saved[1] and TOLD_AT_STEP in saved[0]
+    assert [len([event for event in log if event["event"] == "told"]) for log in logs] == [1, 0]
 
 
 def test_a_gang_that_nobody_disturbed_proves_nothing_by_itself(undisturbed: Path):

@@ -68,7 +68,9 @@ def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workb
     answering.join()
     leases.close()
     assert code == 0
-    assert re.match(r"second: told to save; it runs on \S+ \(pid \d+\), at 12 steps\nwaiting for its answer; ", said)
+    assert re.match(
+        r"second: told to save; it runs on \S+ \(pid \d+\), at 12 of 20 steps\nwaiting for its answer; ", said
+    )
     assert said.endswith("second: saved step 12\n")
     code, listed = hearing("tell", "second")
     assert code == 0
