@@ -159,7 +159,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 def begins_anew_at(config: TrainPhaseConfig, step: int) -> bool:
-    """Whether the skip rule begins anew with the update that follows `step` finished ones.
+    """Whether the skip rule and the monitors begin anew with the update that follows `step` finished ones.
 
     Another segment of the mixture has another loss, and a learning rate back at its peak raises it: a level that is
     meant is nothing to be left out.
@@ -314,6 +314,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             global_batch_size=config.global_batch_size,
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
+            begins_anew_at=lambda step: step <= begin or begins_anew_at(config, step),
         )
         context.log.info(
             "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s), scatter %s",

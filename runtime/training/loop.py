@@ -24,6 +24,7 @@ from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training.control import Control, Word
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
+from runtime.training.monitors import Monitors, never, tell
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
@@ -76,6 +77,8 @@ class TrainSettings:
     """None where the state holds no history."""
     digest_every_steps: int = 0
     """Distance of the digests of the parameters in the event log, which gets one at the last step too; 0: none."""
+    begins_anew_at: Callable[[int], bool] = never
+    """Whether the level of losses and norms is meant to change with the update that follows so many finished ones."""
 
     def is_digested(self, step: int) -> bool:
         every = self.digest_every_steps
@@ -140,6 +143,7 @@ def train(
     )
     pending: collections.deque[_Pending] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
+    monitors = Monitors.resumed(metrics, settings.begins_anew_at)
     lag_steps = loader.lag_steps
     feedback = Feedback({step: losses.seen(step + 1) for step in range(max(run.step - lag_steps, 0), run.step)})
     # A policy that learns from the last update waits for its figures, and so does the device.
@@ -158,7 +162,8 @@ def train(
                 events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
             metrics.append(row)
             losses.append(of_sources)
-            saver.note(row)
+            tell(monitors.observe(row), events)
+            saver.note(row, is_in_doubt=monitors.is_in_doubt)
             if lag_steps:
                 feedback.publish(row.step - 1, losses.seen(row.step))
             meter.loss = row.loss
