@@ -17,7 +17,8 @@ import numpy as np
 from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow, MetricsTable
-from runtime.training.level import NORMAL_DEVIATION, Level
+from runtime.training.level import Level
+from runtime.training.trend import recovery, slope
 
 logger = logging.getLogger(__name__)
 
@@ -26,27 +27,33 @@ LEVEL_UPDATES = 128
 FEWEST_UPDATES = 64
 """Of a level that something is held against; as many as a skip rule of public runs waits for."""
 QUIET_UPDATES = 128
-"""In a row without a finding end an incident: the level is wholly one of updates after it then."""
+"""In a row without a finding end an incident: the level is wholly one of updates after it then. One of creep ends after
+`CREEP_UPDATES`, for the same reason."""
 
 SIGMA = 6.0
+"""Deviations of a level, and standard errors of a loss that is to come back."""
+LOWER_SIGMA = 3.0
+"""Of a low loss, below the lowest of the level: half, since the lowest of normal values is about as far down."""
+LOW_LOSS_LEAST_RATE = 0.9
+"""Of the learning rate as many updates ago as a level has: a loss that falls with a quick decay is meant to."""
 LEAST_GRAD_NORM_FACTOR = 2.0
 """Times the level: the first alarming norms of published spikes were at 4, 17 and 20 times it, and those of a laptop's
 batches of four sequences reach 1.5 times with nothing wrong."""
 
 PERSISTENT_UPDATES, PERSISTENT_LEAST, PERSISTENT_SIGMA = 32, 8, 3.0
+"""Not while the learning rate has risen within these updates or the level before them: the loss may rise with it."""
 
-UPDATE_NORM_FACTOR, UPDATE_NORM_UPDATES = 2.0, 8
-"""So many updates in a row. Adam makes one gradient, however large, no more than 7 such updates (b2 = 0.999), and none
-at b2 = 0.95; see docs/training.md."""
+UPDATE_NORM_FACTOR, UPDATE_NORM_UPDATES = 2.0, 20
+"""So many updates in a row. Simulated, Adam makes of one gradient, however large, up to 17 with b2 = 0.999, 8 with 0.99
+and none with 0.95; noise makes none at all."""
 
 FITTED_UPDATES, AWAITED_UPDATES, RECOVERED_UPDATES = 256, 32, 64
 """Before a spike; after it, as many as BLOOM's took to come back; and those that are to have come back."""
-RECOVERY_ERRORS = 6.0
 
 CREEP_UPDATES, CREEP_ERRORS = 1000, 4.0
 CREEP_EVERY_STEPS = 50
 
-REMEMBERED_UPDATES = CREEP_UPDATES + QUIET_UPDATES
+REMEMBERED_UPDATES = 2 * CREEP_UPDATES
 """Accepted updates that a finding, and whether it is said, may depend on; the others reach less far back."""
 
 LEAST_RISE = 1e-9
@@ -101,7 +108,8 @@ class Monitors:
 
     def __init__(self, begins_anew_at: Callable[[int], bool] = never) -> None:
         self._begins_anew_at = begins_anew_at
-        self._rates: collections.deque[float] = collections.deque(maxlen=2)
+        self._rate: float | None = None
+        self._was_rising = False
         self._num_quiet = QUIET_UPDATES
         """Accepted updates since the last finding of any monitor; it outlasts a level."""
         self._begin_anew()
@@ -114,8 +122,6 @@ class Monitors:
         while begin and num_accepted < REMEMBERED_UPDATES:
             begin -= 1
             num_accepted += _is_accepted(metrics[begin])
-        for index in range(max(begin - 2, 0), begin):
-            monitors._rates.append(metrics[index].learning_rate)
         for index in range(begin, len(metrics)):
             monitors.observe(metrics[index])
         return monitors
@@ -130,6 +136,8 @@ class Monitors:
         self._update_norm = Level(LEVEL_UPDATES, num_recent=UPDATE_NORM_UPDATES)  # over the learning rate
         self._last_found: dict[str, int] = {}
         """By monitor, the number of accepted updates at its newest finding."""
+        self._last_rise = -PERSISTENT_UPDATES - LEVEL_UPDATES
+        """The number of accepted updates before the newest one with a higher learning rate than the update before."""
         self._spikes: collections.deque[int] = collections.deque()
         """The numbers of accepted updates before alarms behind which the loss has yet to be looked at."""
 
@@ -140,9 +148,13 @@ class Monitors:
 
     def observe(self, row: MetricsRow) -> list[Alarm]:
         """The alarms of the update that follows the last one."""
-        if self._begins_anew_at(row.step - 1) or self._begins_to_rise(row.learning_rate):
+        is_rising = self._is_rising(row.learning_rate)
+        # A straight line is no finding, so a rise may go on; where it begins there is a bend.
+        if self._begins_anew_at(row.step - 1) or (is_rising and not self._was_rising):
             self._begin_anew()
-        self._rates.append(row.learning_rate)
+        self._rate, self._was_rising = row.learning_rate, is_rising
+        if is_rising:
+            self._last_rise = self._num_accepted
         if not _is_accepted(row):
             return []
         self._add(row)
@@ -150,7 +162,8 @@ class Monitors:
         alarms = []
         for found in self._findings(row):
             last = self._last_found.get(found.monitor)
-            if last is None or self._num_accepted - last > QUIET_UPDATES:
+            quiet_updates = CREEP_UPDATES if found.monitor == "creep" else QUIET_UPDATES
+            if last is None or self._num_accepted - last > quiet_updates:
                 message = f"step {row.step}: {found.said}, past the limit of {found.limit:.4g}. {found.cure}"
                 alarms.append(Alarm(found.monitor, row.step, found.figure, found.limit, message))
             self._last_found[found.monitor] = self._num_accepted
@@ -159,12 +172,8 @@ class Monitors:
             self._spikes.append(self._num_accepted - 1)
         return alarms
 
-    def _begins_to_rise(self, rate: float) -> bool:
-        """A rate that has risen before goes on, and a straight line is no finding; where it begins there is a bend."""
-        if len(self._rates) < 2:
-            return False
-        earlier, last = self._rates
-        return rate > last * (1 + LEAST_RISE) and not last > earlier * (1 + LEAST_RISE)
+    def _is_rising(self, rate: float) -> bool:
+        return self._rate is not None and rate > self._rate * (1 + LEAST_RISE)
 
     def _add(self, row: MetricsRow) -> None:
         self._num_accepted += 1
@@ -206,14 +215,16 @@ class Monitors:
             said = f"the loss is {row.loss:.4g}, {of_level}"
             yield Finding("loss_spike", row.loss, median + SIGMA * deviation, said, GO_BACK)
         # A steep descent is far below its median too, but each of its updates is near the one before.
-        limit = min(median - SIGMA * deviation, level.lowest - deviation)
-        if row.loss < limit:
+        limit = min(median - SIGMA * deviation, level.lowest - LOWER_SIGMA * deviation)
+        rate_before = self._accepted_rates[-len(level) - 1]
+        if row.loss < limit and row.learning_rate >= LOW_LOSS_LEAST_RATE * rate_before:
             said = f"the loss is suspiciously low: {row.loss:.4g}, {of_level}"
             yield Finding("low_loss", row.loss, limit, said, LOOK_AT_DATA)
 
     def _of_persistent_loss(self) -> Iterator[Finding]:
         level = self._earlier_loss
-        if len(level) < FEWEST_UPDATES:
+        num_since_rise = self._num_accepted - self._last_rise
+        if len(level) < FEWEST_UPDATES or num_since_rise < PERSISTENT_UPDATES + LEVEL_UPDATES:
             return
         limit = level.median + PERSISTENT_SIGMA * _loss_deviation(level)
         num_above = sum(loss > limit for loss in level.recent)
@@ -241,51 +252,32 @@ class Monitors:
 
     def _of_recovery(self) -> Iterator[Finding]:
         """Whether the loss is back on its way, some time after a spike."""
-        after = AWAITED_UPDATES + RECOVERED_UPDATES
-        while self._spikes and self._num_accepted - self._spikes[0] > after:
-            num_before = self._spikes.popleft()
-            if num_before < FITTED_UPDATES:
+        num_after = AWAITED_UPDATES + RECOVERED_UPDATES
+        while self._spikes and self._num_accepted - self._spikes[0] > num_after:
+            if self._spikes.popleft() < FITTED_UPDATES:
                 continue
-            losses = np.array(self._losses)[-(FITTED_UPDATES + 1 + after) :]
-            before, behind = losses[:FITTED_UPDATES], losses[-RECOVERED_UPDATES:]
-            steps = np.arange(len(losses)) - (FITTED_UPDATES - 1) / 2  # as seen from the middle of the line
-            slope = before @ steps[:FITTED_UPDATES] / np.square(steps[:FITTED_UPDATES]).sum()
-            line = before.mean() + slope * steps
-            distances = np.abs(before - line[:FITTED_UPDATES])
-            deviation = max(NORMAL_DEVIATION * float(np.median(distances)), LEAST_DEVIATION * abs(before.mean()))
-            # Of a median, and of a line at its end; 1.2533 is what a median errs more than a mean.
-            error = 1.2533 * deviation * math.sqrt(1 / RECOVERED_UPDATES + 4 / FITTED_UPDATES)
-            figure, expected = float(np.median(behind)), float(np.median(line[-RECOVERED_UPDATES:]))
-            limit = expected + RECOVERY_ERRORS * error
-            # A curve that bends lies above its lines: what is below the level right before the spike has come back.
-            if figure > max(limit, float(np.median(before[-RECOVERED_UPDATES:]))):
+            losses = np.array(self._losses)[-(FITTED_UPDATES + 1 + num_after) :]
+            found = recovery(losses, num_before=FITTED_UPDATES, num_after=RECOVERED_UPDATES, sigma=SIGMA)
+            if found.figure > found.highest:
                 said = (
-                    f"the loss has not come back from the spike {after} updates ago: its median over the last "
-                    f"{RECOVERED_UPDATES} updates is {figure:.5g}, and {expected:.5g} was on its way"
+                    f"the loss has not come back from the spike {num_after} updates ago: its median over the last "
+                    f"{RECOVERED_UPDATES} updates is {found.figure:.5g}, and {found.expected:.5g} was on its way"
                 )
-                yield Finding("no_recovery", figure, limit, said, GO_BACK)
+                yield Finding("no_recovery", found.figure, found.highest, said, GO_BACK)
 
     def _of_creep(self, row: MetricsRow) -> Iterator[Finding]:
         if row.step % CREEP_EVERY_STEPS or len(self._losses) < CREEP_UPDATES:
             return
-        if not self._accepted_rates[-1] < self._accepted_rates[0]:
+        if not row.learning_rate < self._accepted_rates[0]:
             return
-        losses = np.array(self._losses)
-        steps = np.arange(CREEP_UPDATES) - (CREEP_UPDATES - 1) / 2
-        squares = np.square(steps).sum()
-        slope = losses @ steps / squares
-        residuals = losses - losses.mean() - slope * steps
-        error = math.sqrt(np.square(residuals).sum() / (CREEP_UPDATES - 2) / squares)
-        # Of a loss that never varied, rounding has a slope.
-        error = max(error, LEAST_DEVIATION * abs(losses.mean()) / math.sqrt(squares))
-        if slope > CREEP_ERRORS * error:
+        rise, error = (CREEP_UPDATES * figure for figure in slope(np.array(self._losses)))
+        if rise > CREEP_ERRORS * error:
             said = (
-                f"the loss rises while the learning rate falls: by {slope * CREEP_UPDATES:.3g} over the last "
-                f"{CREEP_UPDATES} updates, {slope / error:.1f} standard errors"
+                f"the loss rises while the learning rate falls: by {rise:.3g} over the last {CREEP_UPDATES} updates, "
+                f"{rise / error:.1f} standard errors"
             )
-            figure, limit = float(slope * CREEP_UPDATES), float(CREEP_ERRORS * error * CREEP_UPDATES)
             cure = f"A log-normaliser that grows with it wants a z_loss. {GO_BACK}"
-            yield Finding("creep", figure, limit, said, cure)
+            yield Finding("creep", rise, CREEP_ERRORS * error, said, cure)
 
 
 def tell(alarms: list[Alarm], events: EventLog) -> None:
