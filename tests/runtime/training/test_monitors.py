@@ -136,6 +136,8 @@ def test_updates_that_stay_twice_as_long_are_seen_and_nineteen_of_them_are_not()
     jumping.update_norm[200:219] *= 2.5
     jumping.update_norm[300:] *= 2.5
     assert names(jumping.rows()) == [("update_norm", 320)]
+    jumping.learning_rate = np.linspace(1e-3, 1e-4, 400)
+    assert names(jumping.rows()) == [("update_norm", 320)], "a falling rate makes them short, and hides nothing"
 
 
 @pytest.mark.parametrize("b2", [0.95, 0.98, 0.999])
@@ -247,12 +249,13 @@ def test_a_rate_that_rises_takes_the_loss_with_it_and_is_silent(warmup_steps, la
 
 
 def test_figures_that_never_varied_do_not_make_a_small_change_an_alarm():
-    flat = figures(1_400)
+    flat = figures(1_500)
     flat.loss[:], flat.grad_norm[:], flat.update_norm[:] = 2.2, 0.24, 300
-    flat.learning_rate = np.linspace(1e-3, 1e-4, 1_400)
+    flat.learning_rate = np.linspace(1e-3, 1e-4, 1_500)
     flat.loss[200:300] *= 1.002
     flat.loss[400] *= 1.005
     flat.grad_norm[200] *= 1.9
+    flat.loss += 1e-9 * np.arange(1_500)
     assert names(flat.rows()) == []
     flat.loss[1_000] *= 1.007
     flat.grad_norm[1_000] *= 2.1
