@@ -160,7 +160,7 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 def begins_anew_at(config: TrainPhaseConfig, step: int) -> bool:
-    """Whether the skip rule begins anew with the update that follows `step` finished ones.
+    """Whether the skip rule and the monitors begin anew with the update that follows `step` finished ones.
 
     Another segment of the mixture has another loss, and a learning rate back at its peak raises it: a level that is
     meant is nothing to be left out.
@@ -225,6 +225,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
     from runtime.training.loop import TrainingStopped, TrainSettings, train
+    from runtime.training.monitors import Alarm
     from runtime.training.saving import Saver, SavingPlan
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
@@ -303,10 +304,12 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         begin = config.begin_step
         warn_of_the_skip_rule(config, context, begin=begin)
         resumed = {} if own is None else {"resumed_at": own.step}
+        alarms: list[Alarm] = []
 
         def show(step: int, tokens_per_second: float, loss: float | None) -> None:
             known = {} if loss is None else {"loss": loss}
-            figures = {"tokens_per_second": tokens_per_second, **known, **resumed}
+            alarmed = {"alarms": len(alarms)} if alarms else {}
+            figures = {"tokens_per_second": tokens_per_second, **known, **resumed, **alarmed}
             context.progress(step, config.until_step, "steps", begin=begin, **figures)
 
         settings = TrainSettings(
@@ -315,6 +318,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             global_batch_size=config.global_batch_size,
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
+            begins_anew_at=lambda step: step <= begin or begins_anew_at(config, step),
         )
         context.log.info(
             "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s), scatter %s",
@@ -350,6 +354,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 ),
                 on_milestone=publish,
                 on_progress=show,
+                on_alarm=alarms.append,
                 rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),
                 validation=validation_of(config, context, mesh, events),
             )

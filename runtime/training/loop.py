@@ -24,6 +24,7 @@ from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training.control import Control, Order, Word
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
+from runtime.training.monitors import Alarm, Monitors, never, tell
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
@@ -76,6 +77,8 @@ class TrainSettings:
     """None where the state holds no history."""
     digest_every_steps: int = 0
     """Distance of the digests of the parameters in the event log, which gets one at the last step too; 0: none."""
+    begins_anew_at: Callable[[int], bool] = never
+    """Whether the level of losses and norms is meant to change with the update that follows so many finished ones."""
 
     def is_digested(self, step: int) -> bool:
         every = self.digest_every_steps
@@ -106,6 +109,7 @@ def train(
     control: Control,
     on_milestone: Callable[[RunState, str], None],
     on_progress: Callable[[int, float, float | None], None] = lambda step, tokens_per_second, loss: None,
+    on_alarm: Callable[[Alarm], None] = lambda alarm: None,
     rows: HostRows | None = None,
     validation: Validation | None = None,
 ) -> RunState:
@@ -116,6 +120,7 @@ def train(
         on_milestone: Called with the run (its arrays may be used up) and the folder, relative to the output, of
             each permanent checkpoint once it is complete, the last step's included.
         on_progress: Called now and then with step, tokens a second and the newest loss; None before one is known.
+        on_alarm: Called, on each host, with what a monitor finds wrong; the log and the event log have it already.
         rows: What this host reads of each batch, where there are several; None reads all of it.
         validation: Measured where it is due; None measures nothing.
 
@@ -140,6 +145,7 @@ def train(
     )
     pending: collections.deque[_Pending] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
+    monitors = Monitors.resumed(metrics, settings.begins_anew_at)
     lag_steps = loader.lag_steps
     feedback = Feedback({step: losses.seen(step + 1) for step in range(max(run.step - lag_steps, 0), run.step)})
     # A policy that learns from the last update waits for its figures, and so does the device.
@@ -159,7 +165,10 @@ def train(
                 events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
             metrics.append(row)
             losses.append(of_sources)
-            saver.note(row)
+            for alarm in monitors.observe(row):
+                tell(alarm, events)
+                on_alarm(alarm)
+            saver.note(row, is_in_doubt=monitors.is_in_doubt)
             if lag_steps:
                 feedback.publish(row.step - 1, losses.seen(row.step))
             meter.loss = row.loss

@@ -153,9 +153,9 @@ class Saver:
         self._under_way = saving, run, milestone, waited_seconds, on_complete
         self.last_step, self._last_began = run.step, time.monotonic()
 
-    def note(self, row: MetricsRow) -> None:
-        """After each update: the checkpoints that this one certifies, or leaves in doubt."""
-        if row.is_skipped:
+    def note(self, row: MetricsRow, *, is_in_doubt: bool = False) -> None:
+        """After each update: the checkpoints that this one certifies, or leaves in doubt, as a monitor may too."""
+        if row.is_skipped or is_in_doubt:
             self._uncertified.clear()
         self._newest_step = row.step
         self._certify_due()

@@ -174,6 +174,9 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
         settings = trained["settings"]
         assert (settings.until_step, settings.global_batch_size) == (config.until_step, config.global_batch_size)
         assert (settings.skip_rule, settings.digest_every_steps) == (config.skip, config.digest_every_steps)
+        begins = {segment.start_step for segment in config.mixture.segments}
+        watched = [not settings.begins_anew_at(step) for step in range(6)]
+        assert watched == [step > config.begin_step and step not in begins for step in range(6)]
         validation = trained["validation"]
         (domain,) = validation.held_out.domains.values()
         assert domain.num_windows * config.sequence_length == config.validation_tokens_per_source

@@ -1,0 +1,406 @@
+"""Monitors: they would have seen what public runs tell of, when it began, and say nothing of a run that is right."""
+
+import collections
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.tracking.events import read_events
+from runtime.tracking.metrics import MetricsRow, MetricsTable
+from runtime.training import loop, monitors, saving
+from runtime.training.control import Control
+from runtime.training.loop import TrainingStopped
+from runtime.training.monitors import Alarm, Monitors
+from tests.runtime.training import small_run
+
+
+@dataclasses.dataclass
+class Figures:
+    """Of a run, by update: noise of a known deviation around levels that nothing happens to."""
+
+    loss: np.ndarray
+    grad_norm: np.ndarray
+    update_norm: np.ndarray
+    learning_rate: np.ndarray
+
+    def rows(self) -> Iterator[MetricsRow]:
+        for index in range(len(self.loss)):
+            rate = float(self.learning_rate[index])
+            yield MetricsRow(
+                step=index + 1,
+                consumed_tokens=1024 * (index + 1),
+                global_batch_size=4,
+                num_targets=1000,
+                learning_rate=rate,
+                loss=float(self.loss[index]),
+                z_loss=0.0,
+                grad_norm=float(self.grad_norm[index]),
+                update_norm=float(self.update_norm[index]) * rate,
+                param_norm=100.0,
+                mean_log_normalizer=5.0,
+            )
+
+
+def figures(num_updates: int, seed: int = 0, *, loss: float = 2.2, deviation: float = 0.01, t: int | None = None):
+    """With Student's t in place of normal noise where `t` is its degrees of freedom."""
+    rng = np.random.default_rng(seed)
+    draw = rng.normal if t is None else lambda size: rng.standard_t(t, size)
+    return Figures(
+        loss=loss + deviation * draw(size=num_updates),
+        grad_norm=0.24 * np.exp(0.08 * draw(size=num_updates)),
+        update_norm=300 * (1 + 0.02 * draw(size=num_updates)),
+        learning_rate=np.full(num_updates, 1e-3),
+    )
+
+
+def alarms_of(rows, begins_anew_at: Callable[[int], bool] = monitors.never) -> list[Alarm]:
+    watching = Monitors(begins_anew_at)
+    return [alarm for row in rows for alarm in watching.observe(row)]
+
+
+def names(rows, begins_anew_at: Callable[[int], bool] = monitors.never) -> list[tuple[str, int]]:
+    return [(alarm.monitor, alarm.step) for alarm in alarms_of(rows, begins_anew_at)]
+
+
+BLOOM_GRAD_NORMS = [0.24, 0.95, 2.4, 15.9, 145, 960]
+BLOOM_LOSSES = [2.20, 2.22, 2.60, 2.24, 2.35, 5.10]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_blooms_spike_is_seen_four_updates_before_the_loss_went_up_and_had_come_back(seed):
+    bloom = figures(900, seed, loss=2.21)
+    bloom.loss[500:506], bloom.grad_norm[500:506] = BLOOM_LOSSES, BLOOM_GRAD_NORMS
+    back = np.exp(-np.arange(1, 31) / 6)  # in thirty updates
+    bloom.loss[506:536] += (5.10 - 2.21) * back
+    bloom.grad_norm[506:536] *= (960 / 0.24) ** back
+    seen = names(bloom.rows())
+    assert seen[:2] == [("grad_norm", 502), ("loss_spike", 503)]
+    assert [name for name, _ in seen[2:]] == ["persistent_loss"]
+
+
+def marin(seed: int, settles: float) -> Figures:
+    """Its spike of 0.06; the noise is what a loss of 1.96 has that shows one."""
+    figured = figures(700, seed, loss=1.96, deviation=0.008)
+    figured.loss[400] = 2.02
+    figured.loss[401:411] += 0.06 * np.exp(-np.arange(1, 11) / 4)
+    figured.loss[401:] += settles
+    return figured
+
+
+def test_a_loss_that_settles_higher_than_it_was_on_its_way_to_is_told_from_one_that_came_back():
+    """Marin's 32B: 1.96, a spike to 2.02, and 0.015 too high from there on."""
+    settled = [dict(names(marin(seed, 0.015).rows())) for seed in range(30)]
+    came_back = [dict(names(marin(seed, 0.0).rows())) for seed in range(30)]
+    assert {seen.get("loss_spike") for seen in settled + came_back} == {401}
+    assert sum(seen.get("no_recovery") == 401 + 32 + 64 for seen in settled) >= 28
+    assert sum("no_recovery" in seen for seen in came_back) == 0
+
+
+def test_after_a_spike_on_a_curve_that_falls_ever_more_slowly_the_loss_has_come_back():
+    falling = figures(700, deviation=0.002)
+    falling.loss += 3 * np.exp(-np.arange(700) / 150)
+    falling.loss[400] += 1.0
+    assert names(falling.rows()) == [("loss_spike", 401)]
+
+
+def test_a_loss_that_rises_while_the_rate_falls_is_seen_and_at_a_rate_that_stays_it_is_not():
+    """Marin's 8B in its deep cooldown."""
+    creeping = figures(2_500)
+    creeping.loss[1_000:] += 5e-6 * np.arange(1_500)
+    assert names(creeping.rows()) == []
+    creeping.learning_rate = np.linspace(1e-3, 1e-4, 2_500)
+    [(name, step)] = names(creeping.rows())
+    assert name == "creep" and step % 50 == 0 and step > 1_500
+
+
+def test_a_loss_that_is_suddenly_low_is_suspicious():
+    """OPT's text that was backslashes."""
+    low = figures(300)
+    low.loss[200:] -= 0.3
+    [alarm] = alarms_of(low.rows())
+    assert (alarm.monitor, alarm.step) == ("low_loss", 201)
+    assert "Look at what was drawn" in alarm.message
+
+
+def test_updates_that_stay_twice_as_long_are_seen_and_nineteen_of_them_are_not():
+    """Marin's 32B: the norm of Adam's updates doubles before the loss moves."""
+    jumping = figures(400)
+    jumping.update_norm[200:219] *= 2.5
+    jumping.update_norm[300:] *= 2.5
+    assert names(jumping.rows()) == [("update_norm", 320)]
+    jumping.learning_rate = np.linspace(1e-3, 1e-4, 400)
+    assert names(jumping.rows()) == [("update_norm", 320)], "a falling rate makes them short, and hides nothing"
+
+
+@pytest.mark.parametrize("b2", [0.95, 0.98, 0.999])
+@pytest.mark.parametrize("factor", [5.0, 1e4])
+def test_one_gradient_however_large_never_makes_adams_updates_stay_long(b2, factor):
+    rng = np.random.default_rng(0)
+    mu = nu = np.zeros(4_000)
+    run = figures(1_100)
+    for step in range(1_100):
+        gradient = rng.normal(size=4_000) * (factor if step == 1_000 else 1.0)
+        mu, nu = 0.9 * mu + 0.1 * gradient, b2 * nu + (1 - b2) * gradient**2
+        corrected = mu / (1 - 0.9 ** (step + 1)), nu / (1 - b2 ** (step + 1))
+        run.update_norm[step] = np.linalg.norm(corrected[0] / (np.sqrt(corrected[1]) + 1e-8))
+    assert names(run.rows()) == []
+
+
+def test_an_alarm_says_what_it_saw_and_where_to_go_back_to():
+    spike = figures(300)
+    spike.loss[200], spike.grad_norm[200] = 3.0, 0.96
+    of_norm, of_loss = alarms_of(spike.rows())
+    assert of_norm.message.startswith("step 201: the gradient norm is 0.96, ")
+    assert of_norm.limit < of_norm.figure == 0.96
+    assert f"past the limit of {of_norm.limit:.4g}. The loss may follow." in of_norm.message
+    assert of_loss.message.startswith("step 201: the loss is 3, and its median over the last 128 updates 2.2")
+    for alarm in (of_norm, of_loss):
+        assert "`certified` with the name of the phase lists the checkpoints to go on from" in alarm.message
+
+
+@pytest.mark.parametrize(
+    ("t", "most"),
+    [(None, {}), (5, {"grad_norm": 80, "loss_spike": 100, "low_loss": 80})],
+    ids=["normal", "t5"],
+)
+def test_false_alarms_in_a_hundred_thousand_updates_of_noise(t, most):
+    """Of t noise with five degrees of freedom one value in 1,500 is past six deviations: that is what it is."""
+    noise = figures(100_000, seed=3, t=t)
+    noise.learning_rate = np.linspace(1e-3, 1e-4, 100_000)
+    found = collections.Counter(alarm.monitor for alarm in alarms_of(noise.rows()))
+    assert set(found) <= set(most), found
+    assert all(found[name] <= most[name] for name in found), found
+
+
+def test_the_cost_of_an_update_is_far_below_fifty_microseconds():
+    rows = list(figures(5_000).rows())
+    watching = Monitors()
+    began = time.process_time()
+    for row in rows:
+        watching.observe(row)
+    assert (time.process_time() - began) / len(rows) < 50e-6
+
+
+def descent(num_updates: int, *, warmup_steps: int, deviation: float) -> Figures:
+    """The start of a run: flat, then steep as the rate rises, then ever flatter."""
+    steps = np.arange(num_updates)
+    run = figures(num_updates, deviation=deviation)
+    run.learning_rate = 1e-3 * np.minimum(steps / warmup_steps, 1)
+    progress = np.cumsum(np.minimum(steps / warmup_steps, 1) ** 2) / 40
+    run.loss += 5.6 * np.exp(-progress) + 3.7 / (1 + progress / 5)
+    run.grad_norm *= 1 + 5 * np.exp(-progress)
+    run.update_norm *= 1 + np.exp(-steps / 20)  # nothing to average over yet
+    return run
+
+
+@pytest.mark.parametrize("warmup_steps", [40, 100, 1_000, 2_000])
+@pytest.mark.parametrize("deviation", [0.003, 0.02, 0.2])
+def test_the_start_of_a_run_is_silent(warmup_steps, deviation):
+    assert names(descent(3 * warmup_steps + 200, warmup_steps=warmup_steps, deviation=deviation).rows()) == []
+
+
+def shifted(by: float) -> Figures:
+    run = figures(400)
+    run.loss[200:] += by
+    run.grad_norm[200:] *= 4
+    run.update_norm[200:] *= 3
+    return run
+
+
+@pytest.mark.parametrize("by", [0.3, -0.3])
+def test_a_level_that_is_meant_to_change_is_silent_where_it_is_said_and_nowhere_else(by):
+    """Another segment of a mixture, or a phase that starts from another."""
+    assert names(shifted(by).rows(), lambda step: step == 200) == []
+    assert len(names(shifted(by).rows(), lambda step: step == 201)) >= 2
+    assert len(names(shifted(by).rows())) >= 3
+
+
+def test_a_cycle_that_jumps_back_to_its_peak_is_silent_without_a_word():
+    run = figures(1_200, deviation=0.005)
+    elapsed = np.arange(1_200) % 240
+    decay = np.clip(elapsed - 216, 0, 24) / 24
+    run.learning_rate = 1e-3 / (1 + 9 * decay)
+    run.loss -= 0.4 * decay**0.7
+    run.grad_norm *= 1 + 0.8 * decay
+    assert names(run.rows()) == []
+    run.learning_rate[:] = 1e-3
+    assert names(run.rows()) != []
+
+
+@pytest.mark.parametrize("warmup_steps", [20, 100, 300, 2_000])
+@pytest.mark.parametrize("lag_updates", [1, 30, 300])
+def test_a_rate_that_rises_takes_the_loss_with_it_and_is_silent(warmup_steps, lag_updates):
+    run = figures(1_000 + warmup_steps, deviation=0.005)
+    raised = np.clip((np.arange(len(run.loss)) - 400) / warmup_steps, 0, 1)
+    run.learning_rate = 1.7e-4 + raised * 1.53e-3
+    above = 0.0
+    for index, share in enumerate(raised):
+        above += (0.3 * share - above) / lag_updates
+        run.loss[index] += above
+    assert names(run.rows()) == []
+
+
+def test_figures_that_never_varied_do_not_make_a_small_change_an_alarm():
+    flat = figures(1_500)
+    flat.loss[:], flat.grad_norm[:], flat.update_norm[:] = 2.2, 0.24, 300
+    flat.learning_rate = np.linspace(1e-3, 1e-4, 1_500)
+    flat.loss[200:300] *= 1.002
+    flat.loss[400] *= 1.005
+    flat.grad_norm[200] *= 1.9
+    flat.loss += 1e-9 * np.arange(1_500)
+    assert names(flat.rows()) == []
+    flat.loss[1_000] *= 1.007
+    flat.grad_norm[1_000] *= 2.1
+    assert names(flat.rows()) == [("grad_norm", 1_001), ("loss_spike", 1_001)]
+
+
+def test_what_was_left_out_or_is_not_finite_enters_nothing():
+    spike = figures(600)
+    spike.loss[500] = 3.0
+    rows = list(spike.rows())
+    [expected] = alarms_of(rows)
+    bad = [{"is_skipped": 1, "loss": 50.0}, {"loss": math.nan}, {"grad_norm": math.inf}, {"grad_norm": 0.0}]
+    disturbed = []
+    for row in rows:
+        if row.step % 3 == 0:
+            disturbed.append(row._replace(**bad[row.step % len(bad)]))
+        disturbed.append(row)
+    assert alarms_of(disturbed) == [expected]
+
+
+def test_an_incident_has_one_alarm_and_the_next_one_after_a_quiet_stretch_has_another():
+    run = figures(900)
+    run.loss[[300, 310, 330, 450, 590]] += 1.0  # the last two lie 119 and 139 quiet updates behind the one before
+    assert names(run.rows()) == [("loss_spike", 301), ("loss_spike", 591)]
+
+
+def test_updates_are_in_doubt_until_a_quiet_stretch_is_over_also_where_the_level_changes():
+    run = figures(500)
+    run.loss[300] += 1.0
+    watching = Monitors(lambda step: step == 350)
+    doubted = []
+    for row in run.rows():
+        watching.observe(row)
+        if watching.is_in_doubt:
+            doubted.append(row.step)
+    assert doubted == list(range(301, 301 + monitors.QUIET_UPDATES))
+
+
+def eventful(seed: int, num_updates: int) -> list[MetricsRow]:
+    """Rows in which all happens that a monitor looks for, rates that rise and fall, updates that are left out."""
+    rng = np.random.default_rng(seed)
+    run = figures(num_updates, seed, t=5)
+    run.learning_rate = np.interp(
+        np.arange(num_updates), np.sort(rng.integers(0, num_updates, 6)), rng.uniform(1e-4, 1e-3, 6)
+    )
+    for begin in rng.integers(0, num_updates, 12):
+        length = int(rng.integers(1, 80))
+        run.loss[begin : begin + length] += rng.normal() * 0.2
+        run.grad_norm[begin : begin + length // 4] *= 8
+        run.update_norm[begin : begin + length] *= 2.5
+    run.loss[num_updates // 2 :] += 1e-5 * np.arange(num_updates - num_updates // 2)
+    return [
+        row._replace(is_skipped=1, loss=math.nan) if is_skipped else row
+        for row, is_skipped in zip(run.rows(), rng.uniform(size=num_updates) < 0.02, strict=True)
+    ]
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**16), cut=st.integers(0, 3_000), data=st.data())
+def test_cut_anywhere_a_resumed_run_alarms_as_the_undisturbed_one(seed, cut, data):
+    rows = eventful(seed, 3_000)
+    anew = data.draw(st.sets(st.integers(0, 3_000), max_size=3))
+    undisturbed = Monitors(anew.__contains__)
+    table = MetricsTable()
+    for row in rows[:cut]:
+        table.append(row)
+        undisturbed.observe(row)
+    resumed = Monitors.resumed(table, anew.__contains__)
+    for row in rows[cut:]:
+        assert resumed.observe(row) == undisturbed.observe(row)
+        assert resumed.is_in_doubt == undisturbed.is_in_doubt
+
+
+def test_what_the_property_is_held_against_has_every_alarm_there_is():
+    found = {alarm.monitor for seed in range(8) for alarm in alarms_of(eventful(seed, 3_000))}
+    assert found == {
+        "grad_norm", "loss_spike", "low_loss", "persistent_loss", "update_norm", "no_recovery", "creep",
+    }  # fmt: skip
+
+
+def spiking(at: int):
+    """The small train step, with the figures of a run to which nothing happens but one gradient of sixteen times."""
+    run = figures(at + 400)
+    run.grad_norm[at - 1] *= 16
+
+    def step_function(state, tokens, segment_ids, hyperparameters):
+        step = int(state.count) + 1
+        after, metrics = small_run.train_step(state, tokens, segment_ids, hyperparameters)
+        return after, metrics._replace(
+            loss=jnp.float32(run.loss[step - 1]),
+            grad_norm=jnp.float32(run.grad_norm[step - 1]),
+            update_norm=jnp.float32(run.update_norm[step - 1] * hyperparameters.learning_rate),
+        )
+
+    return step_function
+
+
+def told(folder: Path, event: str, attempt: int = 1) -> list[dict]:
+    return [found for found in read_events(str(folder / "events" / f"{attempt}.jsonl")) if found["event"] == event]
+
+
+def test_an_alarm_is_in_the_log_and_in_the_event_log_and_withholds_certification(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 20)
+    monkeypatch.setattr(monitors, "QUIET_UPDATES", 40)
+    small_run.run(tmp_path, 180, lease_epoch=1, checkpoint_every_steps=10, step_function=spiking(81))
+    [alarm] = told(tmp_path, "alarm")
+    assert (alarm["monitor"], alarm["step"]) == ("grad_norm", 81)
+    assert alarm["figure"] > 10 * alarm["limit"] / 2
+    [warning] = [record for record in caplog.records if record.name == monitors.__name__]
+    assert warning.levelname == "WARNING" and warning.getMessage().startswith("step 81: the gradient norm is ")
+    certified = [event["step"] for event in told(tmp_path, "certified")]
+    # 60 was followed by twenty good ones, 70 and 80 were not; from 81 on nothing counts for forty updates.
+    assert max(step for step in certified if step < 100) == 60
+    assert min(step for step in certified if step > 60) == 120
+
+
+def test_a_run_stopped_right_before_what_is_alarming_alarms_when_it_is_resumed(tmp_path):
+    seen = []
+
+    def step_function(state, *arguments):
+        seen.append(int(state.count) + 1)
+        return spiking(81)(state, *arguments)
+
+    with pytest.raises(TrainingStopped, match="stopped at step 80"):
+        small_run.run(
+            tmp_path, 100, lease_epoch=1, checkpoint_every_steps=50, step_function=step_function,
+            control=Control(lambda: len(seen) == 80),
+        )  # fmt: skip
+    small_run.run(tmp_path, 100, lease_epoch=2, checkpoint_every_steps=50, step_function=spiking(81))
+    assert told(tmp_path, "alarm") == []
+    assert [alarm["step"] for alarm in told(tmp_path, "alarm", 2)] == [81]
+
+
+def test_not_a_bit_of_what_is_committed_depends_on_monitors(tmp_path, monkeypatch):
+    small_run.run(tmp_path / "watched", 100, lease_epoch=1, publish_every_steps=90, step_function=spiking(81))
+    assert len(told(tmp_path / "watched", "alarm")) == 1
+    monkeypatch.setattr(Monitors, "observe", lambda self, row: [])
+    small_run.run(tmp_path / "unwatched", 100, lease_epoch=1, publish_every_steps=90, step_function=spiking(81))
+    assert told(tmp_path / "unwatched", "alarm") == []
+    watched, unwatched = (small_run.committed_bytes(tmp_path / name) for name in ("watched", "unwatched"))
+    assert watched == unwatched
+
+
+def test_only_the_first_host_tells(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(monitors.jax, "process_index", lambda: 1)
+    monkeypatch.setattr(loop.Saver, "note", lambda self, row, **options: None)
+    small_run.run(tmp_path, 90, lease_epoch=1, step_function=spiking(81))
+    assert told(tmp_path, "alarm") == [] and caplog.text == ""
