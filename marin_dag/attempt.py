@@ -28,7 +28,7 @@ from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_k
 from marin_dag.shards import ShardMap
 from marin_dag.store import explain_os_error, limit_met
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Task
-from marin_dag.told import Telling, Tellings
+from marin_dag.told import PUBLISH, Telling, Tellings
 from marin_dag.transient import is_transient
 from marin_dag.work_code import leave_code
 
@@ -68,7 +68,7 @@ class AttemptContext:
         self._output = attempt_path(task.name, task.digest, task.attempt)
         self._published: set[int] = set()
         self._computed_with: dict[str, str] = {}
-        self.hearing = Hearing(Tellings(self._store), task.digest, task.attempt, self.log)
+        self.hearing = Hearing(Tellings(self._store), task.digest, task.attempt, self.log, old=task.old_tellings)
         self.repaired: tuple[str, ...] = ()
         """Of the first output, where this attempt is forced."""
         self._kind = kind = task.kind.load()
@@ -189,7 +189,15 @@ class AttemptContext:
 
     def told(self) -> Sequence[Telling]:
         """See StepContext."""
-        return self.hearing.others() if self.host.index == 0 else ()
+        told = self.hearing.others() if self.host.index == 0 else ()
+        if not self._task.is_forced:
+            return told
+        for telling in told:
+            if telling.word == PUBLISH:
+                self.hearing.answer(
+                    telling, "it is run again to see whether it gives the same, and publishes nothing new"
+                )
+        return [telling for telling in told if telling.word != PUBLISH]
 
     def answer(self, telling: Telling, said: str) -> None:
         """See StepContext."""

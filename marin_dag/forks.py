@@ -168,33 +168,34 @@ class Forks:
         step = forked(graph, fork)
         return lost_in(graph.with_targets([step]), [step], self._store, alone=alone).get(step.name, ())
 
-    def tell_what_it_starts_from(self, graph: Graph, fork: Fork) -> tuple[NotTold | MilestoneMissing, ...]:
-        """Tells attempts, at work or to come, to publish what a fork which is not in `graph` yet starts from.
+    def tell_what_it_needs(self, graph: Graph, fork: Fork) -> tuple[list[NotTold], list[NotTold | MilestoneMissing]]:
+        """Tells attempts, at work or to come, to publish what a fork which is not in `graph` yet needs of a trajectory.
 
         A run that has read its graph hears of the fork in no other way. What was told of a fork goes with it.
 
         Returns:
-            What attempts at work were not told when they began, without what `lost_by` says of it alone.
+            What attempts at work were not told when they began: what they are told now, and what they cannot be,
+            without what `lost_by` says of it alone.
         """
         step = forked(graph, fork)
         running, committed = Leases(self._store).running(), Records(self._store).committed_keys()
         said = self.lost_by(graph, fork, alone=True)
-        lost_milestones = LostMilestones(
-            graph.with_targets([step]), committed, LeftBehind(self._store), Tellings(self._store)
-        )
-        passed = [reason for reason in lost_milestones.passed_by(step, running) if reason not in said]
-        for _, item in step.inputs:
-            if item.milestone not in (None, item.step.until) and item.key not in committed and not said:
-                why = fork.reason or f"{fork.name} starts there"
-                Tellings(self._store).tell(
-                    item.digest,
-                    item.step.name,
-                    PUBLISH,
-                    milestone=item.milestone,
-                    reason=why,
-                    fork=self._named(fork.name),
-                )
-        return tuple(passed)
+        tellings = Tellings(self._store)
+        lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), tellings)
+        # The fork's own end may lie on the way of an attempt at work, too.
+        passed = [*lost_milestones.passed_by(step, running), *lost_milestones.own_stop_passed_by(step, running)]
+        told = [each for each in passed if isinstance(each, NotTold) and each.hears and not each.is_past]
+        wanted = {(each.digest, each.step, each.wanted) for each in told}
+        if not said:
+            wanted |= {
+                (item.digest, item.step.name, item.milestone)
+                for _, item in step.inputs
+                if item.milestone not in (None, item.step.until) and item.key not in committed
+            }
+        for digest, name, milestone in sorted(wanted):
+            why = fork.reason or f"for {fork.name}"
+            tellings.tell(digest, name, PUBLISH, milestone=milestone, reason=why, fork=self._named(fork.name))
+        return told, [each for each in passed if each not in told and each not in said]
 
     def _named(self, name: str) -> str:
         """A fork among those of all pipelines and variants."""

@@ -136,23 +136,26 @@ class Frontier:
     def _is_in_turn_behind(self, node: Node) -> bool:
         """Whether another leg of its trajectory comes first: one that runs, or that stops before and needs it not."""
         others = [other for other in self._by_digest[node.step.digest] if other is not node]
-        return any(other.state == "running" for other in others) or any(
-            other.state == "waiting"
-            and (other.step.until or 0) < (node.step.until or 0)
-            and not self._waits_for(node, other)
-            for other in others
-        )
+        if any(other.state == "running" for other in others):
+            return True
+        legs = [other for other in others if other.state == "waiting"]
+        earlier = [leg for leg in legs if (leg.step.until or 0) < (node.step.until or 0)]
+        return bool(earlier) and not self._without(legs).isdisjoint(leg.step.key for leg in earlier)
 
-    def _waits_for(self, node: Node, leg: Node, seen: tuple[Node, ...] = ()) -> bool:
-        """Whether `leg` starts within its own trajectory where nobody but `node` brings it, or who waits for that."""
-        for _, item in leg.step.inputs:
-            if item.digest != leg.step.digest or item.key in self.committed:
-                continue
-            others = (other for other in self._by_digest[item.digest] if other is not leg and other not in seen)
-            makers = [other for other in others if _is_unfinished(other.state) and _makes(other.step, item)]
-            if all(maker is node or self._waits_for(node, maker, (*seen, leg)) for maker in makers):
-                return True
-        return False
+    def _without(self, legs: list[Node]) -> set[str]:
+        """Keys of those legs of one trajectory that can run, one after the other, without a leg that is not listed."""
+        able: list[Node] = []
+        while True:
+            left = [leg for leg in legs if leg not in able]
+            found = [leg for leg in left if all(self._is_brought(item, leg, able) for _, item in leg.step.inputs)]
+            if not found:
+                return {leg.step.key for leg in able}
+            able += found
+
+    def _is_brought(self, item: Input[Any], leg: Node, able: list[Node]) -> bool:
+        """Whether an input of `leg` is there, or made by one of those, or none of its own trajectory."""
+        is_its_own = item.digest == leg.step.digest and item.key not in self.committed
+        return not is_its_own or any(_makes(other.step, item) for other in able)
 
     def _complete_after(self, index: int) -> int | None:
         candidates = []

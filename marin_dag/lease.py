@@ -31,8 +31,9 @@ STALE_SECONDS = 3 * HEARTBEAT_SECONDS
 CLOCK_SKEW_SECONDS = 60.0
 
 
-class Holder(BaseModel, frozen=True, extra="forbid"):
-    """Who holds a lease; enough to see, on the same machine, that the process is gone."""
+class Holder(BaseModel, frozen=True, extra="ignore"):
+    """Who holds a lease; enough to see, on the same machine, that the process is gone. Claims of other versions may say
+    more."""
 
     name: str
     host: str
@@ -47,8 +48,6 @@ class Holder(BaseModel, frozen=True, extra="forbid"):
     milestones: tuple[int, ...] | None = None
     """Steps of the trajectory that the attempt is to publish, its own stop among them; None in claims of versions that
     did not write it."""
-    run_since: str = ""
-    """When the run began, which had read its graph by then; "" likewise."""
 
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
@@ -126,7 +125,6 @@ class Leases:
         self.store = store
         self.clock = clock
         self._nonce = uuid.uuid4().hex
-        self._since = now()
         self._held: list[Lease] = []
         self._seen: dict[tuple[str, int], tuple[float, float]] = {}
         self._stopped = threading.Event()
@@ -160,7 +158,7 @@ class Leases:
         elif state is not None and state.has_entries:
             carry_out(self.store, digest, state.number)  # whoever sealed it was killed over it
         epoch = 1 if state is None else state.number + 1
-        told = {"needs": needs, "milestones": milestones, "run_since": self._since}
+        told = {"needs": needs, "milestones": milestones}
         holder = this_process(name).model_copy(update={"nonce": self._nonce, **told})
         claim = holder.model_dump_json().encode()
         there = decide(self.store, epoch_path(digest, epoch, CLAIM), claim)

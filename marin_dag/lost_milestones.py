@@ -14,7 +14,7 @@ from marin_dag.remainder import LeftBehind
 from marin_dag.step import Step
 from marin_dag.store import Store
 from marin_dag.told import Tellings
-from marin_dag.wanted_milestones import not_told
+from marin_dag.wanted_milestones import not_told, own_stop_not_told
 
 Lost = MilestoneMissing | OutsideTrajectory
 
@@ -51,7 +51,7 @@ class LostMilestones:
             return None
         stops = sorted(self._stops_of(item, selected), key=lambda stop: stop.until or 0)
         last = stops[-1]
-        begin, end = begin_of(last), last.until or 0
+        begin, end = _begin_of(last), last.until or 0
         if not begin < wanted <= end:
             return OutsideTrajectory(wanted, begin, end, field, f"{last.name}.{last.kind.stop_field}")
         kept, saved = self._kept.get(item.digest, []), self._saved(item)
@@ -71,6 +71,14 @@ class LostMilestones:
             else each
             for each in untold
         )
+
+    def own_stop_passed_by(self, step: Step[Any], running: Mapping[str, Held]) -> tuple[NotTold, ...]:
+        """The stop of `step`, which an attempt at work on its trajectory was not told of."""
+        return own_stop_not_told(step, running, self._committed)
+
+    def of_milestone(self, item: Input[Any]) -> Lost | None:
+        """What is wrong with a step of a trajectory that nobody may need; None if it is there, or will be."""
+        return None if item.key in self._committed else self._lost("", item, None)
 
     def _missing(self, field: str, item: Input[Any], wanted: int) -> MilestoneMissing:
         kept = self._kept.get(item.digest, [])
@@ -124,7 +132,7 @@ def kept_milestones(committed: Iterable[str]) -> Mapping[str, list[int]]:
     return kept
 
 
-def begin_of(step: Step[Any]) -> int:
+def _begin_of(step: Step[Any]) -> int:
     """Where the trajectory of `step` begins, of which it may be a later leg."""
     start = step.predecessor
     while start is not None and start.has_step and start.digest == step.digest:

@@ -46,6 +46,9 @@ class NotTold:
 
     wanted: int
     field: str
+    """The input that wants it; "" where it is the step's own stop."""
+    digest: str
+    """Of the trajectory."""
     step: str
     """The name under which the attempt runs."""
     host: str

@@ -29,6 +29,10 @@ class Node:
     is_elsewhere: bool = False
     told_to_publish: frozenset[int] = frozenset()
     """Of a trajectory: what people have told it to publish, beside what the graph wants."""
+    told_to_stop: str = ""
+    """Who told it to stop before it had begun."""
+    has_told: bool = False
+    """Whether the attempt of another run has been told what this one wants of it."""
     lease: Lease | None = None
     num_attempts: int = 0
     num_postponed: int = 0

@@ -13,6 +13,7 @@ from marin_dag.backend import Backend
 from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.frontier import Frontier
+from marin_dag.hearing import RunHearing
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
 from marin_dag.lease import Held, Holder, Lease, Leases
@@ -29,7 +30,7 @@ from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Outcome, Task
-from marin_dag.told import PUBLISH, STOP, Tellings, milestones_in
+from marin_dag.told import PUBLISH, Telling, Tellings
 from marin_dag.transient import is_transient, patiently
 from marin_dag.wanted_milestones import WantedMilestones, passed_by, still_wanted, wanted_milestones
 
@@ -81,9 +82,7 @@ class Run:
         self._back_off_seconds = back_off_seconds
         self._records = Records(store)
         self._leases = Leases(store)
-        self._tellings = Tellings(store)
-        self._old_tellings: frozenset[str] = frozenset()
-        """Ids of what steps had been told before this run began, whose beginning is the newer word."""
+        self._hearing = RunHearing(Tellings(store), display.say)
         self._nodes = {step.key: Node(step) for step in reversed(steps)}
         self._nodes = {step.key: self._nodes[step.key] for step in steps}
         self._frontier = Frontier(self._nodes.values(), backend.max_alike)
@@ -102,7 +101,7 @@ class Run:
         """0 if all steps are committed in the end, else 1."""
         for key in self._records.committed_keys():
             self._frontier.commit(key)
-        self._old_tellings = patiently(self._tellings.ids)
+        self._hearing.begin()
         for node in self._nodes.values():
             if node.step.key in self._committed and node.step.key not in self._force:
                 self._frontier.move(node, "done")
@@ -159,6 +158,8 @@ class Run:
 
     def _loop(self) -> None:
         while not self._frontier.is_finished:
+            for stop in self._hearing.new_stops():
+                self._heed(stop)
             self._block()
             if not self._is_stopping:
                 self._start_what_is_ready()
@@ -221,7 +222,8 @@ class Run:
                 node.is_elsewhere = True
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
-                self._tell_what_is_wanted(node, holder)
+            if not node.has_told:
+                node.has_told = self._hearing.advised(lambda: self._tell_what_is_wanted(node, got.holder), False)
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
             self._sees_what_others_committed()  # the holder may publish what steps of this run start from
             if key not in self._force and self._records.find(key) is not None:
@@ -235,16 +237,13 @@ class Run:
                 self._done(node, "by another run")
                 return
             if node.step.until is not None or was_anothers:
-                tellings = self._tellings.of(node.step.digest)
-                stop = next(
-                    (each for each in tellings if each.word == STOP and each.id not in self._old_tellings), None
-                )
+                stop = self._hearing.stop_of(node.step.digest)
                 if stop is not None:  # another attempt, or another leg, has left for it
                     self._release(node)
-                    self._frontier.move(node, "stopped")
-                    self._display.event(node.step.name, "stopped", stop.said)
+                    self._stop_unbegun(node, stop)
                     return
-                node.told_to_publish = milestones_in(tellings)
+            if node.step.until is not None:
+                node.told_to_publish = self._hearing.to_publish(node.step.digest)
             records = {keys: self._records.get(key) for keys, key in there.items() if key is not None}
             self._backend.submit(self._task(node, got.epoch, records))
         except BaseException:
@@ -256,17 +255,36 @@ class Run:
         node.handed_over = time.monotonic()
         self._frontier.move(node, "running")
 
-    def _tell_what_is_wanted(self, node: Node, holder: Holder) -> None:
+    def _tell_what_is_wanted(self, node: Node, holder: Holder) -> bool:
         """Tells the attempt of another run what this one wants of its trajectory, and it was not told when it began."""
-        passed = passed_by(holder, node.step, self._wanted_of(node))
-        told = self._tellings.to_publish(node.step.digest) if passed else frozenset()
+        own_stop = () if node.step.until is None else (node.step.until,)
+        passed = passed_by(holder, node.step, (*self._wanted_of(node), *own_stop))
+        told = self._hearing.tellings.to_publish(node.step.digest) if passed else frozenset()
         for each in passed:
             if not each.hears:
                 self._display.say(render(each))
             elif each.wanted not in told:
-                why = "another run has steps that start there"
-                self._tellings.tell(node.step.digest, holder.name, PUBLISH, milestone=each.wanted, reason=why)
+                why = "another run waits for it"
+                self._hearing.tellings.tell(node.step.digest, holder.name, PUBLISH, milestone=each.wanted, reason=why)
                 self._display.say(f"{holder.name}, running on {each.where}, is told to publish step {each.wanted:,}")
+        return True
+
+    def _heed(self, stop: Telling) -> None:
+        """Of what no attempt hears for: steps that wait, in this run, for their turn or for resources."""
+        nodes = [node for node in self._nodes.values() if node.step.digest == stop.digest]
+        is_heard = any(node.has_started for node in nodes if node.state == "running")
+        for node in nodes:
+            if node.state == "running" and not node.has_started:
+                node.told_to_stop = stop.said
+                self._backend.cancel(node.step.key)
+            elif node.state == "waiting" and not node.is_elsewhere:
+                self._stop_unbegun(node, stop, is_answered=is_heard)
+
+    def _stop_unbegun(self, node: Node, stop: Telling, *, is_answered: bool = False) -> None:
+        self._frontier.move(node, "stopped")
+        self._display.event(node.step.name, "stopped", stop.said)
+        if not is_answered:
+            self._hearing.answer(stop, "it is not begun, or not again")
 
     def _postpone(self, node: Node, error: Exception) -> None:
         """The store did not answer: nothing of the step was lost, so that it costs no attempt to ask again."""
@@ -296,6 +314,7 @@ class Run:
             lease_epoch=epoch,
             provenance=self._provenance,
             wanted_milestones=self._wanted_of(node),
+            old_tellings=self._hearing.old,
             is_forced=step.key in self._force and step.key in self._committed,
         )
 
@@ -328,7 +347,7 @@ class Run:
             self._retry_or_fail(node, failure_of(outcome.task, PreemptedError(said)))
         else:
             self._frontier.move(node, "stopped")
-            said = "its work so far is kept" if node.has_started else "before it began"
+            said = "its work so far is kept" if node.has_started else (node.told_to_stop or "before it began")
             said += f": {outcome.stopped_at}" if outcome.stopped_at else ""
             self._display.event(node.step.name, "stopped", said)
 

@@ -66,6 +66,8 @@ class Task:
     wanted_milestones: tuple[int, ...] = ()
     is_forced: bool = False
     """Done already, and run again to see whether it gives the same: it compares, and commits nothing."""
+    old_tellings: frozenset[str] = frozenset()
+    """Ids of what steps were told before the run began."""
     known_milestones: tuple[int, ...] | None = None
     """For a gang, whose hosts must all see the same: the milestones that there were when it was started."""
 

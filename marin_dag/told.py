@@ -80,10 +80,18 @@ class Tellings:
         return telling
 
     def of(self, digest: str, *, known: Collection[str] = ()) -> list[Telling]:
-        """All that the step was ever told, oldest first, but those whose ids are `known`."""
+        """All that the step was ever told, oldest first, but those whose ids are `known`.
+
+        Raises:
+            UserError: one of them is damaged.
+        """
         paths = (entry.path for entry in self._store.list(TOLD, f"{digest}/") if not entry.path.endswith(ANSWER))
-        found = (self._read(path) for path in paths if _id(path) not in known)
-        return [telling for telling in found if telling is not None]
+        return self._all(path for path in paths if _id(path) not in known)
+
+    def of_all(self, *, known: Collection[str] = ()) -> list[Telling]:
+        """The same of all steps."""
+        paths = (entry.path for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))
+        return self._all(path for path in paths if _id(path) not in known)
 
     def ids(self) -> frozenset[str]:
         """Of all that any step was ever told."""
@@ -111,13 +119,14 @@ class Tellings:
         return milestones_in(self.of(digest))
 
     def forget(self, fork: str) -> None:
-        """Takes back what the making of a fork told; an attempt that has heard it publishes the milestone."""
-        for entry in self._store.list(TOLD):
-            if entry.path.endswith(ANSWER):
-                continue
-            telling = self._read(entry.path)
-            if telling is not None and telling.fork == fork:
-                self._store.delete(entry.path)
+        """Takes back what the making of a fork told and nobody has answered."""
+        for telling in self.of_all():
+            if telling.fork == fork and self.answer_of(telling) is None:
+                self._store.delete(_path(telling))
+
+    def _all(self, paths: Iterable[str]) -> list[Telling]:
+        found = (self._read(path) for path in paths)
+        return [telling for telling in found if telling is not None]
 
     def _read(self, path: str) -> Telling | None:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 
 from marin_dag.lease import Held, Holder
 from marin_dag.milestone_reasons import NotTold
+from marin_dag.progress import Progress
 from marin_dag.step import Step
 from marin_dag.told import PUBLISH
 
@@ -52,10 +53,24 @@ def goes_past(holder: Holder, milestone: int, *, is_stop: bool) -> bool:
     return milestone not in holder.milestones and any(milestone < told for told in holder.milestones)
 
 
-def passed_by(holder: Holder, step: Step[Any], milestones: Iterable[int]) -> list[NotTold]:
-    """Of what a run wants of the trajectory of `step`, what the attempt of another run was not told of."""
-    passed = (at for at in milestones if goes_past(holder, at, is_stop=False))
-    return [_not_told(holder, at, step) for at in passed]
+def passed_by(
+    holder: Holder, step: Step[Any], milestones: Iterable[int], *, progress: Progress | None = None
+) -> list[NotTold]:
+    """Of what a run wants of the trajectory of `step`, what the attempt of another run was not told of.
+
+    Args:
+        progress: how far that is, as of its last heartbeat.
+    """
+    passed = (at for at in milestones if goes_past(holder, at, is_stop=at == step.until))
+    return [_not_told(holder, at, step, done=_steps_done(progress)) for at in passed]
+
+
+def own_stop_not_told(step: Step[Any], running: Mapping[str, Held], committed: Collection[str]) -> tuple[NotTold, ...]:
+    """The stop of `step`, where an attempt at work on its trajectory goes past it."""
+    held = running.get(step.digest)
+    if held is None or step.until is None or step.key in committed:
+        return ()
+    return tuple(passed_by(held.holder, step, [step.until], progress=held.progress))
 
 
 def not_told(
@@ -75,18 +90,22 @@ def not_told(
         if held is None or item.milestone is None or item.key in committed:
             continue
         if goes_past(held.holder, item.milestone, is_stop=item.milestone == item.step.until):
-            progress = held.progress
-            done = progress.done if progress is not None and progress.unit == "steps" else None
+            done = _steps_done(held.progress)
             reason = _not_told(held.holder, item.milestone, item.step, field=field, done=done)
             if not (reason.hears and not reason.is_past and item.milestone in told(item.digest)):
                 found.append(reason)
     return tuple(found)
 
 
+def _steps_done(progress: Progress | None) -> int | None:
+    return progress.done if progress is not None and progress.unit == "steps" else None
+
+
 def _not_told(holder: Holder, milestone: int, step: Step[Any], *, field: str = "", done: int | None = None) -> NotTold:
     return NotTold(
         wanted=milestone,
         field=field,
+        digest=step.digest,
         step=holder.name,
         host=holder.host,
         pid=holder.pid,

@@ -7,7 +7,6 @@ from typing import Any
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.forks import changes_of_execution, forked, made_by
-from marin_dag.milestone_reasons import NotTold
 from marin_dag.reasons import render
 from marin_dag.step import Step
 
@@ -41,11 +40,11 @@ def _fork(session: Session) -> int:
         print(f"it starts from step {lost.wanted:,} of a trajectory that saved it and did not publish it")
         stop = ("--set", f"{lost.stop}={lost.wanted}", "--until", lost.stop.rpartition(".")[0])
         print(f"first      {session.line(*stop, without=own)}")
-    for passed in session.forks.tell_what_it_starts_from(graph, fork):
-        if isinstance(passed, NotTold) and passed.hears and not passed.is_past:
-            print(f"told       {passed.step}, running on {passed.where}, to publish step {passed.wanted:,}")
-        else:
-            print(f"note       {render(passed)}")
+    told, passed = session.forks.tell_what_it_needs(graph, fork)
+    for each in told:
+        print(f"told       {each.step}, running on {each.where}, to publish step {each.wanted:,}")
+    for reason in passed:
+        print(f"note       {render(reason)}")
     print(f"plan it    {session.line('--dry-run', *until, without=own)}")
     print(f"run it     {session.line(*until, without=own)}")
     print(f"forget it  {session.line('drop', fork.name, without=own)}")

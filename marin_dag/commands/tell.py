@@ -1,23 +1,29 @@
 """tell STEP WORD: say a word to a step that runs, and wait for its answer. Without a word: what it was told before."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from marin_dag.changes import nearest
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
+from marin_dag.graph import Graph
 from marin_dag.lease import Held, Leases
-from marin_dag.lost_milestones import begin_of
+from marin_dag.lost_milestones import LostMilestones
+from marin_dag.milestone_reasons import MilestoneMissing
+from marin_dag.reasons import render
 from marin_dag.records import Records
+from marin_dag.remainder import LeftBehind
 from marin_dag.step import Step
+from marin_dag.store import Store
 from marin_dag.told import PUBLISH, STOP, Telling, Tellings
 
 POLL_SECONDS = 1.0
 
 
 def _tell(session: Session) -> int:
-    step = session.graph().step(session.step)
+    graph = session.graph()
+    step = graph.step(session.step)
     tellings = Tellings(session.store)
     if len(session.parsed.names) < 2:
         if session.parsed.at is not None or session.parsed.reason:
@@ -25,41 +31,48 @@ def _tell(session: Session) -> int:
         _print_all(tellings, step)
         return NOTHING_WOULD_RUN
     word, at = session.parsed.names[1], session.parsed.at
-    held = Leases(session.store).running().get(step.digest)
-    _refuse(session, step, word, at, held)
+    running = Leases(session.store).running()
+    held = running.get(step.digest)
+    _refuse(session.store, graph, step, word, at, running)
     telling = tellings.tell(step.digest, step.name, word, milestone=at, reason=session.parsed.reason)
-    what = word if at is None else f"{word} step {at:,}"
-    if held is None:
+    if held is None and at is not None:
         print(f"{step.name}: nobody is at work on it; whoever comes by step {at:,} is told to publish it")
         return NOTHING_WOULD_RUN
-    how_far = (
-        "" if held.progress is None else f", at {held.progress.done:,} of {held.progress.total:,} {held.progress.unit}"
-    )
+    if held is None:
+        hosts = ", ".join(sorted({f"{each.holder.host} (pid {each.holder.pid})" for each in running.values()}))
+        print(f"{step.name}: nobody is at work on it; the runs on {hosts} are told not to begin it")
+        return NOTHING_WOULD_RUN
+    done = held.progress
+    how_far = "" if done is None else f", at {done.done:,} of {done.total:,} {done.unit}"
     waits = " and waits for its resources" if held.is_queued else ""
+    what = word if at is None else f"{word} step {at:,}"
     print(f"{step.name}: told to {what}; it runs on {held.holder.host} (pid {held.holder.pid}){waits}{how_far}")
     print("waiting for its answer; Ctrl-C leaves, and it is told all the same", flush=True)
     return _wait(session, tellings, step, telling)
 
 
-def _refuse(session: Session, step: Step[Any], word: str, at: int | None, held: Held | None) -> None:
+def _refuse(
+    store: Store, graph: Graph, step: Step[Any], word: str, at: int | None, running: Mapping[str, Held]
+) -> None:
     known = _words_of(step)
     if word not in known:
         raise UserError(f"tell {step.name} {word}: it hears {_words(step)}.{nearest(word, known)}")
-    if at is not None and word != PUBLISH:
-        raise UserError(f"tell {step.name} {word} --at {at}: only a step to publish is named; leave --at out.")
-    if at is not None and Records(session.store).find(f"{step.digest}@{at}") is not None:
-        raise UserError(f"tell {step.name} {word} --at {at}: step {at:,} is published already.")
-    if at is not None and at <= (begin := begin_of(step)):
-        raise UserError(f"tell {step.name} {word} --at {at}: it begins at {begin:,}.")
-    if at is not None and step.until is not None and at > step.until:
-        stop = f"{step.name}.{step.kind.stop_field}"
-        raise UserError(
-            f"tell {step.name} {word} --at {at}: it stops at {step.until:,}; let it go on: `--set {stop}={at}`."
-        )
-    if held is None and not (word == PUBLISH and at is not None):
-        done = Records(session.store).find(step.key) is not None
-        said = "it is done" if done else "nobody is at work on it"
-        raise UserError(f"tell {step.name} {word}: {said}, so that there is nobody to tell.")
+    records, is_at_work = Records(store), step.digest in running
+    if at is not None:
+        said = f"tell {step.name} {word} --at {at}"
+        if word != PUBLISH:
+            raise UserError(f"{said}: only a step to publish is named; leave --at out.")
+        if records.find(f"{step.digest}@{at}") is not None:
+            raise UserError(f"{said}: step {at:,} is published already.")
+        lost = LostMilestones(graph, records.committed_keys(), LeftBehind(store), Tellings(store))
+        wrong = lost.of_milestone(step.at(step=at).as_input())
+        if wrong is not None and not (is_at_work and isinstance(wrong, MilestoneMissing)):
+            raise UserError(f"{said}: {render(wrong)}.")
+    elif not is_at_work:
+        done = records.find(step.key) is not None
+        if done or word != STOP or not running:
+            why = "it is done" if done else "nobody is at work on it"
+            raise UserError(f"tell {step.name} {word}: {why}, so that there is nobody to tell.")
 
 
 def _wait(session: Session, tellings: Tellings, step: Step[Any], telling: Telling) -> int:

@@ -7,6 +7,7 @@ the data position and the absolute step alone. The device is never waited for: f
 
 import collections
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -151,6 +152,8 @@ def train(
     # A policy that learns from the last update waits for its figures, and so does the device.
     late_steps = min(METRICS_LATE_STEPS, lag_steps - 1) if lag_steps else METRICS_LATE_STEPS
     begin_step = run.step
+    promised: list[Order] = []
+    """Whoever wants the very next step is answered when it is there: the next attempt would know nothing of it."""
     steps = range(begin_step, settings.until_step)
 
     def fetch(*, all_but: int) -> None:
@@ -188,7 +191,10 @@ def train(
             leave(run)
         elif order.word == Word.PUBLISH:
             saving = dataclasses.replace(saving, wanted_steps=saving.wanted_steps | {order.step})
-            order.answer(f"it will publish step {order.step:,}, and is at {run.step:,}")
+            if order.step > run.step + 1:
+                order.answer(f"it will publish step {order.step:,}, and is at {run.step:,}")
+            else:
+                promised.append(order)
         elif order.word == Word.SAVE and run.step == saver.last_step:
             saver.finish()
             order.answer(f"step {run.step:,} is saved already")
@@ -199,6 +205,11 @@ def train(
             saver.begin(run, None, on_complete=lambda path: order.answer(f"saved step {run.step:,}: {path}"))
         for request in order.requests:
             events.write("told", step=run.step, said=request.said)
+
+    def answer_promised(step: int, path: str) -> None:
+        for order in [order for order in promised if order.step <= step]:
+            order.answer(f"published step {order.step:,}")
+            promised.remove(order)
 
     def validate_if_due(run: RunState) -> None:
         """Before the state can be saved: what the text of its own sources refuses must not be published."""
@@ -259,7 +270,8 @@ def train(
                 is_milestone = saving.is_milestone(run.step, settings.until_step)
                 if is_milestone or saver.is_due_at(run.step):
                     fetch(all_but=0)
-                    saver.begin(run, saving.milestone_folder(run.step) if is_milestone else None)
+                    folder = saving.milestone_folder(run.step) if is_milestone else None
+                    saver.begin(run, folder, on_complete=functools.partial(answer_promised, run.step))
                 else:
                     fetch(all_but=late_steps)
                 saver.poll()

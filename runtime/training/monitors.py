@@ -61,6 +61,11 @@ LEAST_RISE = 1e-9
 
 SPIKES = ("grad_norm", "loss_spike")
 """Monitors behind whose alarms the loss is to come back."""
+ISOLATED = ("loss_spike", "low_loss")
+"""Of single batches: only what they alarm of is in doubt. Where one batch in a hundred is odd, an incident that each of
+them prolonged would never end, and nothing be certified."""
+WORSE_FACTOR = 4.0
+"""Within an incident, a finding so many times as far past its limit as all of the last ones is said too."""
 
 
 class Alarm(NamedTuple):
@@ -134,8 +139,9 @@ class Monitors:
         self._earlier_loss = Level(LEVEL_UPDATES, num_recent=PERSISTENT_UPDATES)
         self._grad_norm = Level(LEVEL_UPDATES, num_recent=1)  # of the logarithm
         self._update_norm = Level(LEVEL_UPDATES, num_recent=UPDATE_NORM_UPDATES)  # over the learning rate
-        self._last_found: dict[str, int] = {}
-        """By monitor, the number of accepted updates at its newest finding."""
+        self._recent: dict[str, collections.deque[tuple[int, float]]] = {}
+        """By monitor, its findings that an incident goes back to: the number of accepted updates, and how far past the
+        limit."""
         self._last_rise = -PERSISTENT_UPDATES - LEVEL_UPDATES
         """The number of accepted updates before the newest one with a higher learning rate than the update before."""
         self._spikes: collections.deque[int] = collections.deque()
@@ -161,13 +167,18 @@ class Monitors:
         self._num_quiet += 1
         alarms = []
         for found in self._findings(row):
-            last = self._last_found.get(found.monitor)
             quiet_updates = CREEP_UPDATES if found.monitor == "creep" else QUIET_UPDATES
-            if last is None or self._num_accepted - last > quiet_updates:
+            recent = self._recent.setdefault(found.monitor, collections.deque())
+            while recent and self._num_accepted - recent[0][0] > quiet_updates:
+                recent.popleft()
+            distance = abs(found.figure - found.limit)
+            is_said = all(distance > WORSE_FACTOR * before for _, before in recent)
+            recent.append((self._num_accepted, distance))
+            if is_said:
                 message = f"step {row.step}: {found.said}, past the limit of {found.limit:.4g}. {found.cure}"
                 alarms.append(Alarm(found.monitor, row.step, found.figure, found.limit, message))
-            self._last_found[found.monitor] = self._num_accepted
-            self._num_quiet = 0
+            if is_said or found.monitor not in ISOLATED:
+                self._num_quiet = 0
         if any(alarm.monitor in SPIKES for alarm in alarms):
             self._spikes.append(self._num_accepted - 1)
         return alarms
@@ -268,12 +279,12 @@ class Monitors:
     def _of_creep(self, row: MetricsRow) -> Iterator[Finding]:
         if row.step % CREEP_EVERY_STEPS or len(self._losses) < CREEP_UPDATES:
             return
-        if not row.learning_rate < self._accepted_rates[0]:
+        if row.learning_rate > self._accepted_rates[0] or self._num_accepted - self._last_rise < CREEP_UPDATES:
             return
         rise, error = (CREEP_UPDATES * figure for figure in slope(np.array(self._losses)))
         if rise > CREEP_ERRORS * error:
             said = (
-                f"the loss rises while the learning rate falls: by {rise:.3g} over the last {CREEP_UPDATES} updates, "
+                f"the loss rises, and the learning rate does not: by {rise:.3g} over the last {CREEP_UPDATES} updates, "
                 f"{rise / error:.1f} standard errors"
             )
             cure = f"A log-normaliser that grows with it wants a z_loss. {GO_BACK}"

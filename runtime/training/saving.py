@@ -216,12 +216,12 @@ class Saver:
             write_seconds=round(saving.write_seconds, 4),
             size_in_bytes=saving.size_in_bytes,
         )
-        on_complete(saving.path)
         self._certify_due()  # what later updates had certified while it was being written
         if milestone is not None:
             self._on_milestone(run, milestone)
             # The milestone is permanent, and as good to resume from; what one goes back to, or may yet, stays.
             self._prune(run.step, keep=0, candidates=tuple(self._uncertified))
+        on_complete(saving.path)
 
     def finish_after(self, error: Exception, **facts: Any) -> None:
         """The same when training has failed of `error`: what was begun before it is good.

@@ -131,16 +131,20 @@ class _Deaf:
 
 
 class _NobodyTells:
-    def __init__(self, *arguments: object) -> None: ...
-    def ids(self) -> frozenset[str]:
-        return frozenset()
+    old: frozenset[str] = frozenset()
 
-    def of(self, digest: str) -> list[Telling]:
+    def __init__(self, *arguments: object, **keywords: object) -> None: ...
+    def begin(self) -> None: ...
+    def new_stops(self) -> list[Telling]:
         return []
 
     def to_publish(self, digest: str) -> frozenset[int]:
         return frozenset()
 
+    def advised(self, ask: Callable[[], Any], otherwise: Any) -> Any:
+        return True
+
+    def stop_of(self, digest: str) -> None: ...
     def stop(self) -> None: ...
     def close(self, **answers: str) -> None: ...
 
@@ -245,7 +249,7 @@ def replaced_machine() -> Iterator[None]:
         (local_backend, "time", clock),
         (records, "ThreadPoolExecutor", _OneByOne),
         (run, "Leases", _WorldLeases),
-        (run, "Tellings", _NobodyTells),
+        (run, "RunHearing", _NobodyTells),
         (run, "SourceArchive", lambda store: SimpleNamespace(keep=lambda steps: None)),
         (run, "collect_provenance", lambda store: PROVENANCE),
         (run, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),

@@ -43,7 +43,6 @@ def test_a_lease_has_one_holder_and_is_free_again_once_released(store: Store):
             "since": held.holder.since,
             "nonce": held.holder.nonce,
             "milestones": (),
-            "run_since": held.holder.run_since,
         }
     )
     assert set(second.running()) == {DIGEST}

@@ -43,7 +43,7 @@ REASONS: dict[str, dict[str, Any]] = {
     "Accepted": {"author": str, "because": str, "created": str, "definitions": tuple[str, ...]},
     "Running": RUNS_ON
     | {"name": str, "total": int | None, "unit": str, "saved": int | None, "parts": int, "is_queued": bool},
-    "NotTold": RUNS_ON | {"wanted": int, "field": str, "step": str, "hears": bool},
+    "NotTold": RUNS_ON | {"wanted": int, "field": str, "digest": str, "step": str, "hears": bool},
     "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
     "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
     "SameAs": {"step": str},

@@ -108,6 +108,58 @@ def test_a_step_that_another_run_was_told_to_stop_is_not_taken_over_by_one_that_
     assert published(store, trunk) == []
 
 
+def test_a_stop_of_before_a_run_is_nothing_to_it_and_is_answered(store: LocalStore):
+    trunk = phase(store, until_step=20, seconds=0.002)
+    old = Tellings(store).tell(trunk.digest, "trunk", STOP, reason="of a run that hung")
+    assert ran(store, trunk) == 0
+    answer = Tellings(store).answer_of(old)
+    assert answer is not None and answer.said == "nobody heard it; a run that was started later goes on"
+
+
+def test_a_stop_that_comes_between_two_attempts_keeps_the_next_from_beginning_and_is_answered(store: LocalStore):
+    trunk = phase(store)
+
+    class Unlucky(Teller):
+        """The first attempt dies of what passes; while its step waits for the next, somebody tells it to stop."""
+
+        def progress(self, name: str, progress: Progress) -> None:
+            if progress.done == 5:
+                raise ConnectionResetError("reset")
+
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if what == "retrying":
+                Tellings(store).tell(trunk.digest, "trunk", STOP)
+
+    display = Unlucky()
+    assert ran(store, trunk, display=display) == 1
+    assert [line.split()[1] for line in display.lines if line.startswith("trunk")] == ["started", "retrying", "stopped"]
+    (telling,) = Tellings(store).of(trunk.digest)
+    answer = Tellings(store).answer_of(telling)
+    assert answer is not None and answer.said == "it is not begun, or not again"
+    assert ran(store, trunk) == 0
+
+
+def test_a_step_whose_turn_has_not_come_is_told_to_stop_by_word_to_any_run(store: LocalStore):
+    trunk, other = phase(store, until_step=300, seconds=0.002), phase(store, "other", stride=3, until_step=5)
+    total = summed("total", SumConfig(counts=(trunk, other)))
+    display = Teller(10, lambda: Tellings(store).tell(total.digest, "total", STOP))
+    assert ran(store, trunk, other, total, display=display) == 1
+    assert [line.split()[1] for line in display.lines if line.startswith("total")] == ["stopped"]
+    assert published(store, trunk) == [300]
+
+
+def test_a_run_that_is_told_to_publish_while_it_proves_itself_says_that_it_does_not(store: LocalStore):
+    trunk = phase(store, until_step=200, seconds=0.002)
+    assert ran(store, trunk) == 0
+    display = Teller(10, lambda: Tellings(store).tell(trunk.digest, "trunk", PUBLISH, milestone=150))
+    forced = Run([trunk], store, LocalBackend(), display, command="", force=frozenset([trunk.key]))
+    assert forced.run() == 0
+    (answer,) = map(Tellings(store).answer_of, Tellings(store).of(trunk.digest))
+    assert answer is not None and answer.said.endswith("publishes nothing new")
+    assert published(store, trunk) == [200]
+
+
 def test_a_second_leg_does_not_go_on_where_the_first_was_told_to_stop(store: LocalStore):
     trunk = phase(store, seconds=0.002)
     longer = trunk.fork("longer", until_step=500)
@@ -140,7 +192,9 @@ def test_an_attempt_that_begins_later_publishes_what_the_trajectory_was_told_bef
     assert published(store, trunk) == [7, 20]
 
 
-def test_a_run_that_waits_for_an_attempt_tells_it_what_it_wants_once(store: LocalStore):
+def test_a_run_that_waits_for_an_attempt_tells_it_what_it_wants_once_and_tries_again_where_that_fails(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
     trunk = phase(store, until_step=20)
     fork = trunk.at(step=7).then("fork", until_step=9, stride=5)
     held = Leases(store).acquire(trunk.digest, "theirs", lambda: None, milestones=(12, 20))
@@ -149,15 +203,50 @@ def test_a_run_that_waits_for_an_attempt_tells_it_what_it_wants_once(store: Loca
     class Releasing(Teller):
         def say(self, text: str) -> None:
             super().say(text)
-            held.release()
+            if text.startswith("theirs"):
+                held.release()
 
+    failures = iter([StoreError("503", is_transient=True), None])
+    create = LocalStore.create
+
+    def failing(store: LocalStore, path: str, data: bytes) -> bool:
+        if path.startswith(f"{TOLD}/") and (failure := next(failures, None)) is not None:
+            raise failure
+        return create(store, path, data)
+
+    monkeypatch.setattr(LocalStore, "create", failing)
     display = Releasing()
     assert ran(store, trunk, fork, display=display) == 0
+    assert [line for line in display.lines if "503" in line] == [
+        "what steps are told cannot be seen or answered: StoreError: 503"
+    ]
     (said,) = [line for line in display.lines if line.startswith("theirs")]
     assert said.startswith("theirs, running on ") and said.endswith(" is told to publish step 7")
     (telling,) = Tellings(store).of(trunk.digest)
     assert (telling.word, telling.milestone) == (PUBLISH, 7)
     assert published(store, trunk) == [7, 20]
+
+
+def test_a_run_that_waits_tells_where_it_stops_itself(store: LocalStore):
+    short = phase(store, "short", until_step=7)
+    held = Leases(store).acquire(short.digest, "theirs", lambda: None, milestones=(20,))
+    assert isinstance(held, Lease)
+
+    class Releasing(Teller):
+        def say(self, text: str) -> None:
+            held.release()
+
+    assert ran(store, short, display=Releasing()) == 0
+    assert [telling.milestone for telling in Tellings(store).of(short.digest)] == [7]
+
+
+def test_what_is_damaged_or_forbidden_among_tellings_fails_no_step_and_is_said_once(store: LocalStore):
+    trunk = phase(store, until_step=20)
+    store.create(f"{TOLD}/{trunk.digest}/by-hand.json", b"")
+    display = Teller()
+    assert ran(store, trunk, display=display) == 0
+    (said,) = [line for line in display.lines if line.startswith("what steps are told")]
+    assert "by-hand.json: no telling" in said
 
 
 @contextlib.contextmanager

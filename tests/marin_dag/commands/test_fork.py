@@ -189,9 +189,15 @@ def test_a_fork_tells_who_is_at_work_to_publish_what_it_starts_from_and_takes_it
     (told,) = Tellings(store).of(digest)
     assert (told.word, told.milestone, told.reason) == ("publish", 15, "a try")
     assert "NotTold" not in bench("plan", "--json")[1], "it is on its way there"
-    leases.close()
     bench("drop", "branch")
     assert Tellings(store).of(digest) == []
+    _, said = bench("fork", "second", "--as", "short", "--set", "until_step=17")
+    assert re.search(r"^told +second, running on .*, to publish step 17$", said, re.M)
+    leases.close()
+    (told,) = Tellings(store).of(digest)
+    Tellings(store).answer(told, "an attempt", "it will")
+    bench("drop", "short")
+    assert Tellings(store).of(digest) == [told], "what was answered stays"
 
 
 @pytest.mark.parametrize("change", ["start=first@10", "rate=3.0"])

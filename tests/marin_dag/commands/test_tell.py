@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 
 import pytest
 
@@ -26,16 +27,18 @@ def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
         (["second", "sav"], "tell second sav: it hears 'stop', 'save' and 'publish'. Did you mean 'save'?"),
         (["count", "save"], "tell count save: it hears 'stop'."),
         (["second", "stop"], "tell second stop: nobody is at work on it, so that there is nobody to tell."),
+        (["first", "publish", "--at", "5"], "tell first publish --at 5: step 5 was not kept; the nearest is 10."),
         (["first", "stop"], "tell first stop: it is done, so that there is nobody to tell."),
         (
             ["second", "save", "--at", "15"],
             "tell second save --at 15: only a step to publish is named; leave --at out.",
         ),
         (["first", "publish", "--at", "10"], "tell first publish --at 10: step 10 is published already."),
-        (["second", "publish", "--at", "9"], "tell second publish --at 9: it begins at 10."),
+        (["second", "publish", "--at", "9"], "--at 9: third has no step 9, for it begins at 10; start from what it"),
         (
-            ["second", "publish", "--at", "21"],
-            "tell second publish --at 21: it stops at 20; let it go on: `--set second.until_step=21`.",
+            ["third", "publish", "--at", "31"],
+            "tell third publish --at 31: third has no step 31, for it stops at 30; start from third@30 or before, or "
+            "let it go on: `--set third.until_step=31`.",
         ),
         (["second", "publish"], "tell second publish: nobody is at work on it, so that there is nobody to tell."),
         (["second", "--at", "15"], "tell second: say what to tell it: 'stop', 'save' and 'publish'."),
@@ -58,11 +61,12 @@ def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workb
     lease.beat()
 
     def answer() -> None:
-        while not (told := tellings.of(digest)):
-            pass
+        began = time.monotonic()
+        while not (told := tellings.of(digest)) and time.monotonic() - began < 30:
+            time.sleep(0.01)
         tellings.answer(told[0], "an attempt", "saved step 12")
 
-    answering = threading.Thread(target=answer)
+    answering = threading.Thread(target=answer, daemon=True)
     answering.start()
     code, said = hearing("tell", "second", "save", "--reason", "before the maintenance")
     answering.join()
@@ -87,6 +91,18 @@ def test_a_step_that_ends_without_an_answer_is_said_to_have(hearing: Workbench) 
     code, said = hearing("tell", "second", "stop")
     leases.close()
     assert code == 1 and said.endswith("second: it has ended without an answer\n")
+
+
+def test_a_step_that_runs_at_work_on_others_have_yet_to_begin_can_be_told_to_stop(hearing: Workbench) -> None:
+    store = open_store(str(hearing.prefix))
+    leases = Leases(store)
+    leases.acquire(hearing.plan()["first"].step.digest, "first", lambda: None, milestones=(10,))
+    code, said = hearing("tell", "second", "stop")
+    leases.close()
+    assert code == 0 and re.fullmatch(
+        r"second: nobody is at work on it; the runs on \S+ \(pid \d+\) are told not to begin it\n", said
+    )
+    assert [telling.word for telling in Tellings(store).of(hearing.plan()["second"].step.digest)] == ["stop"]
 
 
 def test_a_step_that_nobody_is_at_work_on_can_be_told_what_to_publish(hearing: Workbench) -> None:

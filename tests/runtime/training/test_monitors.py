@@ -82,8 +82,9 @@ def test_blooms_spike_is_seen_four_updates_before_the_loss_went_up_and_had_come_
     bloom.loss[506:536] += (5.10 - 2.21) * back
     bloom.grad_norm[506:536] *= (960 / 0.24) ** back
     seen = names(bloom.rows())
-    assert seen[:2] == [("grad_norm", 502), ("loss_spike", 503)]
-    assert [name for name, _ in seen[2:]] == ["persistent_loss"]
+    assert seen[0] == ("grad_norm", 502) and ("loss_spike", 503) in seen
+    assert {name for name, _ in seen} == {"grad_norm", "loss_spike", "persistent_loss"}
+    assert len(seen) <= 8, "what becomes worse is told again, and not at every update"
 
 
 def marin(seed: int, settles: float) -> Figures:
@@ -111,14 +112,40 @@ def test_after_a_spike_on_a_curve_that_falls_ever_more_slowly_the_loss_has_come_
     assert names(falling.rows()) == [("loss_spike", 401)]
 
 
-def test_a_loss_that_rises_while_the_rate_falls_is_seen_and_at_a_rate_that_stays_it_is_not():
+def test_a_loss_that_rises_while_the_rate_does_not_is_seen():
     """Marin's 8B in its deep cooldown."""
     creeping = figures(2_500)
     creeping.loss[1_000:] += 5e-6 * np.arange(1_500)
-    assert names(creeping.rows()) == []
-    creeping.learning_rate = np.linspace(1e-3, 1e-4, 2_500)
-    [(name, step)] = names(creeping.rows())
-    assert name == "creep" and step % 50 == 0 and step > 1_500
+    for rates in (np.linspace(1e-3, 1e-4, 2_500), np.full(2_500, 1e-3)):
+        creeping.learning_rate = rates
+        [(name, step)] = names(creeping.rows())
+        assert name == "creep" and step % 50 == 0 and step > 1_500
+    creeping.learning_rate = np.linspace(1e-4, 1e-3, 2_500)
+    assert names(creeping.rows()) == [], "it may rise with the rate"
+
+
+def test_what_is_far_worse_than_the_incident_that_was_told_is_told_too():
+    run = figures(1_300)
+    run.loss[1_000] += 0.08
+    run.loss[1_090:1_120] += 3.0
+    seen = alarms_of(run.rows())
+    assert [(alarm.monitor, alarm.step) for alarm in seen][:2] == [("loss_spike", 1_001), ("loss_spike", 1_091)]
+    assert seen[1].figure > 4.5
+
+
+@pytest.mark.parametrize("share", [0.01, 0.02])
+def test_odd_batches_that_come_and_go_do_not_leave_a_run_in_doubt_for_good(share):
+    run = figures(20_000)
+    odd = np.random.default_rng(1).random(20_000) < share
+    run.loss[odd] += 10 * 0.01
+    watching, num_in_doubt, spells = Monitors(), 0, 0
+    was = False
+    for row in run.rows():
+        watching.observe(row)
+        num_in_doubt += watching.is_in_doubt
+        spells += watching.is_in_doubt and not was
+        was = watching.is_in_doubt
+    assert 0 < num_in_doubt < 0.45 * 20_000 and spells > 3
 
 
 def test_a_loss_that_is_suddenly_low_is_suspicious():
@@ -382,7 +409,7 @@ def test_a_run_stopped_right_before_what_is_alarming_alarms_when_it_is_resumed(t
     with pytest.raises(TrainingStopped, match="stopped at step 80"):
         small_run.run(
             tmp_path, 100, lease_epoch=1, checkpoint_every_steps=50, step_function=step_function,
-            control=Control(lambda: len(seen) == 80),
+            control=Control(small_run.asked_when(lambda: len(seen) == 80)),
         )  # fmt: skip
     small_run.run(tmp_path, 100, lease_epoch=2, checkpoint_every_steps=50, step_function=spiking(81))
     assert told(tmp_path, "alarm") == []
