@@ -64,7 +64,7 @@ SPIKES = ("grad_norm", "loss_spike")
 ISOLATED = ("loss_spike", "low_loss")
 """Of single batches: only what they alarm of is in doubt. Where one batch in a hundred is odd, an incident that each of
 them prolonged would never end, and nothing be certified."""
-WORSE_FACTOR = 4.0
+WORSE_FACTOR = 10.0
 """Within an incident, a finding so many times as far past its limit as all of the last ones is said too."""
 
 
