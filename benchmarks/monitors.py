@@ -1,8 +1,8 @@
 """Claim: monitors cost a thousandth of the laptop's update at most, and find 19 of 20 losses that did not come back.
 
-Printed too: how often noise alarms them, normal noise and Student's t with five degrees of freedom, whose tails are those
-of batches of few sequences. What is to be found is a spike as Marin's 32B had: 0.06 on a loss of 1.96, which settles
-0.015 too high, or comes back. Half a minute on one core. The last line is JSON.
+Printed too: how often noise alarms them, normal noise and Student's t with five degrees of freedom, whose tails are
+those of batches of few sequences. What is to be found is a spike as Marin's 32B had: 0.06 on a loss of 1.96, which
+settles 0.015 too high, or comes back. Half a minute on one core. The last line is JSON.
 
     python benchmarks/monitors.py
 """
@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
+
 from benchmarks.verdict import conclude
 from runtime.tracking.metrics import MetricsRow
 from runtime.training.monitors import Monitors
@@ -82,7 +83,7 @@ def main() -> None:
     share = max(seconds) / LAPTOP_UPDATE_SECONDS
     conclude(
         {
-            "claim": "monitors cost a thousandth of the laptop's update at most, and find 19 of 20 that did not come back",
+            "claim": "monitors cost a thousandth of an update at most, and find 19 of 20 losses that did not come back",
             "holds": share <= 1e-3 and num_found >= 0.95 * NUM_RUNS and num_false == 0,
             "share_of_an_update": round(share, 6),
             "microseconds": [round(1e6 * each, 1) for each in seconds],
