@@ -17,6 +17,7 @@ from marin_dag.hearing import Hearing
 from marin_dag.lease import Lease, Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
+from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.records import Records
 from marin_dag.run import Run
@@ -329,3 +330,22 @@ def test_a_telling_that_is_damaged_is_named_with_what_to_do(store: LocalStore):
 def test_secrets_in_a_reason_are_not_kept(store: LocalStore):
     telling = Tellings(store).tell("a" * 64, "step", STOP, reason="see https://anna:hunter2@host/x")
     assert "hunter2" not in telling.reason
+
+
+@pytest.mark.parametrize("where", ["a folder", "a bucket"])
+def test_tellings_and_their_answers_lie_in_any_store_until_a_fork_that_nobody_heard_of_is_dropped(
+    where: str, tmp_path: Path, request: pytest.FixtureRequest
+):
+    prefix = str(tmp_path) if where == "a folder" else f"gs://{request.getfixturevalue('gcs_bucket')}/{tmp_path.name}"
+    tellings = Tellings(open_store(prefix))
+    save = tellings.tell("a" * 64, "step", "save", reason="now")
+    publish = [tellings.tell("b" * 64, "other", PUBLISH, milestone=at, fork="a fork") for at in (3, 5)]
+    assert tellings.of("a" * 64) == [save] and tellings.of("b" * 64, known={publish[0].id}) == publish[1:]
+    assert tellings.ids() == {each.id for each in (save, *publish)}
+    tellings.answer(publish[0], "an attempt", "it will")
+    tellings.answer(publish[0], "another", "never")
+    answer = tellings.answer_of(publish[0])
+    assert answer is not None and (answer.attempt, answer.said) == ("an attempt", "it will")
+    assert tellings.answered("b" * 64) == {publish[0].id} and tellings.to_publish("b" * 64) == {3, 5}
+    tellings.forget("a fork")
+    assert tellings.of_all() == [save, publish[0]], "what was answered stays"
