@@ -30,6 +30,7 @@ from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
 from runtime.training.validation import Validation
+from runtime.training.watchdog import Watchdog
 
 METRICS_LATE_STEPS = 2
 PREFETCH_BATCHES = 4
@@ -144,6 +145,7 @@ def train(
     meter = Meter(
         until_step=settings.until_step, tokens_per_step=tokens_per_step, events=events, on_progress=on_progress
     )
+    watchdog = Watchdog(events)
     pending: collections.deque[_Pending] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
     monitors = Monitors.resumed(metrics, settings.begins_anew_at)
@@ -159,7 +161,8 @@ def train(
     def fetch(*, all_but: int) -> None:
         while len(pending) > all_but:
             update = pending.popleft()
-            update = dataclasses.replace(update, metrics=jax.tree.map(np.asarray, update.metrics))
+            with watchdog.awaits(update.row["step"]):
+                update = dataclasses.replace(update, metrics=jax.tree.map(np.asarray, update.metrics))
             row, of_sources = _metrics_row(update), _losses_by_source(update, loader)
             if row.is_skipped:
                 _tell_of_skip(update, row, settings, events)
@@ -250,7 +253,8 @@ def train(
                 segment_ids: Any = batch.segment_ids
                 if rows is not None:
                     tokens, segment_ids = rows.placed(tokens), rows.placed(segment_ids)
-                state, figures = train_step(run.state, tokens, segment_ids, told)
+                with watchdog.awaits(step + 1):
+                    state, figures = train_step(run.state, tokens, segment_ids, told)
                 for figure in jax.tree.leaves(figures):
                     figure.copy_to_host_async()
                 consumed = run.consumed_tokens + tokens_per_step
@@ -278,7 +282,7 @@ def train(
                 meter.tick(run)
         return run
 
-    with control.listening() as hears_signals:
+    with watchdog.watching(), control.listening() as hears_signals:
         events.write("begin", step=run.step, consumed_tokens=run.consumed_tokens, hears_signals=hears_signals)
         try:
             validate_if_due(run)

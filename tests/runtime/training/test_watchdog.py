@@ -1,0 +1,108 @@
+"""The watchdog: a device that does not answer ends the process, and nothing else does."""
+
+import itertools
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.tracking.events import EventLog, read_events
+from runtime.training import watchdog
+from runtime.training.watchdog import EXIT_CODE, SETTLING_UPDATES, Watchdog
+from tests.runtime.training import small_run
+
+HANGS_AT = 9
+HANGING = f"""
+import logging, sys, time
+from pathlib import Path
+from runtime.training import watchdog
+from tests.runtime.training import small_run
+
+logging.basicConfig(level=logging.INFO)
+watchdog.HANG_SECONDS, watchdog.LAST_WORDS_SECONDS = 0.5, 0.0
+count = 0
+
+def waits_for_a_host_that_is_gone(*arguments):
+    global count
+    count += 1
+    if count == {HANGS_AT}:
+        time.sleep(600)
+    return small_run.train_step(*arguments)
+
+small_run.run(Path(sys.argv[1]), lease_epoch=1, step_function=waits_for_a_host_that_is_gone)
+"""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "HANG_SECONDS", 0.05)
+    monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 0.0)
+
+
+def settled(dog: Watchdog) -> Watchdog:
+    for step in range(SETTLING_UPDATES):
+        with dog.awaits(step):
+            pass
+    return dog
+
+
+def test_a_run_whose_device_hangs_ends_says_where_and_goes_on_from_its_checkpoint_with_the_same_bytes(tmp_path: Path):
+    command = [sys.executable, "-c", HANGING, str(tmp_path / "hung")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[3])
+    assert ended.returncode == EXIT_CODE, ended.stderr
+    assert f"step {HANGS_AT}: the device has not answered for" in ended.stderr
+    assert "in waits_for_a_host_that_is_gone" in ended.stderr, "the stacks of all threads"
+    *_, last = read_events(str(tmp_path / "hung/events/1.jsonl"))
+    assert (last["event"], last["step"]) == ("hang", HANGS_AT)
+    small_run.run(tmp_path / "hung", lease_epoch=2)
+    assert read_events(str(tmp_path / "hung/events/2.jsonl"))[0]["step"] == 8
+    small_run.run(tmp_path / "undisturbed", lease_epoch=1)
+    assert small_run.committed_bytes(tmp_path / "hung") == small_run.committed_bytes(tmp_path / "undisturbed")
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_first_updates_compile_as_long_as_they_like(tmp_path: Path):
+    ends: list[int] = []
+    with EventLog(str(tmp_path / "log")) as events:
+        dog = Watchdog(events, end=ends.append)
+        with dog.watching(), dog.awaits(1):
+            time.sleep(0.3)
+    assert ends == []
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_does_not_wait_for_the_device_is_not_watched(tmp_path: Path):
+    ends: list[int] = []
+    with EventLog(str(tmp_path / "log")) as events:
+        dog = settled(Watchdog(events, end=ends.append))
+        with dog.watching():
+            time.sleep(0.3)
+            with dog.awaits(9):
+                time.sleep(0.01)
+            time.sleep(0.3)
+    assert ends == []
+
+
+def test_a_run_of_long_updates_is_given_as_many_times_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    moments = itertools.count(0.0, 100.0)
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: next(moments))
+    with EventLog(str(tmp_path / "log")) as events:
+        dog = Watchdog(events)
+        assert dog.patience_seconds == 600.0
+        with dog.awaits(1):
+            pass
+        assert dog.patience_seconds == 2_000.0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_device_that_answers_after_all_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 0.5)
+    ends: list[int] = []
+    with EventLog(str(tmp_path / "log")) as events:
+        dog = settled(Watchdog(events, end=ends.append))
+        with dog.watching(), dog.awaits(9):
+            time.sleep(0.3)
+    assert ends == []
+    assert [event["event"] for event in read_events(str(tmp_path / "log"))] == ["hang"], "it was told"
