@@ -1,6 +1,7 @@
 """show STEP: what its output was made from, which files it holds, and how it was made; --json prints the record."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.compare import find_record, made_before
@@ -42,8 +43,7 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield "config"
     yield from (f"  {field} = {value}" for field, value in config_fields(record.identity))
     yield "result"
-    result = record.result if isinstance(record.result, dict) else {"": record.result}
-    yield from (f"  {field} = {value!r}" for field, value in result.items())
+    yield from (f"  {field} = {_shown(value)}" for field, value in _leaves("", record.result))
     size = sum(file.size_in_bytes for file in record.manifest)
     yield f"output  {store.url(record.output_path)}"
     yield from (f"  {file.size_in_bytes:>14,}  {file.crc32c}  {file.path}" for file in record.manifest)
@@ -60,6 +60,23 @@ def _lines(record: Record, store: Store) -> Iterator[str]:
     yield f"  lock file    {made.lock or 'none'}"
     yield f"  environment  {store.url(made.environment)}"
     yield f"  command      {' '.join(made.argv)}"
+
+
+def _leaves(field: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Each figure under its dotted field."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(f"{field}.{name}" if field else name, inner)
+    elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
+        for index, inner in enumerate(value):
+            yield from _leaves(f"{field}[{index}]", inner)
+    else:
+        yield field, value
+
+
+def _shown(value: Any) -> str:
+    """A figure as a person reads it; the record has it whole."""
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
 def changes_said(made: Provenance) -> str:

@@ -135,6 +135,18 @@ def test_a_log_of_what_failed_is_that_of_its_newest_attempt(made: Workbench) -> 
     assert "ValueError: no web" in said
 
 
+def test_show_writes_each_figure_of_a_result_on_a_line_and_as_a_person_reads_it(bench: Workbench) -> None:
+    bench.edit(
+        'class Count(BaseModel, frozen=True, extra="forbid"):\n    total: int\n',
+        'class Count(BaseModel, frozen=True, extra="forbid"):\n    total: int\n'
+        "    by: list[dict[str, dict[str, float]]] = [{'web': {'loss': 1.0 / 3}}]\n    words: list[str] = ['a', 'b']\n",
+    )
+    bench("--until", "text/web")
+    _, said = bench("show", "text/web")
+    assert "result\n  total = 3\n  by[0].web.loss = 0.333333\n  words = ['a', 'b']\noutput" in said
+    assert "0.3333333333333333" in bench("show", "text/web", "--json")[1], "the record has it whole"
+
+
 def test_show_tells_identity_files_and_provenance(made: Workbench) -> None:
     code, said = made("show", "text/web")
     assert code == 0
