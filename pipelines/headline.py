@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from marin_dag.commands.session import Finished
+from runtime.evaluation.task_score import implausible
 
 FINAL_PHASE = "deeper_starling"
 
@@ -28,6 +29,9 @@ def headline(run: Finished) -> Iterator[str]:
             accuracy = mean({score.label: score.value for score in scores})
             chance = mean({score.label: score.chance or 0.0 for score in scores})
             yield f"lm-eval: mean accuracy {accuracy:.3f} over {len(scores)} tasks; guessing gives {chance:.3f}"
+        for s in scored.scores:
+            if (said := implausible(value=s.value, chance=s.chance, num_items=s.num_items)) is not None:
+                yield f"lm-eval, {s.task}, {s.num_fewshot}-shot, {s.metric}: {said}"
     for name in run.steps:
         if name.startswith("extract/") and (result := run.result(name)) is not None:
             left_out = {reason: count for reason, count in result.dropped.items() if reason != "empty"}

@@ -12,6 +12,7 @@ from marin_dag.inputs import Input
 from marin_dag.quantities import counted, in_short
 from marin_dag.remarks import Remark
 from marin_dag.step import Step
+from pipelines.model_remarks import model_remarks
 from pipelines.rate_remarks import rate_remarks
 from pipelines.validation_remarks import validation_remarks
 from runtime.data.mixture import MixtureSchedule
@@ -69,8 +70,8 @@ def remarks(graph: Graph) -> dict[str, list[Remark]]:
 
 def remarks_on(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
     """The same, by phase; of those of which there is nothing to say there is no entry."""
-    of_rates, of_validation = rate_remarks(legs), validation_remarks(legs)
-    return {name: found for name in legs if (found := [*of_rates.get(name, ()), *of_validation.get(name, ())])}
+    kinds = model_remarks(legs), rate_remarks(legs), validation_remarks(legs)
+    return {name: found for name in legs if (found := [remark for kind in kinds for remark in kind.get(name, ())])}
 
 
 def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:

@@ -129,8 +129,11 @@ def report(config: ReportConfig, context: StepContext) -> ReportResult:
     import fsspec
 
     from runtime.report.page import render, summary
+    from runtime.report.score_doubts import doubts
 
     contents = contents_of(config)
+    for doubt in doubts(contents.scores, contents.exports):
+        context.log.warning("%s", doubt)
     written = {
         PAGE_FILE: render(contents),
         SUMMARY_FILE: json.dumps(summary(contents), indent=2, sort_keys=True, ensure_ascii=False) + "\n",

@@ -225,7 +225,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
     from runtime.training.loop import TrainingStopped, TrainSettings, train
-    from runtime.training.monitors import Alarm
+    from runtime.training.monitors import Alarm, first_loss_of
     from runtime.training.saving import Saver, SavingPlan
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
@@ -300,7 +300,6 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         own = own_state(config, context, mesh, temporary, events)
         run = first_state(config, mesh, events) if own is None else own
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
-        tokens_per_step = config.global_batch_size * config.sequence_length
         begin = config.begin_step
         warn_of_the_skip_rule(config, context, begin=begin)
         resumed = {} if own is None else {"resumed_at": own.step}
@@ -319,10 +318,11 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
             begins_anew_at=lambda step: step <= begin or begins_anew_at(config, step),
+            first_loss=first_loss_of(config.model) if config.start is None else None,
         )
         context.log.info(
             "from step %d to %d, %d tokens an update, kernels: attention %s, loss %s (%s), scatter %s",
-            *(run.step, config.until_step, tokens_per_step),
+            *(run.step, config.until_step, config.global_batch_size * config.sequence_length),
             *(kernels.attention, kernels.loss, kernels.reason, config.scatter_kernel),
         )
         context.log.info(

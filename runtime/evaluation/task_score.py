@@ -4,6 +4,8 @@ import dataclasses
 from typing import Literal
 
 SUSPICIOUS_NUM_ITEMS = 500
+NEXT_TO_NOTHING = 0.02
+"""Of answers that are written and not chosen."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,19 +32,35 @@ class TaskScore:
     """Why not to trust the value, where there is a reason."""
 
 
-def suspicion(
-    *, value: float, chance: float | None, num_items: int, num_truncated: int, num_requests: int, num_unparsed: int
-) -> str | None:
-    """A reason to look at the samples before believing the value, or None."""
-    if chance is not None and num_items > SUSPICIOUS_NUM_ITEMS and value < chance / 2:
+def implausible(*, value: float, chance: float | None, num_items: int) -> str | None:
+    """A reason why no model would have the score, or hardly one, or None."""
+    if num_items <= SUSPICIOUS_NUM_ITEMS:
+        return None
+    if chance is None and value < NEXT_TO_NOTHING:
+        return (
+            f"{value:.4f} is next to nothing on {num_items} items: the model cannot do it yet, or what it writes is "
+            "not read as an answer; look at the samples"
+        )
+    if chance is not None and value < chance / 2:
         return (
             f"{value:.3f} is below half of chance ({chance:.3f}) on {num_items} items: labels or choices are "
             "probably read wrongly; look at the samples"
         )
+    return None
+
+
+def suspicion(
+    *, value: float, chance: float | None, num_items: int, num_truncated: int, num_requests: int, num_unparsed: int
+) -> str | None:
+    """A reason to look at the samples before believing the value, or None."""
     if num_truncated * 2 > num_requests:
-        return (
+        said = (
             f"{num_truncated} of {num_requests} prompts did not fit into the model's context and lost their beginning"
         )
-    if num_unparsed * 2 > num_items:
-        return f"no answer was found in {num_unparsed} of {num_items} generated texts"
-    return None
+    elif num_unparsed * 2 > num_items:
+        said = f"no answer was found in {num_unparsed} of {num_items} generated texts"
+    else:
+        said = ""
+    if (found := implausible(value=value, chance=chance, num_items=num_items)) is not None:
+        return f"{found} ({said})" if said else found
+    return said or None

@@ -7,6 +7,7 @@ from runtime.report.contents import Evaluation, Phase, Report, Score, mean
 from runtime.report.markup import Markup, element, joined
 from runtime.report.run_plots import mixture_stretches, sources_in_order
 from runtime.report.scales import rate_label, tokens_label
+from runtime.report.score_doubts import doubts
 from runtime.report.tables import CONTINUED, NONE, Cell, Column, table
 
 
@@ -218,10 +219,8 @@ def _score_cell(score: Score, most: float) -> Cell:
 
 
 def score_warnings(report: Report) -> Markup:
-    """What the evaluation itself says against a score."""
-    found = [
-        f"{score.export}, {score.label}, {score.metric}: {score.warning}" for score in report.scores if score.warning
-    ]
+    """What the evaluation itself says against a score, and what two models' scores say of each other."""
+    found = doubts(report.scores, report.exports)
     if not found:
         return Markup()
     return joined(

@@ -25,7 +25,7 @@ from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training.control import Control, Order, Word
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
-from runtime.training.monitors import Alarm, Monitors, never, tell
+from runtime.training.monitors import Alarm, FirstLoss, Monitors, never, tell
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
@@ -81,6 +81,8 @@ class TrainSettings:
     """Distance of the digests of the parameters in the event log, which gets one at the last step too; 0: none."""
     begins_anew_at: Callable[[int], bool] = never
     """Whether the level of losses and norms is meant to change with the update that follows so many finished ones."""
+    first_loss: FirstLoss | None = None
+    """Of a run from scratch, what the monitors hold its first update against."""
 
     def is_digested(self, step: int) -> bool:
         every = self.digest_every_steps
@@ -148,7 +150,7 @@ def train(
     watchdog = Watchdog(events)
     pending: collections.deque[_Pending] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
-    monitors = Monitors.resumed(metrics, settings.begins_anew_at)
+    monitors = Monitors.resumed(metrics, settings.begins_anew_at, first_loss=settings.first_loss)
     lag_steps = loader.lag_steps
     feedback = Feedback({step: losses.seen(step + 1) for step in range(max(run.step - lag_steps, 0), run.step)})
     # A policy that learns from the last update waits for its figures, and so does the device.

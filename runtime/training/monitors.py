@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from runtime.model.config import LlamaConfig
 from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow, MetricsTable
@@ -56,6 +57,10 @@ CREEP_EVERY_STEPS = 50
 REMEMBERED_UPDATES = 2 * CREEP_UPDATES
 """Accepted updates that a finding, and whether it is said, may depend on; the others reach less far back."""
 
+FIRST_LOSS_TOLERANCE = 0.5
+"""Nats around the first loss of a model that knows nothing, or as many standard deviations of its logits where one is
+more than a nat: frequent tokens move the mean by a tenth of one."""
+
 LEAST_RISE = 1e-9
 """Of a learning rate: less is rounding."""
 
@@ -96,6 +101,27 @@ LOOK_AT_DATA = (
     "Nothing was stopped or changed. Look at what was drawn (text that repeats, a broken source, targets that leak); "
     "`certified` with the name of the phase lists the checkpoints from before it."
 )
+LOOK_AT_THE_BEGINNING = (
+    "Nothing was stopped or changed, and no later figure tells it as plainly: stop, and look at how the weights begin "
+    "(model.initializer_range), at the ids of the first batch, and whether a position sees the token it is to predict."
+)
+
+
+class FirstLoss(NamedTuple):
+    """Of weights that have learned nothing: where it is to be, and how far off is no chance."""
+
+    expected: float
+    tolerance: float
+
+
+def first_loss_of(model: LlamaConfig) -> FirstLoss:
+    """ln(vocab_size), and half the variance of the logits, in nats.
+
+    Behind the last norm a hidden state has the length sqrt(hidden_size), and the head's columns are drawn independently
+    of it: logits are normal, and the mean of their exponentials is exp of half the variance. Tied heads hardly differ.
+    """
+    variance = model.hidden_size * model.initializer_range**2
+    return FirstLoss(math.log(model.vocab_size) + variance / 2, FIRST_LOSS_TOLERANCE * max(1.0, math.sqrt(variance)))
 
 
 def never(step: int) -> bool:
@@ -111,8 +137,10 @@ class Monitors:
     learning rate begins to rise, at once or over many updates. An incident goes on there: what was in doubt stays so.
     """
 
-    def __init__(self, begins_anew_at: Callable[[int], bool] = never) -> None:
+    def __init__(self, begins_anew_at: Callable[[int], bool] = never, *, first_loss: FirstLoss | None = None) -> None:
+        """`first_loss` of a run from scratch; None of one whose weights know something."""
         self._begins_anew_at = begins_anew_at
+        self._first_loss = first_loss
         self._rate: float | None = None
         self._was_rising = False
         self._num_quiet = QUIET_UPDATES
@@ -120,9 +148,15 @@ class Monitors:
         self._begin_anew()
 
     @classmethod
-    def resumed(cls, metrics: MetricsTable, begins_anew_at: Callable[[int], bool] = never) -> "Monitors":
+    def resumed(
+        cls,
+        metrics: MetricsTable,
+        begins_anew_at: Callable[[int], bool] = never,
+        *,
+        first_loss: FirstLoss | None = None,
+    ) -> "Monitors":
         """Behind the last row of a table, as if they had followed all of it."""
-        monitors = cls(begins_anew_at)
+        monitors = cls(begins_anew_at, first_loss=first_loss)
         begin, num_accepted = len(metrics), 0
         while begin and num_accepted < REMEMBERED_UPDATES:
             begin -= 1
@@ -197,12 +231,22 @@ class Monitors:
             self._update_norm.add(row.update_norm / row.learning_rate)
 
     def _findings(self, row: MetricsRow) -> Iterator[Finding]:
+        yield from self._of_first_loss(row)
         yield from self._of_grad_norm(row)
         yield from self._of_loss(row)
         yield from self._of_persistent_loss()
         yield from self._of_update_norm(row)
         yield from self._of_recovery()
         yield from self._of_creep(row)
+
+    def _of_first_loss(self, row: MetricsRow) -> Iterator[Finding]:
+        if row.step > 1 or self._first_loss is None:
+            return
+        expected, tolerance = self._first_loss
+        limit = expected + math.copysign(tolerance, row.loss - expected)
+        if abs(row.loss - expected) > tolerance:
+            said = f"the first loss is {row.loss:.4g}, and {expected:.4g} is that of a model that knows nothing"
+            yield Finding("first_loss", row.loss, limit, said, LOOK_AT_THE_BEGINNING)
 
     def _of_grad_norm(self, row: MetricsRow) -> Iterator[Finding]:
         level = self._grad_norm

@@ -1,5 +1,6 @@
 """The last lines of a run: the figures of the page, what was left out, how long it took; nothing that is not there."""
 
+import dataclasses
 from types import SimpleNamespace
 
 from pipelines.headline import headline
@@ -49,6 +50,18 @@ def test_a_finished_run_ends_with_its_figures_and_how_long_it_took():
         "lm-eval: mean accuracy 0.450 over 2 tasks; guessing gives 0.375",
         "done in 5 min 12 s",
     ]
+
+
+def test_a_score_that_no_model_would_have_is_said_and_those_of_a_laptop_are_not():
+    """Of a laptop's 60 items a guess is below half of chance too often to speak of."""
+    laptop = [score("openbookqa", "acc", 0.1, 0.25), score("gsm8k_cot", "exact_match", 0.0, None)]
+    many = [dataclasses.replace(score, num_items=1_319) for score in laptop]
+    named = {"samples": "", "weights": "hot", "step": 9, "consumed_tokens": 9}
+    quiet = headline(finished(None, lm_eval__deeper_starling=LmEvalResult(scores=tuple(laptop), **named)))
+    assert [line.split(":")[0] for line in quiet] == ["lm-eval"]
+    _, half, nothing = headline(finished(None, lm_eval__deeper_starling=LmEvalResult(scores=tuple(many), **named)))
+    assert half.startswith("lm-eval, openbookqa, 0-shot, acc: 0.100 is below half of chance (0.250) on 1319 items")
+    assert nothing.startswith("lm-eval, gsm8k_cot, 0-shot, exact_match: 0.0000 is next to nothing on 1319 items")
 
 
 def test_without_an_average_the_hot_weights_are_named_and_without_a_run_no_time():

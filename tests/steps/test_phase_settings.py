@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.kernels import choice
@@ -185,3 +186,13 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
     plain = a_phase(cache)
     proves_nothing = [name for name, value in FIRST.items() if value in (SECOND[name], getattr(plain, name))]
     assert proves_nothing == []
+
+
+@pytest.mark.parametrize("field", ["compute_dtype", "reduce_dtype"])
+def test_float16_cannot_be_asked_for(tmp_path, field):
+    """Five bits of exponent: what tr8 was trained in, and BLOOM after it no more."""
+    config = a_phase(cache_of(tmp_path, "web", last_id=8))
+    for dtype in ("float32", "bfloat16"):
+        assert TrainPhaseConfig(**{**dict(config), field: dtype})
+    with pytest.raises(ValidationError, match=f"{field}\n  Input should be 'bfloat16' or 'float32'"):
+        TrainPhaseConfig(**{**dict(config), field: "float16"})

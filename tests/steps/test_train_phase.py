@@ -27,6 +27,7 @@ from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.kernels.choice import default_kernels
+from runtime.model import initialization, llama
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.model.rotary import inverse_frequencies
@@ -85,6 +86,22 @@ def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path
     assert "by blocks of queries" in kernels["reason"]
     assert kernels["blocks"]["attention"] == "query 16"
     assert re.fullmatch(r"\d+ tokens \(2,097,152 logits at most\)", kernels["blocks"]["loss"])
+
+
+@pytest.mark.parametrize("factor", [1, 100])
+def test_weights_that_begin_otherwise_than_the_config_says_are_told_by_the_first_loss_and_once(
+    tmp_path, phase, monkeypatch, factor
+):
+    monkeypatch.setattr(llama, "normal", lambda *drawn: factor * initialization.normal(*drawn))
+    unseen = dataclasses.replace(phase.model, initializer_range=0.02 + factor / 10_000)  # nothing is compiled of it yet
+    phase = phase.model_copy(update={"model": unseen})
+    first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
+    first.run(until(phase, 1))
+    alarms = [(event["monitor"], event["step"]) for event in first.events() if event["event"] == "alarm"]
+    assert alarms == [("first_loss", 1)] * (factor > 1)
+    first.run(until(phase, 2))
+    second.run(until(phase, 2, start=first.at(1), restore="weights"))
+    assert not [event for run in (first, second) for event in run.events() if event["event"] == "alarm"]
 
 
 def test_a_source_with_more_ids_than_the_model_has_rows_for_is_refused(tmp_path, phase):

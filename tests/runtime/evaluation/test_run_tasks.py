@@ -188,6 +188,18 @@ def test_half_of_chance_on_many_items_raises_suspicion_and_a_few_items_do_not():
     assert suspicion(value=0.0, num_items=500, **facts) is None
 
 
+def test_next_to_nothing_on_many_items_raises_suspicion_where_answers_are_written():
+    """BBH at 0.0035 over 6,511 items: the answers were not found in what the model wrote."""
+    facts = {"num_truncated": 0, "num_requests": 4, "num_unparsed": 0}
+    assert "0.0035 is next to nothing on 6511 items" in suspicion(value=0.0035, chance=None, num_items=6511, **facts)
+    assert suspicion(value=0.02, chance=None, num_items=6511, **facts) is None
+    assert suspicion(value=0.0, chance=None, num_items=500, **facts) is None
+    both = suspicion(value=0.0, chance=None, num_items=600, num_truncated=0, num_requests=4, num_unparsed=301)
+    assert both.startswith("0.0000 is next to nothing") and both.endswith(
+        "(no answer was found in 301 of 600 generated texts)"
+    )
+
+
 def test_truncated_prompts_and_unparsed_answers_raise_suspicion():
     facts = {"value": 0.5, "chance": None, "num_items": 10}
     assert "3 of 5 prompts" in suspicion(num_truncated=3, num_requests=5, num_unparsed=0, **facts)

@@ -7,18 +7,24 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.scales import LAPTOP
+from runtime.model.computation import whole
+from runtime.model.config import LLAMA2_ROPE, LlamaConfig
+from runtime.model.llama import Llama
+from runtime.model.rotary import inverse_frequencies
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.training import loop, monitors, saving
 from runtime.training.control import Control
 from runtime.training.loop import TrainingStopped
-from runtime.training.monitors import Alarm, Monitors
+from runtime.training.monitors import Alarm, FirstLoss, Monitors, first_loss_of
 from tests.runtime.training import small_run
 
 
@@ -61,8 +67,8 @@ def figures(num_updates: int, seed: int = 0, *, loss: float = 2.2, deviation: fl
     )
 
 
-def alarms_of(rows, begins_anew_at: Callable[[int], bool] = monitors.never) -> list[Alarm]:
-    watching = Monitors(begins_anew_at)
+def alarms_of(rows, begins_anew_at: Callable[[int], bool] = monitors.never, **options) -> list[Alarm]:
+    watching = Monitors(begins_anew_at, **options)
     return [alarm for row in rows for alarm in watching.observe(row)]
 
 
@@ -321,6 +327,10 @@ def test_updates_are_in_doubt_until_a_quiet_stretch_is_over_also_where_the_level
     assert doubted == list(range(301, 301 + monitors.QUIET_UPDATES))
 
 
+UNLIKE = FirstLoss(expected=9.0, tolerance=0.5)
+"""A run that begins where no model without knowledge does."""
+
+
 def eventful(seed: int, num_updates: int) -> list[MetricsRow]:
     """Rows in which all happens that a monitor looks for, rates that rise and fall, updates that are left out."""
     rng = np.random.default_rng(seed)
@@ -345,22 +355,68 @@ def eventful(seed: int, num_updates: int) -> list[MetricsRow]:
 def test_cut_anywhere_a_resumed_run_alarms_as_the_undisturbed_one(seed, cut, data):
     rows = eventful(seed, 3_000)
     anew = data.draw(st.sets(st.integers(0, 3_000), max_size=3))
-    undisturbed = Monitors(anew.__contains__)
+    undisturbed = Monitors(anew.__contains__, first_loss=UNLIKE)
     table = MetricsTable()
     for row in rows[:cut]:
         table.append(row)
         undisturbed.observe(row)
-    resumed = Monitors.resumed(table, anew.__contains__)
+    resumed = Monitors.resumed(table, anew.__contains__, first_loss=UNLIKE)
     for row in rows[cut:]:
         assert resumed.observe(row) == undisturbed.observe(row)
         assert resumed.is_in_doubt == undisturbed.is_in_doubt
 
 
 def test_what_the_property_is_held_against_has_every_alarm_there_is():
-    found = {alarm.monitor for seed in range(8) for alarm in alarms_of(eventful(seed, 3_000))}
+    found = {alarm.monitor for seed in range(8) for alarm in alarms_of(eventful(seed, 3_000), first_loss=UNLIKE)}
     assert found == {
         "grad_norm", "loss_spike", "low_loss", "persistent_loss", "update_norm", "no_recovery", "creep",
+        "first_loss",
     }  # fmt: skip
+
+
+def test_a_first_loss_that_weights_without_knowledge_would_not_have_is_said_once():
+    """An initialisation of a tenth of the width it was meant to have, and a position that sees its target."""
+    for first, said in (
+        (10.9, "the first loss is 10.9, and 8.343 is that of a model"),
+        (2.3, "the first loss is 2.3,"),
+    ):
+        run = figures(300)
+        run.loss[0] = first
+        [alarm] = alarms_of(run.rows(), first_loss=first_loss_of(LAPTOP.model))
+        assert (alarm.monitor, alarm.step) == ("first_loss", 1) and said in alarm.message
+        assert alarm.limit == pytest.approx(8.343 + math.copysign(0.5, first - 8.343), abs=1e-3)
+        assert "stop, and look at how the weights begin (model.initializer_range)" in alarm.message
+        assert names(run.rows()) == [], "of weights that were trained before"
+
+
+def test_a_loss_that_falls_right_after_the_first_update_is_none_of_them():
+    run = figures(300, loss=8.3)
+    run.loss[1:] -= 5.0
+    assert alarms_of(run.rows(), first_loss=first_loss_of(LAPTOP.model)) == []
+
+
+UNTRAINED = {
+    "laptop": LAPTOP.model,
+    "tied": dataclasses.replace(LAPTOP.model, tie_word_embeddings=True),
+    "wide": LlamaConfig(2048, 1024, 1024, 1, 8, 2, 64, 256, initializer_range=0.04),
+    "wide and tied": LlamaConfig(2048, 1024, 1024, 1, 8, 2, 64, 256, tie_word_embeddings=True, use_qk_norm=True),
+}
+
+
+@pytest.mark.parametrize("model", UNTRAINED.values(), ids=UNTRAINED)
+def test_weights_as_they_are_drawn_have_the_first_loss_that_is_expected(model):
+    """On ids as frequent as words. The logits of the wide one add 0.82 to it, as those of the 8B do."""
+    rng = np.random.default_rng(0)
+    frequent = 1 / np.arange(1, model.vocab_size + 1)
+    tokens = rng.choice(model.vocab_size, (4, 256), p=frequent / frequent.sum()).astype(np.int32)
+    frequencies = inverse_frequencies(LLAMA2_ROPE, model.head_dim)
+    logits = Llama.init(model, key=jax.random.key(0)).logits(
+        jnp.asarray(tokens), jnp.zeros_like(tokens), frequencies, config=model, computation=whole("float32")
+    )
+    scores = np.asarray(logits)[:, :-1]
+    found = jax.nn.logsumexp(scores, axis=-1) - np.take_along_axis(scores, tokens[:, 1:, None], axis=-1)[..., 0]
+    expected, tolerance = first_loss_of(model)
+    assert abs(float(found.mean()) - expected) < tolerance / 2
 
 
 def spiking(at: int):
