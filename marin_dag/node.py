@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from marin_dag.lease import Lease
 from marin_dag.step import Step
+from marin_dag.told import Telling
 
 State = Literal["waiting", "running", "done", "failed", "blocked", "stopped"]
 
@@ -29,8 +30,8 @@ class Node:
     is_elsewhere: bool = False
     told_to_publish: frozenset[int] = frozenset()
     """Of a trajectory: what people have told it to publish, beside what the graph wants."""
-    told_to_stop: str = ""
-    """Who told it to stop before it had begun."""
+    told_to_stop: Telling | None = None
+    """Who told it to stop while it waited for its resources."""
     has_told: bool = False
     """Whether the attempt of another run has been told what this one wants of it."""
     lease: Lease | None = None

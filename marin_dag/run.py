@@ -275,7 +275,7 @@ class Run:
         is_heard = any(node.has_started for node in nodes if node.state == "running")
         for node in nodes:
             if node.state == "running" and not node.has_started:
-                node.told_to_stop = stop.said
+                node.told_to_stop = stop
                 self._backend.cancel(node.step.key)
             elif node.state == "waiting" and not node.is_elsewhere:
                 self._stop_unbegun(node, stop, is_answered=is_heard)
@@ -346,8 +346,11 @@ class Run:
             said += f" Its work so far is kept: {outcome.stopped_at}" if outcome.stopped_at else ""
             self._retry_or_fail(node, failure_of(outcome.task, PreemptedError(said)))
         else:
+            if node.told_to_stop is not None and not node.has_started:
+                self._stop_unbegun(node, node.told_to_stop)
+                return
             self._frontier.move(node, "stopped")
-            said = "its work so far is kept" if node.has_started else (node.told_to_stop or "before it began")
+            said = "its work so far is kept" if node.has_started else "before it began"
             said += f": {outcome.stopped_at}" if outcome.stopped_at else ""
             self._display.event(node.step.name, "stopped", said)
 

@@ -70,9 +70,16 @@ def _refuse(
             raise UserError(f"{said}: {render(wrong)}.")
     elif not is_at_work:
         done = records.find(step.key) is not None
-        if done or word != STOP or not running:
+        others = [each.holder for each in running.values() if each.holder.name == step.name]
+        if done or others or word != STOP or not running:
             why = "it is done" if done else "nobody is at work on it"
-            raise UserError(f"tell {step.name} {word}: {why}, so that there is nobody to tell.")
+            said = f"tell {step.name} {word}: {why}, so that there is nobody to tell."
+            for other in others:
+                said += (
+                    f" What runs on {other.host} (pid {other.pid}) under that name has another identity: give the "
+                    "options that its run was started with (--set, those of the pipeline), from the same code."
+                )
+            raise UserError(said)
 
 
 def _wait(session: Session, tellings: Tellings, step: Step[Any], telling: Telling) -> int:

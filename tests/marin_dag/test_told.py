@@ -23,6 +23,7 @@ from marin_dag.records import Records
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import LocalStore, StoreError
+from marin_dag.task import Outcome
 from marin_dag.told import PUBLISH, STOP, TOLD, Tellings
 from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, summed
 
@@ -148,6 +149,35 @@ def test_a_step_whose_turn_has_not_come_is_told_to_stop_by_word_to_any_run(store
     assert ran(store, trunk, other, total, display=display) == 1
     assert [line.split()[1] for line in display.lines if line.startswith("total")] == ["stopped"]
     assert published(store, trunk) == [300]
+
+
+def test_a_step_that_waits_for_its_resources_is_withdrawn_and_who_told_it_is_answered(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run, "QUEUED_SECONDS", 0.0)
+    trunk = phase(store)
+
+    class Full(LocalBackend):
+        """Has no room for anybody."""
+
+        def wait(self, timeout_seconds: float) -> list[Outcome]:
+            time.sleep(0.001)
+            withdrawn = [task for task in self._queue if task.key in self._cancelled]
+            self._queue = [task for task in self._queue if task not in withdrawn]
+            return [Outcome(task, "cancelled") for task in withdrawn]
+
+    class Telling(Teller):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if what == "queued":
+                Tellings(store).tell(trunk.digest, "trunk", STOP, reason="no need any more")
+
+    display = Telling()
+    assert Run([trunk], store, Full(), display, command="").run() == 1
+    (telling,) = Tellings(store).of(trunk.digest)
+    assert display.lines[-1] == f"trunk stopped {telling.author} told it to stop: no need any more"
+    answer = Tellings(store).answer_of(telling)
+    assert answer is not None and answer.said == "it is not begun, or not again"
 
 
 def test_a_run_that_is_told_to_publish_while_it_proves_itself_says_that_it_does_not(store: LocalStore):

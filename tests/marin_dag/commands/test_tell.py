@@ -93,6 +93,15 @@ def test_a_step_that_ends_without_an_answer_is_said_to_have(hearing: Workbench) 
     assert code == 1 and said.endswith("second: it has ended without an answer\n")
 
 
+def test_a_step_of_that_name_with_other_settings_is_pointed_to(hearing: Workbench) -> None:
+    leases = Leases(open_store(str(hearing.prefix)))
+    digest = hearing.plan("--set", "second.rate=2.0")["second"].step.digest
+    leases.acquire(digest, "second", lambda: None, milestones=(20,))
+    code, said = hearing("tell", "second", "stop")
+    assert code == 1 and re.search(r"What runs on \S+ \(pid \d+\) under that name has another identity: give the", said)
+    leases.close()
+
+
 def test_a_step_that_runs_at_work_on_others_have_yet_to_begin_can_be_told_to_stop(hearing: Workbench) -> None:
     store = open_store(str(hearing.prefix))
     leases = Leases(store)
