@@ -6,14 +6,11 @@ told in the log, once for each way in which it fails.
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from marin_dag.errors import UserError
 from marin_dag.told import PUBLISH, STOP, Telling, Tellings
 
-ResultT = TypeVar("ResultT")
 LOOK_SECONDS = 5.0
 """A listing each time, of what lies below one short path."""
 
@@ -112,63 +109,3 @@ class Hearing:
         if message not in self._failures:
             self._failures.add(message)
             self._log.warning("%s", message)
-
-
-class RunHearing:
-    """What the driver of a run hears for its steps: of those at work their attempts hear."""
-
-    def __init__(self, tellings: Tellings, say: Callable[[str], None]) -> None:
-        self.tellings = tellings
-        self.old: frozenset[str] = frozenset()
-        """Ids of what was told before the run began, which is the newer word."""
-        self._say = say
-        self._failures: set[str] = set()
-        self._known: set[str] = set()
-        self._stops: dict[str, Telling] = {}
-        self._last_look = time.monotonic()
-
-    def begin(self) -> None:
-        """What lies there by now is old."""
-        self.old = self.advised(self.tellings.ids, frozenset())
-        self._known |= self.old
-
-    def advised(self, ask: Callable[[], ResultT], otherwise: ResultT) -> ResultT:
-        """What the store says. Where it does not, that is said once: what people tell is advice, and fails no step."""
-        try:
-            return ask()
-        except (UserError, OSError) as error:
-            message = f"what steps are told cannot be seen or answered: {type(error).__name__}: {error}"
-            if message not in self._failures:
-                self._failures.add(message)
-                self._say(message)
-            return otherwise
-
-    def new_stops(self) -> list[Telling]:
-        """Who told which step to stop since the last look, LOOK_SECONDS ago at least."""
-        if time.monotonic() - self._last_look < LOOK_SECONDS:
-            return []
-        before = set(self._stops)
-        self._look()
-        return [telling for digest, telling in self._stops.items() if digest not in before]
-
-    def stop_of(self, digest: str) -> Telling | None:
-        """Who told that step to stop since the run began, as of now."""
-        self._look()
-        return self._stops.get(digest)
-
-    def to_publish(self, digest: str) -> frozenset[int]:
-        """See Tellings."""
-        return self.advised(lambda: self.tellings.to_publish(digest), frozenset())
-
-    def answer(self, telling: Telling, said: str) -> None:
-        """In place of an attempt that there is none of."""
-        self.advised(lambda: self.tellings.answer(telling, "", said), None)
-
-    def _look(self) -> None:
-        self._last_look = time.monotonic()
-        nothing: list[Telling] = []
-        new = self.advised(lambda: self.tellings.of_all(known=self._known), nothing)
-        self._known |= {telling.id for telling in new}
-        for telling in new:
-            if telling.word == STOP:
-                self._stops.setdefault(telling.digest, telling)

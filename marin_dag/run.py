@@ -13,26 +13,25 @@ from marin_dag.backend import Backend
 from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.frontier import Frontier
-from marin_dag.hearing import RunHearing
 from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
-from marin_dag.lease import Held, Holder, Lease, Leases
+from marin_dag.lease import Held, Lease, Leases
 from marin_dag.live import ENDINGS, Display
 from marin_dag.node import Node, PreemptedError, State
 from marin_dag.obituary import headline, obituary, summary
 from marin_dag.progress import Progress
 from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
-from marin_dag.reasons import render
 from marin_dag.records import Failure, Records, first_lines, new_attempt
 from marin_dag.resources import Resources
+from marin_dag.run_hearing import RunHearing
 from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Outcome, Task
-from marin_dag.told import PUBLISH, Telling, Tellings
+from marin_dag.told import Telling, Tellings
 from marin_dag.transient import is_transient, patiently
-from marin_dag.wanted_milestones import WantedMilestones, passed_by, still_wanted, wanted_milestones
+from marin_dag.wanted_milestones import WantedMilestones, still_wanted, wanted_milestones
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
@@ -223,7 +222,8 @@ class Run:
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
             if not node.has_told:
-                node.has_told = self._hearing.advised(lambda: self._tell_what_is_wanted(node, got.holder), False)
+                own_stop = () if node.step.until is None else (node.step.until,)
+                node.has_told = self._hearing.tell(got.holder, node.step, (*self._wanted_of(node), *own_stop))
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS
             self._sees_what_others_committed()  # the holder may publish what steps of this run start from
             if key not in self._force and self._records.find(key) is not None:
@@ -254,20 +254,6 @@ class Run:
         node.has_started, node.is_told_queued = False, False
         node.handed_over = time.monotonic()
         self._frontier.move(node, "running")
-
-    def _tell_what_is_wanted(self, node: Node, holder: Holder) -> bool:
-        """Tells the attempt of another run what this one wants of its trajectory, and it was not told when it began."""
-        own_stop = () if node.step.until is None else (node.step.until,)
-        passed = passed_by(holder, node.step, (*self._wanted_of(node), *own_stop))
-        told = self._hearing.tellings.to_publish(node.step.digest) if passed else frozenset()
-        for each in passed:
-            if not each.hears:
-                self._display.say(render(each))
-            elif each.wanted not in told:
-                why = "another run waits for it"
-                self._hearing.tellings.tell(node.step.digest, holder.name, PUBLISH, milestone=each.wanted, reason=why)
-                self._display.say(f"{holder.name}, running on {each.where}, is told to publish step {each.wanted:,}")
-        return True
 
     def _heed(self, stop: Telling) -> None:
         """Of what no attempt hears for: steps that wait, in this run, for their turn or for resources."""

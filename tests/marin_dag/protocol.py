@@ -141,7 +141,7 @@ class _NobodyTells:
     def to_publish(self, digest: str) -> frozenset[int]:
         return frozenset()
 
-    def advised(self, ask: Callable[[], Any], otherwise: Any) -> Any:
+    def tell(self, *arguments: object) -> bool:
         return True
 
     def stop_of(self, digest: str) -> None: ...

@@ -1,0 +1,100 @@
+"""RunHearing: what the driver hears of what people tell its steps, and what it tells the attempts of other runs.
+
+Of a step at work its attempt hears; of one that waits for its turn, for resources or for its next try, nobody else
+would. What people tell is advice: a store that does not give it or take it is said once, and fails no step.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from marin_dag import hearing
+from marin_dag.errors import UserError
+from marin_dag.lease import Holder
+from marin_dag.milestone_reasons import NotTold
+from marin_dag.reasons import render
+from marin_dag.step import Step
+from marin_dag.told import PUBLISH, STOP, Telling, Tellings
+from marin_dag.wanted_milestones import passed_by
+
+ResultT = TypeVar("ResultT")
+
+
+class RunHearing:
+    """Of one run, from its beginning on."""
+
+    def __init__(self, tellings: Tellings, say: Callable[[str], None]) -> None:
+        self.tellings = tellings
+        self.old: frozenset[str] = frozenset()
+        """Ids of what was told before the run began, which is the newer word."""
+        self._say = say
+        self._failures: set[str] = set()
+        self._known: set[str] = set()
+        self._stops: dict[str, Telling] = {}
+        self._last_look = time.monotonic()
+
+    def begin(self) -> None:
+        """What lies there by now is old."""
+        self.old = self.advised(self.tellings.ids, frozenset())
+        self._known |= self.old
+
+    def advised(self, ask: Callable[[], ResultT], otherwise: ResultT) -> ResultT:
+        """What the store says. Where it does not, that is said once: what people tell is advice, and fails no step."""
+        try:
+            return ask()
+        except (UserError, OSError) as error:
+            message = f"what steps are told cannot be seen or answered: {type(error).__name__}: {error}"
+            if message not in self._failures:
+                self._failures.add(message)
+                self._say(message)
+            return otherwise
+
+    def new_stops(self) -> list[Telling]:
+        """Who told which step to stop since the last look, LOOK_SECONDS ago at least."""
+        if time.monotonic() - self._last_look < hearing.LOOK_SECONDS:
+            return []
+        before = set(self._stops)
+        self._look()
+        return [telling for digest, telling in self._stops.items() if digest not in before]
+
+    def stop_of(self, digest: str) -> Telling | None:
+        """Who told that step to stop since the run began, as of now."""
+        self._look()
+        return self._stops.get(digest)
+
+    def tell(self, holder: Holder, step: Step[Any], wanted: Sequence[int]) -> bool:
+        """Tells the attempt of another run what this one wants of its trajectory, and it was not told when it began.
+
+        Returns:
+            False if the store did not take it.
+        """
+        passed = passed_by(holder, step, wanted)
+        return not passed or self.advised(lambda: self._tell(holder, step, passed), False)
+
+    def _tell(self, holder: Holder, step: Step[Any], passed: Sequence[NotTold]) -> bool:
+        told = self.tellings.to_publish(step.digest)
+        for each in passed:
+            if not each.hears:
+                self._say(render(each))
+            elif each.wanted not in told:
+                why = "another run waits for it"
+                self.tellings.tell(step.digest, holder.name, PUBLISH, milestone=each.wanted, reason=why)
+                self._say(f"{holder.name}, running on {each.where}, is told to publish step {each.wanted:,}")
+        return True
+
+    def to_publish(self, digest: str) -> frozenset[int]:
+        """See Tellings."""
+        return self.advised(lambda: self.tellings.to_publish(digest), frozenset())
+
+    def answer(self, telling: Telling, said: str) -> None:
+        """In place of an attempt that there is none of."""
+        self.advised(lambda: self.tellings.answer(telling, "", said), None)
+
+    def _look(self) -> None:
+        self._last_look = time.monotonic()
+        nothing: list[Telling] = []
+        new = self.advised(lambda: self.tellings.of_all(known=self._known), nothing)
+        self._known |= {telling.id for telling in new}
+        for telling in new:
+            if telling.word == STOP:
+                self._stops.setdefault(telling.digest, telling)
