@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 
 from marin_dag.errors import UserError
-from marin_dag.told import PUBLISH, STOP, Telling, Tellings
+from marin_dag.told import STOP, Telling, Tellings
 
 LOOK_SECONDS = 5.0
 """A listing each time, of what lies below one short path."""
@@ -83,10 +83,13 @@ class Hearing:
         except (UserError, OSError) as error:
             self._warn("what it is told cannot be seen", error)
             return
+        for damaged in self._tellings.damaged.values():
+            self._warn_once(damaged)
         self._known |= {telling.id for telling in new}
         # A stop that another attempt has answered is one all the same: that one has left for it.
         heard = [telling for telling in new if telling.id not in answered or telling.word == STOP]
-        overtaken = [telling for telling in heard if telling.id in self._old and telling.word != PUBLISH]
+        # A milestone is wanted of whoever comes by it.
+        overtaken = [telling for telling in heard if telling.id in self._old and telling.milestone is None]
         with self._lock:
             self._pending += tuple(telling for telling in heard if telling not in overtaken)
         for telling in overtaken:
@@ -105,7 +108,9 @@ class Hearing:
                 self._answers.pop(0)
 
     def _warn(self, what: str, error: Exception) -> None:
-        message = f"{what} ({type(error).__name__}: {error}); the step goes on"
+        self._warn_once(f"{what} ({type(error).__name__}: {error}); the step goes on")
+
+    def _warn_once(self, message: str) -> None:
         if message not in self._failures:
             self._failures.add(message)
             self._log.warning("%s", message)

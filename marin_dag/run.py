@@ -337,6 +337,7 @@ class Run:
                 return
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
+            said = "run again with --force, it begins anew" if outcome.task.is_forced and node.has_started else said
             said += f": {outcome.stopped_at}" if outcome.stopped_at else ""
             self._display.event(node.step.name, "stopped", said)
 

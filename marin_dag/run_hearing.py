@@ -41,13 +41,18 @@ class RunHearing:
     def advised(self, ask: Callable[[], ResultT], otherwise: ResultT) -> ResultT:
         """What the store says. Where it does not, that is said once: what people tell is advice, and fails no step."""
         try:
-            return ask()
+            found = ask()
         except (UserError, OSError) as error:
-            message = f"what steps are told cannot be seen or answered: {type(error).__name__}: {error}"
-            if message not in self._failures:
-                self._failures.add(message)
-                self._say(message)
+            self._say_once(f"what steps are told cannot be seen or answered: {type(error).__name__}: {error}")
             return otherwise
+        for damaged in self.tellings.damaged.values():
+            self._say_once(damaged)
+        return found
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._failures:
+            self._failures.add(message)
+            self._say(message)
 
     def new_stops(self) -> list[Telling]:
         """Who told which step to stop since the last look, LOOK_SECONDS ago at least."""

@@ -17,6 +17,7 @@ from marin_dag.store import Store
 
 TOLD = "told"
 ANSWER = ".answer.json"
+MAX_REASON_LENGTH = 1000
 STOP, PUBLISH = "stop", "publish"
 """The words that the engine itself knows: every step hears the one, those of a trajectory may hear the other."""
 
@@ -59,11 +60,22 @@ class Tellings:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.damaged: dict[str, str] = {}
+        """What was found and is no telling, with what to do, by its path: it hides no other."""
 
     def tell(
         self, digest: str, name: str, word: str, *, milestone: int | None = None, reason: str = "", fork: str = ""
     ) -> Telling:
-        """Tells whoever is at work on `digest`, now or, of a milestone to publish, later."""
+        """Tells whoever is at work on `digest`, now or, of a milestone to publish, later.
+
+        Raises:
+            UserError: the reason is too long to be read.
+        """
+        reason = "".join(
+            letter for letter in " ".join(reason.split()) if letter.isprintable()
+        )  # it is shown in one line
+        if len(reason) > MAX_REASON_LENGTH:
+            raise UserError(f"--reason: {len(reason):,} characters; use at most {MAX_REASON_LENGTH:,}.")
         when = datetime.datetime.now(datetime.UTC)
         telling = Telling(
             id=f"{when:%Y%m%dT%H%M%S.%f}-{uuid.uuid4().hex[:8]}",
@@ -80,11 +92,7 @@ class Tellings:
         return telling
 
     def of(self, digest: str, *, known: Collection[str] = ()) -> list[Telling]:
-        """All that the step was ever told, oldest first, but those whose ids are `known`.
-
-        Raises:
-            UserError: one of them is damaged.
-        """
+        """All that the step was ever told, oldest first, but those whose ids are `known`."""
         paths = (entry.path for entry in self._store.list(TOLD, f"{digest}/") if not entry.path.endswith(ANSWER))
         return self._all(path for path in paths if _id(path) not in known)
 
@@ -134,9 +142,10 @@ class Tellings:
         except FileNotFoundError:  # taken back since the listing
             return None
         except ValidationError as error:
-            raise UserError(
-                f"{self._store.url(path)}: no telling ({error.error_count()} errors); delete it, and `tell` again."
-            ) from None
+            self.damaged[path] = (
+                f"{self._store.url(path)}: no telling ({error.error_count()} errors); delete it, and `tell` again"
+            )
+            return None
 
 
 def milestones_in(tellings: Iterable[Telling]) -> frozenset[int]:

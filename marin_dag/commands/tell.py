@@ -10,7 +10,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.lease import Held, Leases
 from marin_dag.lost_milestones import LostMilestones
-from marin_dag.milestone_reasons import MilestoneMissing
+from marin_dag.milestone_reasons import OutsideTrajectory
 from marin_dag.reasons import render
 from marin_dag.records import Records
 from marin_dag.remainder import LeftBehind
@@ -19,6 +19,8 @@ from marin_dag.store import Store
 from marin_dag.told import PUBLISH, STOP, Telling, Tellings
 
 POLL_SECONDS = 1.0
+GONE_SECONDS = 15.0
+"""After an attempt that died, its run tries again a few seconds later."""
 
 
 def _tell(session: Session) -> int:
@@ -40,13 +42,13 @@ def _tell(session: Session) -> int:
         return NOTHING_WOULD_RUN
     if held is None:
         hosts = ", ".join(sorted({f"{each.holder.host} (pid {each.holder.pid})" for each in running.values()}))
-        print(f"{step.name}: nobody is at work on it; the runs on {hosts} are told not to begin it")
+        print(f"{step.name}: nobody is at work on it; what runs on {hosts} is told not to begin it")
         return NOTHING_WOULD_RUN
     done = held.progress
     how_far = "" if done is None else f", at {done.done:,} of {done.total:,} {done.unit}"
-    waits = " and waits for its resources" if held.is_queued else ""
+    is_at = "it waits for its resources, its driver" if held.is_queued else "it is at work, its driver"
     what = word if at is None else f"{word} step {at:,}"
-    print(f"{step.name}: told to {what}; it runs on {held.holder.host} (pid {held.holder.pid}){waits}{how_far}")
+    print(f"{step.name}: told to {what}; {is_at} on {held.holder.host} (pid {held.holder.pid}){how_far}")
     print("waiting for its answer; Ctrl-C leaves, and it is told all the same", flush=True)
     return _wait(session, tellings, step, telling)
 
@@ -66,37 +68,46 @@ def _refuse(
             raise UserError(f"{said}: step {at:,} is published already.")
         lost = LostMilestones(graph, records.committed_keys(), LeftBehind(store), Tellings(store))
         wrong = lost.of_milestone(step.at(step=at).as_input())
-        if wrong is not None and not (is_at_work and isinstance(wrong, MilestoneMissing)):
+        if isinstance(wrong, OutsideTrajectory):
+            raise UserError(f"{said}: its steps are {wrong.begin + 1:,} to {wrong.end:,}.")
+        if wrong is not None and not is_at_work:
             raise UserError(f"{said}: {render(wrong)}.")
-    elif not is_at_work:
-        done = records.find(step.key) is not None
-        others = [each.holder for each in running.values() if each.holder.name == step.name]
-        if done or others or word != STOP or not running:
-            why = "it is done" if done else "nobody is at work on it"
-            said = f"tell {step.name} {word}: {why}, so that there is nobody to tell."
-            for other in others:
-                said += (
-                    f" What runs on {other.host} (pid {other.pid}) under that name has another identity: give the "
-                    "options that its run was started with (--set, those of the pipeline), from the same code."
-                )
-            raise UserError(said)
+    if is_at_work:
+        return
+    done = records.find(step.key) is not None
+    others = [each.holder for each in running.values() if each.holder.name == step.name]
+    if others or (at is None and (done or word != STOP or not running)):
+        why = "it is done" if done else "nobody is at work on it"
+        hint = "" if word != PUBLISH or done else " `--at N` is for those to come, too."
+        for other in others:
+            hint = (
+                f" What runs on {other.host} (pid {other.pid}) under that name has another identity: give the options "
+                "that its run was started with (--set, those of the pipeline), from the same code."
+            )
+        raise UserError(f"tell {step.name} {word}: {why}, so that there is nobody to tell.{hint}")
 
 
 def _wait(session: Session, tellings: Tellings, step: Step[Any], telling: Telling) -> int:
+    gone_since = None
     while True:
-        answer = tellings.answer_of(telling)
+        is_at_work = step.digest in Leases(session.store).running()
+        answer = tellings.answer_of(telling)  # after that: it may be given with a last breath
         if answer is not None:
             print(f"{step.name}: {answer.said}")
             return NOTHING_WOULD_RUN
-        if step.digest not in Leases(session.store).running():
-            answer = tellings.answer_of(telling)  # given with its last breath
-            print(f"{step.name}: {'it has ended without an answer' if answer is None else answer.said}")
-            return FAILED if answer is None else NOTHING_WOULD_RUN
+        gone_since = None if is_at_work else gone_since or time.monotonic()
+        if gone_since is not None and time.monotonic() - gone_since > GONE_SECONDS:
+            print(
+                f"{step.name}: it has ended without an answer; another try of the same run hears it, and no later run"
+            )
+            return FAILED
         time.sleep(POLL_SECONDS)
 
 
 def _print_all(tellings: Tellings, step: Step[Any]) -> None:
     told = tellings.of(step.digest)
+    for damaged in tellings.damaged.values():
+        print(damaged)
     if not told:
         print(f"{step.name}: it was never told anything; it hears {_words(step)}")
     for telling in told:

@@ -137,7 +137,7 @@ class Control:
                 continue
             of_step = step + 1 if request.step is None else request.step
             if step < of_step <= until_step:
-                return Order(Word.PUBLISH, of_step, (request,))
+                return Order(Word.PUBLISH, of_step, tuple(same for same in new if same[1:3] == request[1:3]))
             self._taken.add(request.id)
             past = f"it is past step {of_step:,}, at {step:,}"
             ahead = f"this run stops at {until_step:,}; one that goes on to {of_step:,} publishes it"

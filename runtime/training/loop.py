@@ -142,7 +142,9 @@ def train(
             f"skip_rule is {settings.skip_rule} and the state has a history of {run.state.skip_window_steps} steps; "
             "let one enter or leave by `run_state.continued`."
         )
-    saver = Saver(saving, events, on_milestone, begin_step=run.step)
+    monitors = Monitors.resumed(run.metrics, settings.begins_anew_at, first_loss=settings.first_loss)
+    doubted = max([monitors.last_doubted_step, *run.metrics.skipped_steps[-1:]])
+    saver = Saver(saving, events, on_milestone, begin_step=run.step, doubted_step=doubted)
     tokens_per_step = settings.global_batch_size * settings.sequence_length
     meter = Meter(
         until_step=settings.until_step, tokens_per_step=tokens_per_step, events=events, on_progress=on_progress
@@ -150,7 +152,6 @@ def train(
     watchdog = Watchdog(events)
     pending: collections.deque[_Pending] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
-    monitors = Monitors.resumed(metrics, settings.begins_anew_at, first_loss=settings.first_loss)
     lag_steps = loader.lag_steps
     feedback = Feedback({step: losses.seen(step + 1) for step in range(max(run.step - lag_steps, 0), run.step)})
     # A policy that learns from the last update waits for its figures, and so does the device.
@@ -202,7 +203,7 @@ def train(
                 promised.append(order)
         elif order.word == Word.SAVE and run.step == saver.last_step:
             saver.finish()
-            order.answer(f"step {run.step:,} is saved already")
+            order.answer(f"step {run.step:,} is saved already: {saver.last_path}")
         elif order.word == Word.SAVE and run.step == begin_step:
             order.answer(f"it has made nothing since step {run.step:,}, where it began")
         elif order.word == Word.SAVE:
@@ -213,7 +214,7 @@ def train(
 
     def answer_promised(step: int, path: str) -> None:
         for order in [order for order in promised if order.step <= step]:
-            order.answer(f"published step {order.step:,}")
+            order.answer(f"published step {order.step:,}: {path}")
             promised.remove(order)
 
     def validate_if_due(run: RunState) -> None:

@@ -145,6 +145,8 @@ class Monitors:
         self._was_rising = False
         self._num_quiet = QUIET_UPDATES
         """Accepted updates since the last finding of any monitor; it outlasts a level."""
+        self.last_doubted_step = 0
+        """The newest update that was in doubt."""
         self._begin_anew()
 
     @classmethod
@@ -213,6 +215,8 @@ class Monitors:
                 alarms.append(Alarm(found.monitor, row.step, found.figure, found.limit, message))
             if is_said or found.monitor not in ISOLATED:
                 self._num_quiet = 0
+        if self.is_in_doubt:
+            self.last_doubted_step = row.step
         if any(alarm.monitor in SPIKES for alarm in alarms):
             self._spikes.append(self._num_accepted - 1)
         return alarms

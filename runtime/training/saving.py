@@ -79,8 +79,15 @@ class Saver:
     """
 
     def __init__(
-        self, plan: SavingPlan, events: EventLog, on_milestone: Callable[[RunState, str], None], *, begin_step: int
+        self,
+        plan: SavingPlan,
+        events: EventLog,
+        on_milestone: Callable[[RunState, str], None],
+        *,
+        begin_step: int,
+        doubted_step: int = 0,
     ) -> None:
+        """Of a run that goes on from `begin_step`; `doubted_step` is its newest update left out, or in doubt."""
         self._plan, self._events, self._on_milestone = plan, events, on_milestone
         self._under_way: tuple[Save, RunState, str | None, float, Callable[[str], None]] | None = None
         self._last_began = time.monotonic()
@@ -88,10 +95,11 @@ class Saver:
         certified = (each.step for each in found if each.is_certified and each.step <= begin_step)
         self._last_certified = max(certified, default=None)
         """One that lies ahead does not count: it may be torn, and why this run begins before it."""
-        begun_from = [each for each in found if each.step == begin_step and each.is_complete and not each.is_certified]
-        self._uncertified = [begin_step] if begun_from and self._is_far_enough(begin_step) else []
+        open_ones = [each.step for each in found if each.is_complete and not each.is_certified]
+        followed = sorted({step for step in open_ones if doubted_step <= step <= begin_step})
+        self._uncertified = [step for step in followed if self._is_far_enough(step)]
         """Steps of temporary checkpoints that only good updates have followed so far, and that lie far enough past the
-        last certified one: of this attempt, and the one that it has gone on from.
+        last certified one: of this attempt, and those of earlier ones that it has gone on behind.
 
         The oldest that is still there is kept until it is certified: the newest few alone would be too young for ever.
         """
@@ -99,6 +107,8 @@ class Saver:
         """The newest update that was heard of."""
         self.last_step: int | None = None
         """Step of the newest save that was begun."""
+        self.last_path = ""
+        """And where it lies."""
 
     def publish(self, run: RunState) -> None:
         """Makes a state that an earlier attempt saved a milestone, file for file what that would have published."""
@@ -151,7 +161,7 @@ class Saver:
             saving = run_state.save(f"{self._plan.output_folder}/{milestone}", run, facts=facts, before=superseded)
         # The arrays may be used up by the next update; whoever is called back has everything else.
         self._under_way = saving, run, milestone, waited_seconds, on_complete
-        self.last_step, self._last_began = run.step, time.monotonic()
+        self.last_step, self.last_path, self._last_began = run.step, saving.path, time.monotonic()
 
     def note(self, row: MetricsRow, *, is_in_doubt: bool = False) -> None:
         """After each update: the checkpoints that this one certifies, or leaves in doubt, as a monitor may too."""

@@ -17,6 +17,7 @@ from tests.marin_dag.workbench import Workbench
 @pytest.fixture
 def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     monkeypatch.setattr(tell, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(tell, "GONE_SECONDS", 0.05)
     bench.edit('continues="start", cost=train_cost', 'continues="start", cost=train_cost, hears=("save", "publish")')
     return bench
 
@@ -34,13 +35,16 @@ def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
             "tell second save --at 15: only a step to publish is named; leave --at out.",
         ),
         (["first", "publish", "--at", "10"], "tell first publish --at 10: step 10 is published already."),
-        (["second", "publish", "--at", "9"], "--at 9: third has no step 9, for it begins at 10; start from what it"),
+        (["second", "publish", "--at", "9"], "tell second publish --at 9: its steps are 11 to 30."),
         (
             ["third", "publish", "--at", "31"],
-            "tell third publish --at 31: third has no step 31, for it stops at 30; start from third@30 or before, or "
-            "let it go on: `--set third.until_step=31`.",
+            "tell third publish --at 31: its steps are 11 to 30.",
         ),
-        (["second", "publish"], "tell second publish: nobody is at work on it, so that there is nobody to tell."),
+        (
+            ["second", "publish"],
+            "tell second publish: nobody is at work on it, so that there is nobody to tell. `--at N` is for those to",
+        ),
+        (["second", "publish", "--at", "11", "--reason", 1001 * "x"], "--reason: 1,001 characters; use at most 1,000."),
         (["second", "--at", "15"], "tell second: say what to tell it: 'stop', 'save' and 'publish'."),
         (["secnd", "stop"], "Did you mean 'second'?"),
     ],
@@ -73,7 +77,7 @@ def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workb
     leases.close()
     assert code == 0
     assert re.match(
-        r"second: told to save; it runs on \S+ \(pid \d+\), at 12 of 20 steps\nwaiting for its answer; ", said
+        r"second: told to save; it is at work, its driver on \S+ \(pid \d+\), at 12 of 20 steps\nwaiting for its", said
     )
     assert said.endswith("second: saved step 12\n")
     code, listed = hearing("tell", "second")
@@ -90,7 +94,9 @@ def test_a_step_that_ends_without_an_answer_is_said_to_have(hearing: Workbench) 
     ending.start()
     code, said = hearing("tell", "second", "stop")
     leases.close()
-    assert code == 1 and said.endswith("second: it has ended without an answer\n")
+    assert code == 1 and said.endswith(
+        "it has ended without an answer; another try of the same run hears it, and no later run\n"
+    )
 
 
 def test_a_step_of_that_name_with_other_settings_is_pointed_to(hearing: Workbench) -> None:
@@ -109,7 +115,7 @@ def test_a_step_that_runs_at_work_on_others_have_yet_to_begin_can_be_told_to_sto
     code, said = hearing("tell", "second", "stop")
     leases.close()
     assert code == 0 and re.fullmatch(
-        r"second: nobody is at work on it; the runs on \S+ \(pid \d+\) are told not to begin it\n", said
+        r"second: nobody is at work on it; what runs on \S+ \(pid \d+\) is told not to begin it\n", said
     )
     assert [telling.word for telling in Tellings(store).of(hearing.plan()["second"].step.digest)] == ["stop"]
 

@@ -87,12 +87,14 @@ def test_what_is_asked_becomes_one_order_after_another_and_each_is_given_once():
     control = Control(requests=desk.open)
     saves = [desk.ask(Word.SAVE) for _ in range(2)]
     desk.ask(Word.PUBLISH, 7)
-    desk.ask(Word.PUBLISH)
+    next_ones = [desk.ask(Word.PUBLISH) for _ in range(2)]
     orders = [control.order(3 + number, until_step=9) for number in range(4)]
     words = [(order.word, order.step) for order in orders]
     assert words == [(Word.PUBLISH, 7), (Word.PUBLISH, 5), (Word.SAVE, 0), (Word.GO_ON, 0)]
     orders[2].answer("saved")
     assert desk.answers == dict.fromkeys(saves, "saved"), "all that wanted it"
+    orders[1].answer("published")
+    assert [desk.answers[each] for each in next_ones] == ["published"] * 2, "one milestone for both"
 
 
 @pytest.mark.parametrize(

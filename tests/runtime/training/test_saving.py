@@ -13,6 +13,7 @@ from runtime.training import saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control, Order, Word
 from runtime.training.loop import SkippedTooOftenError, TrainingStopped
+from runtime.training.monitors import Monitors
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from tests.runtime.training import small_run
@@ -20,8 +21,9 @@ from tests.runtime.training.small_run import Countdown, asked_when, order_of
 from tests.runtime.training.test_loop import RULE, skipping
 
 
-def steps_of(folder: Path, event: str) -> list[int]:
-    return [found["step"] for found in read_events(str(folder / "events" / "1.jsonl")) if found["event"] == event]
+def steps_of(folder: Path, event: str, attempt: int = 1) -> list[int]:
+    events = read_events(str(folder / "events" / f"{attempt}.jsonl"))
+    return [found["step"] for found in events if found["event"] == event]
 
 
 def temporary(folder: Path, lease_epoch: int = 1) -> list[Temporary]:
@@ -199,6 +201,33 @@ def test_what_a_run_was_stopped_at_is_certified_by_the_updates_of_the_next(tmp_p
         (5, 1, True),
         (10, 2, False),
     ]
+
+
+@pytest.mark.usefixtures("quickly_certified")
+@pytest.mark.parametrize(("doubted", "certified"), [(0, [4, 8]), (5, [8])])
+def test_what_was_saved_before_the_milestone_that_a_run_goes_on_from_is_certified_by_what_followed_it(
+    tmp_path, monkeypatch, doubted, certified
+):
+    """Somebody had step 5 published, and the run died behind it."""
+    desk, taken = small_run.Desk(), 0
+
+    def dies_at_6(*arguments):
+        nonlocal taken
+        taken += 1
+        if taken == 3:
+            desk.ask(Word.PUBLISH, 5)
+        if taken == 6:
+            raise ConnectionResetError
+        return small_run.train_step(*arguments)
+
+    with pytest.raises(ConnectionResetError):
+        small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open), step_function=dies_at_6)
+    assert sorted(small_run.records(tmp_path)) == [5]
+    watching = Monitors()
+    watching.last_doubted_step = doubted
+    monkeypatch.setattr(Monitors, "resumed", lambda *table, **options: watching)
+    small_run.run(tmp_path, lease_epoch=2)
+    assert steps_of(tmp_path, "certified", 2) == certified
 
 
 @pytest.mark.usefixtures("quickly_certified")
