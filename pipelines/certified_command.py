@@ -1,7 +1,7 @@
 """certified: the states of each phase that good updates have followed, and how to go back to one."""
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
@@ -12,6 +12,8 @@ from marin_dag.step import Step
 from marin_dag.store import Store
 from pipelines.trainings import attempts_of, names_of_trainings
 from steps.train_phase import TrainPhaseConfig
+
+IN_DOUBT = "nothing is certified by an update in doubt (docs/training.md, Monitors)"
 
 
 class Certified(NamedTuple):
@@ -93,19 +95,24 @@ def why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
     events = [event for attempt in attempts_of(store, phase.digest) for event in attempt]
     if not events:
         return "it has not trained under this prefix as the recipe stands now"
-    saved = sorted({event["step"] for event in events if event["event"] == "checkpoint"})
+    saved = sorted(_steps_of(events, "checkpoint"))
     reached = max((event["step"] for event in events if "step" in event), default=phase.config.begin_step)
     if not saved:
         return (
             f"it is at step {reached:,} and has saved no state on its way, of which one is due every "
             f"{phase.config.checkpoint_every_steps:,} updates (checkpoint_every_steps)"
         )
-    skipped = sorted({event["step"] for event in events if event["event"] == "skipped"})
     rule = f"{CERTIFYING_STEPS} good updates in a row certify a state"
-    at = next((step for step in reversed(skipped) if step > saved[0]), None)
-    if at is not None:
-        return f"{rule}, and updates behind its saves were skipped, the last at step {at:,}"
+    skipped, alarmed = (max(_steps_of(events, what), default=0) for what in ("skipped", "alarm"))
+    if max(skipped, alarmed) > saved[0] and skipped >= alarmed:
+        return f"{rule}, and updates behind its saves were skipped, the last at step {skipped:,}"
+    if alarmed > saved[0]:
+        return f"{rule}, and behind its saves a monitor alarmed, the last at step {alarmed:,}: {IN_DOUBT}"
     return f"{rule}, and behind its first save, at step {saved[0]:,}, it has made {reached - saved[0]:,}"
+
+
+def _steps_of(events: Iterable[Mapping[str, Any]], what: str) -> set[int]:
+    return {event["step"] for event in events if event["event"] == what}
 
 
 def certified_of(store: Store, digest: str, name: str, *, only_newest: bool) -> list[Certified]:

@@ -132,6 +132,10 @@ def test_of_several_phases_it_says_what_it_says_of_each_and_of_one_that_is_publi
             "50 good updates in a row certify a state, and behind its first save, at step 1,260, it has made 41",
         ),
         (
+            [("checkpoint", 1210), ("skipped", 1230), ("alarm", 1270), ("end", 1301)],
+            "50 good updates in a row certify a state, and behind its saves a monitor alarmed, the last at step 1,270",
+        ),
+        (
             [("skipped", 1205), ("checkpoint", 1210), ("skipped", 1230), ("skipped", 1270), ("end", 1301)],
             "50 good updates in a row certify a state, and updates behind its saves were skipped, "
             "the last at step 1,270",
