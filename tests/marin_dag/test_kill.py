@@ -118,7 +118,7 @@ def test_asked_once_to_stop_running_steps_save_and_the_next_run_goes_on(
     code, output = finish(process)
     assert code == 1
     assert "stopping: running steps save their work; interrupt again to cancel them" in output
-    assert re.search(r"main  stopped:  its work so far is kept: at \d\n", output)
+    assert re.search(r"main  stopped:  its work so far is kept: at \d \(the driver asked to stop\)\n", output)
     assert "blocked" not in output  # the branch of main waits for the next run, nothing is wrong with it
     assert "4 of 6 steps are done, 1 stopped, 1 not run" in output
     assert "to go on:  python toy_driver.py" in output
