@@ -46,7 +46,17 @@ def no_cache(tmp_path, monkeypatch):
     [
         # v5e carries gathers inside products; sparse cores run both kinds; v4 gathers asynchronously and cuts products.
         ("v5litepod-8", 2, "chunked_wide", "bfloat16", 2, 2, {"replica", "data_x", "model", "context"}, {"all-gather"}),
-        ("v5p-8", 1, "pallas_tpu", "float32", 1, 1, {"data_x", "data_y"}, {"all-gather", "reduce-scatter"}),
+        pytest.param(
+            "v5p-8",
+            1,
+            "pallas_tpu",
+            "float32",
+            1,
+            1,
+            {"data_x", "data_y"},
+            {"all-gather", "reduce-scatter"},
+            marks=pytest.mark.matrix,
+        ),
         ("v4-8", 1, "chunked_wide", "bfloat16", 1, 1, {"data_x", "data_y"}, {"all-gather", "collective-permute"}),
     ],
 )

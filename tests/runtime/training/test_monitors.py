@@ -3,7 +3,6 @@
 import collections
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -201,25 +200,16 @@ def test_an_alarm_says_what_it_saw_and_where_to_go_back_to():
 
 @pytest.mark.parametrize(
     ("t", "most"),
-    [(None, {}), (5, {"grad_norm": 80, "loss_spike": 100, "low_loss": 80})],
+    [(None, {}), (5, {"grad_norm": 32, "loss_spike": 40, "low_loss": 32})],
     ids=["normal", "t5"],
 )
-def test_false_alarms_in_a_hundred_thousand_updates_of_noise(t, most):
+def test_false_alarms_in_forty_thousand_updates_of_noise(t, most):
     """Of t noise with five degrees of freedom one value in 1,500 is past six deviations: that is what it is."""
-    noise = figures(100_000, seed=3, t=t)
-    noise.learning_rate = np.linspace(1e-3, 1e-4, 100_000)
+    noise = figures(40_000, seed=3, t=t)
+    noise.learning_rate = np.linspace(1e-3, 1e-4, 40_000)
     found = collections.Counter(alarm.monitor for alarm in alarms_of(noise.rows()))
     assert set(found) <= set(most), found
     assert all(found[name] <= most[name] for name in found), found
-
-
-def test_the_cost_of_an_update_is_far_below_fifty_microseconds():
-    rows = list(figures(5_000).rows())
-    watching = Monitors()
-    began = time.process_time()
-    for row in rows:
-        watching.observe(row)
-    assert (time.process_time() - began) / len(rows) < 50e-6
 
 
 def descent(num_updates: int, *, warmup_steps: int, deviation: float) -> Figures:
