@@ -88,11 +88,20 @@ def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workb
 
 
 def test_a_step_that_ends_without_an_answer_is_said_to_have(hearing: Workbench) -> None:
-    leases = Leases(open_store(str(hearing.prefix)))
-    lease = leases.acquire(hearing.plan()["second"].step.digest, "second", lambda: None, milestones=(20,))
-    ending = threading.Timer(0.3, lease.release)
+    store = open_store(str(hearing.prefix))
+    leases, digest = Leases(store), hearing.plan()["second"].step.digest
+    lease = leases.acquire(digest, "second", lambda: None, milestones=(20,))
+
+    def end() -> None:
+        began = time.monotonic()
+        while not Tellings(store).of(digest) and time.monotonic() - began < 30:
+            time.sleep(0.01)
+        lease.release()
+
+    ending = threading.Thread(target=end, daemon=True)
     ending.start()
     code, said = hearing("tell", "second", "stop")
+    ending.join()
     leases.close()
     assert code == 1 and said.endswith(
         "it has ended without an answer; another try of the same run hears it, and no later run\n"
