@@ -2,7 +2,7 @@
 
 Both contestants are the loop of a phase (see `host_overhead.py`, whose measuring this is), the reference without any
 save. The state has an average, as in most phases: four trees of float32. Writes go on while the next updates are made,
-and the updates behind the last save of a turn count too. The fastest turn of each is compared.
+and the updates behind the last save of a turn count too. The median of the turns' ratios is the figure.
 
     python benchmarks/checkpoint_overhead.py
 """
