@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from runtime.training.repetition import repeated
 from runtime.training.signals import heard
 from runtime.training.stop_notice import StopNotice
 
@@ -161,8 +162,8 @@ class Control:
         """
         with contextlib.ExitStack() as stack:
             if self._notice is not None:
-                stack.enter_context(_repeated(self._poll_driver, "asks the driver"))
-                stack.enter_context(_repeated(self._tell_others, "tells the other hosts"))
+                for ask, name in ((self._poll_driver, "asks the driver"), (self._tell_others, "tells the other hosts")):
+                    stack.enter_context(repeated(ask, pause_seconds=lambda: POLL_SECONDS, name=name))
             is_main = threading.current_thread() is threading.main_thread()
             if is_main:
                 stack.enter_context(heard(SIGNALS, self._hear_signal, kept=self._kept_handlers))
@@ -186,21 +187,3 @@ class Control:
         # Not once all have agreed: a thousand hosts would write one file, and nobody would look for it.
         if self._notice is not None and self._is_exit_asked and not self._is_exit_agreed:
             self._notice.leave()
-
-
-@contextlib.contextmanager
-def _repeated(function: Callable[[], None], what: str) -> Iterator[None]:
-    """A thread that calls `function` every `POLL_SECONDS` inside the block."""
-    ended = threading.Event()
-
-    def repeat() -> None:
-        while not ended.wait(POLL_SECONDS):
-            function()
-
-    thread = threading.Thread(target=repeat, name=what, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
