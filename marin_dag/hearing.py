@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from marin_dag.errors import UserError
 from marin_dag.told import STOP, Telling, Tellings
 
-LOOK_SECONDS = 5.0
+TOLD_POLL_SECONDS = 5.0
 """A listing each time, of what lies below one short path."""
 
 
@@ -74,7 +74,7 @@ class Hearing:
         while not self._ended.is_set():
             self._look()
             self._write_answers()
-            self._ended.wait(LOOK_SECONDS)
+            self._ended.wait(TOLD_POLL_SECONDS)
 
     def _look(self) -> None:
         try:

@@ -59,9 +59,11 @@ class RunHearing:
             self._display.say(message)
 
     def heed_new_stops(self, nodes: Iterable[Node], *, withdraw: Callable[[str], None]) -> None:
-        """Stops what no attempt hears for, of what was told since the last look, LOOK_SECONDS ago at least: steps that
-        wait, in this run, for their turn or for resources. Those that are handed over are withdrawn, by their keys."""
-        if time.monotonic() - self._last_look < hearing.LOOK_SECONDS:
+        """Stops what no attempt hears for: steps that wait, in this run, for their turn or for resources.
+
+        What is handed over is withdrawn, by its key. It looks TOLD_POLL_SECONDS after the last look at the earliest.
+        """
+        if time.monotonic() - self._last_look < hearing.TOLD_POLL_SECONDS:
             return
         before = set(self._stops)
         self._look()

@@ -2,6 +2,8 @@
 
 Two objects a telling, both create-only: `told/<digest>/<when>-<random>.json`, and the answer of the attempt that heard
 it, `….answer.json`. They are advice: whether an output exists, and which bytes it has, never rests on them.
+
+That a whole detached run is to end is no telling but a wish (`wishes.py`): it has no digest, and goes when the run has.
 """
 
 import datetime

@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 30.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(hearing, "TOLD_POLL_SECONDS", 0.005)
     monkeypatch.setattr(run, "ELSEWHERE_POLL_SECONDS", 0.01)
 
 
