@@ -193,14 +193,16 @@ class AttemptContext:
             return told
         for telling in told:
             if telling.word == PUBLISH:
-                self.hearing.answer(
-                    telling, "it is run again to see whether it gives the same, and publishes nothing new"
-                )
+                self.refuse(telling, "it is run again to see whether it gives the same, and publishes nothing new")
         return [telling for telling in told if telling.word != PUBLISH]
 
     def answer(self, telling: Telling, said: str) -> None:
         """See StepContext."""
         self.hearing.answer(telling, said)
+
+    def refuse(self, telling: Telling, said: str) -> None:
+        """See StepContext."""
+        self.hearing.answer(telling, said, is_refused=True)
 
     def check_inputs(self) -> None:
         """Raises DamagedInputError if files are missing of what this attempt reads.

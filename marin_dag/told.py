@@ -55,6 +55,8 @@ class Answer(BaseModel, frozen=True, extra="ignore"):
     attempt: str
     said: str
     answered: str
+    is_refused: bool = False
+    """Whether what was asked will not be; else it is done, or promised."""
 
 
 class Tellings:
@@ -119,9 +121,9 @@ class Tellings:
         except FileNotFoundError:
             return None
 
-    def answer(self, telling: Telling, attempt: str, said: str) -> None:
+    def answer(self, telling: Telling, attempt: str, said: str, *, is_refused: bool = False) -> None:
         """Keeps what became of it; the first answer stands."""
-        answer = Answer(attempt=attempt, said=said, answered=now())
+        answer = Answer(attempt=attempt, said=said, answered=now(), is_refused=is_refused)
         self._store.create(_path(telling, ANSWER), answer.model_dump_json(indent=1).encode())
 
     def to_publish(self, digest: str) -> frozenset[int]:

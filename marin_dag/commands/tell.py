@@ -94,7 +94,7 @@ def _wait(session: Session, tellings: Tellings, step: Step[Any], telling: Tellin
         answer = tellings.answer_of(telling)  # after that: it may be given with a last breath
         if answer is not None:
             print(f"{step.name}: {answer.said}")
-            return NOTHING_WOULD_RUN
+            return FAILED if answer.is_refused else NOTHING_WOULD_RUN
         gone_since = None if is_at_work else gone_since or time.monotonic()
         if gone_since is not None and time.monotonic() - gone_since > GONE_SECONDS:
             print(

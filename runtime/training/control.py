@@ -50,7 +50,9 @@ class Request(NamedTuple):
     said: str
     """Who wants it and why, for the event log."""
     answer: Callable[[str], None]
-    """Takes what became of it, one line; called once."""
+    """Takes how it is done, or will be, one line; called once, unless `refuse` is."""
+    refuse: Callable[[str], None]
+    """Takes why it will not be."""
 
 
 class Order(NamedTuple):
@@ -71,6 +73,11 @@ class Order(NamedTuple):
         """To all that have asked for it."""
         for request in self.requests:
             request.answer(said)
+
+    def refuse(self, said: str) -> None:
+        """Likewise, where it will not be."""
+        for request in self.requests:
+            request.refuse(said)
 
 
 class Control:
@@ -142,7 +149,7 @@ class Control:
             self._taken.add(request.id)
             past = f"it is past step {of_step:,}, at {step:,}"
             ahead = f"this run stops at {until_step:,}; one that goes on to {of_step:,} publishes it"
-            request.answer(ahead if of_step > until_step else past)
+            request.refuse(ahead if of_step > until_step else past)
         saves = tuple(request for request in new if request.word == Word.SAVE)
         return Order(Word.SAVE, 0, saves) if saves else Order(Word.GO_ON)
 

@@ -116,6 +116,7 @@ def test_a_stop_of_before_a_run_is_nothing_to_it_and_is_answered(store: LocalSto
     assert ran(store, trunk) == 0
     answer = Tellings(store).answer_of(old)
     assert answer is not None and answer.said == "nobody heard it; a run that was started later goes on"
+    assert answer.is_refused
 
 
 def test_a_stop_that_comes_between_two_attempts_keeps_the_next_from_beginning_and_is_answered(store: LocalStore):
@@ -187,7 +188,7 @@ def test_a_run_that_is_told_to_publish_while_it_proves_itself_says_that_it_does_
     forced = Run([trunk], store, LocalBackend(), display, command="", force=frozenset([trunk.key]))
     assert forced.run() == 0
     (answer,) = map(Tellings(store).answer_of, Tellings(store).of(trunk.digest))
-    assert answer is not None and answer.said.endswith("publishes nothing new")
+    assert answer is not None and answer.said.endswith("publishes nothing new") and answer.is_refused
     assert published(store, trunk) == [200]
 
 
@@ -347,7 +348,8 @@ def test_an_attempt_answers_in_the_end_what_it_did_not_come_to(store: LocalStore
         until(listener.others)
         assert listener.stop() == stop
         listener.close(stopped="stopped at 3", unheard="too late")
-    assert [answer and answer.said for answer in map(tellings.answer_of, (stop, save))] == ["stopped at 3", "too late"]
+    answers = [(answer.said, answer.is_refused) for each in (stop, save) if (answer := tellings.answer_of(each))]
+    assert answers == [("stopped at 3", False), ("too late", True)]
 
 
 def test_a_telling_that_is_damaged_is_named_with_what_to_do_and_hides_no_other(
@@ -375,6 +377,7 @@ def test_a_milestone_that_somebody_wanted_next_is_not_made_by_a_later_run(store:
     assert ran(store, trunk) == 0
     answer = Tellings(store).answer_of(old)
     assert answer is not None and answer.said == "nobody heard it; a run that was started later goes on"
+    assert answer.is_refused
     assert published(store, trunk) == [20]
 
 

@@ -56,7 +56,8 @@ def test_what_nobody_can_hear_is_refused_with_what_is_wrong(hearing: Workbench, 
     assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
 
 
-def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workbench) -> None:
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workbench, is_refused: bool) -> None:
     store = open_store(str(hearing.prefix))
     digest = hearing.plan()["second"].step.digest
     leases, tellings = Leases(store), Tellings(store)
@@ -68,14 +69,14 @@ def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workb
         began = time.monotonic()
         while not (told := tellings.of(digest)) and time.monotonic() - began < 30:
             time.sleep(0.01)
-        tellings.answer(told[0], "an attempt", "saved step 12")
+        tellings.answer(told[0], "an attempt", "saved step 12", is_refused=is_refused)
 
     answering = threading.Thread(target=answer, daemon=True)
     answering.start()
     code, said = hearing("tell", "second", "save", "--reason", "before the maintenance")
     answering.join()
     leases.close()
-    assert code == 0
+    assert code == is_refused
     assert re.match(
         r"second: told to save; it is at work, its driver on \S+ \(pid \d+\), at 12 of 20 steps\nwaiting for its", said
     )
