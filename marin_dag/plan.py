@@ -40,6 +40,7 @@ from marin_dag.records import Records
 from marin_dag.remainder import LeftBehind, with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
+from marin_dag.stops import Stops
 from marin_dag.store import Store
 from marin_dag.told import Tellings
 from marin_dag.wanted_milestones import WantedMilestones, wanted_milestones
@@ -214,7 +215,9 @@ class _Planner:
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
         self.left_behind = LeftBehind(store)
-        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, Tellings(store))
+        tellings = Tellings(store)
+        self.stops = Stops(store, tellings)
+        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, tellings)
         self._siblings: Siblings | None = None
         self._kept = kept_milestones(self.committed)
 
@@ -245,6 +248,8 @@ class _Planner:
         if verdict is not Verdict.DONE and any(item.milestone is not None for _, item in step.inputs):
             passed = self.lost_milestones.passed_by(step, self.running)
             reasons = (*reasons, *(reason for reason in passed if reason not in reasons))
+        if will_run and verdict not in (Verdict.DONE, Verdict.RUNNING, Verdict.QUEUED):
+            reasons = (*reasons, *self.stops.of(step))
         compared = self.compared.get(step.name)
         return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
 

@@ -105,6 +105,10 @@ class Tellings:
         paths = (entry.path for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))
         return self._all(path for path in paths if _id(path) not in known)
 
+    def digests(self) -> frozenset[str]:
+        """Of the steps that were ever told anything."""
+        return frozenset(entry.path.split("/")[1] for entry in self._store.list(TOLD))
+
     def ids(self) -> frozenset[str]:
         """Of all that any step was ever told."""
         return frozenset(_id(entry.path) for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))

@@ -13,13 +13,17 @@ import pytest
 from rich.console import Console
 
 from marin_dag import hearing, run
+from marin_dag.graph import Graph
 from marin_dag.hearing import Hearing
 from marin_dag.lease import Lease, Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
+from marin_dag.plan import make_plan
+from marin_dag.planned import Verdict
 from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
-from marin_dag.records import Records
+from marin_dag.reasons import Stopped, render
+from marin_dag.records import Failure, Records
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import LocalStore, StoreError
@@ -88,6 +92,13 @@ def test_a_step_that_is_told_to_stop_saves_and_leaves_and_what_does_not_need_it_
     assert "other done" in display.lines and "total blocked by trunk" in display.lines
     answer = tellings.answer_of(telling)
     assert answer is not None and answer.said.startswith("stopped at ")
+    plan = make_plan(Graph([trunk, other, total]), store)
+    (stop,) = (reason for planned in plan.steps for reason in planned.reasons if isinstance(reason, Stopped))
+    assert stop in plan["trunk"].reasons and plan["trunk"].verdict is Verdict.BEGUN
+    assert re.fullmatch(
+        rf"{telling.author} told it to stop: the disk is full \({re.escape(telling.told)}\); stopped at \d+",
+        render(stop),
+    )
     assert ran(store, trunk, other, total) == 0, "the next run is the newer word"
     assert len(list((Path(store.prefix).parent / "marks").glob("count*"))) == 400 + 5, "no step was made twice"
 
@@ -190,6 +201,37 @@ def test_a_run_that_is_told_to_publish_while_it_proves_itself_says_that_it_does_
     (answer,) = map(Tellings(store).answer_of, Tellings(store).of(trunk.digest))
     assert answer is not None and answer.said.endswith("publishes nothing new") and answer.is_refused
     assert published(store, trunk) == [200]
+
+
+def test_a_stop_is_told_by_a_plan_until_somebody_gets_further_or_fails(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    def told(step: Step[Any]) -> int:
+        return sum(isinstance(reason, Stopped) for reason in make_plan(Graph([step]), store)[step.name].reasons)
+
+    tellings, names = Tellings(store), ("kept", "saved", "failed", "refused", "unheard", "other")
+    steps = {name: phase(store, name, stride=number) for number, name in enumerate(names, 1)}
+    for name, step in steps.items():
+        telling = tellings.tell(step.digest, name, "save" if name == "other" else STOP, reason="enough")
+        if name != "unheard":
+            tellings.answer(telling, "", "it is not begun, or not again", is_refused=name == "refused")
+        store.write(f"work/{step.digest}/before", b"")
+    assert [told(step) for step in steps.values()] == [1, 1, 1, 0, 0, 0]
+    with monkeypatch.context() as patch:
+        patch.setattr("marin_dag.stops.SETTLING_SECONDS", -100.0)
+        assert told(steps["saved"]) == 0
+    failure = Failure(
+        key=steps["failed"].key,
+        name="failed",
+        attempt="20990101-000000-00000000",
+        error_type="ValueError",
+        error="no",
+        log_path="",
+        is_transient=False,
+        finished="2099-01-01T00:00:00+00:00",
+    )
+    Records(store).record_failure(failure)
+    assert [told(steps[name]) for name in ("kept", "failed")] == [1, 0]
 
 
 def test_a_second_leg_does_not_go_on_where_the_first_was_told_to_stop(store: LocalStore):
