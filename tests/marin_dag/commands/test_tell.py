@@ -1,6 +1,7 @@
 """tell: who is told what, what is refused, and what the answer looks like."""
 
 import re
+import shlex
 import threading
 import time
 
@@ -128,6 +129,23 @@ def test_a_step_that_runs_at_work_on_others_have_yet_to_begin_can_be_told_to_sto
         r"second: nobody is at work on it; what runs on \S+ \(pid \d+\) is told not to begin it\n", said
     )
     assert [telling.word for telling in Tellings(store).of(hearing.plan()["second"].step.digest)] == ["stop"]
+
+
+def test_a_plan_and_why_print_the_line_that_tells_an_attempt_what_it_was_not_told(hearing: Workbench) -> None:
+    store = open_store(str(hearing.prefix))
+    leases, digest = Leases(store), hearing.plan()["second"].step.digest
+    lease = leases.acquire(digest, "second under another name", lambda: None, milestones=(20,))
+    lease.progress, lease.has_started = Progress(12, 20, "steps", {}, 10), True
+    lease.beat()
+    start = ("--set", "third.start=second@15")
+    said = [hearing(*words, *start)[1] for words in (["--dry-run", "--every-step"], ["why", "third"])]
+    leases.close()
+    (line,) = {re.search(r"^ *keep 15 +(.*)$", each, re.M)[1] for each in said}
+    assert "tell second publish --at 15 --prefix" in line and line.endswith(shlex.join(start))
+    lease.release()
+    words = shlex.split(line)
+    assert hearing(*words[words.index("tell") :])[0] == 0
+    assert Tellings(store).to_publish(digest) == {15}
 
 
 def test_a_step_that_nobody_is_at_work_on_can_be_told_what_to_publish(hearing: Workbench) -> None:
