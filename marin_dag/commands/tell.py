@@ -78,7 +78,10 @@ def _refuse(
     others = [each.holder for each in running.values() if each.holder.name == step.name]
     if others or (at is None and (done or word != STOP or not running)):
         why = "it is done" if done else "nobody is at work on it"
-        hint = "" if word != PUBLISH or done else " `--at N` is for those to come, too."
+        hint = " `--at N` is for those to come, too." if word == PUBLISH and not done else ""
+        if not done and not running:
+            # Nothing of a run is seen before its first step holds a lease, and Ray takes seconds to start.
+            hint += " If a run has just been started, repeat it in some seconds."
         for other in others:
             hint = (
                 f" What runs on {other.host} (pid {other.pid}) under that name has another identity: give the options "

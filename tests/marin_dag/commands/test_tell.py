@@ -28,9 +28,13 @@ def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     [
         (["second", "sav"], "tell second sav: it hears 'stop', 'save' and 'publish'. Did you mean 'save'?"),
         (["count", "save"], "tell count save: it hears 'stop'."),
-        (["second", "stop"], "tell second stop: nobody is at work on it, so that there is nobody to tell."),
+        (
+            ["second", "stop"],
+            "tell second stop: nobody is at work on it, so that there is nobody to tell. If a run has "
+            "just been started, repeat it in some seconds.",
+        ),
         (["first", "publish", "--at", "5"], "tell first publish --at 5: step 5 was not kept; the nearest is 10."),
-        (["first", "stop"], "tell first stop: it is done, so that there is nobody to tell."),
+        (["first", "stop"], "tell first stop: it is done, so that there is nobody to tell.\n"),
         (
             ["second", "save", "--at", "15"],
             "tell second save --at 15: only a step to publish is named; leave --at out.",
@@ -43,7 +47,8 @@ def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
         ),
         (
             ["second", "publish"],
-            "tell second publish: nobody is at work on it, so that there is nobody to tell. `--at N` is for those to",
+            "tell second publish: nobody is at work on it, so that there is nobody to tell. `--at N` is for those to "
+            "come, too. If a run has just been started, repeat it in some seconds.",
         ),
         (["second", "publish", "--at", "11", "--reason", 1001 * "x"], "--reason: 1,001 characters; use at most 1,000."),
         (["second", "--at", "15"], "tell second: say what to tell it: 'stop', 'save' and 'publish'."),
