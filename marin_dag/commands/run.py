@@ -12,13 +12,13 @@ from typing import Any
 from marin_dag.commands.detach import detach
 from marin_dag.commands.session import (
     FAILED,
-    INTERRUPTED,
     NOTHING_WOULD_RUN,
     SELECTION,
     SOMETHING_WOULD_RUN,
     Finished,
     Session,
 )
+from marin_dag.early_interrupt import INTERRUPTED
 from marin_dag.errors import UserError
 from marin_dag.explain import explain
 from marin_dag.plan import Plan

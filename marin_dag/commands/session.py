@@ -25,7 +25,7 @@ from marin_dag.step import Step
 from marin_dag.store import Store
 from marin_dag.told import PUBLISH
 
-NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN, INTERRUPTED = 0, 1, 2, 130
+NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN = 0, 1, 2
 
 Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
 OnDryRun = Callable[["Session", Plan], None]
