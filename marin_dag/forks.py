@@ -9,13 +9,13 @@ from pydantic import BaseModel, ValidationError
 
 from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
 from marin_dag.lease import Leases
 from marin_dag.lost_milestones import Lost, LostMilestones, lost_in
 from marin_dag.milestone_reasons import MilestoneMissing, NotTold
-from marin_dag.plan import check_configs
+from marin_dag.plan import MAX_NAMED, RefusedStepsError, check_configs
 from marin_dag.provenance import user_name
 from marin_dag.reasons import render
 from marin_dag.records import Records
@@ -104,15 +104,17 @@ class Forks:
         if unchanged:
             said = ", ".join(f"{field} is {changes[field]} there" for field in unchanged)
             raise ForkError(f"fork {base} --as {name}: {said} already; leave it out or set it to something else.")
+        following = followers(graph, step, self._follow)
         try:
-            check_configs([step])
-        except UserError as error:  # said for the command at hand, in which fields are the fork's own
+            check_configs([step, *following])
+        except RefusedStepsError as error:  # said for the command at hand, in which fields are the fork's own
             own = str(error).replace(f"--set '{name}.", "--set '").replace(f"--set {name}.", "--set ")
+            after = listed([follower.name for follower in following if follower.name in error.names], MAX_NAMED)
+            own += f"\n{after} would follow {name}; nothing is kept of the fork." if after else ""
             raise ForkError(own) from None
         for lost in self.lost_by(graph, fork):
             if not lost.is_saved:
                 raise ForkError(f"fork {base} --as {name}: {render(lost)}.")
-        following = followers(graph, step, self._follow)
         taken = [follower.name for follower in following if follower.name in graph]
         if taken:
             raise ForkError(f"--as {name}: there is a step {taken[0]} already, which would follow it; choose another.")
@@ -125,8 +127,8 @@ class Forks:
         """Forgets a fork; what it made stays in the store, since the same identity may be wanted again."""
         paths = {path.removeprefix(f"{self._folder}/").removesuffix(".json"): path for path in self._paths()}
         if name not in paths:
-            listed = ", ".join(paths) or "none"
-            raise ForkError(f"drop {name}: there is no such fork.{nearest(name, paths)} Forks: {listed}.")
+            kept = ", ".join(paths) or "none"
+            raise ForkError(f"drop {name}: there is no such fork.{nearest(name, paths)} Forks: {kept}.")
         try:
             fork = self._read(paths[name])
         except DamagedForkError:  # which is why it is dropped

@@ -99,6 +99,23 @@ def test_a_name_whose_evaluation_is_taken_is_refused(evaluated: Workbench) -> No
     assert "mine" not in evaluated.verdicts()
 
 
+def test_a_fork_whose_evaluation_a_plan_would_refuse_is_refused_at_once_and_not_kept(evaluated: Workbench) -> None:
+    evaluated.edit(
+        "@step()\ndef evaluate(",
+        """def check(config):
+    if config.phase.step.config.rate > 1:
+        raise ValueError("no rate above 1")
+
+
+@step(check=check)
+def evaluate(""",
+    )
+    code, said = evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    assert code == 1 and "eval/branch: no rate above 1\neval/branch would follow branch; nothing is kept" in said
+    assert not evaluated.files("names")
+    assert evaluated("fork", "second", "--as", "branch", "--set", "rate=0.75")[0] == 0
+
+
 PUBLISHING = """    for at in context.wanted_milestones:
         Path(context.output_path, f"step-{at}").mkdir()
         context.publish(at, f"step-{at}", Count(total=at))
