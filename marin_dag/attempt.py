@@ -2,11 +2,9 @@
 
 import contextlib
 import functools
-import json
 import logging
-import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -24,7 +22,8 @@ from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.provenance import now
 from marin_dag.records import Failure, FileEntry, Record, Records, attempt_path, first_lines, make_manifest
-from marin_dag.redact import redact, refuse_secrets, remember_secrets, without_known_secrets
+from marin_dag.redact import redact, remember_secrets, without_known_secrets
+from marin_dag.result_document import result_document
 from marin_dag.shards import ShardMap
 from marin_dag.store import explain_os_error, limit_met
 from marin_dag.task import Channel, FanOut, Meeting, Outcome, Task
@@ -194,14 +193,16 @@ class AttemptContext:
             return told
         for telling in told:
             if telling.word == PUBLISH:
-                self.hearing.answer(
-                    telling, "it is run again to see whether it gives the same, and publishes nothing new"
-                )
+                self.refuse(telling, "it is run again to see whether it gives the same, and publishes nothing new")
         return [telling for telling in told if telling.word != PUBLISH]
 
     def answer(self, telling: Telling, said: str) -> None:
         """See StepContext."""
         self.hearing.answer(telling, said)
+
+    def refuse(self, telling: Telling, said: str) -> None:
+        """See StepContext."""
+        self.hearing.answer(telling, said, is_refused=True)
 
     def check_inputs(self) -> None:
         """Raises DamagedInputError if files are missing of what this attempt reads.
@@ -236,7 +237,7 @@ class AttemptContext:
 
     def _commit(self, milestone: int | None, folder: str, result: BaseModel, expected: Iterable[FileEntry]) -> Record:
         task = self._task
-        data = self._result_data(result)
+        data = result_document(self.name, self._kind.result_type, result, self._store.prefix)
         # A milestone is an output of its own. An attempt that resumed has not got the earlier ones in its folder, and
         # must still leave the same bytes as one that was never disturbed.
         excluded = frozenset(self._published_folders) if folder == self._output else frozenset[str]()
@@ -300,45 +301,6 @@ class AttemptContext:
             self.log.warning("%s: was not as recorded, and is replaced", self._store.url(f"{first.output_path}/{path}"))
         self.repaired += repaired
         return first
-
-    def _result_data(self, result: BaseModel) -> Any:
-        wanted = self._kind.result_type
-        if not isinstance(result, wanted):
-            raise TypeError(f"{self.name}: returned {result!r}, not a {wanted.__qualname__} as its signature says.")
-        data = result.model_dump(mode="json")
-        try:
-            json.dumps(data, allow_nan=False)  # a record would have null for an infinity
-            is_kept = wanted.model_validate(data) == result
-        except ValueError:
-            is_kept = False
-        if not is_kept:
-            raise TypeError(
-                f"{self.name}: its result does not come back from JSON as it was ({result!r}); a NaN, an infinity? "
-                "Use finite numbers, strings, and models of them."
-            )
-        # As a path of its own, or at the beginning of one: "gs://bucket/data/x" does not lie below "/data".
-        below_prefix = re.compile(rf"(?:(?<=://)|(?<![\w./-])){re.escape(self._store.prefix)}(?![\w-]|\.\w)")
-        if any(below_prefix.search(text) for text in _texts(data)):
-            raise ValueError(
-                f"{self.name}: its result holds the prefix {self._store.prefix}, so that the same step would differ "
-                "elsewhere; return paths relative to context.output_path."
-            )
-        refuse_secrets(data, f"{self.name}: its result")
-        return data
-
-
-def _texts(data: Any) -> Iterator[str]:
-    """Every string of a JSON document, names among them."""
-    match data:
-        case str():
-            yield data
-        case list():
-            for item in data:
-                yield from _texts(item)
-        case dict():
-            for name, item in data.items():
-                yield name
-                yield from _texts(item)
 
 
 def run_attempt(

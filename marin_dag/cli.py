@@ -40,7 +40,6 @@ from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import (
     EVERYWHERE,
     FAILED,
-    INTERRUPTED,
     NOTHING_WOULD_RUN,
     SELECTION,
     AfterRun,
@@ -52,6 +51,7 @@ from marin_dag.commands.session import (
     options_of,
     program,
 )
+from marin_dag.early_interrupt import INTERRUPTED
 from marin_dag.errors import UserError, listed
 from marin_dag.forks import Follow, WithForks
 from marin_dag.mistakes import said_of

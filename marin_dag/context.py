@@ -140,5 +140,9 @@ class StepContext(Protocol):
         ...
 
     def answer(self, telling: Telling, said: str) -> None:
-        """Tells whoever told it what became of that: one line."""
+        """Tells whoever told it that it is done, or will be: one line that says how."""
+        ...
+
+    def refuse(self, telling: Telling, said: str) -> None:
+        """Tells whoever told it that it will not be: one line that says why. Their command ends with 1."""
         ...

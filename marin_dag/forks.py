@@ -9,13 +9,14 @@ from pydantic import BaseModel, ValidationError
 
 from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
-from marin_dag.errors import UserError
+from marin_dag.errors import UserError, listed
 from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
 from marin_dag.lease import Leases
 from marin_dag.lost_milestones import Lost, LostMilestones, lost_in
 from marin_dag.milestone_reasons import MilestoneMissing, NotTold
-from marin_dag.plan import check_configs
+from marin_dag.plan import MAX_NAMED, RefusedStepsError, check_configs
+from marin_dag.progress_mark import standing_failures
 from marin_dag.provenance import user_name
 from marin_dag.reasons import render
 from marin_dag.records import Records
@@ -33,8 +34,9 @@ Follow = Mapping[StepKind[Any, Any], Sequence[StepKind[Any, Any]]]
 """Kind of step to the kinds that are made of each of its forks too, as they are of the step it was forked from."""
 
 
-WithForks = Callable[[Graph, Sequence["Fork"]], Sequence[Step[Any]]]
-"""From the graph with all forks in it, and these: further targets."""
+WithForks = Callable[[Graph, Sequence["Fork"], Sequence["Fork"]], Sequence[Step[Any]]]
+"""From the graph with all forks in it, those that may be counted on, and those that would hold the others up: further
+targets."""
 
 
 class ForkError(UserError):
@@ -104,15 +106,17 @@ class Forks:
         if unchanged:
             said = ", ".join(f"{field} is {changes[field]} there" for field in unchanged)
             raise ForkError(f"fork {base} --as {name}: {said} already; leave it out or set it to something else.")
+        following = followers(graph, step, self._follow)
         try:
-            check_configs([step])
-        except UserError as error:  # said for the command at hand, in which fields are the fork's own
+            check_configs([step, *following])
+        except RefusedStepsError as error:  # said for the command at hand, in which fields are the fork's own
             own = str(error).replace(f"--set '{name}.", "--set '").replace(f"--set {name}.", "--set ")
+            after = listed([follower.name for follower in following if follower.name in error.names], MAX_NAMED)
+            own += f"\n{after} would follow {name}; nothing is kept of the fork." if after else ""
             raise ForkError(own) from None
         for lost in self.lost_by(graph, fork):
             if not lost.is_saved:
                 raise ForkError(f"fork {base} --as {name}: {render(lost)}.")
-        following = followers(graph, step, self._follow)
         taken = [follower.name for follower in following if follower.name in graph]
         if taken:
             raise ForkError(f"--as {name}: there is a step {taken[0]} already, which would follow it; choose another.")
@@ -125,8 +129,8 @@ class Forks:
         """Forgets a fork; what it made stays in the store, since the same identity may be wanted again."""
         paths = {path.removeprefix(f"{self._folder}/").removesuffix(".json"): path for path in self._paths()}
         if name not in paths:
-            listed = ", ".join(paths) or "none"
-            raise ForkError(f"drop {name}: there is no such fork.{nearest(name, paths)} Forks: {listed}.")
+            kept = ", ".join(paths) or "none"
+            raise ForkError(f"drop {name}: there is no such fork.{nearest(name, paths)} Forks: {kept}.")
         try:
             fork = self._read(paths[name])
         except DamagedForkError:  # which is why it is dropped
@@ -154,14 +158,35 @@ class Forks:
                 _refuse_without_identity(made)
             graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
-            graph = graph.with_targets(self._with_forks(graph, self._startable(graph, forks)))
+            stuck = self._stuck(graph, forks)
+            able = [fork for fork in forks if fork.name not in stuck]
+            graph = graph.with_targets(self._with_forks(graph, able, [fork for fork in forks if fork.name in stuck]))
         return graph
 
-    def _startable(self, graph: Graph, forks: Sequence[Fork]) -> tuple[Fork, ...]:
-        """Those that wait for nobody to publish what they start from: they would hold up what is of them all."""
+    def _stuck(self, graph: Graph, forks: Sequence[Fork]) -> frozenset[str]:
+        """Names of those that would hold up what is of them all, and of the forks of these.
+
+        They wait for somebody to publish what they start from; or they, what they need or what follows them failed, and
+        no attempt has got further since.
+        """
         lost = lost_in(graph, [graph.step(fork.name) for fork in forks], self._store)
-        stuck = frozenset().union(*(graph.descendants(name) for name in lost))
-        return tuple(fork for fork in forks if fork.name not in stuck)
+        below = frozenset().union(*(graph.descendants(name) for name in (*lost, *self._failed(graph, forks))))
+        stuck: set[str] = set()
+        for fork in forks:  # the oldest first, and so a fork before those of it
+            if fork.base in stuck or not below.isdisjoint(self._names_of(graph, fork)):
+                stuck.add(fork.name)
+        return frozenset(stuck)
+
+    def _failed(self, graph: Graph, forks: Sequence[Fork]) -> list[str]:
+        """Of the forks, what they need and what follows them."""
+        records = Records(self._store)
+        failed = records.failed_keys()
+        if not failed:
+            return []
+        names = {other for fork in forks for name in self._names_of(graph, fork) for other in graph.ancestors(name)}
+        steps = [graph.step(name) for name in names]
+        undone = {step.key for step in steps} & failed - records.committed_keys()
+        return [step.name for step in steps if step.key in undone and standing_failures(step, records)]
 
     def lost_by(self, graph: Graph, fork: Fork, *, alone: bool = False) -> tuple[Lost, ...]:
         """What is lost of the inputs of a fork that is not in `graph` yet; for `alone` see `lost_in`."""

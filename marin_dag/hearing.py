@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from marin_dag.errors import UserError
 from marin_dag.told import STOP, Telling, Tellings
 
-LOOK_SECONDS = 5.0
+TOLD_POLL_SECONDS = 5.0
 """A listing each time, of what lies below one short path."""
 
 
@@ -26,7 +26,7 @@ class Hearing:
         self._old = old
         self._lock = threading.Lock()
         self._pending: tuple[Telling, ...] = ()
-        self._answers: list[tuple[Telling, str]] = []
+        self._answers: list[tuple[Telling, str, bool]] = []
         self._known: set[str] = set()
         self._failures: set[str] = set()
         self._ended = threading.Event()
@@ -40,19 +40,19 @@ class Hearing:
         """What else it was told and has not answered, the oldest first."""
         return [telling for telling in self._heard() if telling.word != STOP]
 
-    def answer(self, telling: Telling, said: str) -> None:
+    def answer(self, telling: Telling, said: str, *, is_refused: bool = False) -> None:
         """Answers, for whoever told it; the store hears of it when the thread looks next."""
         self._log.info("%s; answer: %s", telling.said, said)
         with self._lock:
             self._pending = tuple(other for other in self._pending if other.id != telling.id)
-            self._answers.append((telling, said))
+            self._answers.append((telling, said, is_refused))
 
     def close(self, *, stopped: str = "", unheard: str = "") -> None:
         """Ends the thread, and answers what is left.
 
         Args:
             stopped: what to answer to who told the step to stop; "" leaves it to the next attempt.
-            unheard: what to answer to all others; likewise.
+            unheard: what to answer to all others, whose wish is refused; likewise.
         """
         if self._thread is None:
             return
@@ -61,7 +61,7 @@ class Hearing:
         for telling in self._pending:
             said = stopped if telling.word == STOP else unheard
             if said:
-                self.answer(telling, said)
+                self.answer(telling, said, is_refused=telling.word != STOP)
         self._write_answers()
 
     def _heard(self) -> tuple[Telling, ...]:
@@ -74,7 +74,7 @@ class Hearing:
         while not self._ended.is_set():
             self._look()
             self._write_answers()
-            self._ended.wait(LOOK_SECONDS)
+            self._ended.wait(TOLD_POLL_SECONDS)
 
     def _look(self) -> None:
         try:
@@ -94,13 +94,13 @@ class Hearing:
             self._pending += tuple(telling for telling in heard if telling not in overtaken)
         for telling in overtaken:
             if telling.id not in answered:
-                self.answer(telling, "nobody heard it; a run that was started later goes on")
+                self.answer(telling, "nobody heard it; a run that was started later goes on", is_refused=True)
 
     def _write_answers(self) -> None:
         while self._answers:
-            telling, said = self._answers[0]
+            telling, said, is_refused = self._answers[0]
             try:
-                self._tellings.answer(telling, self._attempt, said)
+                self._tellings.answer(telling, self._attempt, said, is_refused=is_refused)
             except (UserError, OSError) as error:
                 self._warn("an answer could not be given", error)
                 return  # it is tried again at the next look

@@ -34,13 +34,15 @@ class LostMilestones:
         self._stops: dict[str, list[Step[Any]]] = defaultdict(list)
         """The steps that are stops of one trajectory, by its digest; filled when first asked for."""
         self._graph = graph
+        self.makers: set[str] = set()
+        """Names of the steps that inputs asked about so far count on, to come by what they want."""
 
     def of(self, step: Step[Any], selected: Collection[str] | None = None) -> tuple[Lost, ...]:
         """What is wrong with the inputs of `step`; nothing where they are there or will be.
 
         Args:
             step: of the graph.
-            selected: names of the steps that a run is about; None is for all of them.
+            selected: names of the steps that a run is about and can run; None is for all of them.
         """
         found = (self._lost(field, item, selected) for field, item in step.inputs if item.key not in self._committed)
         return tuple(lost for lost in found if lost is not None)
@@ -57,6 +59,7 @@ class LostMilestones:
         kept, saved = self._kept.get(item.digest, []), self._saved(item)
         maker = next((s for s in stops if (s.until or 0) >= wanted and s.key not in self._committed), None)
         if maker is not None and all(at <= wanted for at in (*kept, *saved) if at <= (maker.until or 0)):
+            self.makers.add(maker.name)
             return None
         return self._missing(field, item, wanted)
 

@@ -19,7 +19,7 @@ from marin_dag.lease import Held, Leases
 from marin_dag.lost_milestones import LostMilestones, kept_milestones
 from marin_dag.milestone_reasons import MilestoneMissing
 from marin_dag.planned import Compared, PlannedStep, Verdict
-from marin_dag.progress_mark import progress_mark
+from marin_dag.progress_mark import standing_failures
 from marin_dag.reasons import (
     Accepted,
     BlockedBy,
@@ -40,6 +40,7 @@ from marin_dag.records import Records
 from marin_dag.remainder import LeftBehind, with_remainders
 from marin_dag.siblings import Siblings
 from marin_dag.step import Step
+from marin_dag.stops import Stops
 from marin_dag.store import Store
 from marin_dag.told import Tellings
 from marin_dag.wanted_milestones import WantedMilestones, wanted_milestones
@@ -214,13 +215,23 @@ class _Planner:
         self.causes = Causes(graph, self.records)
         self.compared: dict[str, Compared] = {}
         self.left_behind = LeftBehind(store)
-        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, Tellings(store))
+        tellings = Tellings(store)
+        self.stops = Stops(store, tellings)
+        self.lost_milestones = LostMilestones(graph, self.committed, self.left_behind, tellings)
+        self.unable: frozenset[str] = frozenset()
+        """Steps that are selected and cannot run."""
         self._siblings: Siblings | None = None
         self._kept = kept_milestones(self.committed)
 
     def plan(self) -> Plan:
-        for step in self.graph.steps:
-            self.planned[step.name] = self._planned(step)
+        while True:
+            for step in self.graph.steps:
+                self.planned[step.name] = self._planned(step)
+            unable = {planned.name for planned in self.planned.values() if self._is_unable(planned)}
+            if unable <= self.unable or self.lost_milestones.makers.isdisjoint(unable - self.unable):
+                break
+            self.unable |= unable  # what counted on one of them to come by its start is planned anew without it
+            self.makers.clear()
         steps = with_remainders(self.planned.values(), self.left_behind, self._kept)
         return Plan(self.graph, with_seconds(tuple(map(_told_begun, steps)), self.records, self.committed))
 
@@ -236,7 +247,7 @@ class _Planner:
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
         blockers = self._blockers(step) if verdict not in (Verdict.DONE, Verdict.DRIFTED) else ()
-        lost = self.lost_milestones.of(step, self.selected) if verdict is not Verdict.DONE else ()
+        lost = self.lost_milestones.of(step, self.selected - self.unable) if verdict is not Verdict.DONE else ()
         if (blockers or lost) and is_selected:
             blocked: tuple[Reason, ...] = (BlockedBy(blockers),) if blockers else ()
             verdict, will_run, reasons = Verdict.BLOCKED, False, (*lost, *blocked)
@@ -245,8 +256,15 @@ class _Planner:
         if verdict is not Verdict.DONE and any(item.milestone is not None for _, item in step.inputs):
             passed = self.lost_milestones.passed_by(step, self.running)
             reasons = (*reasons, *(reason for reason in passed if reason not in reasons))
+        if will_run and verdict not in (Verdict.DONE, Verdict.RUNNING, Verdict.QUEUED):
+            reasons = (*reasons, *self.stops.of(step))
         compared = self.compared.get(step.name)
         return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
+
+    def _is_unable(self, planned: PlannedStep) -> bool:
+        """Whether it is selected, and will neither be run nor is there."""
+        maker = self.planned[self.makers[planned.step.key]]
+        return planned.is_selected and planned.verdict is not Verdict.DONE and not maker.will_run
 
     def _verdict(self, step: Step[Any]) -> tuple[Verdict, tuple[Reason, ...]]:
         if step.key in self.committed:
@@ -267,8 +285,10 @@ class _Planner:
         if drift is not None:
             return Verdict.DRIFTED, (drift,)
         accepted = tuple(dict.fromkeys((*accepted, *accepted_work)))
-        if step.key in self.failed_keys and (failed := self._failure(step)) is not None:
-            return Verdict.FAILED, (failed,)
+        if step.key in self.failed_keys and (failures := standing_failures(step, self.records)):
+            newest = failures[-1]
+            log = self.store.url(newest.log_path)
+            return Verdict.FAILED, (Failed(len(failures), newest.attempt, newest.error, log),)
         if kept and step.until is not None:
             reason = Continues(earlier[-1], step.until) if earlier else MilestoneMissing(step.until, kept[0])
             return Verdict.MISSING, (reason, *accepted)
@@ -319,14 +339,6 @@ class _Planner:
                 return drift, ()
             accepted.extend(by_persons)
         return None, tuple(accepted)
-
-    def _failure(self, step: Step[Any]) -> Failed | None:
-        """The newest; None if an attempt that was stopped or killed has got further since."""
-        failures = self.records.failures(step.key)
-        newest = failures[-1]
-        if newest.progress not in ("", progress_mark(step, self.store)):
-            return None
-        return Failed(len(failures), newest.attempt, newest.error, self.store.url(newest.log_path))
 
     def _blockers(self, step: Step[Any]) -> tuple[tuple[str, str], ...]:
         """Roots of what keeps `step` from running: inputs that are not there and will not be made."""

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+from marin_dag.records import Failure, Records
 from marin_dag.step import Step
 from marin_dag.store import Entry, Store
 
@@ -16,6 +17,13 @@ def progress_mark(step: Step[Any], store: Store) -> str:
     """
     kept = store.list("work", f"{step.digest}/") + store.list("commits", f"{step.digest}@")
     return hashlib.sha256(repr(_resumable(step, kept)).encode()).hexdigest()[:16]
+
+
+def standing_failures(step: Step[Any], records: Records) -> list[Failure]:
+    """Failed attempts, oldest first; none if one that was stopped or killed has got further since the newest."""
+    failures = records.failures(step.key)
+    is_overtaken = failures and failures[-1].progress not in ("", progress_mark(step, records.store))
+    return [] if is_overtaken else failures
 
 
 def _resumable(step: Step[Any], kept: Sequence[Entry]) -> list[str]:

@@ -108,6 +108,17 @@ class Failed:
 
 
 @dataclasses.dataclass(frozen=True)
+class Stopped:
+    """A person told the step to stop (`tell STEP stop`), and it has not got further since."""
+
+    author: str
+    because: str
+    told: str
+    answer: str
+    """What became of that."""
+
+
+@dataclasses.dataclass(frozen=True)
 class BlockedBy:
     """Steps that will not be there."""
 
@@ -146,6 +157,7 @@ Reason = (
     | Running
     | NotTold
     | Failed
+    | Stopped
     | BlockedBy
     | NotSelected
     | SameAs
@@ -216,6 +228,9 @@ def render(reason: Reason) -> str:
             tries = "" if reason.attempts == 1 else f"{reason.attempts} attempts; "
             # The first line says what failed; those after it say how often, where, and what to do.
             return f"{tries}{reason.error.strip().splitlines()[0] if reason.error.strip() else 'failed'}"
+        case Stopped():
+            because = f": {reason.because}" if reason.because else ""
+            return f"{reason.author} told it to stop{because} ({reason.told}); {reason.answer}"
         case BlockedBy():
             return "needs " + _listed([f"{name} ({verdict})" for name, verdict in reason.steps])
         case NotSelected():

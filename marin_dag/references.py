@@ -7,40 +7,11 @@ import hashlib
 from typing import NamedTuple
 
 from marin_dag.normal import dump, readable
+from marin_dag.opaque import OPAQUE_ATTRIBUTES, OPAQUE_CALLS, is_opaque_builtin, opaque_in
 from marin_dag.syntax import Module, Target, absolute, bindings_of, children, imported, loaded_by, parameters
 
 _ENGINE = "marin_dag"
 
-# What these lead to depends on values, so that no reading of the source can follow it.
-_OPAQUE_CALLS = frozenset(
-    {
-        "importlib.util.spec_from_file_location",
-        "importlib.metadata.entry_points",
-        "inspect.getcomments",
-        "inspect.getdoc",
-        "inspect.getsource",
-        "inspect.getsourcelines",
-        "pkgutil.iter_modules",
-        "pkgutil.resolve_name",
-        "pkgutil.walk_packages",
-        "runpy.run_module",
-        "runpy.run_path",
-    }
-)
-_OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
-_DOCSTRING = "a docstring, which is no code"
-_OPAQUE_VALUES = {
-    "__doc__": _DOCSTRING,
-    "__file__": "files beside the code",
-    "importlib.resources": "files beside the code",
-    "pkgutil.get_data": "files beside the code",
-    "pydantic.ImportString": "an object by name",
-    "sys.modules": "modules by name",
-}
-_OPAQUE_ATTRIBUTES = {
-    "__doc__": _DOCSTRING,
-    "__subclasses__": "classes that may be defined anywhere",
-}
 _LITERAL = frozenset({"typing.Literal", "typing_extensions.Literal"})
 _ANNOTATED = frozenset({"typing.Annotated", "typing_extensions.Annotated"})
 
@@ -332,13 +303,13 @@ class _Scanner:
             self._visit(inner, aspect)
         else:
             targets = self.targets(base)
-            if targets or base in _OPAQUE_NAMES or base in _OPAQUE_VALUES:
-                self._note_opaque(base, chain)
+            if targets or is_opaque_builtin(base):
+                self.opaque.extend(what for name in self._full_names(base, chain) for what in opaque_in(name))
             self.references.extend(Reference(target, chain, aspect) for target in targets)
             if chain[-1:] == ("__dict__",) and self._is_module(base, chain[:-1]):
                 self.opaque.append(f"{ast.unparse(node)}: names of a module by value")
-        if chain and chain[-1] in _OPAQUE_ATTRIBUTES:
-            self.opaque.append(f"{ast.unparse(node)}: {_OPAQUE_ATTRIBUTES[chain[-1]]}")
+        if chain and chain[-1] in OPAQUE_ATTRIBUTES:
+            self.opaque.append(f"{ast.unparse(node)}: {OPAQUE_ATTRIBUTES[chain[-1]]}")
 
     def targets(self, name: str) -> list[Target]:
         """What a name may mean here: nothing for a local variable."""
@@ -363,18 +334,10 @@ class _Scanner:
         roots = [str(target).replace(":", ".") for target in certain] or [base]
         return [".".join([root, *chain]) for root in roots]
 
-    def _note_opaque(self, base: str, chain: tuple[str, ...]) -> None:
-        for name in self._full_names(base, chain):
-            if name in _OPAQUE_NAMES:
-                self.opaque.append(f"{name}(...)")
-            for value, what in _OPAQUE_VALUES.items():
-                if name == value or name.startswith(f"{value}."):
-                    self.opaque.append(f"{value}: {what}")
-
     def _refuse_to_guess(self, call: ast.Call) -> None:
         base, chain = _dotted(call.func)
         names = [] if base is None else self._full_names(base, chain)
-        if any(name in _OPAQUE_CALLS for name in names):
+        if any(name in OPAQUE_CALLS for name in names):
             self.opaque.append(ast.unparse(call))
         if names == ["vars"] and any(self._is_module(*_dotted(argument)) for argument in call.args):
             self.opaque.append(f"{ast.unparse(call)}: names of a module by value")

@@ -2,9 +2,9 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -13,34 +13,29 @@ from marin_dag.backend import Backend
 from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.frontier import Frontier
-from marin_dag.inputs import Input, replace_inputs
 from marin_dag.interrupts import heard
 from marin_dag.lease import Held, Lease, Leases
-from marin_dag.live import ENDINGS, Display
-from marin_dag.node import Node, PreemptedError, State
-from marin_dag.obituary import headline, obituary, summary
+from marin_dag.live import Display
+from marin_dag.node import Node, PreemptedError
+from marin_dag.obituary import last_words
 from marin_dag.progress import Progress
-from marin_dag.progress_mark import progress_mark
 from marin_dag.provenance import collect_provenance
-from marin_dag.records import Failure, Records, first_lines, new_attempt
+from marin_dag.records import Failure, Record, Records, first_lines, new_attempt
 from marin_dag.resources import Resources
 from marin_dag.run_hearing import RunHearing
+from marin_dag.setbacks import Setbacks
 from marin_dag.source_archive import SourceArchive
 from marin_dag.step import Step
 from marin_dag.store import Store, StoreError
-from marin_dag.task import KindReference, Outcome, Task
-from marin_dag.told import Telling, Tellings
-from marin_dag.transient import is_transient, patiently
+from marin_dag.task import KindReference, Outcome, Task, bound_config
+from marin_dag.told import Tellings
+from marin_dag.transient import patiently
 from marin_dag.wanted_milestones import WantedMilestones, still_wanted, wanted_milestones
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0
 QUEUED_SECONDS = 10.0
 """A step that has not begun so long after it was handed over is told to wait for its resources."""
-ATTEMPTS_WITHOUT_PROGRESS = 3
-# With the longest pause, about ten minutes without a store before a step is given up.
-STARTS_POSTPONED = 14
-LONGEST_PAUSE_SECONDS = 60.0
 
 
 class Run:
@@ -78,14 +73,14 @@ class Run:
         self._display = display
         self._command = command
         self._command_to_force = command_to_force or (lambda name: f"{command} --force {name} --until {name}")
-        self._back_off_seconds = back_off_seconds
         self._records = Records(store)
         self._leases = Leases(store)
-        self._hearing = RunHearing(Tellings(store), display.say)
         self._nodes = {step.key: Node(step) for step in reversed(steps)}
         self._nodes = {step.key: self._nodes[step.key] for step in steps}
         self._frontier = Frontier(self._nodes.values(), backend.max_alike)
         self._committed = self._frontier.committed
+        self._hearing = RunHearing(Tellings(store), self._frontier, display)
+        self._setbacks = Setbacks(store, self._frontier, display, back_off_seconds=back_off_seconds)
         self._ended_leases: list[Lease] = []
         self._num_interrupts = 0
         self._is_stopping = False
@@ -93,8 +88,6 @@ class Run:
         self._force = set(force)
         self._is_to_end = is_to_end
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
-        self.failures: dict[str, Failure] = {}
-        """Of the steps that failed for good, by key."""
 
     def run(self) -> int:
         """0 if all steps are committed in the end, else 1."""
@@ -157,8 +150,7 @@ class Run:
 
     def _loop(self) -> None:
         while not self._frontier.is_finished:
-            for stop in self._hearing.new_stops():
-                self._heed(stop)
+            self._hearing.heed_new_stops(self._nodes.values(), withdraw=self._backend.cancel)
             self._block()
             if not self._is_stopping:
                 self._start_what_is_ready()
@@ -199,11 +191,8 @@ class Run:
             try:
                 self._start(node)
             except (UserError, ValidationError, ImportError) as error:
-                if is_transient(error) and node.num_postponed < STARTS_POSTPONED:
-                    self._postpone(node, error)
-                else:
-                    failure = failure_of(self._task(node, 0, {}, unbound=True), error)
-                    self._fail(node, failure.model_copy(update={"progress": self._progress_mark(node.step)}))
+                if not self._setbacks.is_postponed(node, error):
+                    self._setbacks.fail(node, failure_of(self._task(node, 0, None), error))
 
     def _start(self, node: Node) -> None:
         key = node.step.key
@@ -240,7 +229,7 @@ class Run:
                 stop = self._hearing.stop_of(node.step.digest)
                 if stop is not None:  # another attempt, or another leg, has left for it
                     self._release(node)
-                    self._stop_unbegun(node, stop)
+                    self._hearing.stop_unbegun(node, stop)
                     return
             if node.step.until is not None:
                 node.told_to_publish = self._hearing.to_publish(node.step.digest)
@@ -255,37 +244,8 @@ class Run:
         node.handed_over = time.monotonic()
         self._frontier.move(node, "running")
 
-    def _heed(self, stop: Telling) -> None:
-        """Of what no attempt hears for: steps that wait, in this run, for their turn or for resources."""
-        nodes = [node for node in self._nodes.values() if node.step.digest == stop.digest]
-        is_heard = any(node.has_started for node in nodes if node.state == "running")
-        for node in nodes:
-            if node.state == "running" and not node.has_started:
-                node.told_to_stop = stop
-                self._backend.cancel(node.step.key)
-            elif node.state == "waiting" and not node.is_elsewhere:
-                self._stop_unbegun(node, stop, is_answered=is_heard)
-
-    def _stop_unbegun(self, node: Node, stop: Telling, *, is_answered: bool = False) -> None:
-        self._frontier.move(node, "stopped")
-        self._display.event(node.step.name, "stopped", stop.said)
-        if not is_answered:
-            self._hearing.answer(stop, "it is not begun, or not again")
-
-    def _postpone(self, node: Node, error: Exception) -> None:
-        """The store did not answer: nothing of the step was lost, so that it costs no attempt to ask again."""
-        delay = min(self._back_off_seconds * 2**node.num_postponed, LONGEST_PAUSE_SECONDS)
-        node.num_postponed += 1
-        node.not_before = time.monotonic() + delay
-        self._display.event(node.step.name, "waiting", f"{delay:g} s for the store: {first_lines(error)}")
-
-    def _task(self, node: Node, epoch: int, records: dict[tuple[str, ...], Any], *, unbound: bool = False) -> Task:
-        def bound(item: Input[Any]) -> Input[Any]:
-            record = records[item.keys]
-            result = item.step.kind.result_type.model_validate(record.result)
-            path = self._store.url(record.output_path)
-            return item.bound(path=path, result=result, is_growing=record.key != item.key)
-
+    def _task(self, node: Node, epoch: int, records: Mapping[tuple[str, ...], Record] | None) -> Task:
+        """With None for the records of its inputs it is a task to speak of, and none to run."""
         step = node.step
         return Task(
             prefix=self._store.prefix,
@@ -294,7 +254,7 @@ class Run:
             digest=step.digest,
             milestone=step.until,
             identity=step.identity,
-            config=step.config if unbound else replace_inputs(step.config, bound),
+            config=step.config if records is None else bound_config(step.config, records, self._store.url),
             resources=step.resources,
             attempt=new_attempt(),
             lease_epoch=epoch,
@@ -326,14 +286,15 @@ class Run:
             self._frontier.move(node, "waiting")
             self._display.event(node.step.name, "lost", "another run has taken it over; waiting for its result")
         elif outcome.status == "failed" and outcome.failure is not None:
-            self._retry_or_fail(node, outcome.failure)
+            self._setbacks.retry_or_fail(node, outcome.failure, is_stopping=self._is_stopping)
         elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_told_to_stop:
             said = "asked to stop by somebody else than this driver; a preempted machine?"
             said += f" Its work so far is kept: {outcome.stopped_at}" if outcome.stopped_at else ""
-            self._retry_or_fail(node, failure_of(outcome.task, PreemptedError(said)))
+            failure = failure_of(outcome.task, PreemptedError(said))
+            self._setbacks.retry_or_fail(node, failure, is_stopping=self._is_stopping)
         else:
             if node.told_to_stop is not None and not node.has_started:
-                self._stop_unbegun(node, node.told_to_stop)
+                self._hearing.stop_unbegun(node, node.told_to_stop)
                 return
             self._frontier.move(node, "stopped")
             said = "its work so far is kept" if node.has_started else "before it began"
@@ -342,47 +303,14 @@ class Run:
             self._display.event(node.step.name, "stopped", said)
 
     @property
+    def failures(self) -> Mapping[str, Failure]:
+        """Of the steps that failed for good, by key."""
+        return self._setbacks.failures
+
+    @property
     def was_interrupted(self) -> bool:
         """Whether the user asked it to stop."""
         return self._num_interrupts > 0
-
-    def _retry_or_fail(self, node: Node, failure: Failure) -> None:
-        mark = self._progress_mark(node.step)
-        moved = bool(node.progress_mark and mark) and mark != node.progress_mark
-        node.num_without_progress = 1 if moved else node.num_without_progress + 1
-        node.progress_mark = mark or node.progress_mark
-        failure = failure.model_copy(update={"progress": mark})
-        if failure.is_transient and node.num_without_progress < ATTEMPTS_WITHOUT_PROGRESS and not self._is_stopping:
-            self._keep(failure)
-            delay = self._back_off_seconds * 2 ** (node.num_without_progress - 1)
-            node.not_before = time.monotonic() + delay
-            self._frontier.move(node, "waiting")
-            self._display.event(node.step.name, "retrying", f"in {delay:g} s after {headline(failure)}")
-            return
-        if failure.is_transient and node.num_without_progress >= ATTEMPTS_WITHOUT_PROGRESS:
-            text = f"{failure.error}\ncrash loop: {node.num_without_progress} attempts in a row got no further"
-            failure = failure.model_copy(update={"error": text})
-        self._fail(node, failure)
-
-    def _progress_mark(self, step: Step[Any]) -> str:
-        """See `progress_mark`; "" if the store is silent."""
-        try:
-            return patiently(lambda: progress_mark(step, self._store))
-        except StoreError as error:
-            self._display.say(f"{step.name}: what it left to resume from cannot be seen: {first_lines(error)}")
-            return ""
-
-    def _fail(self, node: Node, failure: Failure) -> None:
-        self._frontier.move(node, "failed")
-        self.failures[node.step.key] = failure
-        self._display.event(node.step.name, "failed", headline(failure))
-        self._keep(failure)
-
-    def _keep(self, failure: Failure) -> None:
-        try:
-            self._records.record_failure(failure)
-        except StoreError as error:  # a full disk is often the failure itself; the user has the message already
-            self._display.complain(f"this failure could not be recorded: {error}")
 
     def _done(self, node: Node, how: str) -> None:
         self._release(node)
@@ -459,16 +387,7 @@ class Run:
         self._leases.close()
 
     def _conclude(self) -> int:
-        for key, failure in self.failures.items():
-            node = self._nodes[key]
-            self._display.complain(obituary(node.step.name, node.num_attempts, failure, self._store))
-        states = [node.state for node in self._nodes.values()]
-        if all(state == "done" for state in states):
-            return 0
-        count = {state: states.count(state) for state in get_args(State) if state in ENDINGS}
-        self._display.complain(summary(len(states), count))
-        first = dict.fromkeys(failure.step_to_force for failure in self.failures.values() if failure.step_to_force)
-        for name in first:
-            self._display.complain(f"first:     {self._command_to_force(name)}")
-        self._display.complain(f"{'then:    ' if first else 'to go on:'}  {self._command}")
-        return 1
+        nodes = list(self._nodes.values())
+        for line in last_words(nodes, self.failures, self._store, self._command, self._command_to_force):
+            self._display.complain(line)
+        return 0 if all(node.state == "done" for node in nodes) else 1

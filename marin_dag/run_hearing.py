@@ -5,13 +5,16 @@ would. What people tell is advice: a store that does not give it or take it is s
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from marin_dag import hearing
 from marin_dag.errors import UserError
+from marin_dag.frontier import Frontier
 from marin_dag.lease import Holder
+from marin_dag.live import Display
 from marin_dag.milestone_reasons import NotTold
+from marin_dag.node import Node
 from marin_dag.reasons import render
 from marin_dag.step import Step
 from marin_dag.told import PUBLISH, STOP, Telling, Tellings
@@ -23,11 +26,12 @@ ResultT = TypeVar("ResultT")
 class RunHearing:
     """Of one run, from its beginning on."""
 
-    def __init__(self, tellings: Tellings, say: Callable[[str], None]) -> None:
+    def __init__(self, tellings: Tellings, frontier: Frontier, display: Display) -> None:
         self.tellings = tellings
         self.old: frozenset[str] = frozenset()
         """Ids of what was told before the run began, which is the newer word."""
-        self._say = say
+        self._frontier = frontier
+        self._display = display
         self._failures: set[str] = set()
         self._known: set[str] = set()
         self._stops: dict[str, Telling] = {}
@@ -52,15 +56,36 @@ class RunHearing:
     def _say_once(self, message: str) -> None:
         if message not in self._failures:
             self._failures.add(message)
-            self._say(message)
+            self._display.say(message)
 
-    def new_stops(self) -> list[Telling]:
-        """Who told which step to stop since the last look, LOOK_SECONDS ago at least."""
-        if time.monotonic() - self._last_look < hearing.LOOK_SECONDS:
-            return []
+    def heed_new_stops(self, nodes: Iterable[Node], *, withdraw: Callable[[str], None]) -> None:
+        """Stops what no attempt hears for: steps that wait, in this run, for their turn or for resources.
+
+        What is handed over is withdrawn, by its key. It looks TOLD_POLL_SECONDS after the last look at the earliest.
+        """
+        if time.monotonic() - self._last_look < hearing.TOLD_POLL_SECONDS:
+            return
         before = set(self._stops)
         self._look()
-        return [telling for digest, telling in self._stops.items() if digest not in before]
+        new = {digest: telling for digest, telling in self._stops.items() if digest not in before}
+        if new:
+            self._heed(new, [node for node in nodes if node.step.digest in new], withdraw)
+
+    def _heed(self, stops: Mapping[str, Telling], nodes: Sequence[Node], withdraw: Callable[[str], None]) -> None:
+        heard = {node.step.digest for node in nodes if node.state == "running" and node.has_started}
+        for node in nodes:
+            if node.state == "running" and not node.has_started:
+                node.told_to_stop = stops[node.step.digest]
+                withdraw(node.step.key)
+            elif node.state == "waiting" and not node.is_elsewhere:
+                self.stop_unbegun(node, stops[node.step.digest], is_answered=node.step.digest in heard)
+
+    def stop_unbegun(self, node: Node, stop: Telling, *, is_answered: bool = False) -> None:
+        """Leaves a step to another run that no attempt of this one is at work on."""
+        self._frontier.move(node, "stopped")
+        self._display.event(node.step.name, "stopped", stop.said)
+        if not is_answered:
+            self.answer(stop, "it is not begun, or not again")
 
     def stop_of(self, digest: str) -> Telling | None:
         """Who told that step to stop since the run began, as of now."""
@@ -80,11 +105,11 @@ class RunHearing:
         told = self.tellings.to_publish(step.digest)
         for each in passed:
             if not each.hears:
-                self._say(render(each))
+                self._display.say(render(each))
             elif each.wanted not in told:
                 why = "another run waits for it"
                 self.tellings.tell(step.digest, holder.name, PUBLISH, milestone=each.wanted, reason=why)
-                self._say(f"{holder.name}, running on {each.where}, is told to publish step {each.wanted:,}")
+                self._display.say(f"{holder.name}, running on {each.where}, is told to publish step {each.wanted:,}")
         return True
 
     def to_publish(self, digest: str) -> frozenset[int]:

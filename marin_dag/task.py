@@ -2,11 +2,12 @@
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
+from marin_dag.inputs import Input, replace_inputs
 from marin_dag.progress import Progress
 from marin_dag.provenance import Provenance
 from marin_dag.records import Failure, Record
@@ -99,6 +100,18 @@ class Outcome:
             return ""
         same = "again, with the same output"
         return f"{same}, in place of damaged files: {len(self.repaired)}" if self.repaired else same
+
+
+def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], url: Callable[[str], str]) -> BaseModel:
+    """`config` with its inputs bound to their records, which lie under the keys any of which would do; `url` says where
+    a path of the store is."""
+
+    def bound(item: Input[Any]) -> Input[Any]:
+        record = records[item.keys]
+        result = item.step.kind.result_type.model_validate(record.result)
+        return item.bound(path=url(record.output_path), result=result, is_growing=record.key != item.key)
+
+    return replace_inputs(config, bound)
 
 
 class Meeting(Protocol):

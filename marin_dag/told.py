@@ -2,6 +2,8 @@
 
 Two objects a telling, both create-only: `told/<digest>/<when>-<random>.json`, and the answer of the attempt that heard
 it, `….answer.json`. They are advice: whether an output exists, and which bytes it has, never rests on them.
+
+That a whole detached run is to end is no telling but a wish (`wishes.py`): it has no digest, and goes when the run has.
 """
 
 import datetime
@@ -53,6 +55,8 @@ class Answer(BaseModel, frozen=True, extra="ignore"):
     attempt: str
     said: str
     answered: str
+    is_refused: bool = False
+    """Whether what was asked will not be; else it is done, or promised."""
 
 
 class Tellings:
@@ -101,6 +105,10 @@ class Tellings:
         paths = (entry.path for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))
         return self._all(path for path in paths if _id(path) not in known)
 
+    def digests(self) -> frozenset[str]:
+        """Of the steps that were ever told anything."""
+        return frozenset(entry.path.split("/")[1] for entry in self._store.list(TOLD))
+
     def ids(self) -> frozenset[str]:
         """Of all that any step was ever told."""
         return frozenset(_id(entry.path) for entry in self._store.list(TOLD) if not entry.path.endswith(ANSWER))
@@ -117,9 +125,9 @@ class Tellings:
         except FileNotFoundError:
             return None
 
-    def answer(self, telling: Telling, attempt: str, said: str) -> None:
+    def answer(self, telling: Telling, attempt: str, said: str, *, is_refused: bool = False) -> None:
         """Keeps what became of it; the first answer stands."""
-        answer = Answer(attempt=attempt, said=said, answered=now())
+        answer = Answer(attempt=attempt, said=said, answered=now(), is_refused=is_refused)
         self._store.create(_path(telling, ANSWER), answer.model_dump_json(indent=1).encode())
 
     def to_publish(self, digest: str) -> frozenset[int]:

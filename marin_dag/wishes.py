@@ -2,6 +2,9 @@
 
 They lie in the store, which every terminal and the driver reach, whichever way the cluster is reached. Ray hands a job
 one signal and no more, so the driver looks for the second wish itself, while it drains.
+
+They are no tellings (`told.py`), which are of a step, whichever run is at work on it, and stay, with an answer: a wish
+is of one run, answered by its end and deleted then, and costs the driver one question a second in place of a listing.
 """
 
 import time
@@ -9,7 +12,7 @@ import time
 from marin_dag.store import Store
 
 WISHES = "wishes"
-LOOK_SECONDS = 1.0
+WISH_POLL_SECONDS = 1.0
 RUN_NAME = "MARIN_DAG_RUN"
 """Set in the driver of a detached run: its name."""
 
@@ -20,7 +23,7 @@ class Wishes:
     def __init__(self, store: Store, name: str) -> None:
         self._store = store
         self._name = name
-        self._last_look = -LOOK_SECONDS
+        self._last_look = -WISH_POLL_SECONDS
 
     def stop(self) -> bool:
         """Notes that the run was asked to stop; False if it was before."""
@@ -31,8 +34,8 @@ class Wishes:
         self._store.create(self._path("end"), b"")
 
     def is_to_end(self) -> bool:
-        """Whether it is to end at once; asked of the store at most every LOOK_SECONDS."""
-        if time.monotonic() - self._last_look < LOOK_SECONDS:
+        """Whether it is to end at once; asked of the store at most every WISH_POLL_SECONDS."""
+        if time.monotonic() - self._last_look < WISH_POLL_SECONDS:
             return False
         self._last_look = time.monotonic()
         return self._store.exists(self._path("end"))

@@ -15,14 +15,16 @@ from steps.report import ReportConfig, report
 from steps.train_phase import train_phase
 
 NAME = "report/forks"
+LEFT_OUT = "Not on this page, since they failed or cannot start"
 
 
-def fork_report(graph: Graph, every: Sequence[Fork]) -> Sequence[Step[Any]]:
+def fork_report(graph: Graph, every: Sequence[Fork], left_out: Sequence[Fork]) -> Sequence[Step[Any]]:
     """The page over everything that the report of `graph` shows and the forks of its phases; none without such forks.
 
     Args:
         graph: with all forks in it, and what follows them.
         every: the forks.
+        left_out: further ones, which would hold the page up; it names those of phases.
     """
     bases = {fork.name: fork.base for fork in every}
     written = graph.step("report")
@@ -42,10 +44,12 @@ def fork_report(graph: Graph, every: Sequence[Fork]) -> Sequence[Step[Any]]:
     evaluations |= _evaluations(graph, forks)
     everything = [*(item.step for _, item in written.inputs), *phases.values(), *evaluations.values()]
     nodes = {node.name: node for node in graph_of(everything)}
+    absent = ", ".join(fork.name for fork in left_out if graph.step(fork.name).kind is train_phase)
     inputs = list({step.name: step for step in everything}.values())
     config = shown.model_copy(
         update={
             "title": f"{shown.title}, with its forks",
+            "introduction": f"{shown.introduction} {LEFT_OUT}: {absent}." if absent else shown.introduction,
             "phases": phases,
             "parents": parents_of(phases),
             "forks": forks,

@@ -6,6 +6,11 @@ Each `DIR/*.jsonl.gz` is a source. The mixture as written is the recipe's last o
 sources. The page with the results of one run is docs/online-mixing.md.
 """
 
+if __name__ == "__main__":  # first: the other imports take half a second
+    from marin_dag.early_interrupt import say_it_in_one_line
+
+    say_it_in_one_line()
+
 import argparse
 import sys
 from collections.abc import Sequence

@@ -8,6 +8,11 @@ Read `phases` against the public table row by row: what is not written is inheri
 and a jump that is meant is acknowledged.
 """
 
+if __name__ == "__main__":  # first: the other imports take half a second
+    from marin_dag.early_interrupt import say_it_in_one_line
+
+    say_it_in_one_line()
+
 import argparse
 import hashlib
 import re

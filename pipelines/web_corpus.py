@@ -8,6 +8,11 @@ Language, Gopher's, C4's and FineWeb's rules, a classifier of one's own, exact a
 elsewhere, evaluation sets: each is a step, and `drops.md` says what each of them dropped and why.
 """
 
+if __name__ == "__main__":  # first: the other imports take half a second
+    from marin_dag.early_interrupt import say_it_in_one_line
+
+    say_it_in_one_line()
+
 import argparse
 import sys
 from collections.abc import Iterator, Sequence

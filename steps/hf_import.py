@@ -1,11 +1,14 @@
 """HF import: a Llama in Hugging Face's format in; weights that a phase starts from out."""
 
+from pathlib import Path
+
 from pydantic import BaseModel, Field
 
 from marin_dag.cost import Cost
 from marin_dag.step import Input, StepContext, step
 from runtime.model.config import LlamaConfig, Rope
 from steps.download import DownloadResult
+from steps.fetch import Files
 from steps.phase_result import TrainPhaseResult
 from steps.tokenizer import TokenizerResult
 
@@ -27,12 +30,21 @@ class HfImportConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 def check_import(config: HfImportConfig) -> None:
-    """Raises where what the recipe says of the model contradicts itself."""
+    """Raises where what the recipe says of the model contradicts itself, or a local folder's config.json."""
     if config.sequence_length > config.model.max_position_embeddings:
         raise ValueError(
             f"sequence_length is {config.sequence_length:,}, and model.max_position_embeddings "
             f"{config.model.max_position_embeddings:,}; take shorter windows."
         )
+    fetch = getattr(config.download.step.config, "fetch", None) if config.download.has_step else None
+    if not isinstance(fetch, Files) or "://" in fetch.folder:  # what lies elsewhere is read when it is here
+        return
+    from runtime.interop.huggingface_config import read_json, refuse_another_model
+
+    for file in fetch.files:
+        path = Path(fetch.folder, file.path or file.name)
+        if file.name == "config.json" and path.is_file():
+            refuse_another_model(read_json(str(path)), str(path), config.model, config.rope)
 
 
 def _cost(config: HfImportConfig) -> Cost:

@@ -374,7 +374,14 @@ def _requests(context: StepContext) -> "list[Request]":
 
     words = {"save": Word.SAVE, "publish": Word.PUBLISH}
     return [
-        Request(told.id, words[told.word], told.milestone, told.said, functools.partial(context.answer, told))
+        Request(
+            told.id,
+            words[told.word],
+            told.milestone,
+            told.said,
+            functools.partial(context.answer, told),
+            functools.partial(context.refuse, told),
+        )
         for told in context.told()
         if told.word in words
     ]

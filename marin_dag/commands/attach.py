@@ -1,6 +1,7 @@
 """attach: follow a detached run from any terminal; leaving it leaves the run alone."""
 
-from marin_dag.commands.session import FAILED, INTERRUPTED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
+from marin_dag.early_interrupt import INTERRUPTED
 
 
 def _attach(session: Session) -> int:

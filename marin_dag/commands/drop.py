@@ -1,12 +1,34 @@
 """drop NAME: forget a fork; what it made stays."""
 
+from collections.abc import Iterator
+
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.forks import Fork
+from marin_dag.lease import Holder, Leases
 
 
 def _drop(session: Session) -> int:
     fork = session.forks.drop(session.step)
     print(f"dropped {fork.name}, a fork of {fork.base}; what it made stays in {session.store.prefix}")
+    for note in _of_runs(fork, [held.holder for held in Leases(session.store).running().values()]):
+        print(f"note       {note}")
     return NOTHING_WOULD_RUN
+
+
+def _of_runs(fork: Fork, holders: list[Holder]) -> Iterator[str]:
+    """What becomes of the fork in runs that have read it: a run goes by the graph that it read when it began."""
+    at_work = {_driver(holder) for holder in holders if holder.name == fork.name}
+    # Who has begun something before the fork was made has not read it.
+    before = {_driver(holder) for holder in holders if holder.since < fork.created}
+    for driver in sorted({_driver(holder) for holder in holders} - (before - at_work)):
+        if driver in at_work:
+            yield f"{fork.name} is at work in the run on {driver}, which goes on with it and with what waits for it"
+        else:
+            yield f"the run on {driver}, if it began after the fork was made, makes it all the same, and waits for it"
+
+
+def _driver(holder: Holder) -> str:
+    return f"{holder.host} (pid {holder.pid})"
 
 
 COMMAND = Command(

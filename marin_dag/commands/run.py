@@ -12,13 +12,13 @@ from typing import Any
 from marin_dag.commands.detach import detach
 from marin_dag.commands.session import (
     FAILED,
-    INTERRUPTED,
     NOTHING_WOULD_RUN,
     SELECTION,
     SOMETHING_WOULD_RUN,
     Finished,
     Session,
 )
+from marin_dag.early_interrupt import INTERRUPTED
 from marin_dag.errors import UserError
 from marin_dag.explain import explain
 from marin_dag.plan import Plan
@@ -116,6 +116,7 @@ def ways_to_go_on(session: Session, plan: Plan) -> list[tuple[str, str]]:
     if plan.will_run and not plan.drifted:
         decided = [word for setting in plan.open_settings for word in ("--set", setting)]
         lines.append(("once decided" if plan.open_questions else "run it", session.line(*decided)))
+    lines += session.lines_to_tell(planned for planned in plan.steps if planned.is_selected)
     plain = (Verdict.DONE, Verdict.MISSING, Verdict.BEGUN)
     asked = next((step for step in plan.steps if step.is_selected and step.verdict not in plain), None)
     if asked is not None:

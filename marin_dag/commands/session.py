@@ -15,14 +15,17 @@ from marin_dag.collection import collection_paused
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
 from marin_dag.graph import Graph, Selection
+from marin_dag.milestone_reasons import NotTold
 from marin_dag.plan import Plan, RefusedStepsError, make_plan
+from marin_dag.planned import PlannedStep
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.remarks import Remarks, no_remarks
 from marin_dag.step import Step
 from marin_dag.store import Store
+from marin_dag.told import PUBLISH
 
-NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN, INTERRUPTED = 0, 1, 2, 130
+NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN = 0, 1, 2
 
 Build = Callable[[argparse.Namespace], Sequence[Step[Any]]]
 OnDryRun = Callable[["Session", Plan], None]
@@ -133,6 +136,18 @@ class Session:
             raise UserError("\n".join([str(error), *said])) from None
         gc.freeze()  # it stays until the command ends; to look through it once more then took a third of a second
         return plan
+
+    def lines_to_tell(self, planned: Iterable[PlannedStep]) -> list[tuple[str, str]]:
+        """What has an attempt at work keep a step that it was not told of, and that these steps start from."""
+        found: dict[str, str] = {}
+        for each in planned:
+            inputs = dict(each.step.inputs)
+            for reason in each.reasons:
+                if isinstance(reason, NotTold) and reason.hears and not reason.is_past and reason.field:
+                    # The name under which it runs may be none of this graph.
+                    words = ("tell", inputs[reason.field].name, PUBLISH, "--at", str(reason.wanted))
+                    found[self.line(*words, without=["--every-step"])] = f"keep {reason.wanted}"
+        return [(what, line) for line, what in found.items()]
 
     def line(self, *words: str, without: Sequence[str] = ()) -> str:
         """A line to paste: the pipeline, then `words`, then the options of this call that the line's command takes, but

@@ -78,7 +78,10 @@ def _refuse(
     others = [each.holder for each in running.values() if each.holder.name == step.name]
     if others or (at is None and (done or word != STOP or not running)):
         why = "it is done" if done else "nobody is at work on it"
-        hint = "" if word != PUBLISH or done else " `--at N` is for those to come, too."
+        hint = " `--at N` is for those to come, too." if word == PUBLISH and not done else ""
+        if not done and not running:
+            # Nothing of a run is seen before its first step holds a lease, and Ray takes seconds to start.
+            hint += " If a run has just been started, repeat it in some seconds."
         for other in others:
             hint = (
                 f" What runs on {other.host} (pid {other.pid}) under that name has another identity: give the options "
@@ -94,7 +97,7 @@ def _wait(session: Session, tellings: Tellings, step: Step[Any], telling: Tellin
         answer = tellings.answer_of(telling)  # after that: it may be given with a last breath
         if answer is not None:
             print(f"{step.name}: {answer.said}")
-            return NOTHING_WOULD_RUN
+            return FAILED if answer.is_refused else NOTHING_WOULD_RUN
         gone_since = None if is_at_work else gone_since or time.monotonic()
         if gone_since is not None and time.monotonic() - gone_since > GONE_SECONDS:
             print(

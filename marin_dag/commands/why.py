@@ -5,7 +5,10 @@ from marin_dag.explain import explain
 
 
 def _why(session: Session) -> int:
-    print(explain(session.plan(session.step), session.step, session.store))
+    plan = session.plan(session.step)
+    print(explain(plan, session.step, session.store))
+    for what, line in session.lines_to_tell([plan[session.step]]):
+        print(f"  {what:<9} {line}")
     return NOTHING_WOULD_RUN
 
 

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from runtime.training.repetition import repeated
 from runtime.training.signals import heard
 from runtime.training.stop_notice import StopNotice
 
@@ -49,7 +50,9 @@ class Request(NamedTuple):
     said: str
     """Who wants it and why, for the event log."""
     answer: Callable[[str], None]
-    """Takes what became of it, one line; called once."""
+    """Takes how it is done, or will be, one line; called once, unless `refuse` is."""
+    refuse: Callable[[str], None]
+    """Takes why it will not be."""
 
 
 class Order(NamedTuple):
@@ -70,6 +73,11 @@ class Order(NamedTuple):
         """To all that have asked for it."""
         for request in self.requests:
             request.answer(said)
+
+    def refuse(self, said: str) -> None:
+        """Likewise, where it will not be."""
+        for request in self.requests:
+            request.refuse(said)
 
 
 class Control:
@@ -141,7 +149,7 @@ class Control:
             self._taken.add(request.id)
             past = f"it is past step {of_step:,}, at {step:,}"
             ahead = f"this run stops at {until_step:,}; one that goes on to {of_step:,} publishes it"
-            request.answer(ahead if of_step > until_step else past)
+            request.refuse(ahead if of_step > until_step else past)
         saves = tuple(request for request in new if request.word == Word.SAVE)
         return Order(Word.SAVE, 0, saves) if saves else Order(Word.GO_ON)
 
@@ -161,8 +169,8 @@ class Control:
         """
         with contextlib.ExitStack() as stack:
             if self._notice is not None:
-                stack.enter_context(_repeated(self._poll_driver, "asks the driver"))
-                stack.enter_context(_repeated(self._tell_others, "tells the other hosts"))
+                for ask, name in ((self._poll_driver, "asks the driver"), (self._tell_others, "tells the other hosts")):
+                    stack.enter_context(repeated(ask, pause_seconds=lambda: POLL_SECONDS, name=name))
             is_main = threading.current_thread() is threading.main_thread()
             if is_main:
                 stack.enter_context(heard(SIGNALS, self._hear_signal, kept=self._kept_handlers))
@@ -186,21 +194,3 @@ class Control:
         # Not once all have agreed: a thousand hosts would write one file, and nobody would look for it.
         if self._notice is not None and self._is_exit_asked and not self._is_exit_agreed:
             self._notice.leave()
-
-
-@contextlib.contextmanager
-def _repeated(function: Callable[[], None], what: str) -> Iterator[None]:
-    """A thread that calls `function` every `POLL_SECONDS` inside the block."""
-    ended = threading.Event()
-
-    def repeat() -> None:
-        while not ended.wait(POLL_SECONDS):
-            function()
-
-    thread = threading.Thread(target=repeat, name=what, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

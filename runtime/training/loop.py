@@ -205,7 +205,7 @@ def train(
             saver.finish()
             order.answer(f"step {run.step:,} is saved already: {saver.last_path}")
         elif order.word == Word.SAVE and run.step == begin_step:
-            order.answer(f"it has made nothing since step {run.step:,}, where it began")
+            order.refuse(f"it has made nothing since step {run.step:,}, where it began")
         elif order.word == Word.SAVE:
             fetch(all_but=0)  # a state is saved only if every update behind it was finite
             saver.begin(run, None, on_complete=lambda path: order.answer(f"saved step {run.step:,}: {path}"))

@@ -11,11 +11,11 @@ import faulthandler
 import logging
 import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 from runtime.tracking.events import EventLog
+from runtime.training.repetition import repeated
 
 logger = logging.getLogger(__name__)
 
@@ -53,22 +53,9 @@ class Watchdog:
         self._waits.append(time.monotonic() - began)
         self._num_answered += 1
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> contextlib.AbstractContextManager[None]:
         """A thread that looks, inside the block."""
-        ended = threading.Event()
-
-        def watch() -> None:
-            while not ended.wait(self.patience_seconds / 10):
-                self._look()
-
-        thread = threading.Thread(target=watch, name="watches the device", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        return repeated(self._look, pause_seconds=lambda: self.patience_seconds / 10, name="watches the device")
 
     @property
     def patience_seconds(self) -> float:

@@ -45,6 +45,7 @@ REASONS: dict[str, dict[str, Any]] = {
     | {"name": str, "total": int | None, "unit": str, "saved": int | None, "parts": int, "is_queued": bool},
     "NotTold": RUNS_ON | {"wanted": int, "field": str, "digest": str, "step": str, "hears": bool},
     "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
+    "Stopped": {"author": str, "because": str, "told": str, "answer": str},
     "BlockedBy": {"steps": tuple[tuple[str, str], ...]},
     "SameAs": {"step": str},
 }

@@ -13,13 +13,17 @@ import pytest
 from rich.console import Console
 
 from marin_dag import hearing, run
+from marin_dag.graph import Graph
 from marin_dag.hearing import Hearing
 from marin_dag.lease import Lease, Leases
 from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
+from marin_dag.plan import make_plan
+from marin_dag.planned import Verdict
 from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
-from marin_dag.records import Records
+from marin_dag.reasons import Stopped, render
+from marin_dag.records import Failure, Records
 from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import LocalStore, StoreError
@@ -32,7 +36,7 @@ PATIENCE_SECONDS = 30.0
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hearing, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(hearing, "TOLD_POLL_SECONDS", 0.005)
     monkeypatch.setattr(run, "ELSEWHERE_POLL_SECONDS", 0.01)
 
 
@@ -88,6 +92,13 @@ def test_a_step_that_is_told_to_stop_saves_and_leaves_and_what_does_not_need_it_
     assert "other done" in display.lines and "total blocked by trunk" in display.lines
     answer = tellings.answer_of(telling)
     assert answer is not None and answer.said.startswith("stopped at ")
+    plan = make_plan(Graph([trunk, other, total]), store)
+    (stop,) = (reason for planned in plan.steps for reason in planned.reasons if isinstance(reason, Stopped))
+    assert stop in plan["trunk"].reasons and plan["trunk"].verdict is Verdict.BEGUN
+    assert re.fullmatch(
+        rf"{telling.author} told it to stop: the disk is full \({re.escape(telling.told)}\); stopped at \d+",
+        render(stop),
+    )
     assert ran(store, trunk, other, total) == 0, "the next run is the newer word"
     assert len(list((Path(store.prefix).parent / "marks").glob("count*"))) == 400 + 5, "no step was made twice"
 
@@ -116,6 +127,7 @@ def test_a_stop_of_before_a_run_is_nothing_to_it_and_is_answered(store: LocalSto
     assert ran(store, trunk) == 0
     answer = Tellings(store).answer_of(old)
     assert answer is not None and answer.said == "nobody heard it; a run that was started later goes on"
+    assert answer.is_refused
 
 
 def test_a_stop_that_comes_between_two_attempts_keeps_the_next_from_beginning_and_is_answered(store: LocalStore):
@@ -187,8 +199,39 @@ def test_a_run_that_is_told_to_publish_while_it_proves_itself_says_that_it_does_
     forced = Run([trunk], store, LocalBackend(), display, command="", force=frozenset([trunk.key]))
     assert forced.run() == 0
     (answer,) = map(Tellings(store).answer_of, Tellings(store).of(trunk.digest))
-    assert answer is not None and answer.said.endswith("publishes nothing new")
+    assert answer is not None and answer.said.endswith("publishes nothing new") and answer.is_refused
     assert published(store, trunk) == [200]
+
+
+def test_a_stop_is_told_by_a_plan_until_somebody_gets_further_or_fails(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    def told(step: Step[Any]) -> int:
+        return sum(isinstance(reason, Stopped) for reason in make_plan(Graph([step]), store)[step.name].reasons)
+
+    tellings, names = Tellings(store), ("kept", "saved", "failed", "refused", "unheard", "other")
+    steps = {name: phase(store, name, stride=number) for number, name in enumerate(names, 1)}
+    for name, step in steps.items():
+        telling = tellings.tell(step.digest, name, "save" if name == "other" else STOP, reason="enough")
+        if name != "unheard":
+            tellings.answer(telling, "", "it is not begun, or not again", is_refused=name == "refused")
+        store.write(f"work/{step.digest}/before", b"")
+    assert [told(step) for step in steps.values()] == [1, 1, 1, 0, 0, 0]
+    with monkeypatch.context() as patch:
+        patch.setattr("marin_dag.stops.SETTLING_SECONDS", -100.0)
+        assert told(steps["saved"]) == 0
+    failure = Failure(
+        key=steps["failed"].key,
+        name="failed",
+        attempt="20990101-000000-00000000",
+        error_type="ValueError",
+        error="no",
+        log_path="",
+        is_transient=False,
+        finished="2099-01-01T00:00:00+00:00",
+    )
+    Records(store).record_failure(failure)
+    assert [told(steps[name]) for name in ("kept", "failed")] == [1, 0]
 
 
 def test_a_second_leg_does_not_go_on_where_the_first_was_told_to_stop(store: LocalStore):
@@ -347,7 +390,8 @@ def test_an_attempt_answers_in_the_end_what_it_did_not_come_to(store: LocalStore
         until(listener.others)
         assert listener.stop() == stop
         listener.close(stopped="stopped at 3", unheard="too late")
-    assert [answer and answer.said for answer in map(tellings.answer_of, (stop, save))] == ["stopped at 3", "too late"]
+    answers = [(answer.said, answer.is_refused) for each in (stop, save) if (answer := tellings.answer_of(each))]
+    assert answers == [("stopped at 3", False), ("too late", True)]
 
 
 def test_a_telling_that_is_damaged_is_named_with_what_to_do_and_hides_no_other(
@@ -375,6 +419,7 @@ def test_a_milestone_that_somebody_wanted_next_is_not_made_by_a_later_run(store:
     assert ran(store, trunk) == 0
     answer = Tellings(store).answer_of(old)
     assert answer is not None and answer.said == "nobody heard it; a run that was started later goes on"
+    assert answer.is_refused
     assert published(store, trunk) == [20]
 
 

@@ -481,6 +481,20 @@ def test_who_starts_where_an_unfinished_trajectory_has_passed_is_blocked_at_once
     assert said(13) == said(15) == "", "a run that comes by publishes it"
 
 
+def test_a_leg_that_cannot_run_itself_is_not_counted_on_for_what_lies_on_its_way(lab: Lab) -> None:
+    trunk = lab.phase("trunk", until_step=20, publish_every=100)
+    lab.run(trunk)
+    able, unable = (trunk.at(step=start).then("leg", until_step=30) for start in (20, 7))
+    fork = trunk.at(step=25).then("fork", until_step=40, stride=5)
+    after = fork.then("after", until_step=50, stride=6)
+    assert all(lab.plan(able, after)[name].will_run for name in ("leg", "fork", "after"))
+    for targets in ((unable, after), (after, unable)):
+        plan = lab.plan(*targets)
+        assert [plan[name].verdict for name in ("leg", "fork", "after")] == [Verdict.BLOCKED] * 3
+        assert render(plan["fork"].reasons[0]).startswith("input start: trunk has no step 25, for it stops at 20")
+    assert lab.carry_out(unable, after) == []
+
+
 def test_a_run_without_the_fork_keeps_the_step_that_the_fork_starts_from(lab: Lab) -> None:
     trunk = lab.phase("trunk", until_step=20, publish_every=100)
     fork = trunk.at(step=7).then("fork", until_step=9, stride=5)

@@ -15,10 +15,11 @@ from marin_dag.epoch import seal
 from marin_dag.forks import Forks
 from marin_dag.graph import Graph
 from marin_dag.prefix import open_store
+from marin_dag.progress_mark import progress_mark
 from marin_dag.reasons import Changed, are_of_another_recipe, render_all
-from marin_dag.records import record_path
+from marin_dag.records import Failure, Records, new_attempt, record_path
 from pipelines.corpus import eight_b_corpus, laptop_corpus
-from pipelines.fork_report import fork_report
+from pipelines.fork_report import LEFT_OUT, fork_report
 from pipelines.scales import EIGHT_B, LAPTOP
 from pipelines.timeline import remarks
 from pipelines.tootsie import FOLLOW, OWN_COMMANDS, RESULTS, add_arguments, branches, build, phases, variant
@@ -117,7 +118,8 @@ def test_a_fork_that_waits_for_a_person_holds_up_neither_the_page_of_forks_nor_w
 ):
     assert call(finished, "fork", "phoenix", "--as", "z", "--set", "z_loss=1e-4") == 0
     assert call(finished, *from_phoenix("x", 1100)) == 0
-    assert with_forks(finished).step("report/forks").config.forks == {"z": "phoenix"}
+    page = with_forks(finished).step("report/forks").config
+    assert page.forks == {"z": "phoenix"} and page.introduction.endswith(f" {LEFT_OUT}: x.")
     capsys.readouterr()
     assert call(finished, "gc") == 0
     listed = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
@@ -232,6 +234,31 @@ def test_the_longest_fork_is_still_a_branch(tmp_path: Path, capsys: pytest.Captu
     assert call(tmp_path, "mix") == 0
     headings = capsys.readouterr().out.splitlines()[0]
     assert "deeper_starling" in headings and "longer" not in headings
+
+
+def test_a_fork_that_failed_holds_up_no_page_of_the_others_until_it_gets_further(finished: Path):
+    for name, base in (("z", "phoenix"), ("y", "phoenix"), ("yy", "y"), ("w", "phoenix")):
+        assert call(finished, "fork", base, "--as", name, "--set", f"z_loss={len(name) + ord(name[0])}e-6") == 0
+    assert call(finished, "fork", "jellyfish", "--as", "v", "--set", "z_loss=1e-4") == 0
+    graph, store = with_forks(finished), open_store(str(finished))
+    assert list(graph.step("report/forks").config.forks) == ["z", "y", "yy", "w", "v"]
+    for name in ("y", "ema_eval/w"):
+        failure = Failure(
+            key=graph.step(name).key,
+            name=name,
+            attempt=new_attempt(),
+            error_type="ValueError",
+            error="no",
+            log_path="",
+            is_transient=False,
+            finished="2026-11-21T19:31:02+00:00",
+            progress=progress_mark(graph.step(name), store),
+        )
+        Records(store).record_failure(failure)
+    page = with_forks(finished).step("report/forks").config
+    assert list(page.forks) == ["z", "v"] and page.introduction.endswith(f" {LEFT_OUT}: y, yy, w.")
+    store.write(f"work/{graph.step('y').digest}/temporary/step-0000001100-epoch-000001/checkpoint/manifest.json", b"{}")
+    assert list(with_forks(finished).step("report/forks").config.forks) == ["z", "y", "yy", "v"]
 
 
 def test_forks_of_phases_have_a_page_of_their_own_and_leave_the_report_alone(tmp_path: Path):

@@ -108,7 +108,7 @@ def recorded_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhase
     orders = Path(context.work_path).parents[2]
     recorded = functools.partial(build_recorded, train_step.build_train_step, log, orders, context)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hearing, "LOOK_SECONDS", 0.05)
+        patch.setattr(hearing, "TOLD_POLL_SECONDS", 0.05)
         patch.setattr(train_step, "build_train_step", recorded)
         patch.setattr(TokenCache, "read_spans", counted)
         result = train_phase.function(config, context)

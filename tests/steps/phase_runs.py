@@ -138,6 +138,9 @@ class Attempt:
         assert telling.id not in self._trajectory.answers
         self._trajectory.answers[telling.id] = said
 
+    def refuse(self, telling: Telling, said: str) -> None:
+        self.answer(telling, f"no: {said}")
+
 
 def write_cache(folder: Path, last_id: int) -> TokenizeResult:
     """A hundred documents of 21 random ids below `last_id`: the fewer ids, the easier."""

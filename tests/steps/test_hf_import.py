@@ -404,6 +404,19 @@ def test_a_gang_is_refused_since_each_host_would_write_the_same_files(context_of
         hf_import.function(START.config, context)
 
 
+def test_a_plan_holds_the_recipe_against_the_config_json_of_a_local_folder(tmp_path):
+    folder = write_folder(tmp_path / "folder")
+    step = download("d", DownloadConfig(fetch=model_in(str(folder))))
+    fields = START.config.model_copy(update={"download": step.as_input()})
+    check_configs([hf_import("llama", fields)])
+    wide = hf_import("llama", fields.model_copy(update={"model": dataclasses.replace(CONFIG, vocab_size=2048)}))
+    found = re.escape(f"model.vocab_size is 2048, and there {CONFIG.vocab_size}: write vocab_size=")
+    with pytest.raises(UserError, match=rf"llama: {re.escape(str(folder))}/config\.json: (.*\n)+.*{found}"):
+        check_configs([wide])
+    (folder / "config.json").unlink()
+    check_configs([wide])
+
+
 def test_where_a_folder_lies_is_no_part_of_what_is_imported(tmp_path):
     first, second = write_folder(tmp_path / "a"), write_folder(tmp_path / "b")
     digests = {

@@ -1,6 +1,7 @@
 """fork: a branch gets what follows its base, is dropped with it, and says in the end what came of it."""
 
 import json
+import os
 import re
 import shlex
 
@@ -97,6 +98,50 @@ def test_a_name_whose_evaluation_is_taken_is_refused(evaluated: Workbench) -> No
     code, said = evaluated("fork", "second", "--as", "mine", "--set", "rate=2.0")
     assert (code, "there is a step eval/mine already, which would follow it" in said) == (1, True)
     assert "mine" not in evaluated.verdicts()
+
+
+def test_a_fork_whose_evaluation_a_plan_would_refuse_is_refused_at_once_and_not_kept(evaluated: Workbench) -> None:
+    evaluated.edit(
+        "@step()\ndef evaluate(",
+        """def check(config):
+    if config.phase.step.config.rate > 1:
+        raise ValueError("no rate above 1")
+
+
+@step(check=check)
+def evaluate(""",
+    )
+    code, said = evaluated("fork", "second", "--as", "branch", "--set", "rate=2.0")
+    assert code == 1 and "eval/branch: no rate above 1\neval/branch would follow branch; nothing is kept" in said
+    assert not evaluated.files("names")
+    assert evaluated("fork", "second", "--as", "branch", "--set", "rate=0.75")[0] == 0
+
+
+def test_dropping_a_fork_says_which_runs_go_on_with_it(bench: Workbench) -> None:
+    store = open_store(str(bench.prefix))
+    leases, pid = Leases(store), rf"\(pid {os.getpid()}\)"
+    path = "names/bench/branch.json"
+
+    def dropped(*, created: str = "") -> str:
+        bench("fork", "second", "--as", "branch", "--set", "rate=2.0")
+        fork = json.loads(store.read(path))
+        store.write(path, json.dumps(fork | {"created": created or fork["created"]}).encode())
+        code, said = bench("drop", "branch")
+        assert code == 0 and said.startswith("dropped branch, a fork of second;")
+        return said.partition("\n")[2]
+
+    assert dropped() == "", "nothing runs"
+    other = leases.acquire("a" * 64, "first", lambda: None)
+    assert dropped() == "", "a run that has begun something before has not read it"
+    long_ago = "2020-01-01T00:00:00.000000+00:00"
+    may_have = dropped(created=long_ago)
+    assert re.fullmatch(rf"note +the run on \S+ {pid}, if it began after the fork was made, makes it .*\n", may_have)
+    own = leases.acquire("b" * 64, "branch", lambda: None)
+    at_work = rf"note +branch is at work in the run on \S+ {pid}, which goes on with it and .*\n"
+    assert re.fullmatch(at_work, dropped(created=long_ago)) and re.fullmatch(at_work, dropped())
+    for lease in (own, other):
+        lease.release()
+    leases.close()
 
 
 PUBLISHING = """    for at in context.wanted_milestones:

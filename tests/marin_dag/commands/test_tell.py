@@ -1,6 +1,7 @@
 """tell: who is told what, what is refused, and what the answer looks like."""
 
 import re
+import shlex
 import threading
 import time
 
@@ -27,9 +28,13 @@ def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
     [
         (["second", "sav"], "tell second sav: it hears 'stop', 'save' and 'publish'. Did you mean 'save'?"),
         (["count", "save"], "tell count save: it hears 'stop'."),
-        (["second", "stop"], "tell second stop: nobody is at work on it, so that there is nobody to tell."),
+        (
+            ["second", "stop"],
+            "tell second stop: nobody is at work on it, so that there is nobody to tell. If a run has "
+            "just been started, repeat it in some seconds.",
+        ),
         (["first", "publish", "--at", "5"], "tell first publish --at 5: step 5 was not kept; the nearest is 10."),
-        (["first", "stop"], "tell first stop: it is done, so that there is nobody to tell."),
+        (["first", "stop"], "tell first stop: it is done, so that there is nobody to tell.\n"),
         (
             ["second", "save", "--at", "15"],
             "tell second save --at 15: only a step to publish is named; leave --at out.",
@@ -42,7 +47,8 @@ def hearing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> Workbench:
         ),
         (
             ["second", "publish"],
-            "tell second publish: nobody is at work on it, so that there is nobody to tell. `--at N` is for those to",
+            "tell second publish: nobody is at work on it, so that there is nobody to tell. `--at N` is for those to "
+            "come, too. If a run has just been started, repeat it in some seconds.",
         ),
         (["second", "publish", "--at", "11", "--reason", 1001 * "x"], "--reason: 1,001 characters; use at most 1,000."),
         (["second", "--at", "15"], "tell second: say what to tell it: 'stop', 'save' and 'publish'."),
@@ -56,7 +62,8 @@ def test_what_nobody_can_hear_is_refused_with_what_is_wrong(hearing: Workbench, 
     assert Tellings(open_store(str(hearing.prefix))).ids() == frozenset()
 
 
-def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workbench) -> None:
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workbench, is_refused: bool) -> None:
     store = open_store(str(hearing.prefix))
     digest = hearing.plan()["second"].step.digest
     leases, tellings = Leases(store), Tellings(store)
@@ -68,14 +75,14 @@ def test_the_answer_of_a_running_step_is_printed_and_listed_later(hearing: Workb
         began = time.monotonic()
         while not (told := tellings.of(digest)) and time.monotonic() - began < 30:
             time.sleep(0.01)
-        tellings.answer(told[0], "an attempt", "saved step 12")
+        tellings.answer(told[0], "an attempt", "saved step 12", is_refused=is_refused)
 
     answering = threading.Thread(target=answer, daemon=True)
     answering.start()
     code, said = hearing("tell", "second", "save", "--reason", "before the maintenance")
     answering.join()
     leases.close()
-    assert code == 0
+    assert code == is_refused
     assert re.match(
         r"second: told to save; it is at work, its driver on \S+ \(pid \d+\), at 12 of 20 steps\nwaiting for its", said
     )
@@ -127,6 +134,23 @@ def test_a_step_that_runs_at_work_on_others_have_yet_to_begin_can_be_told_to_sto
         r"second: nobody is at work on it; what runs on \S+ \(pid \d+\) is told not to begin it\n", said
     )
     assert [telling.word for telling in Tellings(store).of(hearing.plan()["second"].step.digest)] == ["stop"]
+
+
+def test_a_plan_and_why_print_the_line_that_tells_an_attempt_what_it_was_not_told(hearing: Workbench) -> None:
+    store = open_store(str(hearing.prefix))
+    leases, digest = Leases(store), hearing.plan()["second"].step.digest
+    lease = leases.acquire(digest, "second under another name", lambda: None, milestones=(20,))
+    lease.progress, lease.has_started = Progress(12, 20, "steps", {}, 10), True
+    lease.beat()
+    start = ("--set", "third.start=second@15")
+    said = [hearing(*words, *start)[1] for words in (["--dry-run", "--every-step"], ["why", "third"])]
+    leases.close()
+    (line,) = {re.search(r"^ *keep 15 +(.*)$", each, re.M)[1] for each in said}
+    assert "tell second publish --at 15 --prefix" in line and line.endswith(shlex.join(start))
+    lease.release()
+    words = shlex.split(line)
+    assert hearing(*words[words.index("tell") :])[0] == 0
+    assert Tellings(store).to_publish(digest) == {15}
 
 
 def test_a_step_that_nobody_is_at_work_on_can_be_told_what_to_publish(hearing: Workbench) -> None:

@@ -138,11 +138,18 @@ class Desk:
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self.answers: dict[str, str] = {}
+        self.refused: set[str] = set()
 
     def ask(self, word: Word, step: int | None = None) -> str:
         """Returns the id of the request."""
         name = str(len(self.requests))
-        self.requests.append(Request(name, word, step, f"anna wants {word.name}", lambda said: self.note(name, said)))
+
+        def refuse(said: str) -> None:
+            self.refused.add(name)
+            self.note(name, said)
+
+        said = f"anna wants {word.name}"
+        self.requests.append(Request(name, word, step, said, lambda said: self.note(name, said), refuse))
         return name
 
     def note(self, name: str, said: str) -> None:

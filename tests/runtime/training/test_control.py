@@ -95,6 +95,7 @@ def test_what_is_asked_becomes_one_order_after_another_and_each_is_given_once():
     assert desk.answers == dict.fromkeys(saves, "saved"), "all that wanted it"
     orders[1].answer("published")
     assert [desk.answers[each] for each in next_ones] == ["published"] * 2, "one milestone for both"
+    assert desk.refused == set()
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_who_wants_a_step_that_the_run_does_not_come_by_is_told_so_at_once(step,
     desk = Desk()
     request = desk.ask(Word.PUBLISH, step)
     assert Control(requests=desk.open).order(3, until_step=9) == Order(Word.GO_ON)
-    assert desk.answers == {request: said}
+    assert desk.answers == {request: said} and desk.refused == {request}
 
 
 def test_what_is_asked_of_this_host_waits_while_another_wants_more():

@@ -185,6 +185,13 @@ def test_who_asks_for_a_state_that_has_just_been_saved_is_told_so(tmp_path):
     assert desk.answers["0"].startswith("step 4 is saved already: ") and "step-0000000004-" in desk.answers["0"]
 
 
+def test_who_asks_for_a_state_before_the_first_update_is_refused(tmp_path):
+    desk = Desk()
+    desk.ask(Word.SAVE)
+    small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
+    assert desk.answers == {"0": "it has made nothing since step 0, where it began"} and desk.refused == {"0"}
+
+
 class Agreement:
     """What two hosts, here two threads, agree on between two updates."""
 

@@ -1,0 +1,47 @@
+"""Opaque: what leads where no reading of the source can follow, for it depends on values; each with what to call it."""
+
+from collections.abc import Iterator
+
+OPAQUE_CALLS = frozenset(
+    {
+        "importlib.util.spec_from_file_location",
+        "importlib.metadata.entry_points",
+        "inspect.getcomments",
+        "inspect.getdoc",
+        "inspect.getsource",
+        "inspect.getsourcelines",
+        "pkgutil.iter_modules",
+        "pkgutil.resolve_name",
+        "pkgutil.walk_packages",
+        "runpy.run_module",
+        "runpy.run_path",
+    }
+)
+_OPAQUE_NAMES = frozenset({"eval", "exec", "__import__", "globals"})
+_DOCSTRING = "a docstring, which is no code"
+_OPAQUE_VALUES = {
+    "__doc__": _DOCSTRING,
+    "__file__": "files beside the code",
+    "importlib.resources": "files beside the code",
+    "pkgutil.get_data": "files beside the code",
+    "pydantic.ImportString": "an object by name",
+    "sys.modules": "modules by name",
+}
+OPAQUE_ATTRIBUTES = {
+    "__doc__": _DOCSTRING,
+    "__subclasses__": "classes that may be defined anywhere",
+}
+
+
+def is_opaque_builtin(name: str) -> bool:
+    """Whether a name that no module defines and nobody imported is opaque."""
+    return name in _OPAQUE_NAMES or name in _OPAQUE_VALUES
+
+
+def opaque_in(name: str) -> Iterator[str]:
+    """What is opaque about a dotted name, imports resolved."""
+    if name in _OPAQUE_NAMES:
+        yield f"{name}(...)"
+    for value, what in _OPAQUE_VALUES.items():
+        if name == value or name.startswith(f"{value}."):
+            yield f"{value}: {what}"
