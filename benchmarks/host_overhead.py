@@ -49,6 +49,7 @@ from runtime.tracking.events import EventLog
 from runtime.training import run_state
 from runtime.training.control import Control
 from runtime.training.loop import METRICS_LATE_STEPS, TrainingStopped, TrainSettings, train
+from runtime.training.profiling import Profiler
 from runtime.training.saving import SavingPlan
 from runtime.training.state import TrainState
 from runtime.training.temporary import TemporaryCheckpoints
@@ -146,6 +147,7 @@ def cost_of_loop(
                     lambda: "measured" if len(watch) > SETTLING_UPDATES + updates else "",
                     agree=Agreement(folder.name),
                 ),
+                profiler=Profiler(str(folder / "profiles"), events),
                 on_milestone=lambda run, milestone: None,
                 rows=rows,
             )

@@ -210,7 +210,7 @@ def _resumes_at(paths: Sequence[str]) -> list[int]:
 # and what an upgrade changes is found by resuming a run under both. Steps that are cheap to redo do name JAX.
 @step(
     policy="tracked", resources=Cpu(2), continues="start", check=check_config, check_on=check_resources, cost=_cost,
-    resumes_at=_resumes_at, hears=("save", "publish"),
+    resumes_at=_resumes_at, hears=("save", "publish", "profile"),
 )  # fmt: skip
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
@@ -226,6 +226,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.control import Control
     from runtime.training.loop import TrainingStopped, TrainSettings, train
     from runtime.training.monitors import Alarm, first_loss_of
+    from runtime.training.profiling import Profiler
     from runtime.training.saving import Saver, SavingPlan
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
@@ -355,6 +356,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 on_milestone=publish,
                 on_progress=show,
                 on_alarm=alarms.append,
+                profiler=Profiler(f"{context.work_path}/profiles", events),
                 rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),
                 validation=validation_of(config, context, mesh, events),
             )
@@ -372,7 +374,7 @@ def _requests(context: StepContext) -> "list[Request]":
     """What people have told the phase, for the loop."""
     from runtime.training.control import Request, Word
 
-    words = {"save": Word.SAVE, "publish": Word.PUBLISH}
+    words = {"save": Word.SAVE, "publish": Word.PUBLISH, "profile": Word.PROFILE}
     return [
         Request(
             told.id,

@@ -1,4 +1,4 @@
-"""Control: whatever asks a run to stop, to save or to publish becomes one order, carried out between two updates.
+"""Control: whatever asks a run to stop, save, publish or profile becomes one order, carried out between two updates.
 
 All hosts carry it out at the same one. Exit always saves. A request is read once a step; with several hosts `agree`
 makes the largest order of all the order of each (each host acting on its own flag is how a collective save hangs).
@@ -34,9 +34,10 @@ class Word(enum.IntEnum):
     """What a run is to do next; where several ask, the larger wins, and the others are asked again an update later."""
 
     GO_ON = 0
-    SAVE = 1
-    PUBLISH = 2
-    SAVE_AND_EXIT = 3
+    PROFILE = 1
+    SAVE = 2
+    PUBLISH = 3
+    SAVE_AND_EXIT = 4
 
 
 class Request(NamedTuple):
@@ -44,7 +45,7 @@ class Request(NamedTuple):
 
     id: str
     word: Word
-    """To save or to publish."""
+    """Neither to go on nor to exit."""
     step: int | None
     """Which to publish; None is the next."""
     said: str
@@ -150,8 +151,10 @@ class Control:
             past = f"it is past step {of_step:,}, at {step:,}"
             ahead = f"this run stops at {until_step:,}; one that goes on to {of_step:,} publishes it"
             request.refuse(ahead if of_step > until_step else past)
-        saves = tuple(request for request in new if request.word == Word.SAVE)
-        return Order(Word.SAVE, 0, saves) if saves else Order(Word.GO_ON)
+        for word in (Word.SAVE, Word.PROFILE):
+            if same := tuple(request for request in new if request.word == word):
+                return Order(word, 0, same)
+        return Order(Word.GO_ON)
 
     def is_asked(self) -> bool:
         """For a host that waits for its batch: whether any host is to stop. If so, it asks for the `order` at once."""

@@ -26,6 +26,7 @@ from runtime.training.control import Control, Order, Word
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
 from runtime.training.monitors import Alarm, FirstLoss, Monitors, never, tell
+from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
@@ -111,6 +112,7 @@ def train(
     saving: SavingPlan,
     events: EventLog,
     control: Control,
+    profiler: Profiler,
     on_milestone: Callable[[RunState, str], None],
     on_progress: Callable[[int, float, float | None], None] = lambda step, tokens_per_second, loss: None,
     on_alarm: Callable[[Alarm], None] = lambda alarm: None,
@@ -195,6 +197,9 @@ def train(
         nonlocal saving
         if order.word == Word.SAVE_AND_EXIT:
             leave(run)
+        elif order.word == Word.PROFILE:
+            fetch(all_but=0)  # the device has ended what came before
+            profiler.begin(run.step, settings.until_step, order)
         elif order.word == Word.PUBLISH:
             saving = dataclasses.replace(saving, wanted_steps=saving.wanted_steps | {order.step})
             if order.step > run.step + 1:
@@ -256,7 +261,7 @@ def train(
                 segment_ids: Any = batch.segment_ids
                 if rows is not None:
                     tokens, segment_ids = rows.placed(tokens), rows.placed(segment_ids)
-                with watchdog.awaits(step + 1):
+                with watchdog.awaits(step + 1), jax.profiler.StepTraceAnnotation("update", step_num=step + 1):
                     state, figures = train_step(run.state, tokens, segment_ids, told)
                 for figure in jax.tree.leaves(figures):
                     figure.copy_to_host_async()
@@ -281,6 +286,10 @@ def train(
                     saver.begin(run, folder, on_complete=functools.partial(answer_promised, run.step))
                 else:
                     fetch(all_but=late_steps)
+                if profiler.is_due_at(run.step):
+                    fetch(all_but=0)
+                    with meter.left_out():
+                        profiler.end()
                 saver.poll()
                 meter.tick(run)
         return run
@@ -300,6 +309,8 @@ def train(
             position = {"data_position": error.data_position} if isinstance(error, BadBatchError) else {}
             saver.finish_after(error, **position)
             raise
+        finally:
+            profiler.close()
         saver.end(run)
         meter.tick(run, now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)

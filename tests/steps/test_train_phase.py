@@ -177,7 +177,7 @@ def test_what_others_start_from_is_published_on_the_way_also_where_an_attempt_wa
 
 def test_what_people_tell_a_phase_is_done_and_answered(tmp_path, phase):
     told, regular = Trajectory(tmp_path / "told", "d" * 64), Trajectory(tmp_path / "regular", "d" * 64)
-    words = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9}
+    words = {"publish": 5, "save": None, "publish-next": None, "publish-late": 9, "profile": None}
     told.tellings = [
         Telling(
             id=which, digest="d" * 64, name="phase", word=which.split("-")[0], milestone=at, author="anna", told="now"
@@ -192,9 +192,10 @@ def test_what_people_tell_a_phase_is_done_and_answered(tmp_path, phase):
     assert told.answers["publish"] == "it will publish step 5, and is at 0"
     assert re.fullmatch(r"published step 2: .*/step-2/checkpoint", told.answers["publish-next"])
     assert re.fullmatch(r"step 2 is saved already: .*/step-2/checkpoint", told.answers["save"])
+    assert re.match(r"profiled updates 4 to 8: .*/profiles/plugins/profile/steps-4-8 ", told.answers["profile"])
     assert told.answers["publish-late"] == "no: this run stops at 8; one that goes on to 9 publishes it"
     events = [(event["step"], event["said"]) for event in told.events() if event["event"] == "told"]
-    said = ["anna told it to publish step 5", "anna told it to publish", "anna told it to save"]
+    said = [f"anna told it to {what}" for what in ("publish step 5", "publish", "save", "profile")]
     assert events == list(enumerate(said))
 
 

@@ -27,6 +27,7 @@ from runtime.training import run_state, saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control, Request, Word
 from runtime.training.loop import TrainSettings, train
+from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import SavingPlan
 from runtime.training.temporary import TemporaryCheckpoints
@@ -226,6 +227,7 @@ def run(
             ),
             events=events,
             control=control or Control(),
+            profiler=Profiler(str(folder / "profiles"), events),
             on_milestone=commit,
         )
 

@@ -45,7 +45,11 @@ def test_a_host_that_waits_in_the_agreement_hears_a_signal_and_so_does_the_one_t
                 host.kill()
                 host.communicate()
     assert said[0] == ["hears SAVE_AND_EXIT signal SIGTERM"]
-    assert said[1][-3:] == ["updated", "says 3", "hears SAVE_AND_EXIT another host was asked to stop"]
+    assert said[1][-3:] == [
+        "updated",
+        f"says {Word.SAVE_AND_EXIT:d}",
+        "hears SAVE_AND_EXIT another host was asked to stop",
+    ]
     assert [host.returncode for host in hosts] == [0, 0]
 
 

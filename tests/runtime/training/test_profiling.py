@@ -1,0 +1,96 @@
+"""Profiles: what somebody asks for is traced, those updates alone, and the run neither fails of it nor differs."""
+
+import gzip
+import json
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+from runtime.tracking.events import read_events
+from runtime.training.control import Control, Word
+from runtime.training.loop import TrainingStopped
+from tests.runtime.training import small_run
+from tests.runtime.training.small_run import Desk, committed_bytes
+
+
+class Asked:
+    """The train step of the small run; somebody asks for profiles when so many updates are made."""
+
+    def __init__(self, desk: Desk, *after: int) -> None:
+        self._desk, self._after = desk, after
+        self.updates = 0
+
+    def __call__(self, *arguments):
+        result = small_run.train_step(*arguments)
+        self.updates += 1
+        if self.updates in self._after:
+            self._desk.ask(Word.PROFILE)
+        return result
+
+
+def traced(folder: Path) -> list[int]:
+    """The updates that a trace is of."""
+    trace = json.loads(gzip.decompress((folder / "host-0.trace.json.gz").read_bytes()))
+    of_updates = [event for event in trace["traceEvents"] if event.get("name") == "update"]
+    return sorted(int(event["args"]["step_num"]) for event in of_updates)
+
+
+def test_the_five_updates_that_follow_are_traced_and_the_run_is_the_same(tmp_path):
+    desk = Desk()
+    control, asked = Control(requests=desk.open), Asked(desk, 2)
+    small_run.run(tmp_path / "profiled", lease_epoch=1, control=control, step_function=asked)
+    small_run.run(tmp_path / "plain", lease_epoch=1)
+    folder = tmp_path / "profiled/profiles/plugins/profile/steps-3-7"
+    assert desk.answers == {"0": f"profiled updates 3 to 7: {folder} (.trace.json.gz opens in ui.perfetto.dev)"}
+    assert sorted(path.name for path in folder.iterdir()) == ["host-0.trace.json.gz", "host-0.xplane.pb"]
+    assert traced(folder) == [3, 4, 5, 6, 7]
+    assert committed_bytes(tmp_path / "profiled") == committed_bytes(tmp_path / "plain")
+    (event,) = [
+        event for event in read_events(str(tmp_path / "profiled/events/1.jsonl")) if event["event"] == "profile"
+    ]
+    assert (event["first_step"], event["step"]) == (3, 7) and all(map(Path.exists, map(Path, event["paths"])))
+
+
+def test_a_second_wish_meanwhile_is_refused_and_one_near_the_end_gets_the_updates_that_are_left(tmp_path):
+    desk = Desk()
+    control, asked = Control(requests=desk.open), Asked(desk, 2, 4, 9)
+    small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
+    assert desk.answers["1"] == "updates 3 to 7 are being profiled; ask again then" and desk.refused == {"1"}
+    assert traced(tmp_path / "profiles/plugins/profile/steps-10-12") == [10, 11, 12]
+
+
+def test_a_run_that_is_stopped_meanwhile_leaves_no_trace_behind_and_the_next_one_can_be_profiled(tmp_path):
+    desk = Desk()
+    asked = Asked(desk, 2)
+    control = Control(lambda: "the driver" if asked.updates == 4 else "", requests=desk.open)
+    with pytest.raises(TrainingStopped):
+        small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
+    assert not desk.answers and not (tmp_path / "profiles").exists()
+
+    desk.requests.clear()
+    desk.ask(Word.PROFILE)
+    small_run.run(tmp_path, lease_epoch=2, control=Control(requests=desk.open))
+    assert traced(tmp_path / "profiles/plugins/profile/steps-5-9") == [5, 6, 7, 8, 9]
+
+
+def test_a_trace_that_cannot_be_written_is_told_and_the_run_goes_on(tmp_path):
+    desk = Desk()
+    desk.ask(Word.PROFILE)
+    (tmp_path / "profiles").write_text("a file where the folder would be")
+    small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
+    assert re.match(r"the profile could not be written to .*steps-1-5: NotADirectoryError: ", desk.answers["0"])
+    assert desk.refused == {"0"} and sorted(small_run.records(tmp_path)) == [12]
+
+
+def test_where_somebody_else_profiles_the_process_the_wish_is_refused_and_theirs_goes_on(tmp_path):
+    desk = Desk()
+    desk.ask(Word.PROFILE)
+    jax.profiler.start_trace(str(tmp_path / "theirs"))
+    try:
+        small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
+    finally:
+        jax.profiler.stop_trace()
+    assert desk.answers["0"].startswith("JAX's profiler does not start: ") and desk.refused == {"0"}
+    assert list((tmp_path / "theirs").rglob("*.xplane.pb"))
