@@ -132,7 +132,7 @@ def report(config: ReportConfig, context: StepContext) -> ReportResult:
     from runtime.report.score_doubts import doubts
 
     contents = contents_of(config)
-    for doubt in doubts(contents.scores, contents.exports):
+    for doubt in doubts(contents):
         context.log.warning("%s", doubt)
     written = {
         PAGE_FILE: render(contents),

@@ -1,30 +1,90 @@
-"""Score doubts: why not to believe scores, one by one and of one model beside another."""
+"""Score doubts: why not to believe what was measured, figure by figure and of one model beside another."""
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from runtime.evaluation.task_score import SUSPICIOUS_NUM_ITEMS
-from runtime.report.contents import Export, Score
+from runtime.report.contents import Evaluation, Export, Phase, Report, Score, leading, mean
+
+FALLEN_STANDARD_ERRORS = 6.0
+FEWEST_TASKS = 4
+"""In common, for one to stand against the others."""
+RISING_SHARE = 0.75
+"""Of the other tasks."""
+AVERAGE_BEHIND = 1.05
+"""Times the bits per byte of the weights. An average of the last updates is within 3 % of them, on either side."""
 
 
-def doubts(scores: Sequence[Score], exports: Sequence[Export]) -> list[str]:
-    """Sentences, in the order of the scores; those of two models last."""
+def doubts(report: Report) -> list[str]:
+    """Sentences: of single scores in their order, then of models beside each other, then of averages."""
+    scores = report.scores
     found = [f"{score.export}, {score.label}, {score.metric}: {score.warning}" for score in scores if score.warning]
-    return [*found, *_repeated(scores, exports)]
+    repeated, fallen = _repeated(scores, report.exports), _fallen(scores, report.exports, report.phases)
+    return [*found, *repeated, *fallen, *_averages(report.evaluations)]
 
 
-def _repeated(scores: Sequence[Score], exports: Sequence[Export]) -> list[str]:
+def _repeated(scores: Sequence[Score], exports: Sequence[Export]) -> Iterator[str]:
     """Pairs of different weights with one block of scores, on so many items that it is no chance."""
     digests = {export.name: export.digest for export in exports}
     blocks: dict[str, dict[tuple[str, str], tuple[float, int | None]]] = {}
     for score in scores:
         blocks.setdefault(score.export, {})[score.label, score.metric] = score.value, score.num_items
-    found = []
     for (name, block), (other, its) in itertools.combinations(blocks.items(), 2):
         num_items = sum({label: number or 0 for (label, _), (_, number) in block.items()}.values())
         if block == its and digests.get(name) != digests.get(other) and num_items > SUSPICIOUS_NUM_ITEMS:
-            found.append(
+            yield (
                 f"{name} and {other} are different weights and have every score in common, on {num_items} items: one "
                 "was probably scored under both names"
             )
-    return found
+
+
+def _fallen(scores: Sequence[Score], exports: Sequence[Export], phases: Sequence[Phase]) -> Iterator[str]:
+    """A task that is far below what it was for the phase that this one started from, while most others rose."""
+    by_export: dict[str, dict[str, Score]] = {}
+    for score in leading(scores):
+        by_export.setdefault(score.export, {})[score.label] = score
+    parents = {phase.name: phase.parent for phase in phases}
+    for export in exports:
+        before = _export_before(export, exports, parents)
+        if before is None:
+            continue
+        now, then = by_export.get(export.name, {}), by_export.get(before.name, {})
+        rises = {label: score.value - then[label].value for label, score in now.items() if label in then}
+        for label, rise in rises.items():
+            spread = math.hypot(*(math.inf if it.stderr is None else it.stderr for it in (now[label], then[label])))
+            others = [other for name, other in rises.items() if name != label]
+            num_risen = sum(other > 0 for other in others)
+            if (
+                rise < -FALLEN_STANDARD_ERRORS * spread
+                and len(rises) >= FEWEST_TASKS
+                and num_risen >= RISING_SHARE * len(others)
+            ):
+                yield (
+                    f"{export.name}, {label}, {now[label].metric}: {now[label].value:.3f}, where {before.name} has "
+                    f"{then[label].value:.3f}, and {num_risen} of the {len(others)} other tasks rose: look at what the "
+                    "model wrote before you believe that it forgot this one"
+                )
+
+
+def _export_before(export: Export, exports: Sequence[Export], parents: Mapping[str, str | None]) -> Export | None:
+    """That of the nearest phase on the way to the one that this is of; None if none of them has one."""
+    phase = parents.get(export.phase)
+    while phase is not None:
+        for other in exports:
+            if other.phase == phase:
+                return other
+        phase = parents.get(phase)
+    return None
+
+
+def _averages(evaluations: Sequence[Evaluation]) -> Iterator[str]:
+    """Averages far behind the weights that they are to follow."""
+    for evaluation in evaluations:
+        hot = mean(evaluation.hot)
+        for name, values in evaluation.averages.items():
+            if mean(values) > AVERAGE_BEHIND * hot:
+                yield (
+                    f"{evaluation.phase}, average {name!r}: {mean(values):.3f} bits per byte, where the weights have "
+                    f"{hot:.3f}: it hardly follows them; look at its decay, and at how many updates it is of"
+                )

@@ -220,7 +220,7 @@ def _score_cell(score: Score, most: float) -> Cell:
 
 def score_warnings(report: Report) -> Markup:
     """What the evaluation itself says against a score, and what two models' scores say of each other."""
-    found = doubts(report.scores, report.exports)
+    found = doubts(report)
     if not found:
         return Markup()
     return joined(

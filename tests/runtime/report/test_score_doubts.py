@@ -1,8 +1,10 @@
-"""Score doubts: one block of scores of different weights is said, and what is a chance or one model is not."""
+"""Score doubts: what is hardly true of the weights is said, and what is a chance, one model or no surprise is not."""
 
 import dataclasses
 
-from runtime.report.contents import Export, Score
+import pytest
+
+from runtime.report.contents import Evaluation, Export, Score
 from runtime.report.page import render
 from runtime.report.score_doubts import doubts
 from tests.runtime.report.example_run import example_report
@@ -20,25 +22,35 @@ def block(name, values=(0.3, 0.5), num_items=300):
     ]
 
 
-EXPORTS = [export("starling", "aaaa"), export("phoenix", "bbbb"), export("twin", "aaaa")]
+def doubts_of(scores, exports, evaluations=()):
+    return doubts(
+        dataclasses.replace(example_report(), scores=tuple(scores), exports=tuple(exports), evaluations=evaluations)
+    )
+
+
+EXPORTS = [
+    export("starling", "aaaa"),
+    export("phoenix", "bbbb"),
+    Export("twin", "starling", "averaged", "aaaa", "outputs"),
+]
 
 
 def test_one_block_of_scores_under_the_names_of_two_models_is_said():
     """The public table that has one block of results under both cooldowns."""
-    (said,) = doubts([*block("starling"), *block("phoenix")], EXPORTS)
+    (said,) = doubts_of([*block("starling"), *block("phoenix")], EXPORTS)
     assert said.startswith("starling and phoenix are different weights and have every score in common, on 600 items")
 
 
 def test_two_names_of_one_model_few_items_or_one_score_that_differs_are_no_doubt():
-    assert doubts([*block("starling"), *block("twin")], EXPORTS) == []
-    assert doubts([*block("starling", num_items=250), *block("phoenix", num_items=250)], EXPORTS) == []
-    assert doubts([*block("starling"), *block("phoenix", (0.3, 0.51))], EXPORTS) == []
-    assert doubts([*block("starling"), *block("phoenix")[:2]], EXPORTS) == []
+    assert doubts_of([*block("starling"), *block("twin")], EXPORTS) == []
+    assert doubts_of([*block("starling", num_items=250), *block("phoenix", num_items=250)], EXPORTS) == []
+    assert doubts_of([*block("starling"), *block("phoenix", (0.3, 0.51))], EXPORTS) == []
+    assert doubts_of([*block("starling"), *block("phoenix")[:2]], EXPORTS) == []
 
 
 def test_a_warning_of_an_evaluation_stands_with_its_model_and_task():
     warned = dataclasses.replace(block("starling")[0], warning="labels are read wrongly")
-    assert doubts([warned], EXPORTS) == ["starling, piqa, 0-shot, acc: labels are read wrongly"]
+    assert doubts_of([warned], EXPORTS) == ["starling, piqa, 0-shot, acc: labels are read wrongly"]
 
 
 def test_it_stands_on_the_page():
@@ -49,3 +61,41 @@ def test_it_stands_on_the_page():
     scores = tuple(dataclasses.replace(score, num_items=1_000) for score in scores)
     assert "have every score in common" not in render(report)
     assert f"{first.name} and {second.name} are different weights" in render(dataclasses.replace(report, scores=scores))
+
+
+def table(name, values, stderr=0.01):
+    return [Score(name, task, 0, "acc", value, stderr, 0.25, 1_000) for task, value in values.items()]
+
+
+BEFORE = {"bbh": 0.57, "piqa": 0.70, "arc_easy": 0.60, "boolq": 0.65, "copa": 0.80}
+RISEN = {task: value + 0.02 for task, value in BEFORE.items()}
+
+
+@pytest.mark.parametrize(("value", "stderr"), [(0.0035, 0.002), (0.0, 0.0)])
+def test_one_task_that_falls_while_the_others_rise_is_said(value, stderr):
+    """The public table whose BBH is 0.570, and 0.0035 a phase later."""
+    fallen = [*table("starling", {**RISEN, "bbh": value})[1:], *table("starling", {"bbh": value}, stderr)]
+    (said,) = doubts_of([*table("phoenix", BEFORE), *fallen], EXPORTS[:2])
+    assert said.startswith(f"starling, bbh, 0-shot, acc: {value:.3f}, where phoenix has 0.570, and 4 of the 4 other")
+
+
+def test_a_model_that_is_worse_and_a_fall_that_may_be_chance_are_no_doubt():
+    worse = {task: value - 0.2 for task, value in BEFORE.items()}
+    assert doubts_of([*table("phoenix", BEFORE), *table("starling", worse)], EXPORTS[:2]) == []
+    little = {**RISEN, "bbh": 0.50}
+    assert doubts_of([*table("phoenix", BEFORE), *table("starling", little)], EXPORTS[:2]) == []
+    three = {**RISEN, "bbh": 0.0}
+    three = {task: three[task] for task in ("bbh", "piqa", "copa")}
+    assert doubts_of([*table("phoenix", BEFORE), *table("starling", three)], EXPORTS[:2]) == []
+    assert doubts_of([*table("starling", BEFORE), *table("phoenix", {**RISEN, "bbh": 0.0})], EXPORTS[:2]) == []
+
+
+def test_an_average_that_hardly_follows_the_weights_is_said_and_one_beside_them_is_not():
+    """The public run whose average went the wrong way round for three weeks."""
+
+    def evaluated(averaged):
+        return (Evaluation("jellyfish", 9, {"web": 0.80, "code": 0.60}, {"averaged": averaged}),)
+
+    (said,) = doubts_of([], [], evaluated({"web": 3.1, "code": 2.9}))
+    assert said.startswith("jellyfish, average 'averaged': 3.000 bits per byte, where the weights have 0.700")
+    assert doubts_of([], [], evaluated({"web": 0.82, "code": 0.61})) == []
