@@ -1,10 +1,11 @@
 """Event log: what happened to one attempt of a phase and when, one JSON object a line.
 
-It lies in the work folder beside the checkpoints, one file an attempt, and never in a committed output: wall
-times and host names would make equal runs differ.
+It lies in the work folder beside the checkpoints, one file an attempt and host (in a bucket several), and never in a
+committed output: wall times and host names would make equal runs differ.
 """
 
 import json
+import logging
 import threading
 import time
 from datetime import UTC, datetime
@@ -14,10 +15,16 @@ from typing import Any
 
 import fsspec
 
+from runtime.tracking.log_names import next_part
+
 VALIDATION = "validation"
 """The event of one measurement of held-out text."""
 REMOTE_FLUSH_SECONDS = 30.0
-"""An object in a bucket cannot grow: it is written anew, no more often than this."""
+"""An object in a bucket cannot grow: it is written anew, no more often than this, by a thread."""
+REMOTE_PART_BYTES = 2**20
+"""Once it is longer, what comes after goes to another: else a month of lines would be written anew each time."""
+
+logger = logging.getLogger(__name__)
 
 
 class EventLog:
@@ -25,15 +32,8 @@ class EventLog:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._is_remote = "://" in url
-        self._lines: list[str] = []
-        self._flushed = float("-inf")
-        if not self._is_remote:
-            path = Path(url)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._log = _RemoteLines(url) if "://" in url else _LocalLines(Path(url))
 
     def write(self, kind: str, **fields: Any) -> None:
         """Adds `{"event": kind, "time": ..., "elapsed_seconds": ..., **fields}`."""
@@ -43,27 +43,11 @@ class EventLog:
             "elapsed_seconds": round(time.monotonic() - self._began, 3),
             **fields,
         }
-        line = json.dumps(event, default=str)
-        with self._lock:
-            if not self._is_remote:
-                self._file.write(line + "\n")
-                return
-            self._lines.append(line)
-            if time.monotonic() - self._flushed >= REMOTE_FLUSH_SECONDS:
-                self._flush()
-
-    def _flush(self) -> None:
-        with fsspec.open(self.url, "w", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in self._lines))
-        self._flushed = time.monotonic()
+        self._log.add(json.dumps(event, default=str) + "\n")
 
     def close(self) -> None:
         """Puts what is left where it belongs."""
-        with self._lock:
-            if self._is_remote:
-                self._flush()
-            else:
-                self._file.close()
+        self._log.close()
 
     def __enter__(self) -> "EventLog":
         return self
@@ -74,8 +58,87 @@ class EventLog:
         self.close()
 
 
+class _LocalLines:
+    """A file that grows."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._lock = threading.Lock()
+
+    def add(self, line: str) -> None:
+        with self._lock:
+            self._file.write(line)
+
+    def close(self) -> None:
+        with self._lock:
+            self._file.close()
+
+
+class _RemoteLines:
+    """Objects one after the other, the last of which is written anew while it grows."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lines: list[str] = []
+        self._num_written = 0
+        """Of these lines, those that are in the object."""
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._write_now_and_then, name="writes the event log", daemon=True)
+        self._thread.start()
+
+    def add(self, line: str) -> None:
+        with self._changed:
+            self._lines.append(line)
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+        self._write()
+
+    def _write_now_and_then(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or len(self._lines) > self._num_written)
+                if self._is_closed:
+                    return
+            try:
+                self._write()
+            except Exception as error:  # of any bucket's client; what is left is written later, and at last by `close`
+                logger.warning("the event log %s waits (%s: %s)", self._url, type(error).__name__, error)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed, REMOTE_FLUSH_SECONDS)
+
+    def _write(self) -> None:
+        with self._changed:
+            lines = list(self._lines)
+        if len(lines) == self._num_written:
+            return
+        text = "".join(lines)
+        with fsspec.open(self._url, "w", encoding="utf-8") as file:
+            file.write(text)
+        self._num_written = len(lines)
+        if len(text) >= REMOTE_PART_BYTES:
+            with self._changed:
+                del self._lines[: len(lines)]
+            self._url, self._num_written = next_part(self._url), 0
+
+
 def read_events(path: str) -> list[dict[str, Any]]:
-    """The events of one attempt; a last line that a kill cut short is left out."""
+    """The events of one attempt, all parts of its log; a last line that a kill cut short is left out."""
+    lines, part = _whole_lines(path), path
+    while True:
+        part = next_part(part)
+        try:
+            lines += _whole_lines(part)
+        except FileNotFoundError:
+            return [json.loads(line) for line in lines]
+
+
+def _whole_lines(path: str) -> list[str]:
     with fsspec.open(path, "r", encoding="utf-8") as file:
-        lines = file.read().split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+        return file.read().split("\n")[:-1]

@@ -65,7 +65,7 @@ def test_a_run_whose_device_hangs_ends_says_where_and_goes_on_from_its_checkpoin
 @pytest.mark.usefixtures("quick")
 def test_the_first_updates_compile_as_long_as_they_like(tmp_path: Path):
     ends: list[int] = []
-    with EventLog(str(tmp_path / "log")) as events:
+    with EventLog(str(tmp_path / "log.jsonl")) as events:
         dog = Watchdog(events, end=ends.append)
         with dog.watching(), dog.awaits(1):
             time.sleep(1.0)
@@ -75,7 +75,7 @@ def test_the_first_updates_compile_as_long_as_they_like(tmp_path: Path):
 @pytest.mark.usefixtures("quick")
 def test_what_does_not_wait_for_the_device_is_not_watched(tmp_path: Path):
     ends: list[int] = []
-    with EventLog(str(tmp_path / "log")) as events:
+    with EventLog(str(tmp_path / "log.jsonl")) as events:
         dog = settled(Watchdog(events, end=ends.append))
         with dog.watching():
             time.sleep(0.7)
@@ -88,7 +88,7 @@ def test_what_does_not_wait_for_the_device_is_not_watched(tmp_path: Path):
 def test_a_run_of_long_updates_is_given_as_many_times_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     moments = itertools.count(0.0, 100.0)
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: next(moments))
-    with EventLog(str(tmp_path / "log")) as events:
+    with EventLog(str(tmp_path / "log.jsonl")) as events:
         dog = Watchdog(events)
         assert dog.patience_seconds == 600.0
         with dog.awaits(1):
@@ -100,9 +100,9 @@ def test_a_run_of_long_updates_is_given_as_many_times_longer(tmp_path: Path, mon
 def test_a_device_that_answers_after_all_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 1.5)
     ends: list[int] = []
-    with EventLog(str(tmp_path / "log")) as events:
+    with EventLog(str(tmp_path / "log.jsonl")) as events:
         dog = settled(Watchdog(events, end=ends.append))
         with dog.watching(), dog.awaits(9):
             time.sleep(1.0)
     assert ends == []
-    assert [event["event"] for event in read_events(str(tmp_path / "log"))] == ["hang"], "it was told"
+    assert [event["event"] for event in read_events(str(tmp_path / "log.jsonl"))] == ["hang"], "it was told"

@@ -1,15 +1,11 @@
-"""Metrics tables are deterministic; event logs survive a kill."""
+"""Metrics tables are deterministic."""
 
-import json
 import math
 
-import fsspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.tracking import events as events_module
-from runtime.tracking.events import EventLog, read_events
 from runtime.tracking.metrics import INTEGERS, MetricsError, MetricsRow, MetricsTable
 
 
@@ -65,25 +61,3 @@ def test_a_foreign_table_is_refused_by_its_columns():
     with pytest.raises(MetricsError, match=r"columns recorded: \['loss'\]; now: \['step'"):
         MetricsTable.from_parquet(buffer.getvalue())
     assert set(INTEGERS) < set(MetricsRow._fields)
-
-
-def test_events_are_on_the_disk_line_by_line_and_a_torn_last_line_is_left_out(tmp_path):
-    path = tmp_path / "events" / "attempt.jsonl"
-    log = EventLog(str(path))
-    log.write("begin", step=1, kernels={"loss": "chunked"})
-    assert [event["event"] for event in read_events(str(path))] == ["begin"]
-    with path.open("a") as file:
-        file.write('{"event": "cut sho')
-    (event,) = read_events(str(path))
-    assert event["kernels"] == {"loss": "chunked"}
-    assert set(event) == {"event", "time", "elapsed_seconds", "step", "kernels"}
-    log.close()
-
-
-def test_events_in_a_bucket_are_complete_once_closed(monkeypatch):
-    monkeypatch.setattr(events_module, "REMOTE_FLUSH_SECONDS", 1e9)
-    with EventLog("memory://run/events/1.jsonl") as log:
-        for step in range(3):
-            log.write("step", step=step)
-    with fsspec.open("memory://run/events/1.jsonl", "r") as file:
-        assert [json.loads(line)["step"] for line in file] == [0, 1, 2]

@@ -1,0 +1,102 @@
+"""Event logs survive a kill, and a bucket that is slow or away costs a run nothing."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+import fsspec
+import pytest
+
+from runtime.tracking import events as events_module
+from runtime.tracking.events import EventLog, read_events
+from runtime.tracking.log_names import is_of_first_host
+
+
+def test_events_are_on_the_disk_line_by_line_and_a_torn_last_line_is_left_out(tmp_path):
+    path = tmp_path / "events" / "attempt.jsonl"
+    log = EventLog(str(path))
+    log.write("begin", step=1, kernels={"loss": "chunked"})
+    assert [event["event"] for event in read_events(str(path))] == ["begin"]
+    with path.open("a") as file:
+        file.write('{"event": "cut sho')
+    (event,) = read_events(str(path))
+    assert event["kernels"] == {"loss": "chunked"}
+    assert set(event) == {"event", "time", "elapsed_seconds", "step", "kernels"}
+    log.close()
+
+
+def test_a_log_that_was_only_begun_is_empty_and_one_that_is_not_there_is_an_error(tmp_path):
+    with EventLog(str(tmp_path / "attempt.jsonl")):
+        assert read_events(str(tmp_path / "attempt.jsonl")) == []
+    with pytest.raises(FileNotFoundError):
+        read_events(str(tmp_path / "other.jsonl"))
+
+
+class Bucket:
+    """Objects in memory; notes which thread writes what, and fails as often as it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = f"memory://{uuid.uuid4().hex}"
+        self.writes: list[tuple[str, str]] = []
+        self.failures_left = 0
+        self._open = fsspec.open
+        monkeypatch.setattr(fsspec, "open", self.open)
+
+    def open(self, url: str, mode: str, **options):
+        if mode == "w":
+            self.writes.append((url.rpartition("/")[2], threading.current_thread().name))
+            if self.failures_left:
+                self.failures_left -= 1
+                raise ConnectionError("no bucket today")
+        return self._open(url, mode, **options)
+
+    def steps(self) -> list[int]:
+        return [event["step"] for event in read_events(f"{self.folder}/attempt.jsonl")]
+
+
+def test_events_in_a_bucket_are_written_soon_by_another_thread_and_complete_once_closed(monkeypatch):
+    bucket = Bucket(monkeypatch)
+    monkeypatch.setattr(events_module, "REMOTE_FLUSH_SECONDS", 1e9)
+    with EventLog(f"{bucket.folder}/attempt.jsonl") as log:
+        log.write("step", step=0)
+        wait_until(lambda: len(bucket.writes) == 1)
+        log.write("step", step=1)
+        log.write("step", step=2)
+    assert bucket.writes[0] == ("attempt.jsonl", "writes the event log")
+    assert len(bucket.writes) == 2 and bucket.steps() == [0, 1, 2]
+
+
+def test_a_long_log_in_a_bucket_goes_on_in_further_objects_and_is_read_as_one(monkeypatch):
+    bucket = Bucket(monkeypatch)
+    monkeypatch.setattr(events_module, "REMOTE_FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(events_module, "REMOTE_PART_BYTES", 1)
+    with EventLog(f"{bucket.folder}/attempt.host2.jsonl") as log:
+        for step in range(3):
+            log.write("step", step=step)
+            wait_until(lambda: len(bucket.writes) == step + 1)  # noqa: B023 -- called at once
+    parts = ["attempt.host2.jsonl", "attempt.host2.part0002.jsonl", "attempt.host2.part0003.jsonl"]
+    assert [name for name, _ in bucket.writes] == parts
+    assert [event["step"] for event in read_events(f"{bucket.folder}/attempt.host2.jsonl")] == [0, 1, 2]
+    assert [name for name in ["attempt.jsonl", "attempt.part0002.jsonl", *parts] if is_of_first_host(name)] == [
+        "attempt.jsonl"
+    ]
+
+
+def test_a_bucket_that_does_not_answer_costs_the_run_nothing_and_the_log_no_line(monkeypatch, caplog):
+    bucket = Bucket(monkeypatch)
+    bucket.failures_left = 1
+    monkeypatch.setattr(events_module, "REMOTE_FLUSH_SECONDS", 0.01)
+    with EventLog(f"{bucket.folder}/attempt.jsonl") as log:
+        log.write("step", step=0)
+        wait_until(lambda: len(bucket.writes) == 2)
+        log.write("step", step=1)
+    assert bucket.steps() == [0, 1]
+    assert "attempt.jsonl waits (ConnectionError: no bucket today)" in caplog.text
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
