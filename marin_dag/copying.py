@@ -258,7 +258,8 @@ class Copier:
     def _copy_what_it_names(self, record: Record) -> None:
         """What the record refers to, and the log beside its attempt as it is now."""
         self._create(record.provenance.environment)
-        self._create(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
+        if "code" in record.identity:
+            self._create(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
         beside, _, _ = record.output_path.partition(record.attempt)
         self.copy_loose(f"{beside}{record.attempt}.log")
 
