@@ -335,7 +335,10 @@ def test_a_fork_follows_an_override_of_its_base(run: Toy) -> None:
         (["--force", "phoenix", "--until", "kestrel"], "--force phoenix: --until kestrel leaves it out"),
         (["--dry-run", "--because", "x"], "--because: a run does not take it; it is an option of `accept`, `pin`."),
         (["why", "phoenix", "--yes"], "--yes: `why` does not take it; it is an option of `gc`. Leave it out."),
-        (["gc", "--only=phoenix"], "--only: `gc` does not take it; it is an option of a run, `plan`, `why`, `ls` and 1 more."),
+        (
+            ["gc", "--only=phoenix"],
+            "--only: `gc` does not take it; it is an option of a run, `plan`, `why`, `ls` and 1 ",
+        ),
         (["gc", "--dry-run"], "--dry-run: `gc` does not take it; without --yes it only shows what would go; leave"),
         (["bump", "phoenix", "--dry-run"], "without --write it only shows what to edit; leave --dry-run out."),
         (["adopt", "x", "--dry-run"], "--dry-run: `adopt` does not take it; it is an option of a run, `plan`, `copy`."),

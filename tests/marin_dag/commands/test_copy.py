@@ -170,6 +170,7 @@ def test_what_leads_to_outputs_and_explains_them_goes_along(bench: Workbench, tm
     assert Records(target).labels()["another-name"] == [key] and Records(target).codes() == records.codes()
     assert [entry.because for entry in Acceptances(target).log(key)] == [f"of {target.prefix}", f"of {store.prefix}"]
     assert [telling.milestone for telling in Tellings(target).of_all()] == [7]
+    assert len(target.list("told")) == 1
     assert [entry.path for entry in target.list("work")] == [f"work/{key}/events/one.jsonl"]
     assert target.exists(f"migrations/{key}/{'ef' * 32}.json")
     assert set(bench.files("sources")) == {entry.path for entry in target.list("sources")}
