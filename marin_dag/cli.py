@@ -22,6 +22,7 @@ from marin_dag.commands import (
     adopt,
     attach,
     bump,
+    copy,
     diff,
     drop,
     fork,
@@ -76,6 +77,7 @@ COMMANDS = {
         stop.COMMAND,
         tell.COMMAND,
         verify.COMMAND,
+        copy.COMMAND,
         adopt.COMMAND,
         pin.COMMAND,
         gc.COMMAND,
@@ -86,7 +88,7 @@ DEFAULT = Command(
     "",
     "run what is not done",
     plan_and_run,
-    options=("--dry-run", "--set", "--json", "--every-step", "--detach", *SELECTION),
+    options=("--dry-run", "--set", "--json", "--every-step", "--detach", "--copy-to", *SELECTION),
 )
 OTHER_WORDS = {
     "status": "plan",
@@ -102,6 +104,10 @@ OTHER_WORDS = {
     "kill": "stop",
     "save": "tell",
     "publish": "tell",
+    "cp": "copy",
+    "backup": "copy",
+    "mirror": "copy",
+    "sync": "copy",
     "clean": "gc",
     "prune": "gc",
 }
@@ -317,6 +323,7 @@ def _parser(
     parser.add_argument("--prefix", default="runs", metavar="DIR|gs://...", help="where outputs are (default: runs)")
     parser.add_argument("--backend", choices=("ray", "local"), default="ray", help="local: in this process")
     parser.add_argument("--detach", action="store_true", help="hand the run to the cluster of RAY_ADDRESS and leave")
+    parser.add_argument("--copy-to", metavar="DIR|gs://...", help="copy what the run commits to this prefix, too")
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error was raised")
     own: dict[str, frozenset[str]] = {}
     for command in known.values():

@@ -34,6 +34,21 @@ class CloudStore(Store):
             file = self._fs.open(self._path(path), mode)
         return ExplainedFile(file, functools.partial(self._explained, path))
 
+    def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
+        with self._explained(path):
+            file = self._fs.open(self._path(path), "wb")
+            try:
+                for block in blocks:
+                    file.write(block)
+            except BaseException:
+                self._abandon(file)
+                raise
+            file.close()
+
+    def _abandon(self, file: Any) -> None:
+        """Of a file that was begun, no object comes about."""
+        file.closed = True  # else it is finished when it is freed
+
     def copy(self, source: str, target: str) -> None:
         with self._explained(target):
             self._fs.cp_file(self._path(source), self._path(target))

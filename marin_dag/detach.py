@@ -69,8 +69,11 @@ class DetachedRuns:
         except (ConnectionError, RuntimeError, ValueError, RayError) as error:
             raise UserError(unreachable(address, first_line(error))) from error
 
-    def submit(self, command: Sequence[str], folder: Path) -> str:
-        """Starts `command`, whose first word is python, in a copy of `folder`; returns the job's name."""
+    def submit(self, command: Sequence[str], folder: Path, *, not_sent: Sequence[str] = ()) -> str:
+        """Starts `command`, whose first word is python, in a copy of `folder`; returns the job's name.
+
+        `not_sent` are prefixes that hold outputs, beside the run's own.
+        """
         python, *words = command
         name = f"{self._of['pipeline']}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
         self._submit(
@@ -80,7 +83,10 @@ class DetachedRuns:
             metadata=self._of | {JOB_NAME: self._of["pipeline"]},
             runtime_env={
                 "working_dir": str(folder),
-                "excludes": [*NOT_SENT, *_outputs_below(folder, self._of["prefix"])],
+                "excludes": [
+                    *NOT_SENT,
+                    *(name for prefix in (self._of["prefix"], *not_sent) for name in _outputs_below(folder, prefix)),
+                ],
                 "env_vars": {
                     "RAY_JOB_STOP_WAIT_TIME_S": str(DRAIN_SECONDS),
                     RUN_NAME: name,

@@ -222,6 +222,11 @@ class Forks:
             tellings.tell(digest, name, PUBLISH, milestone=milestone, reason=why, fork=self._named(fork.name))
         return told, [each for each in passed if each not in told and each not in said]
 
+    @property
+    def folder(self) -> str:
+        """Where these are kept."""
+        return self._folder
+
     def _named(self, name: str) -> str:
         """A fork among those of all pipelines and variants."""
         return f"{self._folder.removeprefix(f'{NAMES}/')}/{name}"

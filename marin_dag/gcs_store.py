@@ -21,7 +21,7 @@ from gcsfs.retry import ChecksumError, HttpError
 from marin_dag.cloud_store import CloudStore, first_line
 from marin_dag.gcs_requests import CheckedFileSystem, DownloadError
 from marin_dag.redact import redact
-from marin_dag.store import Entry, StoreError, checked
+from marin_dag.store import Entry, Store, StoreError, checked
 from marin_dag.transient import TRANSIENT_CODES
 
 FIRST_CONTACT_TIMEOUT_SECONDS = 20.0
@@ -85,6 +85,14 @@ class GcsStore(CloudStore):
         with self._explained(path):
             info = self._info(path)
         return int(info["size"]), base64.b64decode(info["crc32c"]).hex()
+
+    def can_copy_from(self, other: Store) -> bool:
+        return isinstance(other, GcsStore)
+
+    def copy_from(self, other: Store, path: str) -> None:
+        assert isinstance(other, GcsStore)
+        with self._explained(path):
+            self._fs.cp_file(other._path(path), self._path(path))
 
     def _upload(self, path: str, data: bytes, metadata: dict[str, str], *, if_generation_match: str | None) -> None:
         """In one request, which carries the checksum: the store keeps all of the bytes, unchanged, or none."""

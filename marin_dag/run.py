@@ -52,6 +52,7 @@ class Run:
         force: keys of committed steps to run again; they must give the same files, and the record stays what it was.
         is_to_end: asked while running steps save their work; whether to cancel them, as a second Ctrl-C does.
         wanted: what trajectories are to publish on their way, for others than `steps` too; None is for these alone.
+        on_committed: called with the key of each output that is committed, and of each milestone, when it is published.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Run:
         force: frozenset[str] = frozenset(),
         is_to_end: Callable[[], bool] = lambda: False,
         wanted: WantedMilestones | None = None,
+        on_committed: Callable[[str], None] = lambda key: None,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -87,6 +89,7 @@ class Run:
         self._is_closing = False
         self._force = set(force)
         self._is_to_end = is_to_end
+        self._on_committed = on_committed
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
 
     def run(self) -> int:
@@ -141,6 +144,7 @@ class Run:
     def on_published(self, key: str) -> None:
         """See Listener."""
         self._frontier.commit(key)
+        self._on_committed(key)
         if key in self._nodes and self._nodes[key].state == "waiting":
             self._done(self._nodes[key], "published by a run of its trajectory")
 
@@ -315,6 +319,7 @@ class Run:
     def _done(self, node: Node, how: str) -> None:
         self._release(node)
         self._frontier.commit(node.step.key)
+        self._on_committed(node.step.key)
         self._frontier.move(node, "done")
         self._display.event(node.step.name, "done", how)
 

@@ -71,6 +71,10 @@ class S3Store(CloudStore):
                 size += len(block)
         return size, checksum.digest().hex()
 
+    def _abandon(self, file: Any) -> None:
+        file.discard()  # parts that were sent are paid for until they are given up
+        super()._abandon(file)
+
     def _create(self, path: str, data: bytes) -> bool:
         # botocore sends a request again when its reply was lost; the second then meets the object of the first. The
         # random creator tells this call's own object from another's, even where both hold the same bytes.

@@ -42,7 +42,9 @@ def _bump(session: Session) -> int:
 
 def _add_arguments(parser: Any) -> None:
     parser.add_argument("--write", action="store_true", help="(bump) edit the file")
-    parser.add_argument("--to", metavar="VERSION", help="(bump) the version to write; by default the next")
+    parser.add_argument(
+        "--to", metavar="VERSION|DIR", help="(bump) the version to write, by default the next; (copy) where to"
+    )
 
 
 COMMAND = Command(

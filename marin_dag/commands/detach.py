@@ -5,6 +5,7 @@ from pathlib import Path
 
 from marin_dag.commands.attach import how_to_go_on
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Session
+from marin_dag.prefix import open_store
 
 
 def detach(session: Session) -> int:
@@ -12,8 +13,11 @@ def detach(session: Session) -> int:
     from marin_dag.detach import DetachedRuns
 
     runs = DetachedRuns(session.pipeline, session.store.prefix)
-    line = session.line(without=["--detach", "--prefix", "--backend"])
-    name = runs.submit([*shlex.split(line), "--prefix", session.store.prefix], Path.cwd())
+    line = session.line(without=["--detach", "--prefix", "--backend", "--copy-to"])
+    spelt_out = ["--prefix", session.store.prefix]
+    beside = () if not session.parsed.copy_to else (open_store(session.parsed.copy_to).prefix,)
+    spelt_out += [word for prefix in beside for word in ("--copy-to", prefix)]
+    name = runs.submit([*shlex.split(line), *spelt_out], Path.cwd(), not_sent=beside)
     print(f"{name} runs on the cluster; this terminal may be closed")
     print("\n".join(how_to_go_on(session)))
     return NOTHING_WOULD_RUN

@@ -13,5 +13,5 @@ COMMAND = Command(
     "[--json]",
     "what would run, why, and what it costs; the same as --dry-run",
     _plan,
-    options=("--dry-run", "--set", "--json", "--every-step", *SELECTION),
+    options=("--dry-run", "--set", "--json", "--every-step", "--copy-to", *SELECTION),
 )

@@ -6,9 +6,10 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from marin_dag.commands.copy_to import concluded, copies_of, copies_said, refuse_no_second_place
 from marin_dag.commands.detach import detach
 from marin_dag.commands.session import (
     FAILED,
@@ -36,6 +37,7 @@ def plan_and_run(session: Session) -> int:
     plan = session.plan()
     if session.parsed.json and not session.parsed.dry_run:
         raise UserError("--json: a run prints no document; use --dry-run --json, or the command `plan --json`.")
+    refuse_no_second_place(session)
     if session.parsed.dry_run:
         code = show_plan(session, plan)
         if session.on_dry_run is not None:
@@ -48,7 +50,7 @@ def plan_and_run(session: Session) -> int:
         print(f"nothing to do: {counted(done, 'step')}, {'all ' if done != 1 else ''}done")
         _print_results(session, plan)
         _after_run(session, plan)
-        return NOTHING_WOULD_RUN
+        return _copied_alone(session, plan) if session.parsed.copy_to else NOTHING_WOULD_RUN
     if plan.open_questions:
         said = [f"{name}: {question}" for name, question in plan.open_questions.items()]
         raise UserError(
@@ -74,7 +76,7 @@ def show_plan(session: Session, plan: Plan) -> int:
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))
     print("\n".join(_rendered(_remarks(session, plan))), end="")
-    lines = [("outputs in", _outputs(session, plan)), *ways_to_go_on(session, plan)]
+    lines = [("outputs in", _outputs(session, plan)), *copies_said(session, plan), *ways_to_go_on(session, plan)]
     width = max(len(what) for what, _ in lines)
     print("\n".join(["", *(f"{what:<{width}} {said}" for what, said in lines)]))
     return exit_code(plan)
@@ -131,11 +133,29 @@ def ways_to_go_on(session: Session, plan: Plan) -> list[tuple[str, str]]:
     return lines
 
 
+def _copied_alone(session: Session, plan: Plan) -> int:
+    from marin_dag.live import display_for
+
+    return concluded(copies_of(session, plan, display_for()), NOTHING_WOULD_RUN)
+
+
 def _carry_out(session: Session, plan: Plan) -> int:
     from marin_dag.live import display_for  # a dry run must not wait for what only a run needs
-    from marin_dag.run import Run
 
     display = display_for()
+    copies = copies_of(session, plan, display)
+    try:
+        code = _run(session, plan, display, (lambda key: None) if copies is None else copies.add)
+    except BaseException:
+        if copies is not None:
+            copies.leave()
+        raise
+    return concluded(copies, code)
+
+
+def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str], None]) -> int:
+    from marin_dag.run import Run
+
     steps = [planned.step for planned in plan.will_run]
     forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
     backend = backend_named(session.parsed.backend, session.pipeline)
@@ -151,6 +171,7 @@ def _carry_out(session: Session, plan: Plan) -> int:
         force=forced,
         is_to_end=is_to_end,
         wanted=plan.wanted_milestones,
+        on_committed=on_committed,
     )
     if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
         display.say(f"{counted(len(steps), 'step')} to run; {shared} more of the plan share the output of one of them")

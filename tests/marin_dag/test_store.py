@@ -1,10 +1,12 @@
 """One suite for every store, then what only a local disk or only Cloud Storage can get wrong."""
 
 import errno
+import gc
 import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -74,6 +76,24 @@ def test_files_are_written_as_streams_copied_and_settled_with_their_checksum(sto
     assert store.settle("outputs/two/deep/file.bin") == (len(data), expected)
     store.write("outputs/empty", b"")
     assert store.settle("outputs/empty") == (0, "00000000")
+
+
+def test_a_file_of_blocks_is_there_whole_or_as_it_was(store: Store):
+    store.write_blocks("outputs/file.bin", iter([b"first ", b"second"]))
+    assert store.read("outputs/file.bin") == b"first second"
+
+    def breaking_off() -> Iterator[bytes]:
+        yield b"x" * (6 << 20)  # more than a client keeps back
+        raise KeyError("the source is gone")
+
+    for path in ("outputs/file.bin", "outputs/never.bin"):
+        with pytest.raises(KeyError):
+            store.write_blocks(path, breaking_off())
+    gc.collect()  # a client's file that is forgotten is finished when it is freed
+    assert [entry.path for entry in store.list("outputs")] == ["outputs/file.bin"]
+    assert store.read("outputs/file.bin") == b"first second"
+    store.write_blocks("outputs/file.bin", iter([b"third"]))
+    assert store.read("outputs/file.bin") == b"third"
 
 
 def test_a_url_leads_back_to_its_path(store: Store):

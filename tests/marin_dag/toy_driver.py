@@ -56,7 +56,7 @@ def die_before(write: int) -> None:
 
         return wrapped
 
-    for name in ("create", "write", "delete", "copy", "make_folder", "settle"):
+    for name in ("create", "write", "write_blocks", "delete", "copy", "make_folder", "settle"):
         setattr(LocalStore, name, dying(getattr(LocalStore, name)))
 
 

@@ -1,0 +1,265 @@
+"""copy [STEP...] --to DIR|gs://...: committed outputs to another prefix, verified there; and where a copy may go."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from marin_dag.attachments import Attachments
+from marin_dag.commands.session import (
+    FAILED,
+    NOTHING_WOULD_RUN,
+    SELECTION,
+    SOMETHING_WOULD_RUN,
+    Command,
+    Session,
+)
+from marin_dag.copy_queue import CopyQueue
+from marin_dag.copying import Copied, Copier, DamagedSourceError, keys_of
+from marin_dag.errors import UserError
+from marin_dag.graph import Selection
+from marin_dag.prefix import open_store
+from marin_dag.quantities import counted, in_bytes
+from marin_dag.records import COMMITS, Records, UnreadableRecordError, first_lines
+from marin_dag.step import Step
+from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.transient import patiently
+
+MAX_FINDINGS = 20
+PROGRESS_SECONDS = 15.0
+POLL_SECONDS = 0.2
+READ_THREADS = 16
+
+
+def target_of(store: Store, prefix: str, option: str) -> Store:
+    """The store at `prefix`, which `option` gave; reaches it, and writes nothing.
+
+    Raises:
+        UserError: it cannot be reached, or is no second place.
+    """
+    try:
+        target = open_store(prefix)
+    except StoreError as error:
+        raise UserError(str(error).replace("--prefix", option)) from None
+    here, there = _place(store), _place(target)
+    if here == there:
+        raise UserError(f"{option} {prefix}: the same prefix as --prefix; name another folder or bucket.")
+    for inner, outer, said in (
+        (there, here, "it lies inside --prefix"),
+        (here, there, "--prefix lies inside it, which is"),
+    ):
+        if inner.startswith(f"{outer}/"):
+            raise UserError(f"{option} {prefix}: {said} {store.prefix}; name a folder or bucket beside it.")
+    try:
+        target.list(COMMITS)
+    except StoreError as error:
+        raise UserError(f"nothing was started. {str(error).replace('--prefix', option)}") from None
+    return target
+
+
+def begun(copier: Copier, session: Session, option: str) -> Attachments:
+    """What goes along with the copies, after a first word at the target; raises UserError where nothing can be written.
+
+    `option` gave the target.
+    """
+    attachments = Attachments(copier, session.forks.folder)
+    try:
+        attachments.leave_word()
+    except StoreError as error:
+        raise UserError(f"nothing was started. {str(error).replace('--prefix', option)}") from None
+    return attachments
+
+
+def _place(store: Store) -> str:
+    """By which two prefixes are one: of a folder where links lead."""
+    return str(Path(store.prefix).resolve()) if isinstance(store, LocalStore) else store.prefix
+
+
+def still_to_copy(source: Store, target: Store, steps: Sequence[Step[Any]]) -> tuple[list[str], int, int]:
+    """Keys that are committed and not at the target, how many there are at the source, and the bytes of the keys."""
+    records = Records(source)
+    keys = keys_of(steps, records.committed_keys())
+    there = Records(target).committed_keys()
+    left = [key for key in keys if key not in there]
+
+    def size_of(key: str) -> int:
+        try:
+            record = records.find(key)
+        except UnreadableRecordError:  # the copy will say so
+            record = None
+        return 0 if record is None else sum(entry.size_in_bytes for entry in record.manifest)
+
+    with ThreadPoolExecutor(READ_THREADS) as pool:
+        return left, len(keys), sum(pool.map(size_of, left))
+
+
+def damage_said(error: DamagedSourceError, source: Store) -> list[str]:
+    """Lines about what of an output is not as recorded, such as `verify` prints."""
+    lines = [f"{error} in {source.url(error.record.output_path)}"]
+    lines += [f"  {finding.path} {finding.what}" for finding in error.findings[:MAX_FINDINGS]]
+    if len(error.findings) > MAX_FINDINGS:
+        lines.append(f"  and {len(error.findings) - MAX_FINDINGS} more")
+    return lines
+
+
+class _Report:
+    """What becomes of each output, heard in the threads of the queue, and said by the thread that waits for them."""
+
+    def __init__(self, session: Session, names: dict[str, str]) -> None:
+        self._session, self._names = session, names
+        self._lines: SimpleQueue[str] = SimpleQueue()
+        self.copied: list[Copied] = []
+        self.failed: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Takes what is to be printed."""
+        self._lines.put(text)
+
+    def print(self) -> None:
+        """Prints what there is by now."""
+        while not self._lines.empty():
+            print(self._lines.get(), flush=True)
+
+    def on_copied(self, copied: Copied) -> None:
+        self.copied.append(copied)
+        name = self._names[copied.key]
+        if copied.what in ("copied", "mended"):
+            assert copied.record is not None
+            size = sum(entry.size_in_bytes for entry in copied.record.manifest)
+            files = f"{counted(len(copied.record.manifest), 'file')}, {in_bytes(size)}"
+            there = copied.what == "copied" and copied.num_files < len(copied.record.manifest)
+            known = f", {len(copied.record.manifest) - copied.num_files:,} of the files were there" if there else ""
+            mended = f"{counted(copied.num_files, 'damaged file')} replaced at the target"
+            what = f"copied{known}{rate(copied)}" if copied.what == "copied" else mended
+            self.say(f"{name}: {files}, {what}")
+        elif copied.what == "anothers":
+            same = "with the same files and result" if copied.is_same else "WITH OTHER FILES OR ANOTHER RESULT"
+            self.say(f"{name}: is there from another attempt, {same}; that one stays")
+        elif copied.what == "gone":
+            self.say(f"{name}: was collected at the source meanwhile")
+
+    def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
+        self.say(f"{self._names[key]}: tried again in {pause_seconds:g} s after: {first_lines(error)}")
+
+    def on_failed(self, key: str, error: Exception) -> None:
+        self.failed.append(key)
+        name = self._names[key]
+        step = name.partition("@")[0]
+        if isinstance(error, DamagedSourceError):
+            said = damage_said(error, self._session.store)
+            again = self._session.line("--force", step, "--until", step, without=[*SELECTION, "--to", "--check"])
+            said.append(f"to make them again, and replace what is damaged:  {again}")
+        else:
+            said = first_lines(error).splitlines()
+        self.say("\n".join([f"{name}: not copied: {said[0]}", *said[1:]]))
+
+    def count(self, *what: str) -> int:
+        return sum(copied.what in what for copied in self.copied)
+
+
+def rate(copied: Copied) -> str:
+    """How fast, where it took long enough to tell."""
+    return f", {in_bytes(copied.size_in_bytes / copied.seconds)}/s" if copied.seconds >= 1 else ""
+
+
+def _copy(session: Session) -> int:
+    if not session.parsed.to:
+        raise UserError("copy: say where to: --to DIR, --to gs://bucket/folder or --to s3://bucket/folder.")
+    target = target_of(session.store, session.parsed.to, "--to")
+    steps = _selected(session)
+    left, num_there, size = still_to_copy(session.store, target, steps)
+    if not num_there:
+        if session.parsed.names:
+            raise UserError(f"copy {' '.join(session.parsed.names)}: nothing of it is committed; run it first.")
+        print("nothing is committed yet")
+        return NOTHING_WOULD_RUN
+    names = keys_of(steps, Records(session.store).committed_keys())
+    if session.parsed.dry_run:
+        for key in left:
+            print(f"{names[key]}: not there yet")
+        print(f"{counted(len(left), 'output')} to copy, {in_bytes(size)}; {num_there - len(left):,} are there already")
+        return SOMETHING_WOULD_RUN if left else NOTHING_WOULD_RUN
+    report = _Report(session, names)
+    copier = Copier(session.store, target, say=report.say, check=session.parsed.check)
+    attachments = begun(copier, session, "--to")
+    problems = patiently(lambda: attachments.copy(names))
+    for problem in problems:
+        print(problem)
+    _carry_out(copier, report, list(names), size)
+    return _concluded(session, target, report, len(names), bool(problems))
+
+
+def _carry_out(copier: Copier, report: _Report, keys: Sequence[str], size: int) -> None:
+    queue = CopyQueue(copier, report)
+    for key in keys:
+        queue.add(key)
+    queue.end()
+    queue.start()
+    begun = last = time.monotonic()
+    try:
+        while not queue.is_over(POLL_SECONDS):
+            report.print()
+            now = time.monotonic()
+            if now - last >= PROGRESS_SECONDS:
+                last = now
+                speed = copier.bytes_done / (now - begun)
+                print(f"  {in_bytes(copier.bytes_done)} of {in_bytes(size)}, {in_bytes(speed)}/s")
+    except KeyboardInterrupt:
+        queue.cancel()
+        while not queue.is_over(POLL_SECONDS):
+            pass
+        print("what was copied stays there; the same command goes on")
+        raise
+    finally:
+        copier.close()
+        report.print()
+
+
+def _concluded(session: Session, target: Store, report: _Report, num_outputs: int, has_problems: bool) -> int:
+    moved = sum(copied.size_in_bytes for copied in report.copied)
+    num_new, num_mended = report.count("copied"), report.count("mended")
+    num_there = report.count("there", "anothers")
+    if report.failed:
+        again = session.line("copy", *session.parsed.names)
+        print(f"{len(report.failed):,} of {counted(num_outputs, 'output')} not copied; then:  {again}")
+    elif not num_new and not num_mended:
+        print(f"nothing to copy: {counted(num_there, 'output')}, {'all ' if num_there != 1 else ''}in {target.prefix}")
+    else:
+        mended = f", {num_mended:,} mended" if num_mended else ""
+        were = "was" if num_there == 1 else "were"
+        print(
+            f"{counted(num_new, 'output')} copied{mended}, {in_bytes(moved)} written; {num_there:,} {were} there: "
+            f"all {num_outputs:,} are in {target.prefix}"
+        )
+    return FAILED if report.failed or has_problems else NOTHING_WOULD_RUN
+
+
+def _selected(session: Session) -> list[Step[Any]]:
+    graph, selection = session.graph(), session.selection()
+    if session.parsed.names:
+        if selection != Selection():
+            raise UserError("copy: name steps, or select them with --only, --until and --from; not both.")
+        named = {name for text in session.parsed.names for name in graph.matching(text, "copy")}
+    else:
+        named = set(selection.names(graph))
+    return [step for step in graph.steps if step.name in named]
+
+
+def _add_arguments(parser: Any) -> None:
+    parser.add_argument(
+        "--check", action="store_true", help="(copy) compare what is there already, and replace what is damaged"
+    )
+
+
+COMMAND = Command(
+    "copy",
+    "[STEP...] --to DIR|gs://...",
+    "committed outputs to another prefix, each verified there",
+    _copy,
+    0,
+    1_000,
+    _add_arguments,
+    options=("--set", "--to", "--dry-run", "--only", "--until", "--from"),
+)

@@ -1,0 +1,63 @@
+"""--copy-to PREFIX: a run that copies what it commits; and what a plan says of it."""
+
+from typing import Any
+
+from marin_dag.commands.copy import begun, still_to_copy, target_of
+from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, SELECTION, Session
+from marin_dag.copying import Copier
+from marin_dag.early_interrupt import INTERRUPTED
+from marin_dag.plan import Plan
+from marin_dag.quantities import counted, in_bytes
+from marin_dag.run_copying import RunCopying, Voice
+from marin_dag.step import Step
+
+
+def refuse_no_second_place(session: Session) -> None:
+    """Before anything starts; raises UserError."""
+    if session.parsed.copy_to:
+        target_of(session.store, session.parsed.copy_to, "--copy-to")
+
+
+def copies_said(session: Session, plan: Plan) -> list[tuple[str, str]]:
+    """The line of a plan: how much of what is finished is not at the target."""
+    if not session.parsed.copy_to:
+        return []
+    target = target_of(session.store, session.parsed.copy_to, "--copy-to")
+    left, num_outputs, size = still_to_copy(session.store, target, _steps(plan))
+    if not num_outputs:
+        return [("copies in", f"{target.prefix}; nothing is finished yet")]
+    there = f"{num_outputs - len(left):,} of {counted(num_outputs, 'finished output')} there"
+    return [("copies in", f"{target.prefix}; {there}" + (f", {in_bytes(size)} to copy" if left else ""))]
+
+
+def copies_of(session: Session, plan: Plan, voice: Voice) -> RunCopying | None:
+    """The copies of a run, begun; None where there are to be none."""
+    if not session.parsed.copy_to:
+        return None
+    target = target_of(session.store, session.parsed.copy_to, "--copy-to")
+    copier = Copier(session.store, target, say=voice.say)
+    copies = RunCopying(
+        copier,
+        begun(copier, session, "--copy-to"),
+        _steps(plan),
+        voice,
+        command=session.line("copy", "--to", session.parsed.copy_to),
+        command_to_force=lambda name: session.line("--force", name, "--until", name, without=SELECTION),
+    )
+    copies.start()
+    return copies
+
+
+def concluded(copies: RunCopying | None, code: int) -> int:
+    """The exit code of a run that ended with `code`, when its copies have ended too."""
+    if copies is None:
+        return code
+    try:
+        is_whole = copies.finish(is_interrupted=code == INTERRUPTED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return FAILED if code == NOTHING_WOULD_RUN and not is_whole else code
+
+
+def _steps(plan: Plan) -> list[Step[Any]]:
+    return [planned.step for planned in plan.steps if planned.is_selected]

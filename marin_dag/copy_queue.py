@@ -1,0 +1,138 @@
+"""CopyQueue: outputs that are to be copied, side by side, each again after a pause where the error may pass."""
+
+import threading
+import time
+from collections import Counter
+from typing import Protocol
+
+from marin_dag.copying import AtWorkThereError, Copied, Copier, CopyCancelledError
+from marin_dag.transient import is_transient
+
+OUTPUTS_AT_ONCE = 4
+"""Small outputs cost round trips and no bytes; the files of all together are `CHECKSUM_THREADS` at once."""
+FIRST_PAUSE_SECONDS = 2.0
+LONGEST_PAUSE_SECONDS = 60.0
+LAST_TRIES = 3
+"""Of an output that fails, once nothing more will come: somebody waits for the end."""
+
+
+class CopyListener(Protocol):
+    """Hears, in the threads of the queue, what becomes of each output."""
+
+    def on_copied(self, copied: Copied) -> None:
+        """It is at the target."""
+
+    def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
+        """It is tried again after a pause."""
+
+    def on_failed(self, key: str, error: Exception) -> None:
+        """It is given up."""
+
+
+class CopyQueue:
+    """Takes keys from any thread; one digest is under way once, since its lease is held once.
+
+    Args:
+        copier: copies one output.
+        listener: hears of it.
+    """
+
+    def __init__(self, copier: Copier, listener: CopyListener) -> None:
+        self._copier, self._listener = copier, listener
+        self._due: dict[str, float] = {}
+        """Key to the time at which it is tried, in the order in which they came."""
+        self._tries: Counter[str] = Counter()
+        self._under_way: dict[str, str] = {}
+        """Digest to key."""
+        self._is_ending = False
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"copies {number}", daemon=True)
+            for number in range(OUTPUTS_AT_ONCE)
+        ]
+
+    def start(self) -> None:
+        """Begins to copy."""
+        for thread in self._threads:
+            thread.start()
+
+    def add(self, key: str) -> None:
+        """Takes an output to copy."""
+        with self._changed:
+            if key not in self._under_way.values():
+                self._due.setdefault(key, 0.0)
+            self._changed.notify()
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Keys that are under way or still to be."""
+        with self._changed:
+            return (*self._under_way.values(), *self._due)
+
+    def end(self) -> None:
+        """Nothing more will be added: what fails now is tried `LAST_TRIES` times more."""
+        with self._changed:
+            self._is_ending = True
+            self._tries.clear()
+            self._due = dict.fromkeys(self._due, 0.0)
+            self._changed.notify_all()
+
+    def is_over(self, timeout_seconds: float) -> bool:
+        """Whether all has been copied or given up, after waiting for that no longer than the timeout."""
+        deadline = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def cancel(self) -> None:
+        """Leaves what is under way, and all that is left."""
+        self._copier.cancel()
+        with self._changed:
+            self._is_ending = True
+            self._due.clear()
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while (key := self._next()) is not None:
+            try:
+                self._listener.on_copied(self._copier.copy(key))
+            except CopyCancelledError:
+                pass
+            except Exception as error:  # whatever it is, it must not end the thread without a word
+                self._postpone_or_fail(key, error)
+            finally:
+                with self._changed:
+                    del self._under_way[key.partition("@")[0]]
+                    self._changed.notify_all()
+
+    def _next(self) -> str | None:
+        """Waits for a key that is due; None when nothing is left and nothing will come."""
+        with self._changed:
+            while True:
+                free = {key: at for key, at in self._due.items() if key.partition("@")[0] not in self._under_way}
+                key = min(free, key=lambda key: free[key], default=None)  # of equals the first that came
+                pause = None if key is None else self._due[key] - time.monotonic()
+                if key is not None and pause is not None and pause <= 0:
+                    del self._due[key]
+                    self._under_way[key.partition("@")[0]] = key
+                    return key
+                if self._is_ending and not self._due:
+                    return None
+                self._changed.wait(pause)
+
+    def _postpone_or_fail(self, key: str, error: Exception) -> None:
+        may_pass = is_transient(error) or (isinstance(error, AtWorkThereError) and not self._is_ending)
+        with self._changed:
+            self._tries[key] += 1
+            num_tries, is_ending = self._tries[key], self._is_ending
+            if self._is_ending and self._copier.is_cancelled:
+                return
+            if may_pass and (not is_ending or num_tries <= LAST_TRIES):
+                pause = min(FIRST_PAUSE_SECONDS * 2 ** (num_tries - 1), LONGEST_PAUSE_SECONDS)
+                self._due[key] = time.monotonic() + pause
+            else:
+                pause = None
+        if pause is None:
+            self._listener.on_failed(key, error)
+        else:
+            self._listener.on_postponed(key, pause, error)

@@ -1,0 +1,338 @@
+"""Copier: one committed output to another prefix, each file compared there with the manifest before the record is made.
+
+The copy of an output is an output like any other: it exists if and only if its record does, which is created last and
+create-only, under the lease that the step has at the target. So half a copy is never seen, of two copiers one waits,
+and nothing is deleted there under a copy's hands.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Literal, NamedTuple
+
+import google_crc32c
+
+from marin_dag.damage import Finding
+from marin_dag.epoch import Epoch
+from marin_dag.errors import UserError
+from marin_dag.lease import Held, Lease, Leases
+from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records
+from marin_dag.source_archive import SOURCES
+from marin_dag.step import Step
+from marin_dag.store import Store, StoreError, explain_os_error
+from marin_dag.transient import TRANSIENT_NUMBERS, patiently
+
+BLOCK_IN_BYTES = 8 << 20
+"""What is in memory of each of the `CHECKSUM_THREADS` files under way, beside the buffers of a client."""
+COPY_OF = "copy of "
+"""Beginning of the name under which a copier holds a lease at the target."""
+POLL_SECONDS = 1.0
+
+What = Literal["copied", "there", "mended", "anothers", "gone"]
+
+
+class Copied(NamedTuple):
+    """What became of one output: `anothers` is there from another attempt, `gone` was collected at the source."""
+
+    key: str
+    what: What
+    record: Record | None
+    num_files: int = 0
+    """That were written; what was there with the right checksum is not among them."""
+    size_in_bytes: int = 0
+    """Of those."""
+    seconds: float = 0.0
+    is_same: bool = True
+    """Whether what is there has the files of the record."""
+
+
+class DamagedSourceError(UserError):
+    """Files at the source are not as their record says; nothing of them is at the target."""
+
+    def __init__(self, record: Record, findings: Iterable[Finding]) -> None:
+        self.record = record
+        self.findings = tuple(sorted(findings))
+        super().__init__(f"{len(self.findings)} of its files are not as recorded")
+
+
+class AtWorkThereError(UserError):
+    """Somebody makes the output at the target, or deletes it there."""
+
+
+class CopyCancelledError(Exception):
+    """The copier was told to leave."""
+
+
+class _BadFileError(Exception):
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding)
+        self.finding = finding
+
+
+class Copier:
+    """Copies outputs from `source` to `target`; several may be under way, not two of one digest.
+
+    Args:
+        source: read, and never written.
+        target: where the copies go.
+        say: takes a line for the user, from any thread.
+        check: whether what is there already is compared with its record too, and replaced where it is damaged.
+    """
+
+    def __init__(
+        self, source: Store, target: Store, *, say: Callable[[str], None] = lambda text: None, check: bool = False
+    ) -> None:
+        self.source, self.target = source, target
+        self.records, self.target_records = Records(source), Records(target)
+        self.bytes_done = 0
+        """Of files written or found right, since the beginning; for progress."""
+        self._say, self._check = say, check
+        self._files = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix="copy")
+        self._cancelled = threading.Event()
+        self._counting = threading.Lock()
+
+    def cancel(self) -> None:
+        """What is under way ends between two blocks, and leaves what it has for the next copy."""
+        self._cancelled.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether it was told to leave."""
+        return self._cancelled.is_set()
+
+    def close(self) -> None:
+        """Waits for the threads."""
+        self._files.shutdown(cancel_futures=True)
+
+    def copy(self, key: str) -> Copied:
+        """Makes the output `key` exist at the target too.
+
+        Raises:
+            DamagedSourceError: of files that are not as recorded; the others are at the target, without a record.
+            AtWorkThereError: somebody else holds the step there.
+            StoreError: either store.
+            CopyCancelledError: see `cancel`.
+        """
+        begun = time.monotonic()
+        record = self.records.find(key)
+        if record is None:
+            return Copied(key, "gone", None)
+        there = self.target_records.find(key)
+        if there is not None and not (self._check and there.manifest == record.manifest):
+            return _as_there(record, there)
+        try:
+            copied = self._under_lease(record)
+        except DamagedSourceError:
+            if self.records.find(key) is None:  # `gc` has taken it away meanwhile
+                return Copied(key, "gone", None)
+            raise
+        return copied._replace(seconds=time.monotonic() - begun)
+
+    def _under_lease(self, record: Record) -> Copied:
+        leases = Leases(self.target)
+        try:
+            lease = self._lease(leases, record)
+            try:
+                there = self.target_records.find(record.key)  # another copier may have made it while this one waited
+                if there is not None and not self._check:
+                    return _as_there(record, there)
+                num_files, size = self._copy_files(record, (there or record).output_path)
+                if there is not None:
+                    return Copied(record.key, "mended" if num_files else "there", record, num_files, size)
+                self._copy_what_it_names(record)
+                winner = Epoch(self.target, record.digest, lease.epoch).commit(record)
+                if winner.attempt != record.attempt:
+                    return _as_there(record, winner)
+                return Copied(record.key, "copied", record, num_files, size)
+            finally:
+                with contextlib.suppress(StoreError):  # it goes stale by itself
+                    lease.release()
+        finally:
+            leases.close()
+
+    def _lease(self, leases: Leases, record: Record) -> Lease:
+        is_told = False
+        while isinstance(got := leases.acquire(record.digest, f"{COPY_OF}{record.name}", lambda: None), Held):
+            holder = got.holder
+            who = f"{holder.host} pid {holder.pid}"
+            if not holder.name.startswith(COPY_OF):
+                raise AtWorkThereError(f"{who} is at work on it there since {holder.since}; it is left to that")
+            if not is_told:
+                is_told = True
+                self._say(f"{label(record)}: {who} copies it there too; waiting for it")
+            if self._cancelled.wait(POLL_SECONDS):
+                raise CopyCancelledError
+        return got
+
+    def _copy_files(self, record: Record, folder: str) -> tuple[int, int]:
+        """Number and size of the files of the manifest that had to be written in `folder` at the target."""
+        self.target.make_folder(folder)  # a step may list what another left, and that may be nothing
+        listed = patiently(lambda: self.target.list(folder))
+        there = {entry.path.removeprefix(f"{folder}/"): entry.size_in_bytes for entry in listed}
+        given_up = threading.Event()
+
+        def copied(entry: FileEntry) -> bool:
+            if given_up.is_set():
+                return False
+            try:
+                return self._copy_file(record, folder, entry, there.get(entry.path))
+            except _BadFileError:  # all that is damaged is told at once
+                raise
+            except BaseException:
+                given_up.set()
+                raise
+
+        futures = [self._files.submit(copied, entry) for entry in record.manifest]
+        wait(futures)  # the lease is held as long as one of them writes
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        for error in errors:
+            if not isinstance(error, _BadFileError):
+                raise error
+        if errors:
+            raise DamagedSourceError(record, [error.finding for error in errors if isinstance(error, _BadFileError)])
+        written = [entry for entry, future in zip(record.manifest, futures, strict=True) if future.result()]
+        return len(written), sum(entry.size_in_bytes for entry in written)
+
+    def _copy_file(self, record: Record, folder: str, entry: FileEntry, size_there: int | None) -> bool:
+        """Whether it had to be written."""
+        path, target = f"{record.output_path}/{entry.path}", f"{folder}/{entry.path}"
+        wanted = entry.size_in_bytes, entry.crc32c
+        is_there = size_there == entry.size_in_bytes and patiently(lambda: self.target.settle(target)) == wanted
+        if not is_there:
+            patiently(lambda: self._write(path, target, entry))
+        else:
+            self._count(entry.size_in_bytes)
+        return not is_there
+
+    def _write(self, path: str, target: str, entry: FileEntry) -> None:
+        self._refuse_cancelled()
+        if path == target and self.target.can_copy_from(self.source):
+            self._refuse_damaged(path, entry)
+            self.target.copy_from(self.source, path)
+            self._count(entry.size_in_bytes)
+        else:
+            try:
+                self.target.write_blocks(target, self._checked_blocks(path, entry))
+            except FileNotFoundError as error:  # a copier that was paused and woke up has taken it away
+                raise StoreError(f"{self.target.url(target)}: gone while it was written", is_transient=True) from error
+        found = self.target.settle(target)
+        if found != (entry.size_in_bytes, entry.crc32c):
+            raise StoreError(
+                f"{self.target.url(target)}: what the store holds has {found[0]} bytes and CRC32C {found[1]}, and "
+                f"{entry.size_in_bytes} and {entry.crc32c} were sent; run the same command again.",
+                is_transient=True,
+            )
+
+    def _refuse_damaged(self, path: str, entry: FileEntry) -> None:
+        """Of a store that knows the checksums of what it holds: before anything is copied inside it."""
+        try:
+            size, checksum = self.source.settle(path)
+        except FileNotFoundError:
+            raise _BadFileError(Finding(entry.path, "is missing")) from None
+        _refuse_other_bytes(entry, size, checksum)
+
+    def _checked_blocks(self, path: str, entry: FileEntry) -> Iterator[bytes]:
+        """The bytes of a file; of one that is not as recorded the last block never comes."""
+        checksum, size, held = google_crc32c.Checksum(), 0, b""
+        try:
+            with self.source.open(path) as file:
+                while block := file.read(BLOCK_IN_BYTES):
+                    self._refuse_cancelled()
+                    checksum.update(block)
+                    size += len(block)
+                    if held:
+                        self._count(len(held))
+                        yield held
+                    held = block
+        except FileNotFoundError:
+            raise _BadFileError(Finding(entry.path, "is missing")) from None
+        except OSError as error:  # of the disk that is read, told as that of the one which is written otherwise
+            passes = error.errno in TRANSIENT_NUMBERS
+            raise StoreError(explain_os_error(error, self.source.url(path)), is_transient=passes) from error
+        _refuse_other_bytes(entry, size, checksum.digest().hex())
+        self._count(len(held))
+        yield held
+
+    def _copy_what_it_names(self, record: Record) -> None:
+        """What the record refers to, and the log beside its attempt as it is now."""
+        self._create(record.provenance.environment)
+        if "code" in record.identity:
+            self._create(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
+        beside, _, _ = record.output_path.partition(record.attempt)
+        self.copy_loose(f"{beside}{record.attempt}.log")
+
+    def _create(self, path: str) -> None:
+        try:
+            data = patiently(lambda: self.source.read(path))
+        except FileNotFoundError:  # of records from before it was kept
+            return
+        patiently(lambda: self.target.create(path, data))
+
+    def copy_loose(self, path: str) -> bool:
+        """A file that no manifest knows and that may be growing, as it is now; False if it is not there."""
+
+        def blocks() -> Iterator[bytes]:
+            with self.source.open(path) as file:
+                while block := file.read(BLOCK_IN_BYTES):
+                    self._refuse_cancelled()
+                    yield block
+
+        try:
+            patiently(lambda: self.target.write_blocks(path, blocks()))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _refuse_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise CopyCancelledError
+
+    def _count(self, size: int) -> None:
+        with self._counting:
+            self.bytes_done += size
+
+
+def _refuse_other_bytes(entry: FileEntry, size: int, checksum: str) -> None:
+    if size != entry.size_in_bytes:
+        raise _BadFileError(Finding(entry.path, f"has {size} bytes, recorded {entry.size_in_bytes}"))
+    if checksum != entry.crc32c:
+        raise _BadFileError(Finding(entry.path, f"has CRC32C {checksum}, recorded {entry.crc32c}"))
+
+
+def _as_there(record: Record, there: Record) -> Copied:
+    what: What = "there" if there.attempt == record.attempt else "anothers"
+    is_same = there.manifest == record.manifest and there.result == record.result
+    return Copied(record.key, what, there, is_same=is_same)
+
+
+def label(record: Record) -> str:
+    """What a person calls an output."""
+    return record.name if record.milestone is None else f"{record.name}@{record.milestone}"
+
+
+def keys_of(steps: Iterable[Step[Any]], committed: Iterable[str]) -> dict[str, str]:
+    """The outputs of `steps` that are committed, inputs first, each with what a person calls it.
+
+    Of a trajectory those are all its milestones; parts of an output that grows are none, for the whole has all of them.
+    """
+    milestones: dict[str, list[int]] = {}
+    keys = set(committed)
+    for key in keys:
+        digest, at, milestone = key.partition("@")
+        if at:
+            milestones.setdefault(digest, []).append(int(milestone))
+    steps = tuple(steps)
+    legs: dict[str, list[Step[Any]]] = {}
+    for step in sorted((step for step in steps if step.until is not None), key=lambda step: step.until or 0):
+        legs.setdefault(step.digest, []).append(step)
+    found: dict[str, str] = {}
+    for step in steps:
+        if step.until is None:
+            found |= {step.key: step.name} if step.key in keys - found.keys() else {}
+            continue
+        for at_step in sorted(milestones.pop(step.digest, ())):
+            leg = next((leg for leg in legs[step.digest] if (leg.until or 0) >= at_step), legs[step.digest][-1])
+            found[f"{step.digest}@{at_step}"] = f"{leg.name}@{at_step}"
+    return found

@@ -1,0 +1,237 @@
+"""RunCopying: what a run commits goes to a second prefix beside the work; no step waits for a copy, or fails of one."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from marin_dag.attachments import Attachments
+from marin_dag.copy_queue import CopyQueue
+from marin_dag.copying import Copied, Copier, DamagedSourceError, keys_of
+from marin_dag.quantities import counted, in_bytes
+from marin_dag.records import Records, first_lines
+from marin_dag.step import Step
+from marin_dag.store import StoreError
+from marin_dag.transient import patiently
+
+TOLD_SECONDS = 15.0
+"""A copy that took so long is told by a line; so is each milestone's."""
+ATTACH_SECONDS = 600.0
+"""What leads to outputs and explains them is copied anew so often, and in the end."""
+TROUBLE_SECONDS = 60.0
+"""Where the target does not answer, every output that waits would say so."""
+POLL_SECONDS = 0.2
+MAX_NAMED = 10
+
+
+class Voice(Protocol):
+    """Where the user reads, from any thread."""
+
+    def say(self, text: str) -> None:
+        """A line of news."""
+
+    def complain(self, text: str) -> None:
+        """A line about what went wrong."""
+
+
+class RunCopying:
+    """The copies of one run.
+
+    Args:
+        copier: from the run's prefix to the other.
+        attachments: what goes along.
+        steps: those that the run is about, done or not.
+        voice: where the user reads.
+        command: what the user types to catch up later.
+        command_to_force: what the user types to make the output of one step again, by its name.
+    """
+
+    def __init__(
+        self,
+        copier: Copier,
+        attachments: Attachments,
+        steps: Sequence[Step[Any]],
+        voice: Voice,
+        *,
+        command: str,
+        command_to_force: Callable[[str], str],
+    ) -> None:
+        self._copier, self._attachments, self._voice = copier, attachments, voice
+        self._command, self._command_to_force = command, command_to_force
+        self._steps = tuple(steps)
+        self._trajectories = {step.digest for step in steps if step.until is not None}
+        self._keys = {step.key for step in steps if step.until is None}
+        self._queue = CopyQueue(copier, self)
+        self._fresh: set[str] = set()
+        """Keys that were committed since the beginning."""
+        self._failed: dict[str, str] = {}
+        self._damaged: dict[str, None] = {}
+        """Names of steps."""
+        self._num_copied, self._bytes_copied = 0, 0
+        self._last_trouble = -TROUBLE_SECONDS
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._attaching = threading.Thread(target=self._attach_now_and_then, name="copies of names", daemon=True)
+
+    def start(self) -> None:
+        """Begins with what is finished of these steps and not at the target yet.
+
+        Raises:
+            StoreError: one of the two prefixes does not answer.
+        """
+        for key in patiently(self._missing):
+            self._queue.add(key)
+        self._queue.start()
+        self._attaching.start()
+
+    def add(self, key: str) -> None:
+        """An output was committed, or a milestone published."""
+        if key in self._keys or key.partition("@")[0] in self._trajectories:
+            self._fresh.add(key)
+            self._queue.add(key)
+
+    def finish(self, *, is_interrupted: bool) -> bool:
+        """Waits for what is left, and tells of what is not there; whether all is.
+
+        Raises:
+            KeyboardInterrupt: the user waits no longer; what is left has been told.
+        """
+        try:
+            if is_interrupted:
+                self._queue.cancel()
+            else:
+                self._wait()
+        except KeyboardInterrupt:
+            self._queue.cancel()
+            self._conclude()
+            raise
+        return self._conclude()
+
+    def leave(self) -> None:
+        """Leaves what is under way, without a word."""
+        self._queue.cancel()
+        self._stop()
+
+    def _stop(self) -> None:
+        while not self._queue.is_over(POLL_SECONDS):
+            pass
+        self._ended.set()
+        self._attaching.join()
+        self._copier.close()
+
+    def _wait(self) -> None:
+        try:
+            for key in patiently(self._missing):  # of other runs, too, and of attempts that a successor carried out
+                if key not in self._failed:
+                    self._queue.add(key)
+        except StoreError:
+            pass  # what there is of it will be told in the end
+        self._queue.end()
+        begun = told = time.monotonic()
+        while not self._queue.is_over(POLL_SECONDS):
+            if time.monotonic() - told >= TOLD_SECONDS or begun == told:
+                told = time.monotonic()
+                left = self._queue.left
+                if left:
+                    self._voice.say(
+                        f"copies: {counted(len(left), 'output')} left, {in_bytes(self._copier.bytes_done)} done; "
+                        "Ctrl-C leaves them"
+                    )
+
+    def _conclude(self) -> bool:
+        self._stop()
+        target = self._copier.target.prefix
+        try:
+            missing = self._missing()
+            problems = [] if self._copier.is_cancelled else self._attach()
+        except StoreError as error:
+            missing, problems = list(self._failed), [first_lines(error)]
+        if not missing and not problems:
+            written = f", {self._num_copied:,} by this run ({in_bytes(self._bytes_copied)})" if self._num_copied else ""
+            self._voice.say(f"copies: all {self._num_outputs:,} outputs are in {target}{written}")
+            return True
+        if missing:
+            self._voice.complain(
+                f"copies: {len(missing):,} of {counted(self._num_outputs, 'output')} are not in {target}:"
+            )
+        for key in missing[:MAX_NAMED]:
+            self._voice.complain(f"  {self._names.get(key, key)}: {self._failed.get(key, 'not copied yet')}")
+        if len(missing) > MAX_NAMED:
+            self._voice.complain(f"  and {len(missing) - MAX_NAMED:,} more")
+        for problem in problems:
+            self._voice.complain(f"copies: {problem}")
+        for name in self._damaged:
+            self._voice.complain(f"first:        {self._command_to_force(name)}")
+        self._voice.complain(f"to catch up:  {self._command}")
+        return False
+
+    def _missing(self) -> list[str]:
+        """What is committed and not at the target."""
+        self._names = keys_of(self._steps, Records(self._copier.source).committed_keys())
+        self._num_outputs = len(self._names)
+        there = Records(self._copier.target).committed_keys()
+        return [key for key in self._names if key not in there]
+
+    def _attach(self) -> list[str]:
+        """For what is at the target by now."""
+        there = Records(self._copier.target).committed_keys()
+        return self._attachments.copy([key for key in self._names if key in there])
+
+    def _attach_now_and_then(self) -> None:
+        while True:
+            try:
+                self._attach()
+            except StoreError as error:
+                self._tell_trouble(f"copies: what goes along could not be written: {first_lines(error)}")
+            if self._ended.wait(ATTACH_SECONDS):
+                return
+
+    def on_copied(self, copied: Copied) -> None:
+        """See CopyListener."""
+        with self._lock:
+            self._failed.pop(copied.key, None)
+            self._num_copied += copied.what == "copied"
+            self._bytes_copied += copied.size_in_bytes
+        name = self._name(copied.key)
+        if copied.what == "copied" and (
+            copied.seconds >= TOLD_SECONDS or (copied.key in self._fresh and "@" in copied.key)
+        ):
+            speed = f", {in_bytes(copied.size_in_bytes / copied.seconds)}/s" if copied.seconds >= 1 else ""
+            files = f"{counted(copied.num_files, 'file')}, {in_bytes(copied.size_in_bytes)}{speed}"
+            self._voice.say(f"{name}: copied to {self._copier.target.prefix} ({files})")
+        elif copied.what == "anothers" and not copied.is_same:
+            self._voice.complain(f"{name}: is at {self._copier.target.prefix} with other files, and that stays")
+
+    def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
+        """See CopyListener. Of many that wait for one store the first says so."""
+        with self._lock:
+            self._failed[key] = first_lines(error).partition("\n")[0]
+        self._tell_trouble(
+            f"{self._name(key)}: its copy is tried again, as long as that may help: {first_lines(error)}"
+        )
+
+    def on_failed(self, key: str, error: Exception) -> None:
+        """See CopyListener."""
+        said = first_lines(error)
+        if isinstance(error, DamagedSourceError):
+            said = "; ".join([str(error), *(f"{found.path} {found.what}" for found in error.findings[:MAX_NAMED])])
+            self._damaged[self._name(key).partition("@")[0]] = None
+        with self._lock:
+            self._failed[key] = said.partition("\n")[0]
+        complain = self._voice.complain if isinstance(error, DamagedSourceError) else self._tell_trouble
+        complain(f"{self._name(key)}: not copied: {said}")
+
+    def _tell_trouble(self, text: str) -> None:
+        with self._lock:
+            is_due = time.monotonic() - self._last_trouble >= TROUBLE_SECONDS
+            self._last_trouble = time.monotonic() if is_due else self._last_trouble
+        if is_due:
+            self._voice.complain(text)
+
+    def _name(self, key: str) -> str:
+        found = self._names.get(key)
+        if found is not None:
+            return found
+        digest, at, milestone = key.partition("@")
+        name = next((step.name for step in self._steps if step.digest == digest), digest[:8])
+        return f"{name}{at}{milestone}"

@@ -1,0 +1,228 @@
+"""copy: what a user types, and a copy that is a prefix like any other."""
+
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from marin_dag.acceptances import Acceptances
+from marin_dag.cli import main
+from marin_dag.diff import CodeChanged
+from marin_dag.pins import Pins
+from marin_dag.prefix import open_store
+from marin_dag.records import Records
+from marin_dag.step import Step
+from marin_dag.store import LocalStore
+from marin_dag.told import Tellings
+from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.marin_dag.test_cli import Toy
+from tests.marin_dag.toy_steps import CountConfig, count, executions
+from tests.marin_dag.workbench import Workbench
+
+
+@pytest.fixture
+def made(run: Toy) -> Toy:
+    assert run()[0] == 0
+    return run
+
+
+@pytest.fixture
+def there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Toy:
+    """The same pipeline at the target."""
+    return Toy(tmp_path / "there", capsys)
+
+
+def file_of(run: Toy, name: str) -> Path:
+    records = Records(open_store(str(run.prefix)))
+    ((key),) = records.labels()[name]
+    return run.prefix / records.get(key).output_path / "text.txt"
+
+
+def test_everything_finished_is_copied_once_and_is_done_and_sound_there(made: Toy, there: Toy) -> None:
+    assert made("fork", "phoenix", "--as", "mine", "--set", "z_loss=0.5")[0] == 0
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 0
+    assert "text/web: 1 file, 3 B, copied\n" in said and "phoenix@30: 0 files, 0 B, copied\n" in said
+    assert said.endswith(f"8 outputs copied, 16 B written; 0 were there: all 8 are in {there.prefix}\n")
+    assert committed_bytes(there.prefix) == committed_bytes(made.prefix)
+    before = {path: path.read_bytes() for path in there.prefix.rglob("*") if path.is_file()}
+    assert made("copy", "--to", str(there.prefix)) == (0, f"nothing to copy: 8 outputs, all in {there.prefix}\n")
+    assert {path: path.read_bytes() for path in there.prefix.rglob("*") if path.is_file()} == before
+    shutil.rmtree(made.prefix)  # the first one is lost
+    assert there.verdicts() == dict.fromkeys(there.verdicts().keys() - {"mine"}, "done") | {"mine": "missing"}
+    assert there("verify", "all")[1].count("all as recorded") == 8
+    assert "committed" in there("log", "text/web")[1] and "text = 'web'" in there("show", "text/web")[1]
+    assert there("gc", "--older-than-days", "0") == (0, "nothing to collect that is older than 0 days\n")
+    assert there()[0] == 0 and there.committed() >= {"mine"}
+
+
+def test_named_steps_are_copied_alone_and_until_takes_what_they_need(made: Toy, there: Toy) -> None:
+    assert made("copy", "text/w*", "ocelot", "--to", str(there.prefix))[0] == 0
+    done = {name for name, verdict in there.verdicts().items() if verdict == "done"}
+    assert done == {"text/web", "ocelot", "phoenix"}  # two legs of one trajectory
+    assert made("copy", "--until", "count", "--to", str(there.prefix))[0] == 0
+    assert {"text/books", "count"} <= {name for name, verdict in there.verdicts().items() if verdict == "done"}
+    assert there.verdicts()["kestrel"] == "missing"
+
+
+def test_what_is_damaged_is_named_with_its_cure_and_all_else_is_copied(made: Toy, there: Toy) -> None:
+    file_of(made, "text/web").write_text("bew")
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 1
+    assert "text/web: not copied: 1 of its files are not as recorded in " in said
+    assert "\n  text.txt has CRC32C " in said
+    assert "--force text/web --until text/web" in said and "1 of 8 outputs not copied; then:" in said
+    assert len(committed_bytes(there.prefix)) == 7 and not list(there.prefix.glob("outputs/text/web-*/*/text.txt"))
+    assert made("--force", "text/web", "--until", "text/web")[0] == 0
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    assert committed_bytes(there.prefix) == committed_bytes(made.prefix)
+
+
+def test_a_record_that_cannot_be_read_keeps_no_other_output_from_being_copied(made: Toy, there: Toy) -> None:
+    ((key),) = Records(open_store(str(made.prefix))).labels()["text/web"]
+    (made.prefix / "commits" / f"{key}.json").write_text("{")
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 1 and "text/web: not copied: " in said and "not a record of this program" in said
+    assert len(committed_bytes(there.prefix)) == 7
+
+
+def test_either_prefix_mends_the_other(made: Toy, there: Toy) -> None:
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    expected = committed_bytes(made.prefix)
+    for damaged, whole in ((there, made), (made, there)):
+        file_of(damaged, "text/web").write_text("bew")
+        file_of(damaged, "text/code").unlink()
+        assert whole("copy", "--to", str(damaged.prefix))[1].startswith("nothing to copy")
+        code, said = whole("copy", "--check", "--to", str(damaged.prefix))
+        assert code == 0
+        assert "text/web: 1 file, 3 B, 1 damaged file replaced at the target" in said
+        assert "0 outputs copied, 2 mended, 7 B written; 6 were there" in said
+        assert committed_bytes(damaged.prefix) == expected
+
+
+def test_an_output_that_somebody_made_there_stays_and_that_is_said(made: Toy, there: Toy) -> None:
+    assert there("--until", "text/web")[0] == 0
+    before = file_of(there, "text/web")
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 0
+    assert "text/web: is there from another attempt, with the same files and result; that one stays" in said
+    assert "7 outputs copied, 13 B written; 1 was there" in said
+    assert file_of(there, "text/web") == before
+
+
+def test_a_dry_run_says_what_would_be_copied_and_writes_nothing(made: Toy, there: Toy) -> None:
+    code, said = made("copy", "--dry-run", "--to", str(there.prefix))
+    assert code == 2 and "text/web: not there yet\n" in said
+    assert said.endswith("8 outputs to copy, 16 B; 0 are there already\n")
+    code, said = made("--dry-run", "--copy-to", str(there.prefix))
+    assert code == 0 and f"copies in  {there.prefix}; 0 of 8 finished outputs there, 16 B to copy\n" in said
+    assert not there.prefix.exists()
+    made("copy", "--to", str(there.prefix))
+    assert made("copy", "--dry-run", "--to", str(there.prefix))[0] == 0
+    assert (
+        f"copies in  {there.prefix}; 8 of 8 finished outputs there\n" in made("plan", "--copy-to", str(there.prefix))[1]
+    )
+
+
+def test_what_is_no_second_place_is_refused_before_anything_starts(run: Toy, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(run.prefix)
+    (tmp_path / "file").write_text("")
+    refused = {
+        str(run.prefix): "the same prefix as --prefix; name another",
+        str(tmp_path / "link"): "the same prefix as --prefix; name another",
+        str(run.prefix / "copy"): "it lies inside --prefix",
+        str(tmp_path): "--prefix lies inside it",
+        "ftp://x/y": "no such kind of store",
+        str(tmp_path / "file"): "nothing was started. ",
+    }
+    for target, why in refused.items():
+        for arguments in (["copy", "--to"], ["--copy-to"]):
+            code, said = run(*arguments, target)
+            assert code == 1 and why in said and len(said.splitlines()) == 1, said
+    assert not run.prefix.exists()
+    assert "copy: say where to: --to DIR" in run("copy")[1]
+    assert run("copy", "--to", str(tmp_path / "x")) == (0, "nothing is committed yet\n")
+    assert (
+        "copy count: nothing of it is committed; run it first" in run("copy", "count", "--to", str(tmp_path / "x"))[1]
+    )
+    assert "name steps, or select them" in run("copy", "count", "--until", "count", "--to", str(tmp_path / "x"))[1]
+
+
+def test_what_leads_to_outputs_and_explains_them_goes_along(bench: Workbench, tmp_path: Path) -> None:
+    assert bench()[0] == 0
+    store, target = open_store(str(bench.prefix)), LocalStore(str(tmp_path / "there"))
+    records = Records(store)
+    ((key),) = records.labels()["count"]
+    bench("pin", "count", "--because", "cited")
+    records.label("another-name", key)
+    code = CodeChanged(("count",), (), (), "old", "new")
+    for said_in in (store, target):  # what was said there comes first, and stays
+        Acceptances(said_in).accept(key, "count", code, f"of {said_in.prefix}")
+    Tellings(store).tell(key, "count", "publish", milestone=7)
+    store.write(f"work/{key}/events/one.jsonl", b"1")
+    store.write(f"work/{key}/shards/x/0.json", b"not an event")
+    store.write(f"migrations/{key}/{'ef' * 32}.json", b"{}")
+    store.write(f"told/{'ef' * 32}/x.json", b"of another step")
+    assert bench("copy", "--to", target.prefix)[0] == 0
+    assert Pins(target).all() == Pins(store).all() != []
+    assert Records(target).labels()["another-name"] == [key] and Records(target).codes() == records.codes()
+    assert [entry.because for entry in Acceptances(target).log(key)] == [f"of {target.prefix}", f"of {store.prefix}"]
+    assert [telling.milestone for telling in Tellings(target).of_all()] == [7]
+    assert len(target.list("told")) == 1
+    assert [entry.path for entry in target.list("work")] == [f"work/{key}/events/one.jsonl"]
+    assert target.exists(f"migrations/{key}/{'ef' * 32}.json")
+    assert set(bench.files("sources")) == {entry.path for entry in target.list("sources")}
+    store.write(f"work/{key}/events/one.jsonl", b"12")
+    assert bench("copy", "--to", target.prefix)[1].startswith("nothing to copy")
+    assert target.read(f"work/{key}/events/one.jsonl") == b"12" and len(Acceptances(target).log(key)) == 2
+
+
+def test_a_fork_of_that_name_at_the_target_stays_and_is_told(made: Toy, there: Toy) -> None:
+    made("fork", "phoenix", "--as", "mine", "--set", "z_loss=0.5")
+    there("fork", "phoenix", "--as", "mine", "--set", "z_loss=0.25")
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 1 and "the fork mine is another one at the target, and stays" in said
+    assert "mine of phoenix with z_loss=0.25" in there("ls")[1] and len(committed_bytes(there.prefix)) == 8
+
+
+def test_a_branch_starts_at_the_target_from_a_copied_milestone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marks = tmp_path / "marks"
+
+    def build(arguments: Namespace) -> list[Step[Any]]:
+        return [count("main", CountConfig(stride=2, until_step=12, marks=str(marks)))]
+
+    def called(prefix: str, *arguments: str) -> int:
+        return main(build, name="counts", argv=["--prefix", str(tmp_path / prefix), "--backend", "local", *arguments])
+
+    assert called("here") == 0
+    assert called("here", "copy", "--to", str(tmp_path / "there")) == 0
+    shutil.rmtree(tmp_path / "here")
+    shutil.rmtree(marks)
+    assert called("there", "fork", "main", "--as", "branch", "--set", "start=main@5", "--set", "stride=7") == 0
+    assert called("there") == 0
+    assert sorted(executions(marks)) == sorted(f"count{number}" for number in range(5, 12))
+    ((key),) = Records(LocalStore(str(tmp_path / "there"))).labels()["branch"][-1:]
+    assert Records(LocalStore(str(tmp_path / "there"))).get(key).result["value"] == 5 * 2 + 7 * 7
+
+
+def test_a_detached_run_copies_to_the_same_place(run: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import marin_dag.detach
+
+    sent: list[Any] = []
+
+    class Recorded:
+        def __init__(self, pipeline: str, prefix: str) -> None: ...
+
+        def submit(self, command: list[str], folder: Path, *, not_sent: tuple[str, ...]) -> str:
+            sent.append((command[-4:], not_sent))
+            return "toy-1"
+
+    monkeypatch.setattr(marin_dag.detach, "DetachedRuns", Recorded)
+    monkeypatch.chdir(tmp_path)
+    assert run("--detach", "--copy-to", "there")[0] == 0
+    place = str(tmp_path / "there")
+    assert sent == [(["--prefix", str(run.prefix), "--copy-to", place], (place,))]
