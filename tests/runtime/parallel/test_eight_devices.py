@@ -30,7 +30,7 @@ def test_losses_and_norms_are_those_of_one_device(report: dict, variant: str) ->
 @pytest.mark.parametrize("variant", ("one", *VARIANTS))
 def test_norms_of_each_tensor_and_layer_are_those_of_numpy(report: dict, variant: str) -> None:
     told, plain = (report[variant]["part_norms"][which] for which in ("told", "plain"))
-    # In NumPy what was added is a difference of float32 parameters: those of RMSNorms are 1, and it is a ten-thousandth.
+    # In NumPy what was added is a difference of float32 parameters: of RMSNorms they are 1, and it is a ten-thousandth.
     for of_told, of_plain, tolerance in zip(told, plain, (1e-5, 5e-3, 1e-5), strict=True):
         assert len(of_plain) == 3 * 11 + 3, "QK-norms, which are copied and not split, among them"
         assert of_told == pytest.approx(of_plain, rel=tolerance)
