@@ -22,6 +22,8 @@ SAID_PARTS = 2
 SEEN_IN_UPDATES = ("update_norm",)
 """Monitors whose figure is that of the update, and not of the gradient."""
 
+_UPDATE = MEASURED.index(UPDATE)
+
 
 class Place(NamedTuple):
     """Where an update is unlike those before it."""
@@ -42,7 +44,9 @@ class RecentNorms:
 
     def add(self, norms: PartNorms, learning_rate: float) -> None:
         """Of an update that was taken, and whose figures are finite."""
-        self._ring[self._num_added % RECENT_UPDATES] = norms / _scale(learning_rate)
+        place = self._ring[self._num_added % RECENT_UPDATES]
+        place[:] = norms
+        place[_UPDATE] /= learning_rate or 1.0  # of an update without a rate the norm is 0
         self._num_added += 1
 
     def place(self, norms: PartNorms, learning_rate: float, *, measured: str = GRADIENT) -> Place:
@@ -54,7 +58,7 @@ class RecentNorms:
         for each, of_parts in zip(MEASURED, norms, strict=True):
             if not np.isfinite(of_parts).all():
                 return self._not_finite(each, ~np.isfinite(of_parts))
-        index, num_updates = MEASURED.index(measured), min(self._num_added, RECENT_UPDATES)
+        num_updates = min(self._num_added, RECENT_UPDATES)
         facts = {"norms_of": measured, "median_updates": num_updates}
         if num_updates < FEWEST_UPDATES:
             said = (
@@ -62,8 +66,9 @@ class RecentNorms:
                 f"this attempt has made {num_updates}."
             )
             return Place(said, {**facts, "parts": []})
+        index = MEASURED.index(measured)
         medians = np.median(self._ring[:num_updates, index], axis=0)
-        own = (norms / _scale(learning_rate))[index]
+        own = norms[index] / (learning_rate or 1.0) if index == _UPDATE else norms[index]
         factors = np.divide(own, medians, out=np.ones_like(own), where=medians > 0)
         with np.errstate(divide="ignore"):
             distance = np.abs(np.log(factors))
@@ -89,13 +94,6 @@ class RecentNorms:
         others = len(names) - SAID_PARTS
         more = f" and {others} others of {len(self._names)} parts" if others > 0 else ", and of no other part"
         return Place(f"{what} {', '.join(names[:SAID_PARTS])}{more}.", facts)
-
-
-def _scale(learning_rate: float) -> np.ndarray:
-    """What norms are compared over; an update without a rate has a norm of 0."""
-    scale = np.ones((len(MEASURED), 1), np.float32)
-    scale[MEASURED.index(UPDATE)] = learning_rate or 1.0
-    return scale
 
 
 def _rounded(figure: np.floating) -> float:
