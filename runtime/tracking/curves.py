@@ -41,7 +41,7 @@ class SeldomCurves(NamedTuple):
 
     names: list[str]
     by_step: dict[int, Float64[np.ndarray, "names"]]
-    """Not a number where an update has none of a name."""
+    """Not a number where an update has none of a name; that of a step which is no update's is never told."""
 
 
 NO_SELDOM = SeldomCurves([], {})
@@ -193,12 +193,11 @@ def with_norms(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any]]]) 
     Args:
         attempts: the events of each attempt, of one host, in the order in which they began; read one at a time.
     """
-    stands = set(curves.step.tolist())
     names: list[str] = []
     by_step: dict[int, np.ndarray] = {}
     for events in attempts:
         for event in events:
-            if event["event"] != NORMS or event["step"] not in stands:
+            if event["event"] != NORMS:
                 continue
             told = {
                 f"{NORM_BY_PART[measured]}/{part}": norm
