@@ -69,7 +69,7 @@ def _curves(session: Session) -> int:
         with _refused(export):
             export.refuse_missing_package()
     from pipelines.validation_plot import validation_curves  # not above: a plan imports this module
-    from runtime.tracking.curves import with_validation
+    from runtime.tracking.curves import with_norms, with_validation
     from runtime.training.checkpoint import CheckpointError
 
     width = max(map(len, phases))
@@ -87,6 +87,8 @@ def _curves(session: Session) -> int:
         if curves is None or not curves.step.size:
             continue
         curves = with_validation(curves, attempts_of(session.store, digest))
+        if exports:
+            curves = with_norms(curves, attempts_of(session.store, digest))
         told.add(digest)
         if places is not None:
             legs, main_line = places

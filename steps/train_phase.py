@@ -126,6 +126,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     """What the backward pass finds saved: "none" is everything, "full" the input of each layer only."""
     digest_every_steps: Runtime[int] = Field(default=100, ge=0)
     """Distance of the digests of the parameters in the event log, by which a replay proves itself; 0 writes none."""
+    norms_every_steps: Runtime[int] = Field(default=100, ge=0)
+    """Distance of the norms of gradient, update and parameters by tensor and layer in the event log, for `curves`; 0
+    writes none. An alarm says where in the model it is from all the same."""
     validate_every_steps: Runtime[int] = Field(default=0, ge=0)
     """Distance of measurements of held-out text, of weights and averages; one at the last step too. 0: none. They
     change nothing of the run, and stand in its event log."""
@@ -318,6 +321,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             global_batch_size=config.global_batch_size,
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
+            norms_every_steps=config.norms_every_steps,
             begins_anew_at=lambda step: step <= begin or begins_anew_at(config, step),
             first_loss=first_loss_of(config.model) if config.start is None else None,
         )

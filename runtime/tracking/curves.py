@@ -18,6 +18,7 @@ from runtime.optim.ema import HOT
 from runtime.tables.parquet_bytes import table_of
 from runtime.tracking.events import VALIDATION
 from runtime.tracking.metrics import MetricsRow
+from runtime.tracking.parts import GRADIENT, MEASURED, NORMS, PARAMETERS, UPDATE, norms_of
 
 OF_UPDATES = "train"
 ROWS_TOGETHER = 4096
@@ -25,12 +26,25 @@ READ_TOGETHER = 2**16
 SUMS_OF_SOURCES = {"loss_by_source": "loss_sum", "log_normalizer_by_source": "log_normalizer_sum"}
 """Groups of curves that are means over the predicted positions, and the columns of their sums."""
 SHARE_OF_SOURCES = "share_by_source"
+NORM_BY_PART = {GRADIENT: "grad_norm_by_part", UPDATE: "update_norm_by_part", PARAMETERS: "param_norm_by_part"}
+"""Groups of curves by what is measured; in each, one curve for each tensor and layer."""
 BITS_PER_BYTE = "bits_per_byte"
 MEAN = "mean"
 
 
 class ExportError(RuntimeError):
     """What writes curves for another tool is not installed, or does not write where it was told to."""
+
+
+class SeldomCurves(NamedTuple):
+    """Figures that one update in many has: as curves of every update, hundreds of them would fill the memory."""
+
+    names: list[str]
+    by_step: dict[int, Float64[np.ndarray, "names"]]
+    """Not a number where an update has none of a name; that of a step which is no update's is never told."""
+
+
+NO_SELDOM = SeldomCurves([], {})
 
 
 class Curves(NamedTuple):
@@ -40,6 +54,7 @@ class Curves(NamedTuple):
     """Finished updates since the start of the run, this one included."""
     figures: dict[str, Float64[np.ndarray, "updates"]]
     """By name, such as `train/loss` or `loss_by_source/web`; not a number where an update has none."""
+    seldom: SeldomCurves = NO_SELDOM
 
     def rows(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Each update with the figures that it has, finite ones."""
@@ -48,7 +63,11 @@ class Curves(NamedTuple):
             part = slice(first, first + ROWS_TOGETHER)
             values = np.stack([curve[part] for curve in self.figures.values()], axis=1)
             for step, row, has in zip(self.step[part].tolist(), values.tolist(), np.isfinite(values), strict=True):
-                yield step, {names[index]: row[index] for index in np.flatnonzero(has)}
+                yield step, {names[index]: row[index] for index in np.flatnonzero(has)} | self._seldom_row(step)
+
+    def _seldom_row(self, step: int) -> dict[str, float]:
+        names, row = self.seldom.names, self.seldom.by_step.get(step)
+        return {} if row is None else {names[index]: float(row[index]) for index in np.flatnonzero(np.isfinite(row))}
 
     @property
     def consumed_tokens(self) -> Float64[np.ndarray, "updates"]:
@@ -128,7 +147,7 @@ def with_sources(curves: Curves, source_losses: bytes) -> Curves:
     figures = dict(curves.figures)
     for source, found in sorted(by_source.items()):
         figures |= {f"{group}/{source}": curve for group, curve in found.items()}
-    return Curves(step, figures)
+    return curves._replace(figures=figures)
 
 
 def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Curves:
@@ -162,7 +181,32 @@ def with_validation(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any
             for domain, value in {**mean, **by_domain}.items():
                 curve = figures.setdefault(f"{group}/{domain}", np.full(len(curves.step), np.nan))
                 curve[place] = value
-    return Curves(curves.step, figures)
+    return curves._replace(figures=figures)
+
+
+def with_norms(curves: Curves, attempts: Iterable[Sequence[Mapping[str, Any]]]) -> Curves:
+    """`curves`, and the norms by part of gradient, update and parameters, at the steps where they were told.
+
+    They lie in the event logs alone, since how often they are told is no part of a run. What was told of a step that
+    no checkpoint has come to yet is left out with the update; of several attempts that came to it the newest counts.
+
+    Args:
+        attempts: the events of each attempt, of one host, in the order in which they began; read one at a time.
+    """
+    names: list[str] = []
+    by_step: dict[int, np.ndarray] = {}
+    for events in attempts:
+        for event in events:
+            if event["event"] != NORMS:
+                continue
+            told = {
+                f"{NORM_BY_PART[measured]}/{part}": norm
+                for measured in MEASURED
+                for part, norm in norms_of(event, measured)
+            }
+            names = names or list(told)  # the model of a training is part of what it is
+            by_step[event["step"]] = np.array([told[name] for name in names])
+    return curves._replace(seldom=SeldomCurves(names, by_step))
 
 
 def _group(which: str) -> str:
@@ -172,4 +216,5 @@ def _group(which: str) -> str:
 
 def _with_a_row_before(curves: Curves) -> Curves:
     step = np.concatenate([curves.step[:1] - 1, curves.step])
-    return Curves(step, {name: np.concatenate([[np.nan], curve]) for name, curve in curves.figures.items()})
+    figures = {name: np.concatenate([[np.nan], curve]) for name, curve in curves.figures.items()}
+    return curves._replace(step=step, figures=figures)

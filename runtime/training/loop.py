@@ -9,7 +9,7 @@ import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
@@ -21,11 +21,14 @@ from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.host_rows import HostRows
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
+from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_told
 from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training.control import Control, Order, Word
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
 from runtime.training.monitors import Alarm, FirstLoss, Monitors, never, tell
+from runtime.training.norm_places import SEEN_IN_UPDATES, Place, RecentNorms
+from runtime.training.part_norms import tensors_of
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
@@ -38,11 +41,11 @@ PREFETCH_BATCHES = 4
 
 
 class BadBatchError(RuntimeError):
-    """An update that cannot stand; `data_position`, as JSON, is where its batch was drawn."""
+    """An update that cannot stand; `facts` are for its event, `data_position` among them: where its batch was drawn."""
 
-    def __init__(self, message: str, data_position: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
-        self.data_position = data_position
+        self.facts = facts
 
 
 class NonFiniteError(BadBatchError):
@@ -80,14 +83,21 @@ class TrainSettings:
     """None where the state holds no history."""
     digest_every_steps: int = 0
     """Distance of the digests of the parameters in the event log, which gets one at the last step too; 0: none."""
+    norms_every_steps: int = 0
+    """Distance of the norms by part in the event log, which gets those of the last step too; 0: none."""
     begins_anew_at: Callable[[int], bool] = never
     """Whether the level of losses and norms is meant to change with the update that follows so many finished ones."""
     first_loss: FirstLoss | None = None
     """Of a run from scratch, what the monitors hold its first update against."""
 
     def is_digested(self, step: int) -> bool:
-        every = self.digest_every_steps
-        return bool(every) and (step % every == 0 or step == self.until_step)
+        return self._is_due(self.digest_every_steps, step)
+
+    def are_norms_told(self, step: int) -> bool:
+        return self._is_due(self.norms_every_steps, step)
+
+    def _is_due(self, every_steps: int, step: int) -> bool:
+        return bool(every_steps) and (step % every_steps == 0 or step == self.until_step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +162,8 @@ def train(
         until_step=settings.until_step, tokens_per_step=tokens_per_step, events=events, on_progress=on_progress
     )
     watchdog = Watchdog(events)
+    tensors = tensors_of(run.state.params)
+    recent_norms = RecentNorms(tensors)
     pending: collections.deque[_Pending] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
     lag_steps = loader.lag_steps
@@ -168,17 +180,23 @@ def train(
             update = pending.popleft()
             with watchdog.awaits(update.row["step"]):
                 update = dataclasses.replace(update, metrics=jax.tree.map(np.asarray, update.metrics))
-            row, of_sources = _metrics_row(update), _losses_by_source(update, loader)
+            norms, rate = np.asarray(update.metrics.part_norms), update.row["learning_rate"]
+            placed = functools.partial(recent_norms.place, norms, rate)
+            row, of_sources = _metrics_row(update, placed), _losses_by_source(update, loader)
             if row.is_skipped:
-                _tell_of_skip(update, row, settings, events)
+                _tell_of_skip(update, row, settings, events, placed())
+            if settings.are_norms_told(row.step) and jax.process_index() == 0:  # all hosts have the same
+                events.write(NORMS, step=row.step, **norms_told(tensors, norms))
             if update.digests is not None:
                 digests = finish_digests(update.digests)
                 events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
             metrics.append(row)
             losses.append(of_sources)
             for alarm in monitors.observe(row):
-                tell(alarm, events)
+                tell(alarm, events, placed(measured=UPDATE if alarm.monitor in SEEN_IN_UPDATES else GRADIENT))
                 on_alarm(alarm)
+            if not row.is_skipped:
+                recent_norms.add(norms, rate)
             saver.note(row, is_in_doubt=monitors.is_in_doubt)
             if lag_steps:
                 feedback.publish(row.step - 1, losses.seen(row.step))
@@ -306,8 +324,7 @@ def train(
         except TrainingStopped:
             raise
         except Exception as error:
-            position = {"data_position": error.data_position} if isinstance(error, BadBatchError) else {}
-            saver.finish_after(error, **position)
+            saver.finish_after(error, **(error.facts if isinstance(error, BadBatchError) else {}))
             raise
         finally:
             profiler.close()
@@ -317,8 +334,8 @@ def train(
     return run
 
 
-def _metrics_row(update: _Pending) -> MetricsRow:
-    others = {"row_loss", "row_log_normalizer", "row_targets", "skip"}  # of rows, or no figure
+def _metrics_row(update: _Pending, placed: Callable[[], Place]) -> MetricsRow:
+    others = {"row_loss", "row_log_normalizer", "row_targets", "part_norms", "skip"}  # of rows, of parts, or no figure
     figures = {name: value.item() for name, value in update.metrics._asdict().items() if name not in others}
     if update.metrics.skip is not None and bool(update.metrics.skip.is_skipped):
         return MetricsRow(**update.row, **figures, is_skipped=1)
@@ -328,38 +345,38 @@ def _metrics_row(update: _Pending) -> MetricsRow:
             "a next token of its own document, so there is nothing to learn from it. Nothing of this update was saved, "
             "and a resumed run would meet it again: look for a source whose documents are of one token, or write a "
             "skip rule, which leaves such a batch out.",
-            update.before.to_json(),
+            data_position=update.before.to_json(),
         )
     wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
     if wrong:
         # What precedes the first update of a run is no state that was trained.
         cure = "take" if update.row["step"] == 1 else "fork an earlier milestone with"
+        place = placed()
         raise NonFiniteError(
             f"step {update.row['step']}: {', '.join(f'{name} is {figures[name]}' for name in wrong)} at learning rate "
             f"{update.row['learning_rate']:.6g}, with a batch of {update.row['global_batch_size']} sequences (the "
-            "event log has their data position). Nothing of this update was saved, and a resumed run would meet it "
-            f"again: {cure} a lower learning_rate or max_norm, or another mixture.",
-            update.before.to_json(),
+            f"event log has their data position). {place.said} Nothing of this update was saved, and a resumed run "
+            f"would meet it again: {cure} a lower learning_rate or max_norm, or another mixture.",
+            data_position=update.before.to_json(),
+            **place.facts,
         )
     return MetricsRow(**update.row, **figures)
 
 
-def _tell_of_skip(update: _Pending, row: MetricsRow, settings: TrainSettings, events: EventLog) -> None:
+def _tell_of_skip(update: _Pending, row: MetricsRow, settings: TrainSettings, events: EventLog, place: Place) -> None:
     assert update.metrics.skip is not None and settings.skip_rule is not None
     told = update.metrics.skip
     figures = {"loss": row.loss, "grad_norm": row.grad_norm}
     limits = {"loss_limit": told.loss_limit.item(), "grad_norm_limit": told.grad_norm_limit.item()}
     said = {name: value if math.isfinite(value) else str(value) for name, value in (figures | limits).items()}
     consecutive = int(told.num_consecutive)
-    position = update.before.to_json()
-    events.write(
-        "skipped", step=row.step, consecutive=consecutive, num_targets=row.num_targets, **said, data_position=position
-    )
+    said["data_position"] = update.before.to_json()
+    events.write("skipped", step=row.step, consecutive=consecutive, num_targets=row.num_targets, **said, **place.facts)
     if consecutive >= settings.skip_rule.max_consecutive:
         raise SkippedTooOftenError(
             f"step {row.step}: the skip rule left out {consecutive} updates in a row, the last with loss "
             f"{row.loss:.6g} (limit {told.loss_limit:.6g}) and gradient norm {row.grad_norm:.6g} "
-            f"(limit {told.grad_norm_limit:.6g}) over {row.num_targets} predicted positions. "
+            f"(limit {told.grad_norm_limit:.6g}) over {row.num_targets} predicted positions. {place.said} "
             "So many are no matter of single batches: fork an earlier milestone with a lower learning_rate or another "
             "mixture, or with a larger skip.sigma if these values are what training should go on from."
         )

@@ -19,6 +19,7 @@ from runtime.optim.skipping import LEAST_DEVIATION
 from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.training.level import Level
+from runtime.training.norm_places import Place
 from runtime.training.trend import recovery, slope
 
 logger = logging.getLogger(__name__)
@@ -339,12 +340,13 @@ class Monitors:
             yield Finding("creep", rise, CREEP_ERRORS * error, said, cure)
 
 
-def tell(alarm: Alarm, events: EventLog) -> None:
+def tell(alarm: Alarm, events: EventLog, place: Place) -> None:
     """Into the log and the event log of the first host: all hosts have found the same."""
     if jax.process_index() > 0:
         return
-    logger.warning("%s", alarm.message)
-    events.write("alarm", step=alarm.step, monitor=alarm.monitor, figure=alarm.figure, limit=alarm.limit)
+    logger.warning("%s %s", alarm.message, place.said)
+    found = {"monitor": alarm.monitor, "figure": alarm.figure, "limit": alarm.limit}
+    events.write("alarm", step=alarm.step, **found, **place.facts)
 
 
 def _is_accepted(row: MetricsRow) -> bool:

@@ -26,10 +26,9 @@ from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import all_averaged
 from runtime.optim.skipping import Verdict, begun_anew, judged, remembered, unless
-from runtime.parallel.collectives import splits
 from runtime.parallel.compiler_options import compiler_options
-from runtime.parallel.mesh import BATCH_AXES, COPY_AXES, TOKEN_AXES, platform
-from runtime.parallel.placement import check_placement, parameter_specs
+from runtime.parallel.mesh import BATCH_AXES, TOKEN_AXES, platform
+from runtime.parallel.placement import check_placement
 from runtime.training.objective import (
     Batch,
     Scalar,
@@ -39,6 +38,7 @@ from runtime.training.objective import (
     next_tokens,
     token_losses,
 )
+from runtime.training.part_norms import squares_of_parts
 from runtime.training.state import TrainState, state_specs
 
 
@@ -88,6 +88,7 @@ class StepMetrics(NamedTuple):
     row_loss: Float32[Array, "batch"]  # sum of the cross-entropy over the predicted positions of each row, nats
     row_log_normalizer: Float32[Array, "batch"]  # sum of the log-normaliser over the same positions of each row
     row_targets: Int32[Array, "batch"]  # how many positions of the row were predicted
+    part_norms: Float32[Array, "measured parts"]  # as the three norms above, by tensor and layer: see tracking.parts
     skip: "SkipMetrics | None" = None  # where the state has a history
 
 
@@ -236,8 +237,9 @@ def _train_program(
         row_sums = jnp.sum(jnp.where(has_target[None], of_tokens, 0.0), axis=2)
         row_loss, row_log_normalizer = _all_rows(row_axes, _sum_over(context, row_sums))
 
-        norm = functools.partial(_global_norm, config=config, mesh=mesh)
-        grad_norm = norm(gradients)
+        squares = functools.partial(squares_of_parts, config=config, mesh=mesh)
+        (of_gradient,) = squares([gradients])
+        grad_norm = jnp.sqrt(jnp.sum(of_gradient))
         count = state.count + 1
         result = adamw(
             state.params,
@@ -250,7 +252,6 @@ def _train_program(
         new_state = TrainState(
             params=result.params, mu=result.mu, nu=result.nu, averages=state.averages, count=count, key=state.key
         )
-        update_norm = norm(result.step)
         skip = None
         if state.history is not None:
             judge = functools.partial(judged, sigma=told["skip_sigma"], warmup_steps=told["skip_warmup_steps"])
@@ -259,22 +260,25 @@ def _train_program(
             history = remembered(history, verdict, loss, grad_norm)
             new_state = unless(verdict.is_bad, new_state, dataclasses.replace(state, history=None))
             new_state = dataclasses.replace(new_state, history=history)
-            update_norm = jnp.where(verdict.is_bad, 0.0, update_norm)
             skip = SkipMetrics(*verdict, history.num_consecutive)
         # After the selection: of an update that is left out, an average takes the weights that stay.
         averages = all_averaged(state.averages, new_state.params, decays)
         new_state = dataclasses.replace(new_state, averages=averages)
+        of_step, of_params = squares([result.step, new_state.params])
+        if skip is not None:
+            of_step = jnp.where(skip.is_skipped, 0.0, of_step)
         metrics = StepMetrics(
             loss=loss,
             z_loss=told["z_loss"] * mean_square,
             grad_norm=grad_norm,
-            update_norm=update_norm,
-            param_norm=norm(new_state.params),
+            update_norm=jnp.sqrt(jnp.sum(of_step)),
+            param_norm=jnp.sqrt(jnp.sum(of_params)),
             num_targets=num_targets,
             mean_log_normalizer=mean_log_normalizer,
             row_loss=row_loss,
             row_log_normalizer=row_log_normalizer,
             row_targets=_all_rows(row_axes, _sum_over(context, row_targets)),
+            part_norms=jnp.sqrt(jnp.stack([of_gradient, of_step, of_params])),
             skip=skip,
         )
         return new_state, metrics
@@ -321,20 +325,6 @@ def _all_rows(axes: tuple[str, ...], rows: Array) -> Array:
     for axis in reversed(axes):
         rows = lax.all_gather(rows, axis, axis=rows.ndim - 1, tiled=True)
     return rows
-
-
-def _global_norm(tree: Llama, *, config: LlamaConfig, mesh: Mesh) -> Array:
-    """Euclidean norm over all parameters, each counted once, whether split over devices or copied."""
-    sizes = dict(mesh.shape)
-    specs = jax.tree.leaves(parameter_specs(config), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
-    split, copied = jnp.zeros(()), jnp.zeros(())
-    for leaf, spec in zip(jax.tree.leaves(tree), specs, strict=True):
-        square = jnp.sum(jnp.square(leaf))
-        if splits(spec, sizes):
-            split += square
-        else:
-            copied += square
-    return jnp.sqrt(_sum_over(tuple(axis for axis in COPY_AXES if sizes[axis] > 1), split) + copied)
 
 
 def _sum_over(axes: tuple[str, ...], value: Array) -> Array:

@@ -24,6 +24,7 @@ from pipelines.scales import LAPTOP
 from pipelines.timeline import legs_in, phases_in
 from runtime.report.scales import tokens_label
 from runtime.tracking import tensorboard_export
+from runtime.tracking.events import EventLog
 from runtime.tracking.log_names import log_name
 from runtime.tracking.metrics import MetricsRow, MetricsTable
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
@@ -94,6 +95,9 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
     torn = save(prefix, ocelot.digest, last + 5, loss=1.0)
     checkpoint.CheckpointFiles(f"{torn}/{CHECKPOINT}").delete("manifest.json")
     save(prefix, ocelot.digest, last, loss=2.0, left_out=range(1, 6))
+    with EventLog(f"{prefix}/work/{ocelot.digest}/events/{log_name('a', 0)}") as events:
+        for step in (last - 1, last + 5):
+            events.write("norms", step=step, gradient={"layers.w": [1.5, 2.5]}, update={}, parameters={"norm": 3.0})
     board = tmp_path / "board"
     code, out, _ = run(prefix, capsys, "curves", "--tensorboard", str(board))
     first, second, how = [line.split() for line in out.splitlines()]
@@ -119,6 +123,9 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
     assert [step for step, _ in told] == [last - 2, last - 1, last]
     assert {figures["loss_by_source/web"] for _, figures in told} == {2.0}
     assert {figures["log_normalizer_by_source/web"] for _, figures in told} == {3.5}
+    of_parts = [{name: norm for name, norm in figures.items() if "_by_part/" in name} for _, figures in told]
+    by_part = ("grad_norm_by_part/layers.0.w", "grad_norm_by_part/layers.1.w", "param_norm_by_part/norm")
+    assert of_parts == [{}, dict(zip(by_part, (1.5, 2.5, 3.0), strict=True)), {}]
     code, out, _ = run(prefix, capsys, "curves", "kestrel")
     assert code == 0 and len(out.splitlines()) == 1 and out.startswith("kestrel ")
 

@@ -43,6 +43,7 @@ FIRST = {
     "certify_every_steps": 500,
     "publish_every_steps": 3,
     "digest_every_steps": 2,
+    "norms_every_steps": 3,
     "validate_every_steps": 2,
     "validation_tokens_per_source": 16,
 }
@@ -71,6 +72,7 @@ SECOND = {
     "certify_every_steps": 700,
     "publish_every_steps": 5,
     "digest_every_steps": 0,
+    "norms_every_steps": 7,
     "validate_every_steps": 3,
     "validation_tokens_per_source": 32,
 }
@@ -174,7 +176,9 @@ def test_each_setting_reaches_the_update_from_the_first_step_of_its_phase_and_no
         assert [getattr(saving, name) for name in SAVING] == [getattr(config, name) for name in SAVING]
         settings = trained["settings"]
         assert (settings.until_step, settings.global_batch_size) == (config.until_step, config.global_batch_size)
-        assert (settings.skip_rule, settings.digest_every_steps) == (config.skip, config.digest_every_steps)
+        named = ("digest_every_steps", "norms_every_steps")
+        assert settings.skip_rule == config.skip
+        assert [getattr(settings, name) for name in named] == [getattr(config, name) for name in named]
         begins = {segment.start_step for segment in config.mixture.segments}
         watched = [not settings.begins_anew_at(step) for step in range(6)]
         assert watched == [step > config.begin_step and step not in begins for step in range(6)]

@@ -37,6 +37,7 @@ from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.metrics import MetricsTable
+from runtime.tracking.parts import MEASURED, norms_of
 from runtime.training import checkpoint, saving, train_step
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.state import initial_state, placed_shapes
@@ -86,6 +87,24 @@ def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path
     assert "by blocks of queries" in kernels["reason"]
     assert kernels["blocks"]["attention"] == "query 16"
     assert re.fullmatch(r"\d+ tokens \(2,097,152 logits at most\)", kernels["blocks"]["loss"])
+
+
+def test_norms_by_part_are_in_the_event_log_by_the_names_of_digests_and_make_up_those_of_all_parameters(
+    tmp_path, phase
+):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    trajectory.run(phase.model_copy(update={"norms_every_steps": 3, "digest_every_steps": 8}))
+    (digest,) = (event for event in trajectory.events() if event["event"] == "digest")
+    told = [event for event in trajectory.events() if event["event"] == "norms"]
+    assert [event["step"] for event in told] == [3, 6, 8]
+    metrics, num_layers = trajectory.metrics(8), phase.model.num_hidden_layers
+    for event in told:
+        row = metrics[event["step"] - 1]
+        for measured, total in zip(MEASURED, (row.grad_norm, row.update_norm, row.param_norm), strict=True):
+            assert event[measured].keys() == digest["tensors"].keys()
+            assert len(event[measured]["layers.down_proj"]) == num_layers
+            norms = [norm for _, norm in norms_of(event, measured)]
+            assert math.hypot(*norms) == pytest.approx(total, rel=1e-3)
 
 
 @pytest.mark.parametrize("factor", [1, 100])

@@ -13,12 +13,15 @@ from jax.sharding import Mesh
 
 from runtime.model.computation import Remat
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
+from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.tracking.parts import part_names
 from runtime.training.eval_step import build_eval_step
+from runtime.training.part_norms import tensors_of
 from runtime.training.state import TrainState, initial_state
-from runtime.training.train_step import Hyperparameters, train_program
+from runtime.training.train_step import Hyperparameters, StepMetrics, train_program
 from tests.runtime.training.plain_step import plain_step
 
 CONFIG = LlamaConfig(
@@ -58,18 +61,40 @@ def leaves(state: TrainState) -> list[np.ndarray]:
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state)]
 
 
-def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.ndarray], list, np.ndarray]:
+def plain_norms(tree: Llama) -> dict[str, float]:
+    """Of each tensor, and of each layer of those that hold all layers, in NumPy."""
+    found = {name: getattr(tree, name) for name in ("embed_tokens", "norm", "lm_head")}
+    for name, stacked in vars(tree.layers).items():
+        found |= {f"layers.{layer}.{name}": values for layer, values in enumerate(stacked)}
+    return {name: float(np.linalg.norm(np.asarray(values, np.float64))) for name, values in found.items()}
+
+
+def norms_by_part(before: Llama, after: TrainState, figures: StepMetrics) -> dict[str, list[dict[str, float]]]:
+    """Of the first update, as it was told and in NumPy from the state behind it: (gradient, update, parameters)."""
+    # The first moment is then a share of the clipped gradient.
+    unclipped = float(figures.grad_norm) / min(HYPERPARAMETERS.max_norm, float(figures.grad_norm))
+    gradients = jax.tree.map(lambda mu: np.asarray(mu, np.float64) / (1 - HYPERPARAMETERS.b1) * unclipped, after.mu)
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), after.params)
+    names = part_names(tensors_of(after.params))
+    told = [dict(zip(names, norms, strict=True)) for norms in np.asarray(figures.part_norms).tolist()]
+    return {"told": told, "plain": [*map(plain_norms, (gradients, jax.tree.map(np.subtract, params, before), params))]}
+
+
+def run(mesh: Mesh, remat: str, num_microbatches: int) -> tuple[list, list[np.ndarray], list, np.ndarray, dict]:
     state = initial_state(CONFIG, 0, mesh, averages=("averaged",))
     begin = leaves(state)
     step = plain_step(CONFIG, mesh, remat=remat, num_microbatches=num_microbatches, attention_kernel="chunked")
     metrics = []
-    for _ in range(3):
+    params, part_norms = jax.tree.map(np.asarray, state.params), {}
+    for index in range(3):
         state, figures = step(state, *batch(), HYPERPARAMETERS)
+        if not index:
+            part_norms = norms_by_part(params, state, figures)
         metrics.append(np.concatenate([np.ravel(figure) for figure in jax.tree.leaves(figures)]).tolist())
     evaluate = build_eval_step(
         CONFIG, LLAMA3_ROPE, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="float32"
     )
-    return metrics, leaves(state), begin, np.asarray(evaluate(state.params, *batch()).loss)
+    return metrics, leaves(state), begin, np.asarray(evaluate(state.params, *batch()).loss), part_norms
 
 
 def difference(got: np.ndarray, expected: np.ndarray) -> float:
@@ -79,14 +104,15 @@ def difference(got: np.ndarray, expected: np.ndarray) -> float:
 
 def main() -> None:
     expected = run(make_mesh(MeshShape(), jax.devices()[:1]), "none", 1)
-    report = {"one": {"metrics": expected[0]}}
+    report = {"one": {"metrics": expected[0], "part_norms": expected[4]}}
     for name, (shape, torus, remat, num_microbatches) in VARIANTS.items():
-        metrics, state, begin, losses = run(make_mesh(shape, torus=torus), remat, num_microbatches)
+        metrics, state, begin, losses, part_norms = run(make_mesh(shape, torus=torus), remat, num_microbatches)
         report[name] = {
             "metrics": metrics,
             "begins_equal": all(map(np.array_equal, begin, expected[2])),
             "state": max(map(difference, state, expected[1])),
             "evaluation": difference(losses, expected[3]),
+            "part_norms": part_norms,
         }
     tensor = lowered(FSDP_AND_TENSOR, (2, 2, 1), "bfloat16")
     keeping = lowered(FSDP_AND_TENSOR, (2, 2, 1), "bfloat16", remat="none")

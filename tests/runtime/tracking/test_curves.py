@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from runtime.tables.parquet_bytes import parquet_of, table_of
 from runtime.tracking import curves as curves_module
-from runtime.tracking.curves import Curves, ExportError, curves_of, with_sources, with_validation
+from runtime.tracking.curves import Curves, ExportError, curves_of, with_norms, with_sources, with_validation
 from runtime.tracking.metrics import MetricsRow, MetricsTable
+from runtime.tracking.parts import Tensor, norms_told
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.tracking.tensorboard_export import SUFFIX, write_events
 from runtime.tracking.wandb_export import write_wandb_run
@@ -98,6 +99,43 @@ def test_held_out_text_is_told_of_the_steps_that_stand_once_whatever_the_attempt
     assert with_validation(curves_behind(0), []).figures.keys() == curves_behind(0).figures.keys()
     assert dict(curves.rows())[0] == before, "no update made the state that was measured before the first"
     assert with_validation(curves_behind(2), [first, second]).step.tolist() == [2, 3, 4]
+
+
+TENSORS = (Tensor("embed_tokens", None), Tensor("layers.down_proj", 2))
+
+
+def norms(step: int, first: float) -> dict:
+    """An event, as it is read."""
+    values = first + np.arange(9, dtype=np.float32).reshape(3, 3)
+    return json.loads(json.dumps({"event": "norms", "step": step, **norms_told(TENSORS, values)}))
+
+
+def test_norms_by_part_are_told_of_the_steps_that_stand_once_whatever_the_attempts():
+    killed, resumed = [norms(2, 1.0), norms(4, 1.0)], [{"event": "begin", "step": 3}, norms(4, math.nan), norms(6, 3.0)]
+    attempts = [killed, [norms(4, 2.0)]]
+    rows = dict(with_norms(curves_behind(1), attempts).rows())
+    assert {step: {k: v for k, v in row.items() if "_by_part/" in k} for step, row in rows.items()} == {
+        2: {
+            "grad_norm_by_part/embed_tokens": 1.0,
+            "grad_norm_by_part/layers.0.down_proj": 2.0,
+            "grad_norm_by_part/layers.1.down_proj": 3.0,
+            "update_norm_by_part/embed_tokens": 4.0,
+            "update_norm_by_part/layers.0.down_proj": 5.0,
+            "update_norm_by_part/layers.1.down_proj": 6.0,
+            "param_norm_by_part/embed_tokens": 7.0,
+            "param_norm_by_part/layers.0.down_proj": 8.0,
+            "param_norm_by_part/layers.1.down_proj": 9.0,
+        },
+        3: {},
+        4: {name: value + 1 for name, value in rows[2].items() if "_by_part/" in name},
+    }
+    assert {name: rows[4][name] for name in curves_behind(1).figures if name in rows[4]} == dict(
+        curves_behind(1).rows()
+    )[4]
+    # Not finite is no figure; it takes the place of what an attempt before it had.
+    assert not [name for name in dict(with_norms(curves_behind(1), [killed, resumed]).rows())[4] if "_by_part" in name]
+    with_both = with_validation(with_norms(curves_behind(0), attempts), [[validation(0, hot={"web": 8.0})]])
+    assert [step for step, row in with_both.rows() if "grad_norm_by_part/embed_tokens" in row] == [2, 4]
 
 
 def test_what_was_measured_on_another_number_of_tokens_is_no_point_of_a_curve():

@@ -105,7 +105,8 @@ def train_step(
     row_targets = np.full(len(tokens), tokens.shape[1], np.int32)
     norms = norm, norm, np.float32(np.linalg.norm(w))
     rows = row_loss, row_log_normalizer, row_targets
-    figures = StepMetrics(loss, zero, *norms, np.int32(tokens.size), zero, *rows)
+    part_norms = np.array(norms, np.float32)[:, None]  # of its one tensor
+    figures = StepMetrics(loss, zero, *norms, np.int32(tokens.size), zero, *rows, part_norms)
     return new, StepMetrics(*map(placed, figures))
 
 
@@ -180,6 +181,7 @@ def run(
     policy: Policy = STATIC,
     skip_rule: SkipRule | None = None,
     history_steps: int | None = None,
+    norms_every_steps: int = 0,
 ) -> RunState | None:
     """One attempt: resumes from the newest state of its own, else starts from scratch; None if nothing was to do."""
     (folder / "records").mkdir(parents=True, exist_ok=True)
@@ -212,6 +214,7 @@ def run(
                 sequence_length=SEQUENCE_LENGTH,
                 global_batch_size=GLOBAL_BATCH_SIZE,
                 skip_rule=skip_rule,
+                norms_every_steps=norms_every_steps,
             ),
             hyperparameters=told,
             train_step=step_function,

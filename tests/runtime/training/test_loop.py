@@ -18,6 +18,7 @@ from runtime.data.loader import Loader
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
+from runtime.tracking.parts import MEASURED
 from runtime.training import checkpoint, run_state
 from runtime.training import control as control_module
 from runtime.training.checkpoint import CheckpointError
@@ -290,6 +291,47 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
     assert sum(told[0]["data_position"]["consumed"].values()) == 4 * (bad_step - 1)
 
 
+@pytest.mark.parametrize("measured", ["gradient", "parameters"])
+def test_an_update_that_is_not_finite_says_in_which_parts_of_the_model(tmp_path, measured):
+    row = MEASURED.index(measured)
+
+    def step_function(state, tokens, segment_ids, told):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+        norms = np.array(metrics.part_norms)
+        if int(state.count) == 6:
+            norms[row:] = np.nan  # a gradient that is not finite makes updates and parameters so
+            metrics = metrics._replace(loss=jnp.float32(np.nan), part_norms=jnp.asarray(norms))
+        return state, metrics
+
+    with pytest.raises(NonFiniteError, match=f"Not finite is the norm of the {measured} of all 1 parts of the model"):
+        small_run.run(tmp_path, lease_epoch=1, step_function=step_function)
+    (event,) = events_of(tmp_path, "error")
+    assert (event["norms_of"], event["not_finite"]) == (measured, "all") and event["data_position"]
+
+
+def test_norms_by_part_are_told_every_so_many_steps_and_at_the_last_and_a_resumed_run_tells_none_twice(tmp_path):
+    def one_attempt(folder, until_step, lease_epoch=1):
+        return small_run.run(folder, until_step, lease_epoch=lease_epoch, norms_every_steps=4, publish_every_steps=3)
+
+    run = one_attempt(tmp_path / "whole", 10)
+    told = {event["step"]: event for event in events_of(tmp_path / "whole", "norms")}
+    assert list(told) == [4, 8, 10]
+    for step, event in told.items():
+        expected = run.metrics[step - 1]
+        norms = [event[measured].pop("w") for measured in MEASURED]
+        assert norms == pytest.approx([expected.grad_norm, expected.update_norm, expected.param_norm], rel=1e-3)
+        assert not any(event[measured] for measured in MEASURED)
+    one_attempt(tmp_path / "cut", 4)
+    one_attempt(tmp_path / "cut", 10, lease_epoch=2)
+    assert [[event["step"] for event in events_of(tmp_path / "cut", "norms", attempt)] for attempt in (1, 2)] == [
+        [4],
+        [8, 10],
+    ]
+    small_run.run(tmp_path / "silent", 10, lease_epoch=1, publish_every_steps=3)
+    assert events_of(tmp_path / "silent", "norms") == []
+    assert small_run.committed_bytes(tmp_path / "silent") == small_run.committed_bytes(tmp_path / "whole")
+
+
 def test_a_batch_without_any_target_stops_a_run_without_a_skip_rule_and_nothing_of_it_is_saved(tmp_path):
     def step_function(state, tokens, segment_ids, told):
         state, metrics = small_run.train_step(state, tokens, segment_ids, told)
@@ -302,6 +344,10 @@ def test_a_batch_without_any_target_stops_a_run_without_a_skip_rule_and_nothing_
     newest = TemporaryCheckpoints(str(tmp_path / "work"), 2).newest(12)
     assert newest is not None and newest.step == 3
     assert "error" in [event["event"] for event in read_events(str(tmp_path / "events" / "1.jsonl"))]
+
+
+def events_of(folder, event, attempt=1):
+    return [found for found in read_events(str(folder / "events" / f"{attempt}.jsonl")) if found["event"] == event]
 
 
 def skipping(bad_steps: set[int]):
@@ -330,6 +376,24 @@ def test_updates_that_the_skip_rule_left_out_are_counted_and_told_and_the_run_go
     told = [event for event in read_events(str(tmp_path / "events" / "1.jsonl")) if event["event"] == "skipped"]
     assert [(event["step"], event["consecutive"]) for event in told] == [(3, 1), (4, 2), (9, 1)]
     assert (told[0]["loss"], told[0]["loss_limit"], told[0]["grad_norm_limit"]) == ("nan", 2.5, "inf")
+
+
+def test_a_skipped_update_says_where_in_the_model_and_is_no_part_of_the_median(tmp_path):
+    bad = {20, 21, 25}
+
+    def step_function(state, tokens, segment_ids, told):
+        state, metrics = skips(state, tokens, segment_ids, told)
+        step = int(state.count)
+        factor = {20: 1e4, 21: 2e4, 25: np.nan}.get(step, 1 + step / 100)
+        return state, metrics._replace(part_norms=jnp.array([[factor], [0.1], [5.0]], jnp.float32))
+
+    skips = skipping(bad)
+    small_run.run(tmp_path, 30, lease_epoch=1, step_function=step_function, skip_rule=RULE)
+    first, second, worst = events_of(tmp_path, "skipped")
+    for event, norm in ((first, 1e4), (second, 2e4)):
+        assert (event["norms_of"], event["median_updates"]) == ("gradient", 19)
+        assert event["parts"] == [{"part": "w", "factor": pytest.approx(norm / 1.1, rel=1e-3), "norm": norm}]
+    assert worst["not_finite"] == "all" and "parts" not in worst
 
 
 def test_too_many_updates_left_out_in_a_row_stop_the_run(tmp_path):

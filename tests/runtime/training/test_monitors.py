@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -417,10 +418,13 @@ def spiking(at: int):
     def step_function(state, tokens, segment_ids, hyperparameters):
         step = int(state.count) + 1
         after, metrics = small_run.train_step(state, tokens, segment_ids, hyperparameters)
+        grad_norm = jnp.float32(run.grad_norm[step - 1])
+        update_norm = jnp.float32(run.update_norm[step - 1] * hyperparameters.learning_rate)
         return after, metrics._replace(
             loss=jnp.float32(run.loss[step - 1]),
-            grad_norm=jnp.float32(run.grad_norm[step - 1]),
-            update_norm=jnp.float32(run.update_norm[step - 1] * hyperparameters.learning_rate),
+            grad_norm=grad_norm,
+            update_norm=update_norm,
+            part_norms=jnp.stack([grad_norm, update_norm, metrics.param_norm])[:, None],
         )
 
     return step_function
@@ -439,13 +443,19 @@ def test_an_alarm_is_in_the_log_and_in_the_event_log_and_withholds_certification
     assert alarm["figure"] > 10 * alarm["limit"] / 2
     [warning] = [record for record in caplog.records if record.name == monitors.__name__]
     assert warning.levelname == "WARNING" and warning.getMessage().startswith("step 81: the gradient norm is ")
+    [part] = alarm["parts"]
+    assert (alarm["norms_of"], alarm["median_updates"], part["part"]) == ("gradient", 64, "w")
+    recent = [float(row.grad_norm) for row in itertools.islice(figures(481).rows(), 16, 80)]
+    assert part["factor"] == pytest.approx(part["norm"] / np.median(recent), rel=1e-3) and part["factor"] > 12
+    where = f"Most in w: the norm of its gradient is {part['factor']:.3g} times its median over the last 64 updates."
+    assert warning.getMessage().endswith(where)
     certified = [event["step"] for event in told(tmp_path, "certified")]
     # 60 was followed by twenty good ones, 70 and 80 were not; from 81 on nothing counts for forty updates.
     assert max(step for step in certified if step < 100) == 60
     assert min(step for step in certified if step > 60) == 120
 
 
-def test_a_run_stopped_right_before_what_is_alarming_alarms_when_it_is_resumed(tmp_path):
+def test_a_run_stopped_right_before_what_is_alarming_alarms_when_it_is_resumed(tmp_path, caplog):
     seen = []
 
     def step_function(state, *arguments):
@@ -459,7 +469,9 @@ def test_a_run_stopped_right_before_what_is_alarming_alarms_when_it_is_resumed(t
         )  # fmt: skip
     small_run.run(tmp_path, 100, lease_epoch=2, checkpoint_every_steps=50, step_function=spiking(81))
     assert told(tmp_path, "alarm") == []
-    assert [alarm["step"] for alarm in told(tmp_path, "alarm", 2)] == [81]
+    [alarm] = told(tmp_path, "alarm", 2)
+    assert (alarm["step"], alarm["parts"], alarm["median_updates"]) == (81, [], 0)
+    assert "there is no median by part before 16 updates, and this attempt has made 0." in caplog.text
 
 
 def test_not_a_bit_of_what_is_committed_depends_on_monitors(tmp_path, monkeypatch):
@@ -475,5 +487,5 @@ def test_not_a_bit_of_what_is_committed_depends_on_monitors(tmp_path, monkeypatc
 def test_only_the_first_host_tells(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(monitors.jax, "process_index", lambda: 1)
     monkeypatch.setattr(loop.Saver, "note", lambda self, row, **options: None)
-    small_run.run(tmp_path, 90, lease_epoch=1, step_function=spiking(81))
-    assert told(tmp_path, "alarm") == [] and caplog.text == ""
+    small_run.run(tmp_path, 90, lease_epoch=1, step_function=spiking(81), norms_every_steps=10)
+    assert told(tmp_path, "alarm") == told(tmp_path, "norms") == [] and caplog.text == ""

@@ -262,6 +262,28 @@ def test_where_the_skip_rule_begins_anew_an_update_far_above_the_level_before_is
     assert int(after.history.num_good) == 1 and float(after.history.losses[0]) == float(metrics.loss)
 
 
+def test_of_an_update_that_is_left_out_the_norms_of_the_gradient_are_those_that_were_measured(mesh: Mesh) -> None:
+    state = initial_state(CONFIG, 0, mesh, averages=("averaged",), skip_window_steps=4)
+    told = TOLD._replace(skip_sigma=6.0, skip_warmup_steps=2)
+    for seed in range(3):
+        state, metrics = build(mesh)(state, *batch(seed), told)
+    kept = np.asarray(metrics.part_norms[2])
+    history = dataclasses.replace(state.history, losses=0 * state.history.losses + 0.01)
+    left_out = dataclasses.replace(state, history=history)
+    _, taken = build(mesh)(state, *batch(3), told)
+    _, skipped = build(mesh)(left_out, *batch(3), told)
+    assert skipped.skip is not None and skipped.skip.is_skipped and not taken.skip.is_skipped
+    gradient, update, parameters = np.asarray(skipped.part_norms)
+    np.testing.assert_array_equal(gradient, taken.part_norms[0])
+    assert (gradient > 0).all() and not update.any() and np.asarray(taken.part_norms[1]).all()
+    np.testing.assert_array_equal(parameters, kept)
+    # A loss that is not finite has a gradient that is not, in parts; nothing was added all the same.
+    _, worst = build(mesh)(state, *batch(3), told._replace(z_loss=np.nan))
+    gradient, update, parameters = np.asarray(worst.part_norms)
+    assert np.isnan(gradient).any() and not update.any()
+    np.testing.assert_array_equal(parameters, kept)
+
+
 def test_a_batch_without_any_target_gives_zero_and_not_nan(mesh: Mesh) -> None:
     tokens, _ = batch()
     alone = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)

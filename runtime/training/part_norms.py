@@ -1,0 +1,56 @@
+"""Norms by part, as the train step computes them: see `runtime.tracking.parts` for what a part is.
+
+The sums of squares of all parts go through one collective, and the norm over all parameters is the root of their sum:
+the whole costs what a sum over everything did, since each value is still squared and added once.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Float32
+
+from runtime.model.config import LlamaConfig
+from runtime.model.llama import Llama
+from runtime.parallel.collectives import splits
+from runtime.parallel.mesh import COPY_AXES
+from runtime.parallel.placement import parameter_specs
+from runtime.tracking.parts import Tensor
+
+STACKED = "layers."
+"""What the names of tensors that hold all layers begin with; the layers are their first axis."""
+
+
+def tensors_of(params: object) -> tuple[Tensor, ...]:
+    """The tensors of a tree of parameters, or of their shapes, in the order of its leaves."""
+    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
+    named = ((jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves)
+    return tuple(Tensor(name, leaf.shape[0] if name.startswith(STACKED) else None) for name, leaf in named)
+
+
+def squares_of_parts(trees: Sequence[Llama], *, config: LlamaConfig, mesh: Mesh) -> Float32[Array, "trees parts"]:
+    """Sums of squares over all devices, inside `jax.shard_map`; each value counts once, whether split or copied.
+
+    Args:
+        trees: as the parameters are, and placed as they are; their sums go through one collective together.
+    """
+    tensors, sizes = tensors_of(trees[0]), dict(mesh.shape)
+    own = jnp.stack([_own_squares(tree, tensors) for tree in trees])
+    axes = tuple(axis for axis in COPY_AXES if sizes[axis] > 1)
+    if not axes:
+        return own
+    specs = jax.tree.leaves(parameter_specs(config), is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
+    is_split = [bool(splits(spec, sizes)) for spec, tensor in zip(specs, tensors, strict=True) for _ in tensor.parts]
+    return jnp.where(np.array(is_split), lax.psum(own.reshape(-1), axes).reshape(own.shape), own)
+
+
+def _own_squares(tree: Llama, tensors: Sequence[Tensor]) -> Float32[Array, "parts"]:
+    """Of what lies on this device."""
+    sums = []
+    for leaf, tensor in zip(jax.tree.leaves(tree), tensors, strict=True):
+        axes = tuple(range(0 if tensor.num_layers is None else 1, leaf.ndim))
+        sums.append(jnp.sum(jnp.square(leaf), axis=axes).reshape(-1))
+    return jnp.concatenate(sums)
