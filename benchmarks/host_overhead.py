@@ -1,11 +1,11 @@
 """Claim: data, logging and control cost at most 2 % of a step of the laptop's model.
 
-Ours is the loop of a phase: loader, prefetch, metrics, digests, event log, control. The reference is the same train
-step over batches that are there already, called in a plain `for`, its figures fetched two updates late as the loop
-does. Both run in turns of so many updates, each first in every other turn; the first updates of a turn, for which
-batches were fetched ahead, do not count. What the machine does besides only ever adds: the fastest turn of each is
-compared. Beside it stand the ratio of the medians, and that of the processor time, in which waiting for others does not
-count. Checkpoints have a benchmark of their own.
+Ours is the loop of a phase: loader, prefetch, metrics, digests, norms by part, event log, control. The reference is the
+same train step over batches that are there already, called in a plain `for`, its figures fetched two updates late as
+the loop does. Both run in turns of so many updates, each first in every other turn; the first updates of a turn, for
+which batches were fetched ahead, do not count. What the machine does besides only ever adds: the fastest turn of each
+is compared. Beside it stand the ratio of the medians, and that of the processor time, in which waiting for others does
+not count. Checkpoints have a benchmark of their own.
 
 With `--hosts 2` both run in two processes of one core each, joined as the hosts of a phase are: what each update costs
 that all must agree on stands in the ratio then. Figures are those of the first host.
@@ -70,6 +70,7 @@ SETTINGS = TrainSettings(
     sequence_length=LAPTOP.sequence_length,
     global_batch_size=SMALLEST_BATCH.global_batch_size,
     digest_every_steps=100,
+    norms_every_steps=100,
 )
 TOLD = Hyperparameters(1e-3, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, z_loss=0.0)
 
