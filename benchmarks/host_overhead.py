@@ -1,11 +1,11 @@
 """Claim: data, logging and control cost at most 2 % of a step of the laptop's model.
 
-Ours is the loop of a phase: loader, prefetch, metrics, digests, event log, control. The reference is the same train
-step over batches that are there already, called in a plain `for`, its figures fetched two updates late as the loop
-does. Both run in turns of so many updates, each first in every other turn; the first updates of a turn, for which
-batches were fetched ahead, do not count. How fast the machine is drifts by more than is to be measured, so the two of
-a turn, which ran within seconds, are compared: the figure is the median of their ratios, beside the interval that the
-median lies in. Checkpoints have a benchmark of their own.
+Ours is the loop of a phase: loader, prefetch, metrics, digests, norms by part, event log, control. The reference is the
+same train step over batches that are there already, called in a plain `for`, its figures fetched two updates late as
+the loop does. Both run in turns of so many updates, each first in every other turn; the first updates of a turn, for
+which batches were fetched ahead, do not count. How fast the machine is drifts by more than is to be measured, so the
+two of a turn, which ran within seconds, are compared: the figure is the median of their ratios, beside the interval
+that the median lies in. Checkpoints have a benchmark of their own.
 
 The loop's own work is measured a second time, without the noise of a train step: `loop_alone` is an update whose train
 step answers at once with figures that are there already, as a share of the bare step. The claim holds if that share
@@ -77,6 +77,7 @@ SETTINGS = TrainSettings(
     sequence_length=LAPTOP.sequence_length,
     global_batch_size=SMALLEST_BATCH.global_batch_size,
     digest_every_steps=100,
+    norms_every_steps=100,
 )
 TOLD = Hyperparameters(1e-3, weight_decay=0.1, b1=0.9, b2=0.95, eps=1e-8, max_norm=1.0, z_loss=0.0)
 
