@@ -8,56 +8,35 @@ the data position and the absolute step alone. The device is never waited for: f
 import collections
 import dataclasses
 import functools
-import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import jax
 import numpy as np
 
-from runtime.data.loader import Batch, DataPosition, Loader
+from runtime.data.loader import Loader
 from runtime.data.mixing.feedback import Feedback
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel.host_rows import HostRows
 from runtime.tracking.events import EventLog
-from runtime.tracking.metrics import MetricsRow
 from runtime.tracking.parts import GRADIENT, NORMS, UPDATE, norms_told
-from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training.control import Control, Order, Word
+from runtime.training.copies import Copies, begin_comparison, finish_comparison
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
 from runtime.training.monitors import Alarm, FirstLoss, Monitors, never, tell
-from runtime.training.norm_places import SEEN_IN_UPDATES, Place, RecentNorms
+from runtime.training.norm_places import SEEN_IN_UPDATES, RecentNorms
 from runtime.training.part_norms import tensors_of
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import Saver, SavingPlan
-from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep
+from runtime.training.train_step import Hyperparameters, TrainStep
+from runtime.training.update import BadBatchError, Update, losses_by_source, metrics_row, tell_of_skip
 from runtime.training.validation import Validation
 from runtime.training.watchdog import Watchdog
 
 METRICS_LATE_STEPS = 2
 PREFETCH_BATCHES = 4
-
-
-class BadBatchError(RuntimeError):
-    """An update that cannot stand; `facts` are for its event, `data_position` among them: where its batch was drawn."""
-
-    def __init__(self, message: str, **facts: Any) -> None:
-        super().__init__(message)
-        self.facts = facts
-
-
-class NonFiniteError(BadBatchError):
-    """A loss or a norm that is not a number; nothing of the update or after it was saved."""
-
-
-class NoTargetsError(BadBatchError):
-    """A batch with nothing to predict, whose loss is a mean over nothing; nothing of the update was saved."""
-
-
-class SkippedTooOftenError(RuntimeError):
-    """The skip rule left out so many updates in a row that it is no longer a matter of single batches."""
 
 
 class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved its state and left, as it was asked to
@@ -98,18 +77,6 @@ class TrainSettings:
 
     def _is_due(self, every_steps: int, step: int) -> bool:
         return bool(every_steps) and (step % every_steps == 0 or step == self.until_step)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Pending:
-    """An update whose figures are not in the tables yet; they lie on the device until they are fetched."""
-
-    before: DataPosition
-    after: DataPosition
-    batch: Batch
-    row: dict[str, Any]
-    metrics: StepMetrics
-    digests: dict[str, jax.Array] | None
 
 
 def train(
@@ -163,8 +130,8 @@ def train(
     )
     watchdog = Watchdog(events)
     tensors = tensors_of(run.state.params)
-    recent_norms = RecentNorms(tensors)
-    pending: collections.deque[_Pending] = collections.deque()
+    recent_norms, copies = RecentNorms(tensors), Copies(run.step)
+    pending: collections.deque[Update] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
     lag_steps = loader.lag_steps
     feedback = Feedback({step: losses.seen(step + 1) for step in range(max(run.step - lag_steps, 0), run.step)})
@@ -182,22 +149,24 @@ def train(
                 update = dataclasses.replace(update, metrics=jax.tree.map(np.asarray, update.metrics))
             norms, rate = np.asarray(update.metrics.part_norms), update.row["learning_rate"]
             placed = functools.partial(recent_norms.place, norms, rate)
-            row, of_sources = _metrics_row(update, placed), _losses_by_source(update, loader)
-            if row.is_skipped:
-                _tell_of_skip(update, row, settings, events, placed())
+            row, of_sources = metrics_row(update, placed), losses_by_source(update, loader)
+            if row.is_skipped and settings.skip_rule is not None:
+                tell_of_skip(update, row, settings.skip_rule, events, placed())
             if settings.are_norms_told(row.step) and jax.process_index() == 0:  # all hosts have the same
                 events.write(NORMS, step=row.step, **norms_told(tensors, norms))
+            alarms: list[Alarm] = []
             if update.digests is not None:
                 digests = finish_digests(update.digests)
                 events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
+                alarms += copies.observe(row.step, finish_comparison(update.copies))
             metrics.append(row)
             losses.append(of_sources)
-            for alarm in monitors.observe(row):
+            for alarm in [*alarms, *monitors.observe(row)]:
                 tell(alarm, events, placed(measured=UPDATE if alarm.monitor in SEEN_IN_UPDATES else GRADIENT))
                 on_alarm(alarm)
             if not row.is_skipped:
                 recent_norms.add(norms, rate)
-            saver.note(row, is_in_doubt=monitors.is_in_doubt)
+            saver.note(row, is_in_doubt=monitors.is_in_doubt or copies.are_apart)
             if lag_steps:
                 feedback.publish(row.step - 1, losses.seen(row.step))
             meter.loss = row.loss
@@ -293,8 +262,10 @@ def train(
                 before, exhausted = exhausted, loader.exhausted(position)
                 for source in sorted(exhausted - before):
                     events.write("exhausted", step=step + 1, source=source)
-                digests = begin_digests(state.params) if settings.is_digested(step + 1) else None
-                pending.append(_Pending(run.data_position, position, batch, row, figures, digests))
+                is_digested = settings.is_digested(step + 1)
+                digests = begin_digests(state.params) if is_digested else None
+                of_copies = begin_comparison(state.params) if is_digested else {}
+                pending.append(Update(run.data_position, position, batch, row, figures, digests, of_copies))
                 run = RunState(state, step + 1, consumed, position, metrics, losses)
                 validate_if_due(run)
                 is_milestone = saving.is_milestone(run.step, settings.until_step)
@@ -332,70 +303,3 @@ def train(
         meter.tick(run, now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
     return run
-
-
-def _metrics_row(update: _Pending, placed: Callable[[], Place]) -> MetricsRow:
-    others = {"row_loss", "row_log_normalizer", "row_targets", "part_norms", "skip"}  # of rows, of parts, or no figure
-    figures = {name: value.item() for name, value in update.metrics._asdict().items() if name not in others}
-    if update.metrics.skip is not None and bool(update.metrics.skip.is_skipped):
-        return MetricsRow(**update.row, **figures, is_skipped=1)
-    if not figures["num_targets"]:
-        raise NoTargetsError(
-            f"step {update.row['step']}: the batch of {update.row['global_batch_size']} sequences has no position with "
-            "a next token of its own document, so there is nothing to learn from it. Nothing of this update was saved, "
-            "and a resumed run would meet it again: look for a source whose documents are of one token, or write a "
-            "skip rule, which leaves such a batch out.",
-            data_position=update.before.to_json(),
-        )
-    wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
-    if wrong:
-        # What precedes the first update of a run is no state that was trained.
-        cure = "take" if update.row["step"] == 1 else "fork an earlier milestone with"
-        place = placed()
-        raise NonFiniteError(
-            f"step {update.row['step']}: {', '.join(f'{name} is {figures[name]}' for name in wrong)} at learning rate "
-            f"{update.row['learning_rate']:.6g}, with a batch of {update.row['global_batch_size']} sequences (the "
-            f"event log has their data position). {place.said} Nothing of this update was saved, and a resumed run "
-            f"would meet it again: {cure} a lower learning_rate or max_norm, or another mixture.",
-            data_position=update.before.to_json(),
-            **place.facts,
-        )
-    return MetricsRow(**update.row, **figures)
-
-
-def _tell_of_skip(update: _Pending, row: MetricsRow, settings: TrainSettings, events: EventLog, place: Place) -> None:
-    assert update.metrics.skip is not None and settings.skip_rule is not None
-    told = update.metrics.skip
-    figures = {"loss": row.loss, "grad_norm": row.grad_norm}
-    limits = {"loss_limit": told.loss_limit.item(), "grad_norm_limit": told.grad_norm_limit.item()}
-    said = {name: value if math.isfinite(value) else str(value) for name, value in (figures | limits).items()}
-    consecutive = int(told.num_consecutive)
-    said["data_position"] = update.before.to_json()
-    events.write("skipped", step=row.step, consecutive=consecutive, num_targets=row.num_targets, **said, **place.facts)
-    if consecutive >= settings.skip_rule.max_consecutive:
-        raise SkippedTooOftenError(
-            f"step {row.step}: the skip rule left out {consecutive} updates in a row, the last with loss "
-            f"{row.loss:.6g} (limit {told.loss_limit:.6g}) and gradient norm {row.grad_norm:.6g} "
-            f"(limit {told.grad_norm_limit:.6g}) over {row.num_targets} predicted positions. {place.said} "
-            "So many are no matter of single batches: fork an earlier milestone with a lower learning_rate or another "
-            "mixture, or with a larger skip.sigma if these values are what training should go on from."
-        )
-
-
-def _losses_by_source(update: _Pending, loader: Loader) -> list[SourceLosses]:
-    """Sums over the rows of each source, in float64 and in the order of the rows."""
-    metrics, index = update.metrics, update.batch.source_index
-
-    def by_identity(of_rows: Any = None, dtype: np.typing.DTypeLike = np.float64) -> dict[str, Any]:
-        sums = np.bincount(index, weights=of_rows, minlength=len(loader.sources)).astype(dtype).tolist()
-        return {identity: sums[loader.index_of[identity]] for identity in update.after.shares}
-
-    return rows_of_update(
-        update.row["step"],
-        update.after.shares,
-        loader.names,
-        num_sequences=by_identity(dtype=np.int64),
-        num_targets=by_identity(metrics.row_targets, np.int64),
-        loss_sum=by_identity(metrics.row_loss),
-        log_normalizer_sum=by_identity(metrics.row_log_normalizer),
-    )

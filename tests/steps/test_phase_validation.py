@@ -17,7 +17,7 @@ from runtime.evaluation.held_out import HeldOut
 from runtime.optim.ema import Ema
 from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
-from runtime.training.loop import NonFiniteError
+from runtime.training.update import NonFiniteError
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import check_resources
 from steps.phase_checks import check_config

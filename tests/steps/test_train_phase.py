@@ -1,6 +1,7 @@
 """The train phase, run as the engine runs it: what it starts from, what it trains, and what it commits."""
 
 import dataclasses
+import itertools
 import json
 import logging
 import math
@@ -403,6 +404,46 @@ def test_replicas_that_a_recipe_asks_for_change_rounding_only(tmp_path, phase, u
     assert expected.keys() == got.keys() and expected
     for name in expected:
         np.testing.assert_allclose(got[name], expected[name], atol=1e-4 * np.abs(expected[name]).max(), err_msg=name)
+
+
+def with_a_wrong_bit(array: jax.Array) -> jax.Array:
+    """The same, but on its last device."""
+    parts = [np.array(shard.data) for shard in array.addressable_shards]
+    parts[-1].view(np.uint32).flat[0] ^= 1
+    placed = [jax.device_put(part, shard.device) for part, shard in zip(parts, array.addressable_shards, strict=True)]
+    return jax.make_array_from_single_device_arrays(array.shape, array.sharding, placed)
+
+
+def test_a_replica_whose_device_computed_wrongly_is_told_at_the_next_digest_and_certifies_nothing(
+    tmp_path, phase, use_devices, monkeypatch
+):
+    build = train_step.build_train_step
+
+    def build_wrong(*arguments, **keywords):
+        take = build(*arguments, **keywords)
+        steps = itertools.count(1)
+
+        def wrong(*told):
+            state, figures = take(*told)
+            if next(steps) == 3:
+                params = dataclasses.replace(state.params, norm=with_a_wrong_bit(state.params.norm))
+                state = dataclasses.replace(state, params=params)
+            return state, figures
+
+        return wrong
+
+    use_devices(8)
+    config = phase.model_copy(update={"global_batch_size": 8, "replica_parallel": 2, "digest_every_steps": 2})
+    right, wrong = Trajectory(tmp_path / "right", "e" * 64), Trajectory(tmp_path / "wrong", "e" * 64)
+    for trajectory in (right, wrong):
+        trajectory.resources = GANG
+    right.run(config)
+    assert [event for event in right.events() if event["event"] == "alarm"] == []
+    monkeypatch.setattr(train_step, "build_train_step", build_wrong)
+    wrong.run(config)
+    (alarm,) = [event for event in wrong.events() if event["event"] == "alarm"]
+    assert (alarm["monitor"], alarm["step"]) == ("copies", 4)
+    assert {figures.get("alarms", 0) for figures in wrong.told} == {0, 1}
 
 
 def test_a_phase_resumes_with_another_number_of_replicas(tmp_path, phase, use_devices):

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.tracking.events import EventLog
 from runtime.tracking.log_names import log_name
-from runtime.training.digests import Digests, begin_comparison, begin_digests, finish_comparison, finish_digests
+from runtime.training.digests import Digests, begin_digests, finish_digests
 from runtime.training.replay import compare, logged_digests, main
 
 VALUES = np.random.default_rng(0).normal(size=(2, 8, 4)).astype(np.float32)
@@ -46,32 +46,6 @@ def test_any_change_of_a_tensor_changes_its_digest_and_the_whole_one_alone(chang
     assert one.tensors["norm"] == two.tensors["norm"]
     assert one.tensors["layers.w"] != two.tensors["layers.w"]
     assert one.whole != two.whole
-
-
-def copies(values: np.ndarray, *spec: str | None, wrong_device: int | None = None) -> jax.Array:
-    """On four by two devices; on one of them a bit may be another."""
-    mesh = Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("x", "y"))
-    placed = jax.device_put(values, NamedSharding(mesh, PartitionSpec(*spec)))
-    parts = [np.array(shard.data) for shard in placed.addressable_shards]
-    if wrong_device is not None:
-        parts[wrong_device].view(np.uint32).flat[-1] ^= 1
-    on_devices = [
-        jax.device_put(part, shard.device) for part, shard in zip(parts, placed.addressable_shards, strict=True)
-    ]
-    return jax.make_array_from_single_device_arrays(values.shape, placed.sharding, on_devices)
-
-
-@pytest.mark.parametrize("wrong_device", range(8))
-@pytest.mark.parametrize("spec", [(), ("y",), (None, "x")])
-def test_a_copy_that_differs_by_a_bit_on_any_device_is_found_by_its_tensor(spec, wrong_device):
-    params = {"w": copies(VALUES, *spec, wrong_device=wrong_device), "v": copies(VALUES, *spec)}
-    assert finish_comparison(begin_comparison(params)) == ["w"]
-
-
-def test_equal_copies_are_no_finding_and_what_has_none_is_not_compared():
-    split = copies(VALUES, None, ("x", "y"), wrong_device=3)
-    assert finish_comparison(begin_comparison({"w": copies(VALUES), "split": split})) == []
-    assert begin_comparison({"split": split, "alone": jax.numpy.ones(3)}) == {}
 
 
 def log(work: Path, attempt: str, digests_by_step: dict[int, dict[str, str]]) -> str:

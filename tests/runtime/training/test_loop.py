@@ -23,10 +23,11 @@ from runtime.training import checkpoint, run_state
 from runtime.training import control as control_module
 from runtime.training.checkpoint import CheckpointError
 from runtime.training.control import Control, Order, Word
-from runtime.training.loop import NonFiniteError, NoTargetsError, SkippedTooOftenError, TrainingStopped
+from runtime.training.loop import TrainingStopped
 from runtime.training.stop_notice import StopNotice
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from runtime.training.train_step import SkipMetrics
+from runtime.training.update import NonFiniteError, NoTargetsError, SkippedTooOftenError
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import Desk, asked_when, committed_bytes, order_of
 

@@ -12,10 +12,11 @@ from runtime.tracking.events import read_events
 from runtime.training import saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control, Order, Word
-from runtime.training.loop import SkippedTooOftenError, TrainingStopped
+from runtime.training.loop import TrainingStopped
 from runtime.training.monitors import Monitors
 from runtime.training.saving import Saver, SavingPlan
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
+from runtime.training.update import SkippedTooOftenError
 from tests.runtime.training import small_run
 from tests.runtime.training.small_run import Countdown, asked_when, order_of
 from tests.runtime.training.test_loop import RULE, skipping
