@@ -26,6 +26,7 @@ import sysconfig
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import tiktoken
 import tokenizers

@@ -1,8 +1,10 @@
 """The arrows of the house: who may import whom, and what a plan must never wait for."""
 
 import ast
+import json
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +69,22 @@ def test_building_and_planning_import_nothing_heavy() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_every_name_is_defined_where_names_of_axes_are_not() -> None:
+    """Neither ruff nor mypy can be asked where arrays are: in strings of annotations they would refuse axes."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "json"]
+    folders = ["runtime", "tests/runtime", "benchmarks"]
+    said = json.loads(subprocess.run([*command, *folders], cwd=ROOT, capture_output=True, text=True).stdout)
+    strings = {file: strings_of(Path(file)) for file in {each["filename"] for each in said}}
+    places = [(each["filename"], (each["location"]["row"], each["location"]["column"] - 1)) for each in said]
+    assert len(places) > 10, "axes are no names, so that ruff was asked"
+    outside = [place for place in places if not any(begin <= place[1] < end for begin, end in strings[place[0]])]
+    assert outside == []
+
+
+def strings_of(path: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where each begins and ends, as rows and columns."""
+    with tokenize.open(path) as file:
+        tokens = list(tokenize.generate_tokens(file.readline))
+    return [(token.start, token.end) for token in tokens if token.type == tokenize.STRING]

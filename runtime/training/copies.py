@@ -35,12 +35,14 @@ class Copies:
         if not apart or self.are_apart:
             return []
         self.are_apart = True
+        tensors = f"{len(apart)} tensor{'s' if len(apart) > 1 else ''}"
+        named = f"{', '.join(apart[:3])}{', ...' if len(apart) > 3 else ''}"
         message = (
-            f"step {step}: devices that hold the same parameters do not hold the same bits, in {len(apart)} tensors "
-            f"({', '.join(apart[:3])}{', ...' if len(apart) > 3 else ''}): one of them has computed or remembered "
-            f"wrongly, after step {self._same_step}, where they were the same. Nothing was stopped or changed, and "
-            "which of them is right cannot be known: stop the phase, have the machines looked at, and go back to a "
-            f"checkpoint of step {self._same_step} or before; `certified` with the name of the phase lists them."
+            f"step {step}: devices that hold the same parameters do not hold the same bits, in {tensors} ({named}): "
+            f"one of them has computed or remembered wrongly, after step {self._same_step}, where they were the same. "
+            "Nothing was stopped or changed, and which of them is right cannot be known: stop the phase, have the "
+            f"machines looked at, and go back to a checkpoint of step {self._same_step} or before; `certified` with "
+            "the name of the phase lists them."
         )
         return [Alarm(MONITOR, step, float(len(apart)), 0.0, message)]
 

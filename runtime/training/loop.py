@@ -25,7 +25,7 @@ from runtime.training.copies import Copies, begin_comparison, finish_comparison
 from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
 from runtime.training.monitors import Alarm, FirstLoss, Monitors, never, tell
-from runtime.training.norm_places import SEEN_IN_UPDATES, RecentNorms
+from runtime.training.norm_places import SEEN_IN_UPDATES, Place, RecentNorms
 from runtime.training.part_norms import tensors_of
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
@@ -142,6 +142,10 @@ def train(
     """Whoever wants the very next step is answered when it is there: the next attempt would know nothing of it."""
     steps = range(begin_step, settings.until_step)
 
+    def raise_alarm(alarm: Alarm, place: Place) -> None:
+        tell(alarm, events, place)
+        on_alarm(alarm)
+
     def fetch(*, all_but: int) -> None:
         while len(pending) > all_but:
             update = pending.popleft()
@@ -154,16 +158,16 @@ def train(
                 tell_of_skip(update, row, settings.skip_rule, events, placed())
             if settings.are_norms_told(row.step) and jax.process_index() == 0:  # all hosts have the same
                 events.write(NORMS, step=row.step, **norms_told(tensors, norms))
-            alarms: list[Alarm] = []
             if update.digests is not None:
                 digests = finish_digests(update.digests)
                 events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
-                alarms += copies.observe(row.step, finish_comparison(update.copies))
+                apart = finish_comparison(update.copies)
+                for alarm in copies.observe(row.step, apart):
+                    raise_alarm(alarm, Place("", {"tensors": apart}))
             metrics.append(row)
             losses.append(of_sources)
-            for alarm in [*alarms, *monitors.observe(row)]:
-                tell(alarm, events, placed(measured=UPDATE if alarm.monitor in SEEN_IN_UPDATES else GRADIENT))
-                on_alarm(alarm)
+            for alarm in monitors.observe(row):
+                raise_alarm(alarm, placed(measured=UPDATE if alarm.monitor in SEEN_IN_UPDATES else GRADIENT))
             if not row.is_skipped:
                 recent_norms.add(norms, rate)
             saver.note(row, is_in_doubt=monitors.is_in_doubt or copies.are_apart)

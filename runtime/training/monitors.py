@@ -344,7 +344,7 @@ def tell(alarm: Alarm, events: EventLog, place: Place) -> None:
     """Into the log and the event log of the first host: all hosts have found the same."""
     if jax.process_index() > 0:
         return
-    logger.warning("%s %s", alarm.message, place.said)
+    logger.warning("%s", f"{alarm.message} {place.said}".rstrip())
     found = {"monitor": alarm.monitor, "figure": alarm.figure, "limit": alarm.limit}
     events.write("alarm", step=alarm.step, **found, **place.facts)
 

@@ -62,10 +62,11 @@ def same(one, two):
 @pytest.fixture(scope="module")
 def drawn(caches):
     """Two epochs and a bit in one go: batches, and the position before each."""
-    loader, position, found = loader_of(caches[300]), DataPosition(), []
-    while len(found) < 3 or plan.data_epochs.max() < 2:
+    loader, position, found, epoch = loader_of(caches[300]), DataPosition(), [], 0
+    while len(found) < 3 or epoch < 2:
         before = position
         plan, position = loader.plan(before, len(found), BATCH)
+        epoch = plan.data_epochs.max()
         batch, again = loader.batch(before, len(found), BATCH)
         assert again == position
         found.append((before, batch, plan))
