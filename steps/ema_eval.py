@@ -117,6 +117,7 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
     """All sets of weights see the same windows through the same compiled program, over all devices of all hosts."""
     from runtime.evaluation.bits_per_byte import BitsPerByte, macro_average
     from runtime.evaluation.trained_model import TrainedModel
+    from runtime.training.watchdog import Watchdog
 
     mesh = joined_mesh(context, replica_parallel=config.replica_parallel)
     phase = config.phase.result
@@ -143,11 +144,13 @@ def ema_eval(config: EmaEvalConfig, context: StepContext) -> EmaEvalResult:
         context.progress(before + done, len(kinds) * texts.num_batches, "batches")
 
     scores: dict[str, dict[str, BitsPerByte]] = {}
-    for place, which in enumerate(kinds):
-        told = functools.partial(tell, place * texts.num_batches)
-        scores[which] = texts.scores(model.params(which, mesh), on_batch=told)
-        for domain, score in scores[which].items():
-            context.log.info("%s weights, %s: %.4f bits per byte", which, domain, score.bits_per_byte)
+    watchdog = Watchdog("batch")
+    with watchdog.watching():
+        for place, which in enumerate(kinds):
+            told = functools.partial(tell, place * texts.num_batches)
+            scores[which] = texts.scores(model.params(which, mesh), on_batch=told, watchdog=watchdog)
+            for domain, score in scores[which].items():
+                context.log.info("%s weights, %s: %.4f bits per byte", which, domain, score.bits_per_byte)
     values = {
         which: {domain: score.bits_per_byte for domain, score in by_domain.items()}
         for which, by_domain in scores.items()

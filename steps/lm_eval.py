@@ -58,6 +58,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
     from runtime.evaluation.run_tasks import run_tasks
     from runtime.evaluation.tasks import TaskFiles
     from runtime.interop.huggingface import read_model
+    from runtime.training.watchdog import Watchdog
 
     export, items = config.export.result, config.items.result
     # Not widened: on one device an 8B model in float32 is all the memory there is.
@@ -69,6 +70,8 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         blocks={"attention": "whole rows"},
     )
     context.computed_with(**kernels.described())
+
+    watchdog = Watchdog("batch")
 
     def make_harness() -> "LlamaHarness":
         from runtime.evaluation.harness import LlamaHarness
@@ -82,6 +85,7 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
             attention_kernel=kernels.attention,
             tokens_per_batch=config.tokens_per_batch,
             on_progress=lambda done, total: context.progress(done, total, "sequences"),
+            watchdog=watchdog,
         )
         return LlamaHarness(scorer, model.tokenizer, model.special_tokens)
 
@@ -90,7 +94,8 @@ def lm_eval(config: LmEvalConfig, context: StepContext) -> LmEvalResult:
         fewshot={name: config.items.join(path) for name, path in items.fewshot_files.items()},
     )
     context.log.info("on one device, in %s; attention %s: %s", config.compute_dtype, kernels.attention, kernels.reason)
-    run = run_tasks(make_harness, config.tasks, files, limit=config.limit)
+    with watchdog.watching():
+        run = run_tasks(make_harness, config.tasks, files, limit=config.limit)
     for score in run.scores:
         context.log.info("%s, %d shots, %s: %.4f", score.task, score.num_fewshot, score.metric, score.value)
         if score.warning:

@@ -10,6 +10,7 @@ On several hosts each reads the windows that lie on its own devices, and all of 
 gave is gathered, and added window by window, in the order of the row.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ from runtime.model.llama import Llama
 from runtime.parallel.host_rows import HostRows
 from runtime.parallel.hosts import whole
 from runtime.training.eval_step import EvalStep
+from runtime.training.watchdog import Watchdog
 
 
 class Windows(NamedTuple):
@@ -113,12 +115,19 @@ class HeldOut:
         """How often the program runs for one set of weights."""
         return math.ceil(self.num_windows / self.windows_per_batch)
 
-    def scores(self, params: Llama, *, on_batch: Callable[[int], None] = lambda done: None) -> dict[str, BitsPerByte]:
+    def scores(
+        self,
+        params: Llama,
+        *,
+        on_batch: Callable[[int], None] = lambda done: None,
+        watchdog: Watchdog | None = None,
+    ) -> dict[str, BitsPerByte]:
         """Of each domain; every host must ask.
 
         Args:
             params: placed as the train step leaves them.
             on_batch: told after each batch how many of `num_batches` are done.
+            watchdog: watches that the device answers.
 
         Raises:
             BitsPerByteError: a domain's windows have no text to predict, or its loss is not finite.
@@ -126,7 +135,8 @@ class HeldOut:
         names = [name for name, domain in self.domains.items() for _ in range(domain.num_windows)]
         found = dict.fromkeys(self.domains, NOTHING_READ)
         for batch in range(self.num_batches):
-            losses, has_target, tokens, segment_ids = self._scored(params, batch)
+            with contextlib.nullcontext() if watchdog is None else watchdog.awaits(batch + 1):
+                losses, has_target, tokens, segment_ids = self._scored(params, batch)
             # Of the last batch no further than the last window: the rows behind it are padding, of no domain.
             for row, name in enumerate(names[batch * self.windows_per_batch : (batch + 1) * self.windows_per_batch]):
                 window = sums_of_window(

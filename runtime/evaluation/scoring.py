@@ -6,6 +6,7 @@ long, answers short. Rotary embedding sees differences of positions alone, so wh
 its log-likelihoods by rounding and no more.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -19,6 +20,7 @@ from runtime.model.computation import whole
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
+from runtime.training.watchdog import Watchdog
 
 TOKENS_PER_BATCH = 4_096
 QUERIES_PER_BATCH = 1_024
@@ -54,11 +56,15 @@ class Scorer:
         attention_kernel: str = "reference",
         tokens_per_batch: int = TOKENS_PER_BATCH,
         on_progress: Callable[[int, int], None] | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
-        """`on_progress` is told after each batch how many sequences of how many are done."""
+        """`on_progress` is told after each batch how many sequences of how many are done; `watchdog` watches that the
+        device answers."""
         self.max_length = config.max_position_embeddings
         self.vocab_size = config.vocab_size
         self._on_progress = on_progress
+        self._watchdog = Watchdog("batch") if watchdog is None else watchdog
+        self._num_asked = 0
         self._params = params
         self._frequencies = jnp.asarray(inverse_frequencies(rope, config.head_dim))
         self._rows_per_batch = max(1, tokens_per_batch // self.max_length)
@@ -129,9 +135,11 @@ class Scorer:
                 block = np.array(queries[begin : begin + QUERIES_PER_BATCH], np.int32)
                 padded = np.zeros((QUERIES_PER_BATCH, 4), np.int32)
                 padded[: len(block)] = block
-                values, greedy = self._score(self._params, hidden, padded[:, 0], padded[:, 1], padded[:, 2])
-                np.add.at(log_likelihoods, block[:, 3], np.asarray(values, np.float64)[: len(block)])
-                np.logical_and.at(is_greedy, block[:, 3], np.asarray(greedy)[: len(block)])
+                with self._asking():
+                    found = self._score(self._params, hidden, padded[:, 0], padded[:, 1], padded[:, 2])
+                    values, greedy = map(np.asarray, found)
+                np.add.at(log_likelihoods, block[:, 3], values.astype(np.float64)[: len(block)])
+                np.logical_and.at(is_greedy, block[:, 3], greedy[: len(block)])
             num_done += sum(len(wanted[inputs]) for inputs in starts)
             if self._on_progress:
                 self._on_progress(num_done, len(sequences))
@@ -155,11 +163,17 @@ class Scorer:
                 hidden, _ = self._hidden(rows)
                 last = np.zeros(self._rows_per_batch, np.int32)
                 last[: len(rows)] = [len(row[0]) - 1 for row in rows]
-                tokens = np.asarray(self._likeliest(self._params, hidden, last))
+                with self._asking():
+                    tokens = np.asarray(self._likeliest(self._params, hidden, last))
                 for number, token in zip(running, tokens, strict=False):
                     texts[number].append(int(token))
                 running = [number for number in running if not is_finished(texts[number])]
         return texts
+
+    def _asking(self) -> contextlib.AbstractContextManager[None]:
+        """While the device is asked."""
+        self._num_asked += 1
+        return self._watchdog.awaits(self._num_asked)
 
     def _hidden(
         self, rows: Sequence[Sequence[tuple[int, ...]]]

@@ -128,7 +128,7 @@ def train(
     meter = Meter(
         until_step=settings.until_step, tokens_per_step=tokens_per_step, events=events, on_progress=on_progress
     )
-    watchdog = Watchdog(events)
+    watchdog = Watchdog(on_hang=lambda step, seconds: events.write("hang", step=step, waited_seconds=round(seconds, 1)))
     tensors = tensors_of(run.state.params)
     recent_norms, copies = RecentNorms(tensors), Copies(run.step)
     pending: collections.deque[Update] = collections.deque()

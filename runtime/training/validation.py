@@ -13,6 +13,7 @@ from runtime.evaluation.held_out import HeldOut
 from runtime.optim.ema import HOT
 from runtime.tracking.events import VALIDATION, EventLog
 from runtime.training.run_state import RunState
+from runtime.training.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class Validation:
     events: EventLog
     tell: Callable[[int, Mapping[str, float]], None]
     """Told the step, and the mean over domains of each set of weights."""
+    watchdog: Watchdog = dataclasses.field(default_factory=lambda: Watchdog("batch of held-out text"))
+    """Its own: the first batches compile, however many updates have been made."""
 
     def is_due(self, step: int) -> bool:
         """Whether the state after `step` finished updates is to be measured."""
@@ -41,7 +44,8 @@ class Validation:
         found: dict[str, dict[str, float]] = {}
         for which, params in {HOT: run.state.params, **run.state.averages}.items():
             try:
-                scores = self.held_out.scores(params)
+                with self.watchdog.watching():
+                    scores = self.held_out.scores(params, watchdog=self.watchdog)
             except BitsPerByteError as error:
                 raise BitsPerByteError(f"step {run.step}, validation of the {which} weights: {error}") from error
             found[which] = {domain: score.bits_per_byte for domain, score in scores.items()}

@@ -1,8 +1,8 @@
 """Watchdog: ends a process whose device no longer answers, so that whoever started it starts it again.
 
 A collective that waits for a host or a chip that is gone hears no exception, and waits for ever: BLOOM-176B lost 35
-hours to such hangs. Only what waits for the device is watched: data, checkpoints, other hosts' words and held-out text
-take the time that they take, and are told of elsewhere.
+hours to such hangs, in updates and in evaluations. Only what waits for the device is watched: data, checkpoints and
+other hosts' words take the time that they take, and are told of elsewhere.
 """
 
 import collections
@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 
-from runtime.tracking.events import EventLog
 from runtime.training.repetition import repeated
 
 logger = logging.getLogger(__name__)
@@ -22,9 +21,9 @@ logger = logging.getLogger(__name__)
 HANG_SECONDS = 600.0
 """The least time without an answer that is a hang."""
 HANG_FACTOR = 20.0
-"""And so many times the longest of the last waits: an update may be long."""
+"""And so many times the longest of the last waits: an update, or a batch of an evaluation, may be long."""
 REMEMBERED_WAITS = 100
-SETTLING_UPDATES = 3
+SETTLING_ANSWERS = 3
 """The first compile, for as long as they like."""
 LAST_WORDS_SECONDS = 20.0
 """Before the process ends: its log is written to a bucket every fifteen seconds."""
@@ -32,20 +31,32 @@ EXIT_CODE = 70
 
 
 class Watchdog:
-    """Watches the waits for the device of one run."""
+    """Watches the waits for the device of one run.
 
-    def __init__(self, events: EventLog, *, end: Callable[[int], object] = os._exit) -> None:
-        self._events, self._end = events, end
+    Args:
+        what: its answers come one by one: a "step", a "batch".
+        on_hang: told the number of the answer that does not come, and after how many seconds; the log has it already.
+        end: ends the process.
+    """
+
+    def __init__(
+        self,
+        what: str = "step",
+        *,
+        on_hang: Callable[[int, float], None] = lambda number, seconds: None,
+        end: Callable[[int], object] = os._exit,
+    ) -> None:
+        self._what, self._on_hang, self._end = what, on_hang, end
         self._waits: collections.deque[float] = collections.deque(maxlen=REMEMBERED_WAITS)
         self._num_answered = 0
         self._waiting: tuple[int, float] | None = None
-        """The update that is waited for, and since when; replaced as a whole, so that the thread needs no lock."""
+        """The answer that is waited for, and since when; replaced as a whole, so that the thread needs no lock."""
 
     @contextlib.contextmanager
-    def awaits(self, step: int) -> Iterator[None]:
-        """While the device is asked for what it made of the update that ends with `step`."""
+    def awaits(self, number: int) -> Iterator[None]:
+        """While the device is asked for what it made of a step, or a batch."""
         began = time.monotonic()
-        self._waiting = step, began
+        self._waiting = number, began
         try:
             yield
         finally:
@@ -64,22 +75,29 @@ class Watchdog:
 
     def _look(self) -> None:
         waiting = self._waiting
-        if waiting is None or self._num_answered < SETTLING_UPDATES:
+        if waiting is None or self._num_answered < SETTLING_ANSWERS:
             return
-        step, began = waiting
+        number, began = waiting
         seconds = time.monotonic() - began
         if seconds <= self.patience_seconds:
             return
-        logger.error(
-            "step %d: the device has not answered for %.0f s, and its updates took %.3g s at most: a host or a chip is "
-            "gone, or waits for one that is. This process ends, and the step is tried again from its last checkpoint. "
-            "Where its threads are:\n%s",
-            *(step, seconds, max(self._waits, default=0.0), _stacks()),
-        )
-        self._events.write("hang", step=step, waited_seconds=round(seconds, 1))
+        try:
+            self._tell(number, seconds)
+        except Exception as error:  # a full disk, a bucket: what cannot be told is no reason to wait for ever
+            logger.error("the hang could not be told (%s: %s)", type(error).__name__, error)
         time.sleep(LAST_WORDS_SECONDS)
         if self._waiting == waiting:  # else it has answered after all
             self._end(EXIT_CODE)
+
+    def _tell(self, number: int, seconds: float) -> None:
+        logger.error(
+            "%s %d: the device has not answered for %.0f s, and its answers took %.3g s at most: a host or a chip is "
+            "gone, or waits for one that is. This process ends, and what it was about is tried again, a training from "
+            "its last checkpoint.",
+            *(self._what, number, seconds, max(self._waits, default=0.0)),
+        )
+        self._on_hang(number, seconds)
+        logger.error("where the threads of this process are:\n%s", _stacks())
 
 
 def _stacks() -> str:

@@ -18,6 +18,7 @@ from runtime.model.computation import whole
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
+from runtime.training.watchdog import Watchdog
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
 MAX_LENGTH = CONFIG.max_position_embeddings
@@ -194,6 +195,26 @@ def test_the_score_of_a_sequence_does_not_depend_on_its_company():
     (alone,) = scorer.score([lonely])
     together = scorer.score([*crowd, lonely])[-1]
     assert together.log_likelihood == pytest.approx(alone.log_likelihood, abs=1e-4)
+
+
+class Asked(Watchdog):
+    """Notes what was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__("batch")
+        self.numbers: list[int] = []
+
+    def awaits(self, number):
+        self.numbers.append(number)
+        return super().awaits(number)
+
+
+def test_the_watchdog_sees_each_wait_for_scores_and_for_each_new_token():
+    asked = Asked()
+    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512, watchdog=asked)
+    scorer.score([Scored((5, 6, 7, 8), (7, 9))])
+    scorer.continue_greedily([(5, 6)], 3, lambda tokens: False)
+    assert asked.numbers == [1, 2, 3, 4]
 
 
 def test_progress_ends_at_the_number_of_sequences():

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from runtime.model.rotary import inverse_frequencies
 from runtime.parallel.host_rows import host_rows
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
+from runtime.training import watchdog
 from runtime.training.eval_step import TokenLosses, build_eval_step
+from runtime.training.watchdog import SETTLING_ANSWERS, Watchdog
 
 BOS, EOS, VOCAB_SIZE, SEQUENCE = 0, 1, 64, 16
 # Ids 2... stand for 0 to 3 bytes of text: some for a part of a character, one (2) for no text at all.
@@ -282,3 +285,21 @@ def test_a_domain_without_a_predicted_byte_is_refused_by_its_name(tmp_path: Path
 def test_too_few_tokens_for_one_window_are_refused_with_the_field_to_change(caches):
     with pytest.raises(BitsPerByteError, match=r"max_tokens_per_domain is 15, less than one window of 16 tokens"):
         held_out(caches, max_tokens=15)
+
+
+def test_a_device_that_does_not_answer_in_an_evaluation_is_seen(caches, monkeypatch):
+    monkeypatch.setattr(watchdog, "HANG_SECONDS", 0.3)
+    monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 0.0)
+    seen: list[int] = []
+    ended = threading.Event()
+
+    class Hanging(Recorded):
+        def __call__(self, *arguments):
+            if len(self.given) == SETTLING_ANSWERS:
+                assert ended.wait(60)
+            return super().__call__(*arguments)
+
+    dog = Watchdog("batch", on_hang=lambda number, seconds: seen.append(number), end=lambda code: ended.set())
+    with dog.watching():
+        held_out(caches, Hanging(), windows_per_batch=4).scores(None, watchdog=dog)
+    assert seen == [SETTLING_ANSWERS + 1]

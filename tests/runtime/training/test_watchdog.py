@@ -3,14 +3,15 @@
 import itertools
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from runtime.tracking.events import EventLog, read_events
+from runtime.tracking.events import read_events
 from runtime.training import watchdog
-from runtime.training.watchdog import EXIT_CODE, SETTLING_UPDATES, Watchdog
+from runtime.training.watchdog import EXIT_CODE, SETTLING_ANSWERS, Watchdog
 from tests.runtime.training import small_run
 
 HANGS_AT = 9
@@ -42,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settled(dog: Watchdog) -> Watchdog:
-    for step in range(SETTLING_UPDATES):
+    for step in range(SETTLING_ANSWERS):
         with dog.awaits(step):
             pass
     return dog
@@ -63,46 +64,55 @@ def test_a_run_whose_device_hangs_ends_says_where_and_goes_on_from_its_checkpoin
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_first_updates_compile_as_long_as_they_like(tmp_path: Path):
+def test_the_first_answers_compile_as_long_as_they_like():
     ends: list[int] = []
-    with EventLog(str(tmp_path / "log.jsonl")) as events:
-        dog = Watchdog(events, end=ends.append)
-        with dog.watching(), dog.awaits(1):
-            time.sleep(1.0)
+    dog = Watchdog(end=ends.append)
+    with dog.watching(), dog.awaits(1):
+        time.sleep(1.0)
     assert ends == []
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_does_not_wait_for_the_device_is_not_watched(tmp_path: Path):
+def test_what_does_not_wait_for_the_device_is_not_watched():
     ends: list[int] = []
-    with EventLog(str(tmp_path / "log.jsonl")) as events:
-        dog = settled(Watchdog(events, end=ends.append))
-        with dog.watching():
-            time.sleep(0.7)
-            with dog.awaits(9):
-                time.sleep(0.01)
-            time.sleep(0.7)
+    dog = settled(Watchdog(end=ends.append))
+    with dog.watching():
+        time.sleep(0.7)
+        with dog.awaits(9):
+            time.sleep(0.01)
+        time.sleep(0.7)
     assert ends == []
 
 
-def test_a_run_of_long_updates_is_given_as_many_times_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_run_of_long_updates_is_given_as_many_times_longer(monkeypatch: pytest.MonkeyPatch):
     moments = itertools.count(0.0, 100.0)
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: next(moments))
-    with EventLog(str(tmp_path / "log.jsonl")) as events:
-        dog = Watchdog(events)
-        assert dog.patience_seconds == 600.0
-        with dog.awaits(1):
-            pass
-        assert dog.patience_seconds == 2_000.0
+    dog = Watchdog()
+    assert dog.patience_seconds == 600.0
+    with dog.awaits(1):
+        pass
+    assert dog.patience_seconds == 2_000.0
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_device_that_answers_after_all_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_device_that_answers_after_all_ends_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(watchdog, "LAST_WORDS_SECONDS", 1.5)
     ends: list[int] = []
-    with EventLog(str(tmp_path / "log.jsonl")) as events:
-        dog = settled(Watchdog(events, end=ends.append))
-        with dog.watching(), dog.awaits(9):
-            time.sleep(1.0)
-    assert ends == []
-    assert [event["event"] for event in read_events(str(tmp_path / "log.jsonl"))] == ["hang"], "it was told"
+    told: list[int] = []
+    dog = settled(Watchdog(on_hang=lambda number, seconds: told.append(number), end=ends.append))
+    with dog.watching(), dog.awaits(9):
+        time.sleep(1.0)
+    assert ends == [] and told == [9]
+
+
+@pytest.mark.usefixtures("quick")
+def test_where_it_cannot_be_told_the_process_ends_all_the_same(caplog: pytest.LogCaptureFixture):
+    ended = threading.Event()
+
+    def full_disk(number: int, seconds: float) -> None:
+        raise OSError(28, "No space left on device")
+
+    dog = settled(Watchdog("batch", on_hang=full_disk, end=lambda code: ended.set()))
+    with dog.watching(), dog.awaits(9):
+        assert ended.wait(60)
+    assert "batch 9: the device has not answered for" in caplog.text and "No space left on device" in caplog.text
