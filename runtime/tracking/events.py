@@ -23,6 +23,8 @@ REMOTE_FLUSH_SECONDS = 30.0
 """An object in a bucket cannot grow: it is written anew, no more often than this, by a thread."""
 REMOTE_PART_BYTES = 2**20
 """Once it is longer, what comes after goes to another: else a month of lines would be written anew each time."""
+CLOSE_PAUSES_SECONDS = (1.0, 5.0, 0.0)
+"""After each try to write the last lines of a log; then they are lost."""
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +100,14 @@ class _RemoteLines:
             self._is_closed = True
             self._changed.notify()
         self._thread.join()
-        self._write()
+        for pause_seconds in CLOSE_PAUSES_SECONDS:
+            try:
+                self._write()
+            except Exception as error:  # the run has ended, well or not; its log must not change that
+                logger.warning("the event log %s is not whole (%s: %s)", self._url, type(error).__name__, error)
+                time.sleep(pause_seconds)
+            else:
+                return
 
     def _write_now_and_then(self) -> None:
         while True:
@@ -108,7 +117,9 @@ class _RemoteLines:
                     return
             try:
                 self._write()
-            except Exception as error:  # of any bucket's client; what is left is written later, and at last by `close`
+            except (
+                Exception
+            ) as error:  # of any bucket's client; what is left is written later, at the latest by `close`
                 logger.warning("the event log %s waits (%s: %s)", self._url, type(error).__name__, error)
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed, REMOTE_FLUSH_SECONDS)

@@ -95,6 +95,15 @@ def test_a_bucket_that_does_not_answer_costs_the_run_nothing_and_the_log_no_line
     assert "attempt.jsonl waits (ConnectionError: no bucket today)" in caplog.text
 
 
+def test_a_bucket_that_is_away_to_the_end_makes_no_failure_of_a_run_that_ended_well(monkeypatch, caplog):
+    bucket = Bucket(monkeypatch)
+    bucket.failures_left = 100
+    monkeypatch.setattr(events_module, "CLOSE_PAUSES_SECONDS", (0.0, 0.0, 0.0))
+    with EventLog(f"{bucket.folder}/attempt.jsonl") as log:
+        log.write("end", step=0)
+    assert caplog.text.count("attempt.jsonl is not whole (ConnectionError: no bucket today)") == 3
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not condition():

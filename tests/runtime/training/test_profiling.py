@@ -3,12 +3,16 @@
 import gzip
 import json
 import re
+import shutil
+import tempfile
+import threading
 from pathlib import Path
 
 import jax
 import pytest
 
 from runtime.tracking.events import read_events
+from runtime.training import profiling
 from runtime.training.control import Control, Word
 from runtime.training.loop import TrainingStopped
 from tests.runtime.training import small_run
@@ -92,5 +96,66 @@ def test_where_somebody_else_profiles_the_process_the_wish_is_refused_and_theirs
         small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
     finally:
         jax.profiler.stop_trace()
-    assert desk.answers["0"].startswith("JAX's profiler does not start: ") and desk.refused == {"0"}
+    assert desk.answers["0"].startswith("JAX's profiler does not start: RuntimeError: ") and desk.refused == {"0"}
     assert list((tmp_path / "theirs").rglob("*.xplane.pb"))
+
+
+def test_a_machine_without_room_for_a_trace_refuses_and_the_run_goes_on(tmp_path, monkeypatch):
+    desk = Desk()
+    desk.ask(Word.PROFILE)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no such folder"))
+    small_run.run(tmp_path, lease_epoch=1, control=Control(requests=desk.open))
+    assert desk.answers["0"].startswith("JAX's profiler does not start: FileNotFoundError: ")
+    assert desk.refused == {"0"} and sorted(small_run.records(tmp_path)) == [12]
+
+
+def test_a_stop_is_a_stop_where_the_trace_cannot_be_ended(tmp_path, monkeypatch):
+    """JAX writes it as it ends it: on a full disk that is an error."""
+    desk = Desk()
+    asked, stop = Asked(desk, 2), jax.profiler.stop_trace
+
+    def full_disk():
+        stop()
+        raise RuntimeError("No space left on device")
+
+    monkeypatch.setattr(jax.profiler, "stop_trace", full_disk)
+    control = Control(lambda: "the driver" if asked.updates == 4 else "", requests=desk.open)
+    with pytest.raises(TrainingStopped):
+        small_run.run(tmp_path, lease_epoch=1, control=control, step_function=asked)
+    assert not desk.answers
+
+    desk.requests.clear()
+    desk.ask(Word.PROFILE)
+    small_run.run(tmp_path, lease_epoch=2, control=Control(requests=desk.open))
+    assert desk.answers["0"].endswith("RuntimeError: No space left on device") and desk.refused == {"0"}
+    assert sorted(small_run.records(tmp_path)) == [12]
+
+
+def test_a_bucket_that_does_not_answer_holds_no_update_up(tmp_path, monkeypatch):
+    desk = Desk()
+    desk.ask(Word.PROFILE)
+    is_trained = threading.Event()
+
+    class Slow:
+        def makedirs(self, path, exist_ok):
+            assert is_trained.wait(60)
+            Path(path).mkdir(parents=True, exist_ok=exist_ok)
+
+        def put_file(self, source, target):
+            shutil.copy(source, target)
+
+    local = profiling.fsspec.core.url_to_fs
+    slow = lambda path, **options: (Slow(), path) if "/profiles/" in path else local(path, **options)  # noqa: E731
+    monkeypatch.setattr(profiling.fsspec.core, "url_to_fs", slow)
+    asked = Asked(desk)
+
+    def step(*arguments):
+        if asked.updates == 11:
+            is_trained.set()
+        return asked(*arguments)
+
+    small_run.run(
+        tmp_path, lease_epoch=1, checkpoint_every_steps=100, control=Control(requests=desk.open), step_function=step
+    )
+    assert desk.answers["0"].startswith("profiled updates 1 to 5")
+    assert traced(tmp_path / "profiles/plugins/profile/steps-1-5") == [1, 2, 3, 4, 5]
