@@ -28,12 +28,12 @@ from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
+from steps.phase_requests import WORDS, requests_of
 from steps.phase_result import TrainPhaseResult
 from steps.taken_kernels import TakenKernels
 from steps.tokenize import TokenizeResult
 
 if TYPE_CHECKING:
-    from runtime.training.control import Request
     from runtime.training.run_state import RunState
     from runtime.training.train_step import Hyperparameters
 
@@ -213,7 +213,7 @@ def _resumes_at(paths: Sequence[str]) -> list[int]:
 # and what an upgrade changes is found by resuming a run under both. Steps that are cheap to redo do name JAX.
 @step(
     policy="tracked", resources=Cpu(2), continues="start", check=check_config, check_on=check_resources, cost=_cost,
-    resumes_at=_resumes_at, hears=("save", "publish", "profile"),
+    resumes_at=_resumes_at, hears=WORDS,
 )  # fmt: skip
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
@@ -352,7 +352,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 events=events,
                 control=Control(
                     context.stop_reason,
-                    requests=functools.partial(_requests, context),
+                    requests=functools.partial(requests_of, context),
                     agree=Agreement(context.attempt),
                     notice=notice,
                     kept_handlers=(DriverHandler,),
@@ -372,25 +372,6 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
             )
     return _result(config, run)
-
-
-def _requests(context: StepContext) -> "list[Request]":
-    """What people have told the phase, for the loop."""
-    from runtime.training.control import Request, Word
-
-    words = {"save": Word.SAVE, "publish": Word.PUBLISH, "profile": Word.PROFILE}
-    return [
-        Request(
-            told.id,
-            words[told.word],
-            told.milestone,
-            told.said,
-            functools.partial(context.answer, told),
-            functools.partial(context.refuse, told),
-        )
-        for told in context.told()
-        if told.word in words
-    ]
 
 
 def _skipped_steps(config: TrainPhaseConfig, run: "RunState") -> list[int]:

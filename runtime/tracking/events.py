@@ -117,9 +117,7 @@ class _RemoteLines:
                     return
             try:
                 self._write()
-            except (
-                Exception
-            ) as error:  # of any bucket's client; what is left is written later, at the latest by `close`
+            except Exception as error:  # of any bucket's client; it is tried again, at the latest by `close`
                 logger.warning("the event log %s waits (%s: %s)", self._url, type(error).__name__, error)
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed, REMOTE_FLUSH_SECONDS)
