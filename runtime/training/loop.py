@@ -26,6 +26,7 @@ from runtime.training.digests import begin_digests, finish_digests
 from runtime.training.meter import Meter
 from runtime.training.monitors import Alarm, FirstLoss, Monitors, never, tell
 from runtime.training.norm_places import SEEN_IN_UPDATES, Place, RecentNorms
+from runtime.training.pace import Pace
 from runtime.training.part_norms import tensors_of
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
@@ -37,6 +38,8 @@ from runtime.training.watchdog import Watchdog
 
 METRICS_LATE_STEPS = 2
 PREFETCH_BATCHES = 4
+WAIT_SECONDS = 0.001
+"""Less is no wait for a batch."""
 
 
 class TrainingStopped(Exception):  # noqa: N818 -- not an error: the run saved its state and left, as it was asked to
@@ -131,6 +134,7 @@ def train(
     watchdog = Watchdog(on_hang=lambda step, seconds: events.write("hang", step=step, waited_seconds=round(seconds, 1)))
     tensors = tensors_of(run.state.params)
     recent_norms, copies = RecentNorms(tensors), Copies(run.step)
+    pace = Pace(is_shared=jax.default_backend() == "cpu")
     pending: collections.deque[Update] = collections.deque()
     metrics, losses = run.metrics.copy(), run.source_losses.copy()
     lag_steps = loader.lag_steps
@@ -245,8 +249,11 @@ def train(
                     # The others come to this question before the same update, with or without its batch.
                     control.order(run.step, until_step=settings.until_step)
                     leave(run)
-                carry_out(run, control.order(run.step, until_step=settings.until_step, is_save_due=saver.is_due()))
+                order = control.order(run.step, until_step=settings.until_step, is_save_due=saver.is_due())
+                carry_out(run, order)
                 meter.note_wait(step, batches)
+                if order.word != Word.GO_ON or batches.last_wait_seconds > WAIT_SECONDS:
+                    pace.interrupt()
                 told = hyperparameters(step)
                 tokens: Any = batch.tokens
                 segment_ids: Any = batch.segment_ids
@@ -279,12 +286,21 @@ def train(
                     saver.begin(run, folder, on_complete=functools.partial(answer_promised, run.step))
                 else:
                     fetch(all_but=late_steps)
+                if (
+                    is_digested
+                    or saver.last_step == run.step
+                    or (validation is not None and validation.is_due(run.step))
+                ):
+                    pace.interrupt()
                 if profiler.is_due_at(run.step):
+                    pace.interrupt()
                     fetch(all_but=0)
                     with meter.left_out():
                         profiler.end()
                 saver.poll()
                 meter.tick(run)
+                for alarm in pace.end_update(run.step):
+                    raise_alarm(alarm, Place("", {}))
         return run
 
     with watchdog.watching(), control.listening() as hears_signals:
