@@ -191,10 +191,10 @@ class RayBackend:
 
     def close(self) -> None:
         """See Backend."""
+        if not is_connected():  # starting failed, or was interrupted in the middle of importing Ray
+            return
         import ray
 
-        if not is_connected():  # starting failed
-            return
         self._pass_on_remarks(0)
         for gang in list(self._gangs.values()):
             gang.cancel()

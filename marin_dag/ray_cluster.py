@@ -40,7 +40,8 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 def is_connected() -> bool:
     """Whether this process is on a cluster already."""
-    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+    # Interrupted while it is imported, it is there and has no such function yet.
+    return bool(getattr(sys.modules.get("ray"), "is_initialized", lambda: False)())
 
 
 def join_cluster(job_name: str) -> str:

@@ -379,7 +379,10 @@ class Run:
         if self._num_interrupts > 1:
             raise KeyboardInterrupt
         self._is_stopping = True
-        self._display.say("stopping: running steps save their work; interrupt again to cancel them")
+        running = "running steps save their work; interrupt again to cancel them"
+        self._display.say(
+            f"stopping: {running if self._frontier.running else 'nothing runs; interrupt again to leave'}"
+        )
         self._backend.request_stop()
 
     def _close(self) -> None:

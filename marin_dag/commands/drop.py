@@ -22,7 +22,10 @@ def _of_runs(fork: Fork, holders: list[Holder]) -> Iterator[str]:
     before = {_driver(holder) for holder in holders if holder.since < fork.created}
     for driver in sorted({_driver(holder) for holder in holders} - (before - at_work)):
         if driver in at_work:
-            yield f"{fork.name} is at work in the run on {driver}, which goes on with it and with what waits for it"
+            yield (
+                f"{fork.name} is at work in the run on {driver}, which goes on with it and with what waits for it. To "
+                f"stop it, fork it again with the same settings, and `tell {fork.name} stop`"
+            )
         else:
             yield f"the run on {driver}, if it began after the fork was made, makes it all the same, and waits for it"
 

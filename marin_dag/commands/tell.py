@@ -139,7 +139,7 @@ def _add_arguments(parser: Any) -> None:
 COMMAND = Command(
     "tell",
     "STEP [WORD] [--at N]",
-    "stop a step that runs, have it save or publish; or list what it was told",
+    "say a word to a step that runs (stop; a phase: save, publish, profile), or list what it was told",
     _tell,
     1,
     2,

@@ -1,7 +1,9 @@
 """Starting a cluster on this machine: where it cannot be, the user reads why, and where it can, it is."""
 
 import os
+import sys
 import tempfile
+import types
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -9,7 +11,8 @@ from unittest import mock
 import pytest
 
 from marin_dag.errors import UserError
-from marin_dag.ray_cluster import start_cluster
+from marin_dag.ray_backend import RayBackend
+from marin_dag.ray_cluster import is_connected, start_cluster
 
 NO_DASHBOARD = """The last 20 lines of /tmp/ray/session_1/logs/dashboard.log (it contains the error message):
 2026-11-23 18:00:00 INFO Starting the dashboard
@@ -72,3 +75,12 @@ def test_a_folder_that_is_named_for_ray_is_taken_or_refused(monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", "/" + "b" * 40)
     with pytest.raises(UserError, match=r"RAY_TMPDIR is /bbb.*: 41 characters"):
         started_with(monkeypatch)
+
+
+@pytest.mark.parametrize("left", [None, types.ModuleType("ray")], ids=["nothing", "a part"])
+def test_what_an_interrupt_leaves_of_an_import_of_ray_is_no_cluster_and_closes(
+    monkeypatch: pytest.MonkeyPatch, left: types.ModuleType | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", left)
+    assert not is_connected()
+    RayBackend("a job").close()
