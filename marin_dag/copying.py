@@ -120,7 +120,7 @@ class Copier:
         if record is None:
             return Copied(key, "gone", None)
         there = self.target_records.find(key)
-        if there is not None and not (self._check and there.manifest == record.manifest):
+        if there is not None and self._stays(record, there):
             return _as_there(record, there)
         try:
             copied = self._under_lease(record)
@@ -130,13 +130,17 @@ class Copier:
             raise
         return copied._replace(seconds=time.monotonic() - begun)
 
+    def _stays(self, record: Record, there: Record) -> bool:
+        """Whether what is there is left as it is: always where another attempt made other files."""
+        return not (self._check and there.manifest == record.manifest)
+
     def _under_lease(self, record: Record) -> Copied:
         leases = Leases(self.target)
         try:
             lease = self._lease(leases, record)
             try:
                 there = self.target_records.find(record.key)  # another copier may have made it while this one waited
-                if there is not None and not self._check:
+                if there is not None and self._stays(record, there):
                     return _as_there(record, there)
                 num_files, size = self._copy_files(record, (there or record).output_path)
                 if there is not None:

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -173,9 +174,9 @@ def test_two_copiers_at_once_make_one_copy(places: tuple[Store, Store], monkeypa
     output(source, {f"file{number}": b"x" * BLOCK for number in range(20)})
     both_begun, first = threading.Barrier(2), Copier._copy_files
 
-    def slow(self: Copier, record: Record, folder: str) -> tuple[int, int]:
+    def slow(self: Copier, *args: Any) -> tuple[int, int]:
         both_begun.wait(10)
-        return first(self, record, folder)
+        return first(self, *args)
 
     monkeypatch.setattr(Copier, "_copy_files", slow)
     said: list[str] = []
@@ -231,6 +232,32 @@ def test_a_damaged_copy_is_mended_when_it_is_asked_for(places: tuple[Store, Stor
     assert copied(source, target, check=True)[:2] == (DIGEST, "mended")
     assert findings_of(target, record) == []
     assert copied(source, target, check=True).what == "there"
+
+
+def test_what_another_attempt_makes_while_the_lease_is_waited_for_is_not_mended_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, other, target = (LocalStore(str(tmp_path / name)) for name in "sot")
+    output(source, {"w": b"ours", "more": b"x"})
+    theirs = output(other, {"w": b"theirs"})
+    copy_files, is_begun, is_waited_for = Copier._copy_files, threading.Event(), threading.Event()
+
+    def slow(self: Copier, *args: Any) -> tuple[int, int]:
+        if self.source is other:
+            is_begun.set()
+            assert is_waited_for.wait(10)
+        return copy_files(self, *args)
+
+    monkeypatch.setattr(Copier, "_copy_files", slow)
+    first = threading.Thread(target=copied, args=(other, target))
+    first.start()
+    assert is_begun.wait(10)
+    copier = Copier(source, target, say=lambda text: is_waited_for.set(), check=True)
+    assert copier.copy(DIGEST).what == "anothers"
+    copier.close()
+    first.join()
+    assert Records(target).get(DIGEST) == theirs and findings_of(target, theirs) == []
+    assert {entry.path for entry in target.list(theirs.output_path)} == {f"{theirs.output_path}/w"}
 
 
 def in_child(source: Path, target: Path, *, write: int | None = None, block: int | None = None) -> int:
