@@ -93,8 +93,4 @@ class Attachments:
 
     def _events(self, digest: str) -> None:
         """They grow as long as the step runs."""
-        folder = f"{digest}/{EVENTS}/"
-        there = {entry.path: entry.size_in_bytes for entry in self._target.list(WORK, folder)}
-        for entry in self._source.list(WORK, folder):
-            if there.get(entry.path) != entry.size_in_bytes:
-                self._copier.copy_loose(entry.path)
+        self._copier.copy_grown(WORK, f"{digest}/{EVENTS}/")

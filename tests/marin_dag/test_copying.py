@@ -14,6 +14,7 @@ import pytest
 from marin_dag import copying, transient
 from marin_dag.copying import AtWorkThereError, Copier, DamagedSourceError
 from marin_dag.damage import findings_of
+from marin_dag.epoch import LeaseLostError, seal
 from marin_dag.lease import Lease, Leases
 from marin_dag.prefix import open_store
 from marin_dag.records import FileEntry, Record, Records, attempt_path, new_attempt
@@ -271,7 +272,7 @@ def in_child(source: Path, target: Path, *, write: int | None = None, block: int
             left, count = [block], copier._count
 
             def dying(size: int) -> None:
-                if left[0] is not None:
+                if left[0] is not None and size >= 0:
                     if left[0] == 0:
                         os.kill(os.getpid(), signal.SIGKILL)
                     left[0] -= 1
@@ -302,8 +303,103 @@ def test_killed_at_any_moment_the_next_copy_completes_with_the_same_bytes(tmp_pa
         for record in records:
             assert Records(target).get(record.key) == record
             assert findings_of(target, record, Records(target).milestones(DIGEST).values()) == []
-        assert not list(Path(target.prefix).rglob("outputs/**/.tmp-*"))
+        assert not [left for record in records for left in Path(target.prefix, record.output_path).rglob(".tmp-*")]
         if status == 0:
             break
         number += 1
     assert number > (30 if what == "write" else 8)
+
+
+def test_a_lost_lease_stops_the_copy_between_two_blocks_and_the_next_finds_what_there_is(
+    places: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places
+    record = output(source, {"a": b"a" * 5 * BLOCK})
+    blocks_of, leases = Copier._checked_blocks, list[Lease]()
+    acquire = Leases.acquire
+
+    def acquired(self: Leases, *args: Any, **options: Any) -> Any:
+        leases.append(acquire(self, *args, **options))  # type: ignore[arg-type]
+        return leases[-1]
+
+    def losing(self: Copier, *args: Any) -> Iterator[bytes]:
+        for number, block in enumerate(blocks_of(self, *args)):
+            if number == 2 and len(leases) == 1:
+                leases[0].is_lost = True
+            assert number < 3 or len(leases) > 1, "it goes on without a lease"
+            yield block
+
+    monkeypatch.setattr(Leases, "acquire", acquired)
+    monkeypatch.setattr(Copier, "_checked_blocks", losing)
+    copier = Copier(source, target)
+    with pytest.raises(LeaseLostError):
+        copier.copy(DIGEST)
+    assert copier.bytes_done == 0 and target.list("commits") == []
+    seal(target, DIGEST, 1)  # what a successor does first
+    assert copied(source, target).what == "copied" and findings_of(target, record) == []
+    copier.close()
+
+
+def test_a_file_and_an_output_that_are_tried_again_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = LocalStore(str(tmp_path / "a")), LocalStore(str(tmp_path / "b"))
+    output(source, {"a": b"a" * 2 * BLOCK, "b": b"b" * BLOCK})
+    settle, left = LocalStore.settle, [4]  # both files more often than one is tried
+
+    def failing(self: LocalStore, path: str) -> tuple[int, str]:
+        if self is target and path.endswith("/b") and left[0]:
+            left[0] -= 1
+            raise StoreError("the network is down", is_transient=True)
+        return settle(self, path)
+
+    monkeypatch.setattr(LocalStore, "settle", failing)
+    copier = Copier(source, target)
+    with pytest.raises(StoreError):
+        copier.copy(DIGEST)
+    assert copier.copy(DIGEST).what == "copied" and copier.bytes_done == 3 * BLOCK
+    copier.close()
+
+
+def test_a_small_output_does_not_wait_for_all_files_of_a_large_one(
+    places: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places
+    output(source, {f"{number:04d}": b"" for number in range(200)}, digest="cd" * 32)
+    output(source, {"one": b"1"})
+    is_begun, may_go_on, at_hand = threading.Event(), threading.Event(), list[int]()
+    copy_file = Copier._copy_file
+
+    def slow(self: Copier, record: Record, *args: Any) -> bool:
+        if record.digest != DIGEST:
+            is_begun.set()
+            assert may_go_on.wait(10)
+        else:
+            at_hand.append(len([1 for entry in target.list("outputs") if "/0" in entry.path]))
+        return copy_file(self, record, *args)
+
+    monkeypatch.setattr(Copier, "_copy_file", slow)
+    copier = Copier(source, target)
+    large = threading.Thread(target=copier.copy, args=("cd" * 32,))
+    large.start()
+    assert is_begun.wait(10)
+    small = threading.Thread(target=copier.copy, args=(DIGEST,))
+    small.start()
+    while not copier._files._work_queue.qsize() > 8:  # the small one's file is behind what was at hand
+        pass
+    may_go_on.set()
+    small.join()
+    large.join()
+    copier.close()
+    assert at_hand[0] < 100
+
+
+def test_the_last_lines_of_a_log_and_those_of_other_hosts_go_along(places: tuple[Store, Store]) -> None:
+    source, target = places
+    record = output(source)
+    source.write(f"{record.output_path}.host1.log", b"of host 1")
+    copied(source, target)
+    assert target.read(f"{record.output_path}.host1.log") == b"of host 1"
+    source.write(f"{record.output_path}.log", b"what it said, and its last line")
+    copier = Copier(source, target)
+    copier.copy_logs(record)
+    copier.close()
+    assert target.read(f"{record.output_path}.log") == b"what it said, and its last line"

@@ -176,7 +176,7 @@ def test_who_is_interrupted_waits_for_no_copy(run: Toy, tmp_path: Path, monkeypa
     def endless(self: Copier, path: str, entry: Any) -> Iterable[bytes]:
         is_begun.set()
         while True:
-            self._refuse_cancelled()
+            self.refuse_cancelled()
             time.sleep(0.01)
             yield b"x"
 
