@@ -310,9 +310,15 @@ class Copier:
         grown = [entry.path for entry in here if there.get(entry.path) != entry.size_in_bytes]
         for parent in {path.rpartition("/")[0] for path in grown}:
             self.target.sweep(parent, older_than_seconds=STALE_SECONDS)
+        errors: list[StoreError] = []
         for path in grown:
             self.refuse_cancelled()
-            self._copy_loose(path)
+            try:
+                self._copy_loose(path)
+            except StoreError as error:  # the others are copied all the same
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _create(self, path: str) -> None:
         try:
@@ -321,8 +327,8 @@ class Copier:
             return
         patiently(lambda: self.target.create(path, data))
 
-    def _copy_loose(self, path: str) -> bool:
-        """A file that no manifest knows and that may be growing, as it is now; False if it is not there."""
+    def _copy_loose(self, path: str) -> None:
+        """A file that no manifest knows and that may be growing, as it is now; nothing, if it is there no more."""
 
         def blocks() -> Iterator[bytes]:
             with self.source.open(path) as file:
@@ -330,11 +336,8 @@ class Copier:
                     self.refuse_cancelled()
                     yield block
 
-        try:
+        with contextlib.suppress(FileNotFoundError):
             patiently(lambda: self.target.write_blocks(path, blocks()))
-        except FileNotFoundError:
-            return False
-        return True
 
     def refuse_cancelled(self) -> None:
         """Raises CopyCancelledError where it was told to leave."""
