@@ -36,8 +36,9 @@ class Attachments:
     def __init__(self, copier: Copier, forks_folder: str) -> None:
         self._copier, self._forks_folder = copier, forks_folder
         self._source, self._target = copier.source, copier.target
-        self._records: list[Record] = []
-        """Of fresh copies: the logs of their attempts may have grown since."""
+        self._fresh: dict[str, Record] = {}
+        self._fresh_before: dict[str, Record] = {}
+        """Of fresh copies, and of those before the last call, by attempt: its log grows for some seconds more."""
         self._looked_at: set[str] = set()
         """Digests whose event logs are there, as they were then."""
         self._same: set[str] = set()
@@ -53,7 +54,7 @@ class Attachments:
 
     def add(self, record: Record) -> None:
         """Takes an output that has just been copied, from any thread."""
-        self._records.append(record)
+        self._fresh[record.attempt] = record
 
     def copy(self, keys: Collection[str], growing: Collection[str] = ()) -> list[str]:
         """Makes all that belongs to these keys exist at the target; what is there stays, and what is gone is left out.
@@ -152,7 +153,9 @@ class Attachments:
             )
 
     def _logs(self, digests: Iterable[str]) -> None:
-        records, self._records = self._records, []
+        fresh, self._fresh = self._fresh, {}
+        records = (self._fresh_before | fresh).values()
+        self._fresh_before = fresh
 
         def events(digest: str) -> None:
             if self._tried(lambda: self._copier.copy_grown(WORK, f"{digest}/{EVENTS}/")):
