@@ -5,6 +5,7 @@ were told, forks. And the logs of attempts and event logs of steps, which may be
 progress (leases, checkpoints, failures) stays: it is fenced by the leases of its own prefix.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable
@@ -113,10 +114,11 @@ class Attachments:
         wanted = {path: size for path, size in self._listed(self._source, folder).items() if is_wanted(path)}
         for path, size in wanted.items():
             if path not in there:
-                self._tried(
-                    lambda path=path, size=size: self._target.create(path, self._source.read(path) if size else b"")
-                )
+                self._tried(functools.partial(self._create, path, size))
         return [path for path in wanted if path in there]
+
+    def _create(self, path: str, size: int) -> None:
+        self._target.create(path, self._source.read(path) if size else b"")
 
     def _acceptances(self, is_wanted: Callable[[str], bool]) -> None:
         """Entry by entry under the same names, so that whoever copies them, and how many at once, a revocation stays
@@ -125,7 +127,7 @@ class Attachments:
         for path in self._listed(self._source, ACCEPTED):
             digest = path.split("/")[1]
             if is_wanted(path) and path not in self._same and digest not in apart:
-                if self._tried(lambda path=path: self._carry(path)) and path in self._same:
+                if self._tried(functools.partial(self._carry, path)) and path in self._same:
                     continue
                 apart.add(digest)  # or it could not be copied, and no later one may come before it
 
@@ -142,7 +144,7 @@ class Attachments:
 
     def _forks(self) -> None:
         for path in self._along(self._forks_folder, lambda path: True):
-            self._tried(lambda path=path: self._compare_fork(path))
+            self._tried(functools.partial(self._compare_fork, path))
 
     def _compare_fork(self, path: str) -> None:
         if self._source.read(path) != self._target.read(path):
@@ -157,16 +159,17 @@ class Attachments:
         records = (self._fresh_before | fresh).values()
         self._fresh_before = fresh
 
-        def events(digest: str) -> None:
-            if self._tried(lambda: self._copier.copy_grown(WORK, f"{digest}/{EVENTS}/")):
+        def events(digest: str) -> bool:
+            is_there = self._tried(lambda: self._copier.copy_grown(WORK, f"{digest}/{EVENTS}/"))
+            if is_there:
                 self._looked_at.add(digest)
+            return is_there
 
         pool = ThreadPoolExecutor(CHECKSUM_THREADS)
         try:
-            of_attempts = [
-                pool.submit(self._tried, lambda record=record: self._copier.copy_logs(record)) for record in records
-            ]
-            for future in [*of_attempts, *[pool.submit(events, digest) for digest in digests]]:
+            logs = [functools.partial(self._copier.copy_logs, record) for record in records]
+            of_attempts = [pool.submit(self._tried, each) for each in logs]
+            for future in [*of_attempts, *(pool.submit(events, digest) for digest in digests)]:
                 future.result()
         except KeyboardInterrupt:
             self._copier.cancel()  # else it waits for what is under way

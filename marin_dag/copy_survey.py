@@ -4,6 +4,7 @@ The copy of a record has its bytes. So two listings and, of two records of one s
 what differs needs to be understood. 10,000 small reads take a second on a disk, and half a minute on a cloud.
 """
 
+import functools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,7 +23,7 @@ def of_other_attempts(copier: Copier, keys: Iterable[str]) -> list[str]:
         StoreError: either store.
     """
     here, there = (
-        {entry.path: entry.size_in_bytes for entry in patiently(lambda store=store: store.list(COMMITS))}
+        {entry.path: entry.size_in_bytes for entry in patiently(functools.partial(store.list, COMMITS))}
         for store in (copier.source, copier.target)
     )
 
@@ -35,7 +36,7 @@ def of_other_attempts(copier: Copier, keys: Iterable[str]) -> list[str]:
         try:
             if here[path] == there[path] and patiently(lambda: copier.source.read(path) == copier.target.read(path)):
                 return False
-            ours, theirs = (patiently(lambda records=records: records.find(key)) for records in both_records)
+            ours, theirs = (patiently(functools.partial(records.find, key)) for records in both_records)
         except FileNotFoundError:  # `gc` has taken it away meanwhile
             return False
         except UnreadableRecordError:
@@ -44,4 +45,8 @@ def of_other_attempts(copier: Copier, keys: Iterable[str]) -> list[str]:
 
     both = [key for key in keys if record_path(key) in here and record_path(key) in there]
     with ThreadPoolExecutor(READ_THREADS) as pool:
-        return [key for key, other in zip(both, pool.map(is_other, both), strict=True) if other]
+        try:
+            return [key for key, other in zip(both, pool.map(is_other, both), strict=True) if other]
+        except KeyboardInterrupt:
+            copier.cancel()  # else all the others are read first
+            raise
