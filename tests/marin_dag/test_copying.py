@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -383,8 +384,10 @@ def test_a_small_output_does_not_wait_for_all_files_of_a_large_one(
     assert is_begun.wait(10)
     small = threading.Thread(target=copier.copy, args=(DIGEST,))
     small.start()
+    deadline = time.monotonic() + 10
     while not copier._files._work_queue.qsize() > 8:  # the small one's file is behind what was at hand
-        pass
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     may_go_on.set()
     small.join()
     large.join()
