@@ -93,10 +93,6 @@ class Acceptances:
         said = {"event": "revoked", "author": user_name(), "because": because, "created": now()}
         return self._append(acceptance.model_copy(update=said))
 
-    def carry(self, entry: Acceptance) -> None:
-        """Appends what was said in another prefix."""
-        self._append(entry)
-
     def _append(self, entry: Acceptance) -> Acceptance:
         data = entry.model_dump_json(indent=1).encode()
         number = len(self._store.list(ACCEPTED, f"{entry.digest}/"))

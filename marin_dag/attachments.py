@@ -1,31 +1,33 @@
 """Attachments: what of a prefix leads to its outputs, explains them or keeps them, and so goes along with a copy.
 
 Small objects that are created once, found by a listing on both sides: names, acceptances, pins, migrations, what steps
-were told, forks. And the event logs of a step, which may be growing. What only serves work in progress (leases,
-checkpoints, failures) stays: it is fenced by the leases of its own prefix.
+were told, forks. And the logs of attempts and event logs of steps, which may be growing. What only serves work in
+progress (leases, checkpoints, failures) stays: it is fenced by the leases of its own prefix.
 """
 
+import functools
 import hashlib
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-from marin_dag.acceptances import Acceptances
+from marin_dag.acceptances import ACCEPTED
 from marin_dag.collect import EVENTS, WORK
-from marin_dag.copying import Copier
+from marin_dag.copying import Copier, CopyCancelledError
 from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import PINS
 from marin_dag.provenance import now, user_name
-from marin_dag.records import CHECKSUM_THREADS, LABELS
-from marin_dag.store import StoreError
+from marin_dag.records import CHECKSUM_THREADS, LABELS, Record, first_lines
+from marin_dag.store import Store, StoreError
 from marin_dag.told import TOLD
+from marin_dag.transient import is_transient, patiently
 
 COPIES = "copies"
 """Below it, a word from each prefix whose outputs were copied here."""
 
 
 class Attachments:
-    """Those of the outputs that `copier` copies.
+    """Those of the outputs that `copier` copies; `copy` is called by one thread at a time.
 
     Args:
         copier: from where, and to where.
@@ -35,6 +37,15 @@ class Attachments:
     def __init__(self, copier: Copier, forks_folder: str) -> None:
         self._copier, self._forks_folder = copier, forks_folder
         self._source, self._target = copier.source, copier.target
+        self._fresh: dict[str, Record] = {}
+        self._fresh_before: dict[str, Record] = {}
+        """Of fresh copies, and of those before the last call, by attempt: its log grows for some seconds more."""
+        self._looked_at: set[str] = set()
+        """Digests whose event logs are there, as they were then."""
+        self._same: set[str] = set()
+        """Paths of acceptances that are known to be the same on both sides."""
+        self._problems: list[str] = []
+        self._is_given_up = False
 
     def leave_word(self) -> None:
         """Says at the target, once, that outputs of this source come there; the first write, before a run begins."""
@@ -42,59 +53,126 @@ class Attachments:
         name = hashlib.sha256(self._source.prefix.encode()).hexdigest()[:16]
         self._target.create(f"{COPIES}/{name}.json", json.dumps(word, indent=1).encode())
 
-    def copy(self, keys: Collection[str]) -> list[str]:
-        """Makes all that belongs to these keys exist at the target; what is there stays.
+    def add(self, record: Record) -> None:
+        """Takes an output that has just been copied, from any thread."""
+        self._fresh[record.attempt] = record
+
+    def copy(self, keys: Collection[str], growing: Collection[str] = ()) -> list[str]:
+        """Makes all that belongs to these keys exist at the target; what is there stays, and what is gone is left out.
+
+        Args:
+            keys: of outputs that are at the target.
+            growing: digests whose event logs may have grown since the last call; those of others are looked at once.
 
         Returns:
-            What could not be copied, each with the cure, a line each.
+            What could not be copied, each with the cure, a line each. Who cancels the copier ends it early.
         """
-        digests = dict.fromkeys(key.partition("@")[0] for key in keys)
+        self._problems, self._is_given_up = [], False
+        keys = frozenset(keys)
+        digests = frozenset(key.partition("@")[0] for key in keys)
 
         def of_digest(path: str) -> bool:
             return path.split("/")[1] in digests
 
-        self._along(LABELS, lambda path: path.rpartition("/")[2] in keys)
-        self._along(PINS, lambda path: path.removeprefix(f"{PINS}/").removesuffix(".json") in keys)
-        self._along(MIGRATIONS, of_digest)
-        self._along(TOLD, of_digest)
-        with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
-            list(pool.map(self._events, digests))
-        return [*self._acceptances(digests), *self._forks()]
+        try:
+            self._along(LABELS, lambda path: path.rpartition("/")[2] in keys)
+            self._along(PINS, lambda path: path.removeprefix(f"{PINS}/").removesuffix(".json") in keys)
+            self._along(MIGRATIONS, of_digest)
+            self._along(TOLD, of_digest)
+            self._acceptances(of_digest)
+            self._forks()
+            self._logs([digest for digest in digests if digest in growing or digest not in self._looked_at])
+        except CopyCancelledError:
+            pass
+        return self._problems
+
+    def _tried(self, operation: Callable[[], object]) -> bool:
+        """Whether it went well; else it is among the problems, or what it was about is gone. After an error that passes
+        and did not, nothing more is tried: the store does not answer."""
+        self._copier.refuse_cancelled()
+        if self._is_given_up:
+            return False
+        try:
+            patiently(operation)
+        except FileNotFoundError:  # taken back since it was listed
+            return False
+        except StoreError as error:
+            self._is_given_up = is_transient(error)
+            self._problems.append(first_lines(error))
+            return False
+        return True
+
+    def _listed(self, store: Store, folder: str) -> dict[str, int]:
+        """Paths and sizes; of a folder that cannot be listed none."""
+        found: dict[str, int] = {}
+        self._tried(lambda: found.update({entry.path: entry.size_in_bytes for entry in store.list(folder)}))
+        return found
 
     def _along(self, folder: str, is_wanted: Callable[[str], bool]) -> list[str]:
         """Creates what is not there of a folder; returns what was."""
-        there = {entry.path for entry in self._target.list(folder)}
-        wanted = [entry for entry in self._source.list(folder) if is_wanted(entry.path)]
-        for entry in wanted:
-            if entry.path not in there:
-                self._target.create(entry.path, self._source.read(entry.path) if entry.size_in_bytes else b"")
-        return [entry.path for entry in wanted if entry.path in there]
+        there = self._listed(self._target, folder)
+        wanted = {path: size for path, size in self._listed(self._source, folder).items() if is_wanted(path)}
+        for path, size in wanted.items():
+            if path not in there:
+                self._tried(functools.partial(self._create, path, size))
+        return [path for path in wanted if path in there]
 
-    def _acceptances(self, digests: Iterable[str]) -> Iterator[str]:
-        """Entries of a log, in their order, behind those of the target's own."""
-        here, there = Acceptances(self._source), Acceptances(self._target)
-        for digest in digests:
-            try:
-                known = there.log(digest)
-                for entry in here.log(digest):
-                    if entry not in known:
-                        there.carry(entry)
-            except StoreError as error:
-                yield str(error)
+    def _create(self, path: str, size: int) -> None:
+        self._target.create(path, self._source.read(path) if size else b"")
 
-    def _forks(self) -> Iterator[str]:
+    def _acceptances(self, is_wanted: Callable[[str], bool]) -> None:
+        """Entry by entry under the same names, so that whoever copies them, and how many at once, a revocation stays
+        behind what it revokes. Where another entry has the name, the two logs have gone apart."""
+        apart: set[str] = set()
+        for path in self._listed(self._source, ACCEPTED):
+            digest = path.split("/")[1]
+            if is_wanted(path) and path not in self._same and digest not in apart:
+                if self._tried(functools.partial(self._carry, path)) and path in self._same:
+                    continue
+                apart.add(digest)  # or it could not be copied, and no later one may come before it
+
+    def _carry(self, path: str) -> None:
+        data = self._source.read(path)
+        if self._target.create(path, data) or self._target.read(path) == data:
+            self._same.add(path)
+            return
+        name = json.loads(data).get("name", path)
+        self._problems.append(
+            f"{name}: what was accepted of it at the target is not what was accepted here, and stays; "
+            f"with --prefix {self._target.prefix}, `accept {name}` says it there"
+        )
+
+    def _forks(self) -> None:
         for path in self._along(self._forks_folder, lambda path: True):
-            if self._source.read(path) != self._target.read(path):
-                name = path.removeprefix(f"{self._forks_folder}/").removesuffix(".json")
-                yield (
-                    f"the fork {name} is another one at the target, and stays; with --prefix {self._target.prefix}, "
-                    f"`drop {name}` forgets it there"
-                )
+            self._tried(functools.partial(self._compare_fork, path))
 
-    def _events(self, digest: str) -> None:
-        """They grow as long as the step runs."""
-        folder = f"{digest}/{EVENTS}/"
-        there = {entry.path: entry.size_in_bytes for entry in self._target.list(WORK, folder)}
-        for entry in self._source.list(WORK, folder):
-            if there.get(entry.path) != entry.size_in_bytes:
-                self._copier.copy_loose(entry.path)
+    def _compare_fork(self, path: str) -> None:
+        if self._source.read(path) != self._target.read(path):
+            name = path.removeprefix(f"{self._forks_folder}/").removesuffix(".json")
+            self._problems.append(
+                f"the fork {name} is another one at the target, and stays; with --prefix {self._target.prefix}, "
+                f"`drop {name}` forgets it there"
+            )
+
+    def _logs(self, digests: Iterable[str]) -> None:
+        fresh, self._fresh = self._fresh, {}
+        records = (self._fresh_before | fresh).values()
+        self._fresh_before = fresh
+
+        def events(digest: str) -> bool:
+            is_there = self._tried(lambda: self._copier.copy_grown(WORK, f"{digest}/{EVENTS}/"))
+            if is_there:
+                self._looked_at.add(digest)
+            return is_there
+
+        pool = ThreadPoolExecutor(CHECKSUM_THREADS)
+        try:
+            logs = [functools.partial(self._copier.copy_logs, record) for record in records]
+            of_attempts = [pool.submit(self._tried, each) for each in logs]
+            for future in [*of_attempts, *(pool.submit(events, digest) for digest in digests)]:
+                future.result()
+        except KeyboardInterrupt:
+            self._copier.cancel()  # else it waits for what is under way
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)

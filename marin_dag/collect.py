@@ -25,7 +25,7 @@ from marin_dag.acceptances import ACCEPTED
 from marin_dag.attempt_files import Attempt, attempt_at, beside_attempts, by_attempt, files_of, folder_of, name_in
 from marin_dag.diff import input_keys
 from marin_dag.epoch import LEASES, parts
-from marin_dag.lease import CLOCK_SKEW_SECONDS, STALE_SECONDS, Held, Lease, Leases
+from marin_dag.lease import CLOCK_SKEW_SECONDS, COLLECTS, STALE_SECONDS, Held, Lease, Leases
 from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import Pins
 from marin_dag.records import CODES, LABELS, Record, Records, record_path
@@ -266,7 +266,7 @@ class Collector:
         try:
             for garbage in batch:
                 if garbage.digest and garbage.digest not in held:
-                    got = leases.acquire(garbage.digest, f"gc of {garbage.name}", lambda: None)
+                    got = leases.acquire(garbage.digest, f"gc of {garbage.name}", lambda: None, does=COLLECTS)
                     held[garbage.digest] = got
             said = {number: _is_held(held.get(garbage.digest)) for number, garbage in enumerate(batch)}
             free = {number: garbage for number, garbage in enumerate(batch) if not said[number]}

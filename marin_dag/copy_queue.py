@@ -1,11 +1,14 @@
 """CopyQueue: outputs that are to be copied, side by side, each again after a pause where the error may pass."""
 
+import heapq
+import itertools
 import threading
 import time
 from collections import Counter
 from typing import Protocol
 
 from marin_dag.copying import AtWorkThereError, Copied, Copier, CopyCancelledError
+from marin_dag.epoch import LeaseLostError
 from marin_dag.transient import is_transient
 
 OUTPUTS_AT_ONCE = 4
@@ -39,8 +42,12 @@ class CopyQueue:
 
     def __init__(self, copier: Copier, listener: CopyListener) -> None:
         self._copier, self._listener = copier, listener
-        self._due: dict[str, float] = {}
-        """Key to the time at which it is tried, in the order in which they came."""
+        self._waiting: dict[str, None] = {}
+        self._due: list[tuple[float, int, str]] = []
+        """A heap of those that wait: when each is tried; of equals the first that came."""
+        self._behind: dict[str, list[tuple[float, int, str]]] = {}
+        """Taken from it, by the digest that is under way."""
+        self._order = itertools.count()
         self._tries: Counter[str] = Counter()
         self._under_way: dict[str, str] = {}
         """Digest to key."""
@@ -59,22 +66,26 @@ class CopyQueue:
     def add(self, key: str) -> None:
         """Takes an output to copy."""
         with self._changed:
-            if key not in self._under_way.values():
-                self._due.setdefault(key, 0.0)
+            if key not in self._under_way.values() and key not in self._waiting:
+                self._wait_until(0.0, key)
             self._changed.notify()
 
     @property
     def left(self) -> tuple[str, ...]:
         """Keys that are under way or still to be."""
         with self._changed:
-            return (*self._under_way.values(), *self._due)
+            return (*self._under_way.values(), *self._waiting)
 
     def end(self) -> None:
         """Nothing more will be added: what fails now is tried `LAST_TRIES` times more."""
         with self._changed:
             self._is_ending = True
             self._tries.clear()
-            self._due = dict.fromkeys(self._due, 0.0)
+            self._due = [(0.0, order, key) for _, order, key in self._due]
+            self._behind = {
+                digest: [(0.0, order, key) for _, order, key in behind] for digest, behind in self._behind.items()
+            }
+            heapq.heapify(self._due)
             self._changed.notify_all()
 
     def is_over(self, timeout_seconds: float) -> bool:
@@ -89,7 +100,8 @@ class CopyQueue:
         self._copier.cancel()
         with self._changed:
             self._is_ending = True
-            self._due.clear()
+            for waiting in (self._waiting, self._due, self._behind):
+                waiting.clear()
             self._changed.notify_all()
 
     def _work(self) -> None:
@@ -102,26 +114,41 @@ class CopyQueue:
                 self._postpone_or_fail(key, error)
             finally:
                 with self._changed:
-                    del self._under_way[key.partition("@")[0]]
+                    digest = key.partition("@")[0]
+                    del self._under_way[digest]
+                    for entry in self._behind.pop(digest, ()):
+                        heapq.heappush(self._due, entry)
                     self._changed.notify_all()
 
     def _next(self) -> str | None:
         """Waits for a key that is due; None when nothing is left and nothing will come."""
         with self._changed:
             while True:
-                free = {key: at for key, at in self._due.items() if key.partition("@")[0] not in self._under_way}
-                key = min(free, key=lambda key: free[key], default=None)  # of equals the first that came
-                pause = None if key is None else self._due[key] - time.monotonic()
-                if key is not None and pause is not None and pause <= 0:
-                    del self._due[key]
-                    self._under_way[key.partition("@")[0]] = key
+                pause = None
+                while self._due:
+                    at, _, key = self._due[0]
+                    digest = key.partition("@")[0]
+                    if digest in self._under_way:
+                        self._behind.setdefault(digest, []).append(heapq.heappop(self._due))
+                        continue
+                    pause = at - time.monotonic()
+                    if pause > 0:
+                        break
+                    heapq.heappop(self._due)
+                    del self._waiting[key]
+                    self._under_way[digest] = key
                     return key
-                if self._is_ending and not self._due:
+                if self._is_ending and not self._waiting:
                     return None
                 self._changed.wait(pause)
 
+    def _wait_until(self, at: float, key: str) -> None:
+        self._waiting[key] = None
+        heapq.heappush(self._due, (at, next(self._order), key))
+
     def _postpone_or_fail(self, key: str, error: Exception) -> None:
-        may_pass = is_transient(error) or (isinstance(error, AtWorkThereError) and not self._is_ending)
+        may_pass = isinstance(error, LeaseLostError) or is_transient(error)
+        may_pass = may_pass or (isinstance(error, AtWorkThereError) and not self._is_ending)
         with self._changed:
             self._tries[key] += 1
             num_tries, is_ending = self._tries[key], self._is_ending
@@ -129,7 +156,7 @@ class CopyQueue:
                 return
             if may_pass and (not is_ending or num_tries <= LAST_TRIES):
                 pause = min(FIRST_PAUSE_SECONDS * 2 ** (num_tries - 1), LONGEST_PAUSE_SECONDS)
-                self._due[key] = time.monotonic() + pause
+                self._wait_until(time.monotonic() + pause, key)
             else:
                 pause = None
         if pause is None:

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple
 import google_crc32c
 
 from marin_dag.damage import Finding
-from marin_dag.epoch import Epoch
+from marin_dag.epoch import Epoch, LeaseLostError
 from marin_dag.errors import UserError
-from marin_dag.lease import Held, Lease, Leases
+from marin_dag.lease import COPIES, Held, Lease, Leases
 from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records
 from marin_dag.source_archive import SOURCES
 from marin_dag.step import Step
@@ -26,8 +26,10 @@ from marin_dag.transient import TRANSIENT_NUMBERS, patiently
 
 BLOCK_IN_BYTES = 8 << 20
 """What is in memory of each of the `CHECKSUM_THREADS` files under way, beside the buffers of a client."""
-COPY_OF = "copy of "
-"""Beginning of the name under which a copier holds a lease at the target."""
+FILES_AT_HAND = 2 * CHECKSUM_THREADS
+"""Of one output that wait for a thread: another output need not wait for 100,000 of them."""
+STALE_SECONDS = 3600.0
+"""Where no lease is held, what a writer has left for so long is nobody's."""
 POLL_SECONDS = 1.0
 
 What = Literal["copied", "there", "mended", "anothers", "gone"]
@@ -113,6 +115,7 @@ class Copier:
             DamagedSourceError: of files that are not as recorded; the others are at the target, without a record.
             AtWorkThereError: somebody else holds the step there.
             StoreError: either store.
+            LeaseLostError: its lease there was lost; the next try finds what there is.
             CopyCancelledError: see `cancel`.
         """
         begun = time.monotonic()
@@ -120,7 +123,7 @@ class Copier:
         if record is None:
             return Copied(key, "gone", None)
         there = self.target_records.find(key)
-        if there is not None and not (self._check and there.manifest == record.manifest):
+        if there is not None and self._stays(record, there):
             return _as_there(record, there)
         try:
             copied = self._under_lease(record)
@@ -130,16 +133,21 @@ class Copier:
             raise
         return copied._replace(seconds=time.monotonic() - begun)
 
+    def _stays(self, record: Record, there: Record) -> bool:
+        """Whether what is there is left as it is: always where another attempt made other files."""
+        return not (self._check and there.manifest == record.manifest)
+
     def _under_lease(self, record: Record) -> Copied:
         leases = Leases(self.target)
         try:
             lease = self._lease(leases, record)
             try:
                 there = self.target_records.find(record.key)  # another copier may have made it while this one waited
-                if there is not None and not self._check:
+                if there is not None and self._stays(record, there):
                     return _as_there(record, there)
-                num_files, size = self._copy_files(record, (there or record).output_path)
+                num_files, size = self._copy_files(record, (there or record).output_path, lease)
                 if there is not None:
+                    self.copy_logs(record)
                     return Copied(record.key, "mended" if num_files else "there", record, num_files, size)
                 self._copy_what_it_names(record)
                 winner = Epoch(self.target, record.digest, lease.epoch).commit(record)
@@ -154,10 +162,10 @@ class Copier:
 
     def _lease(self, leases: Leases, record: Record) -> Lease:
         is_told = False
-        while isinstance(got := leases.acquire(record.digest, f"{COPY_OF}{record.name}", lambda: None), Held):
+        while isinstance(got := self._acquired(leases, record), Held):
             holder = got.holder
             who = f"{holder.host} pid {holder.pid}"
-            if not holder.name.startswith(COPY_OF):
+            if holder.does != COPIES:
                 raise AtWorkThereError(f"{who} is at work on it there since {holder.since}; it is left to that")
             if not is_told:
                 is_told = True
@@ -166,64 +174,93 @@ class Copier:
                 raise CopyCancelledError
         return got
 
-    def _copy_files(self, record: Record, folder: str) -> tuple[int, int]:
+    def _acquired(self, leases: Leases, record: Record) -> Lease | Held:
+        # Whoever works asks `is_lost` before each block, and needs no call.
+        return leases.acquire(record.digest, f"copy of {record.name}", lambda: None, does=COPIES)
+
+    def _copy_files(self, record: Record, folder: str, lease: Lease) -> tuple[int, int]:
         """Number and size of the files of the manifest that had to be written in `folder` at the target."""
         self.target.make_folder(folder)  # a step may list what another left, and that may be nothing
+        self.target.sweep(folder)  # nobody else writes there
         listed = patiently(lambda: self.target.list(folder))
         there = {entry.path.removeprefix(f"{folder}/"): entry.size_in_bytes for entry in listed}
-        given_up = threading.Event()
+        given_up, at_hand = threading.Event(), threading.BoundedSemaphore(FILES_AT_HAND)
 
-        def copied(entry: FileEntry) -> bool:
-            if given_up.is_set():
-                return False
+        def copied(entry: FileEntry) -> bool | None:
             try:
-                return self._copy_file(record, folder, entry, there.get(entry.path))
+                if given_up.is_set():
+                    return None
+                return self._copy_file(record, folder, entry, there.get(entry.path), lease)
             except _BadFileError:  # all that is damaged is told at once
                 raise
             except BaseException:
                 given_up.set()
                 raise
+            finally:
+                at_hand.release()
 
-        futures = [self._files.submit(copied, entry) for entry in record.manifest]
+        futures = []
+        for entry in record.manifest:
+            at_hand.acquire()
+            futures.append(self._files.submit(copied, entry))
         wait(futures)  # the lease is held as long as one of them writes
         errors = [error for future in futures if (error := future.exception()) is not None]
+        of_futures = list(zip(record.manifest, futures, strict=True))
+        if errors:  # the next try finds these right, and counts them
+            done = (entry for entry, future in of_futures if future.exception() is None and future.result() is not None)
+            self._count(-sum(entry.size_in_bytes for entry in done))
         for error in errors:
             if not isinstance(error, _BadFileError):
                 raise error
         if errors:
             raise DamagedSourceError(record, [error.finding for error in errors if isinstance(error, _BadFileError)])
-        written = [entry for entry, future in zip(record.manifest, futures, strict=True) if future.result()]
+        written = [entry for entry, future in of_futures if future.result()]
         return len(written), sum(entry.size_in_bytes for entry in written)
 
-    def _copy_file(self, record: Record, folder: str, entry: FileEntry, size_there: int | None) -> bool:
+    def _copy_file(self, record: Record, folder: str, entry: FileEntry, size_there: int | None, lease: Lease) -> bool:
         """Whether it had to be written."""
         path, target = f"{record.output_path}/{entry.path}", f"{folder}/{entry.path}"
         wanted = entry.size_in_bytes, entry.crc32c
         is_there = size_there == entry.size_in_bytes and patiently(lambda: self.target.settle(target)) == wanted
         if not is_there:
-            patiently(lambda: self._write(path, target, entry))
+            patiently(lambda: self._write(path, target, entry, lease))
         else:
             self._count(entry.size_in_bytes)
         return not is_there
 
-    def _write(self, path: str, target: str, entry: FileEntry) -> None:
-        self._refuse_cancelled()
-        if path == target and self.target.can_copy_from(self.source):
-            self._refuse_damaged(path, entry)
-            self.target.copy_from(self.source, path)
-            self._count(entry.size_in_bytes)
-        else:
-            try:
-                self.target.write_blocks(target, self._checked_blocks(path, entry))
-            except FileNotFoundError as error:  # a copier that was paused and woke up has taken it away
-                raise StoreError(f"{self.target.url(target)}: gone while it was written", is_transient=True) from error
-        found = self.target.settle(target)
-        if found != (entry.size_in_bytes, entry.crc32c):
-            raise StoreError(
-                f"{self.target.url(target)}: what the store holds has {found[0]} bytes and CRC32C {found[1]}, and "
-                f"{entry.size_in_bytes} and {entry.crc32c} were sent; run the same command again.",
-                is_transient=True,
-            )
+    def _write(self, path: str, target: str, entry: FileEntry, lease: Lease) -> None:
+        self._refuse_lost(lease)
+        sent = 0
+
+        def blocks() -> Iterator[bytes]:
+            nonlocal sent
+            for block in self._checked_blocks(path, entry):
+                self._refuse_lost(lease)
+                sent += len(block)
+                self._count(len(block))
+                yield block
+
+        try:
+            if path == target and self.target.can_copy_from(self.source):
+                self._refuse_damaged(path, entry)
+                self.target.copy_from(self.source, path)
+                sent = entry.size_in_bytes
+                self._count(sent)
+            else:
+                try:
+                    self.target.write_blocks(target, blocks())
+                except FileNotFoundError as error:  # who took the lease over has swept it away
+                    raise StoreError(f"{self.target.url(target)}: gone while written", is_transient=True) from error
+            found = self.target.settle(target)
+            if found != (entry.size_in_bytes, entry.crc32c):
+                raise StoreError(
+                    f"{self.target.url(target)}: what the store holds has {found[0]} bytes and CRC32C {found[1]}, and "
+                    f"{entry.size_in_bytes} and {entry.crc32c} were sent; run the same command again.",
+                    is_transient=True,
+                )
+        except BaseException:
+            self._count(-sent)
+            raise
 
     def _refuse_damaged(self, path: str, entry: FileEntry) -> None:
         """Of a store that knows the checksums of what it holds: before anything is copied inside it."""
@@ -239,11 +276,9 @@ class Copier:
         try:
             with self.source.open(path) as file:
                 while block := file.read(BLOCK_IN_BYTES):
-                    self._refuse_cancelled()
                     checksum.update(block)
                     size += len(block)
                     if held:
-                        self._count(len(held))
                         yield held
                     held = block
         except FileNotFoundError:
@@ -252,7 +287,6 @@ class Copier:
             passes = error.errno in TRANSIENT_NUMBERS
             raise StoreError(explain_os_error(error, self.source.url(path)), is_transient=passes) from error
         _refuse_other_bytes(entry, size, checksum.digest().hex())
-        self._count(len(held))
         yield held
 
     def _copy_what_it_names(self, record: Record) -> None:
@@ -260,8 +294,31 @@ class Copier:
         self._create(record.provenance.environment)
         if "code" in record.identity:
             self._create(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
+        self.copy_logs(record)
+
+    def copy_logs(self, record: Record) -> None:
+        """The logs beside the attempt, one a host, as they are now; they grow for a while after the record is made."""
         beside, _, _ = record.output_path.partition(record.attempt)
-        self.copy_loose(f"{beside}{record.attempt}.log")
+        folder, _, inside = beside.partition("/")
+        self.copy_grown(folder, f"{inside}{record.attempt}.")
+
+    def copy_grown(self, folder: str, starting_with: str) -> None:
+        """The files which the source has there and the target has not, or with another size."""
+        here = patiently(lambda: self.source.list(folder, starting_with))
+        listed = patiently(lambda: self.target.list(folder, starting_with)) if here else []
+        there = {entry.path: entry.size_in_bytes for entry in listed}
+        grown = [entry.path for entry in here if there.get(entry.path) != entry.size_in_bytes]
+        for parent in {path.rpartition("/")[0] for path in grown}:
+            self.target.sweep(parent, older_than_seconds=STALE_SECONDS)
+        errors: list[StoreError] = []
+        for path in grown:
+            self.refuse_cancelled()
+            try:
+                self._copy_loose(path)
+            except StoreError as error:  # the others are copied all the same
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _create(self, path: str) -> None:
         try:
@@ -270,24 +327,27 @@ class Copier:
             return
         patiently(lambda: self.target.create(path, data))
 
-    def copy_loose(self, path: str) -> bool:
-        """A file that no manifest knows and that may be growing, as it is now; False if it is not there."""
+    def _copy_loose(self, path: str) -> None:
+        """A file that no manifest knows and that may be growing, as it is now; nothing, if it is there no more."""
 
         def blocks() -> Iterator[bytes]:
             with self.source.open(path) as file:
                 while block := file.read(BLOCK_IN_BYTES):
-                    self._refuse_cancelled()
+                    self.refuse_cancelled()
                     yield block
 
-        try:
+        with contextlib.suppress(FileNotFoundError):
             patiently(lambda: self.target.write_blocks(path, blocks()))
-        except FileNotFoundError:
-            return False
-        return True
 
-    def _refuse_cancelled(self) -> None:
+    def refuse_cancelled(self) -> None:
+        """Raises CopyCancelledError where it was told to leave."""
         if self._cancelled.is_set():
             raise CopyCancelledError
+
+    def _refuse_lost(self, lease: Lease) -> None:
+        self.refuse_cancelled()
+        if lease.is_lost:
+            raise LeaseLostError("the lease at the target was lost, for want of a heartbeat; its copy begins again.")
 
     def _count(self, size: int) -> None:
         with self._counting:
@@ -330,7 +390,8 @@ def keys_of(steps: Iterable[Step[Any]], committed: Iterable[str]) -> dict[str, s
     found: dict[str, str] = {}
     for step in steps:
         if step.until is None:
-            found |= {step.key: step.name} if step.key in keys - found.keys() else {}
+            if step.key in keys:
+                found.setdefault(step.key, step.name)
             continue
         for at_step in sorted(milestones.pop(step.digest, ())):
             leg = next((leg for leg in legs[step.digest] if (leg.until or 0) >= at_step), legs[step.digest][-1])

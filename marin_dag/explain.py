@@ -91,7 +91,7 @@ def _reason(graph: Graph, name: str, reason: Reason, sources: SourceDiffs) -> It
             yield f"  log: {reason.log_path}"
         case Running():
             yield render(reason)
-            if not reason.is_queued:
+            if not reason.is_queued and not reason.does:
                 yield f"  log {reason.name or name} prints what it has said so far"
         case BlockedBy():
             for blocker, verdict in reason.steps:

@@ -31,6 +31,10 @@ STALE_SECONDS = 3 * HEARTBEAT_SECONDS
 CLOCK_SKEW_SECONDS = 60.0
 
 
+COPIES, COLLECTS = "copies", "collects"
+"""What a holder may do with a step other than to make it."""
+
+
 class Holder(BaseModel, frozen=True, extra="ignore"):
     """Who holds a lease; enough to see, on the same machine, that the process is gone. Claims of other versions may say
     more."""
@@ -48,6 +52,8 @@ class Holder(BaseModel, frozen=True, extra="ignore"):
     milestones: tuple[int, ...] | None = None
     """Steps of the trajectory that the attempt is to publish, its own stop among them; None in claims of versions that
     did not write it."""
+    does: str = ""
+    """`COPIES` or `COLLECTS`; "" of an attempt, and in claims of versions that did not write it."""
 
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
@@ -138,6 +144,7 @@ class Leases:
         *,
         needs: tuple[str, ...] = (),
         milestones: tuple[int, ...] = (),
+        does: str = "",
     ) -> Lease | Held:
         """The lease of `digest`, or who has it; ask again later, since a dead holder shows only with time.
 
@@ -147,6 +154,7 @@ class Leases:
             on_lost: called when the lease is lost, in the thread of the heartbeats.
             needs: keys of the records that the holder reads.
             milestones: what the holder is to publish of a trajectory, its own stop among them.
+            does: what it does other than to make the step.
         """
         state = self.state(digest)
         if state is not None and not state.is_sealed:
@@ -158,13 +166,14 @@ class Leases:
         elif state is not None and state.has_entries:
             carry_out(self.store, digest, state.number)  # whoever sealed it was killed over it
         epoch = 1 if state is None else state.number + 1
-        told = {"needs": needs, "milestones": milestones}
+        told = {"needs": needs, "milestones": milestones, "does": does}
         holder = this_process(name).model_copy(update={"nonce": self._nonce, **told})
         claim = holder.model_dump_json().encode()
         there = decide(self.store, epoch_path(digest, epoch, CLAIM), claim)
         if there != claim:
             return Held(Holder.model_validate_json(there), epoch, time.time())
         lease = Lease(self, digest, epoch, on_lost)
+        lease.has_started = bool(does)  # only a step waits for resources
         self._held.append(lease)
         self._start_heartbeats()
         return lease
@@ -185,6 +194,10 @@ class Leases:
                 beat = self._last_beat(digest, state.number)
                 found[digest] = Held(holder, state.number, state.updated, beat.progress, beat.is_queued)
         return found
+
+    def at_work(self) -> dict[str, Held]:
+        """Those of `running` that make their step: a copier or `gc` hears nothing, and publishes nothing new."""
+        return {digest: held for digest, held in self.running().items() if not held.holder.does}
 
     def unsealed(self, within_seconds: float) -> dict[str, Holder]:
         """Digests that somebody may still work on, and who: for what must not take the living for dead."""

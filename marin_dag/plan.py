@@ -390,8 +390,8 @@ def _told_begun(planned: PlannedStep) -> PlannedStep:
 
 def _running(step: Step[Any], held: Held) -> Running:
     holder, progress = held.holder, held.progress
-    name = "" if holder.name == step.name else holder.name
-    running = Running(holder.host, holder.pid, holder.since, name, is_queued=held.is_queued)
+    name = "" if holder.does or holder.name == step.name else holder.name
+    running = Running(holder.host, holder.pid, holder.since, name, is_queued=held.is_queued, does=holder.does)
     if progress is None:
         return running
     return dataclasses.replace(running, done=progress.done, total=progress.total, unit=progress.unit)

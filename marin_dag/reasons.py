@@ -95,6 +95,8 @@ class Running:
     """Its finished shards."""
     is_queued: bool = False
     """Whether it waits for its resources, as of its last heartbeat."""
+    does: str = ""
+    """See `Holder`: what is done with the step other than to make it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -244,6 +246,8 @@ def render(reason: Reason) -> str:
 def _running(reason: Running) -> str:
     name = f"as {reason.name} " if reason.name else ""
     where = f"{reason.host or 'another machine'} (pid {reason.pid}) since {reason.since}"
+    if reason.does:
+        return f"somebody {reason.does} it, on {where}"
     said = [f"waits for its resources {name}in a run on {where}" if reason.is_queued else f"running {name}on {where}"]
     if reason.done is not None:
         said.append(f"at {reason.done:,} of {reason.total:,} {reason.unit}".rstrip())

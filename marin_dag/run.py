@@ -214,7 +214,7 @@ class Run:
                 node.is_elsewhere = True
                 holder = got.holder
                 self._display.event(node.step.name, "elsewhere", f"{holder.host} pid {holder.pid} since {holder.since}")
-            if not node.has_told:
+            if not node.has_told and not got.holder.does:  # a copier publishes nothing new
                 own_stop = () if node.step.until is None else (node.step.until,)
                 node.has_told = self._hearing.tell(got.holder, node.step, (*self._wanted_of(node), *own_stop))
             node.not_before = time.monotonic() + ELSEWHERE_POLL_SECONDS

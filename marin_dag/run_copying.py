@@ -3,16 +3,20 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 from marin_dag.attachments import Attachments
 from marin_dag.copy_queue import CopyQueue
+from marin_dag.copy_survey import of_other_attempts
 from marin_dag.copying import Copied, Copier, DamagedSourceError, keys_of
+from marin_dag.interrupts import heard
+from marin_dag.lease import Leases
 from marin_dag.quantities import counted, in_bytes
 from marin_dag.records import Records, first_lines
 from marin_dag.step import Step
 from marin_dag.store import StoreError
-from marin_dag.transient import patiently
+from marin_dag.transient import is_transient, patiently
 
 TOLD_SECONDS = 15.0
 """A copy that took so long is told by a line; so is each milestone's."""
@@ -22,6 +26,10 @@ TROUBLE_SECONDS = 60.0
 """Where the target does not answer, every output that waits would say so."""
 POLL_SECONDS = 0.2
 MAX_NAMED = 10
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 class Voice(Protocol):
@@ -62,11 +70,20 @@ class RunCopying:
         self._trajectories = {step.digest for step in steps if step.until is not None}
         self._keys = {step.key for step in steps if step.until is None}
         self._queue = CopyQueue(copier, self)
+        self._names: dict[str, str] = {}
+        self._num_outputs = 0
+        self._attached: frozenset[str] = frozenset()
+        """Keys whose attachments have been copied."""
+        self._ran: frozenset[str] = frozenset()
+        """Digests that somebody was at work on then."""
+        self._problems: dict[str, None] = {}
+        """Of what goes along, as far as they were told."""
         self._fresh: set[str] = set()
         """Keys that were committed since the beginning."""
         self._failed: dict[str, str] = {}
         self._damaged: dict[str, None] = {}
         """Names of steps."""
+        self._last_problems: list[str] = []
         self._num_copied, self._bytes_copied = 0, 0
         self._last_trouble = -TROUBLE_SECONDS
         self._lock = threading.Lock()
@@ -96,16 +113,17 @@ class RunCopying:
         Raises:
             KeyboardInterrupt: the user waits no longer; what is left has been told.
         """
-        try:
-            if is_interrupted:
+        with heard(_interrupt):  # SIGTERM and SIGUSR2 as Ctrl-C: what is not there is told before the end
+            try:
+                if is_interrupted:
+                    self._queue.cancel()
+                else:
+                    self._wait()
+            except KeyboardInterrupt:
                 self._queue.cancel()
-            else:
-                self._wait()
-        except KeyboardInterrupt:
-            self._queue.cancel()
-            self._conclude()
-            raise
-        return self._conclude()
+                self._conclude([])
+                raise
+            return self._conclude(self._last_problems)
 
     def leave(self) -> None:
         """Leaves what is under way, without a word."""
@@ -113,11 +131,14 @@ class RunCopying:
         self._stop()
 
     def _stop(self) -> None:
+        self._end_attaching()
         while not self._queue.is_over(POLL_SECONDS):
             pass
+        self._copier.close()
+
+    def _end_attaching(self) -> None:
         self._ended.set()
         self._attaching.join()
-        self._copier.close()
 
     def _wait(self) -> None:
         try:
@@ -138,14 +159,19 @@ class RunCopying:
                         "Ctrl-C leaves them"
                     )
 
-    def _conclude(self) -> bool:
+        self._end_attaching()
+        try:
+            self._last_problems = self._attach(is_last=True)
+        except StoreError as error:
+            self._last_problems = [first_lines(error)]
+
+    def _conclude(self, problems: list[str]) -> bool:
         self._stop()
         target = self._copier.target.prefix
         try:
             missing = self._missing()
-            problems = [] if self._copier.is_cancelled else self._attach()
         except StoreError as error:
-            missing, problems = list(self._failed), [first_lines(error)]
+            missing, problems = list(self._failed), [*problems, first_lines(error)]
         if not missing and not problems:
             written = f", {self._num_copied:,} by this run ({in_bytes(self._bytes_copied)})" if self._num_copied else ""
             self._voice.say(f"copies: all {self._num_outputs:,} outputs are in {target}{written}")
@@ -167,24 +193,54 @@ class RunCopying:
 
     def _missing(self) -> list[str]:
         """What is committed and not at the target."""
-        self._names = keys_of(self._steps, Records(self._copier.source).committed_keys())
-        self._num_outputs = len(self._names)
-        there = Records(self._copier.target).committed_keys()
+        there = self._look()
         return [key for key in self._names if key not in there]
 
-    def _attach(self) -> list[str]:
+    def _look(self) -> frozenset[str]:
+        """What is at the target; what is committed at the source is known from then on."""
+        names = keys_of(self._steps, Records(self._copier.source).committed_keys())
+        self._names, self._num_outputs = names, len(names)
+        return Records(self._copier.target).committed_keys()
+
+    def _attach(self, *, is_last: bool = False) -> list[str]:
         """For what is at the target by now."""
-        there = Records(self._copier.target).committed_keys()
-        return self._attachments.copy([key for key in self._names if key in there])
+        there = self._look()
+        keys = frozenset(key for key in self._names if key in there)
+        running = frozenset(Leases(self._copier.source).at_work())
+        # Who was at work then may have ended since, without a new key.
+        growing = running | self._ran | {key.partition("@")[0] for key in keys - self._attached}
+        problems = self._attachments.copy(keys, growing | self._trajectories if is_last else growing)
+        self._attached, self._ran = keys, running
+        return problems
 
     def _attach_now_and_then(self) -> None:
+        self._tell_others()
         while True:
             try:
-                self._attach()
+                problems = self._attach()
             except StoreError as error:
-                self._tell_trouble(f"copies: what goes along could not be written: {first_lines(error)}")
+                problems = [first_lines(error)]
+            for problem in problems:
+                if problem not in self._problems:
+                    self._problems[problem] = None
+                    self._tell_trouble(f"copies: what goes along could not be written: {problem}")
             if self._ended.wait(ATTACH_SECONDS):
                 return
+
+    def _tell_others(self) -> None:
+        """Of what was there before: what another attempt made, which no copy will change."""
+        try:
+            others = of_other_attempts(self._copier, self._names)
+        except StoreError as error:
+            self._tell_trouble(f"copies: what is there already could not be compared: {first_lines(error)}")
+            return
+        if others:
+            named = ", ".join(self._name(key) for key in others[:MAX_NAMED])
+            more = f" and {len(others) - MAX_NAMED:,} more" if len(others) > MAX_NAMED else ""
+            self._voice.complain(
+                f"copies: in {self._copier.target.prefix} from other attempts, and that stays: {named}{more}; "
+                "`copy` says whether their files are the same"
+            )
 
     def on_copied(self, copied: Copied) -> None:
         """See CopyListener."""
@@ -192,6 +248,8 @@ class RunCopying:
             self._failed.pop(copied.key, None)
             self._num_copied += copied.what == "copied"
             self._bytes_copied += copied.size_in_bytes
+        if copied.what == "copied" and copied.record is not None:
+            self._attachments.add(copied.record)
         name = self._name(copied.key)
         if copied.what == "copied" and (
             copied.seconds >= TOLD_SECONDS or (copied.key in self._fresh and "@" in copied.key)
@@ -218,7 +276,7 @@ class RunCopying:
             self._damaged[self._name(key).partition("@")[0]] = None
         with self._lock:
             self._failed[key] = said.partition("\n")[0]
-        complain = self._voice.complain if isinstance(error, DamagedSourceError) else self._tell_trouble
+        complain = self._tell_trouble if is_transient(error) else self._voice.complain  # what stays is never hidden
         complain(f"{self._name(key)}: not copied: {said}")
 
     def _tell_trouble(self, text: str) -> None:

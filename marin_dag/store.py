@@ -8,9 +8,9 @@ writes.
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -135,6 +135,10 @@ class Store(ABC):
         """As `write`, of what is too large for the memory. If `blocks` raises, `path` is as it was."""
         self.write(path, b"".join(blocks))
 
+    def sweep(self, folder: str, *, older_than_seconds: float = 0.0) -> int:
+        """Deletes what killed writers left below `folder`, where nobody writes that began so long ago; how much."""
+        return 0
+
     def can_copy_from(self, other: "Store") -> bool:
         """Whether `copy_from` is there for `other`: a store of the same cloud, which knows the checksums of all."""
         return False
@@ -199,7 +203,7 @@ class LocalStore(Store):
             return target.read_bytes()
 
     def create(self, path: str, data: bytes) -> bool:
-        with self._temporary(path, data) as (temporary, target, changed):
+        with self._temporary(path, (data,)) as (temporary, target, changed):
             try:
                 os.link(temporary, target)
             except FileExistsError:
@@ -215,7 +219,7 @@ class LocalStore(Store):
             return True
 
     def write(self, path: str, data: bytes) -> None:
-        with self._temporary(path, data) as (temporary, target, changed):
+        with self._temporary(path, (data,)) as (temporary, target, changed):
             temporary.replace(target)
             _flush_folders(target.parent, *changed)
 
@@ -234,19 +238,18 @@ class LocalStore(Store):
             return target.open(mode)
 
     def write_blocks(self, path: str, blocks: Iterable[bytes]) -> None:
-        target = self._root / checked(path)
-        # One name a path: what a kill leaves, which no listing shows, the next write takes away.
-        temporary = target.parent / f".tmp-{hashlib.blake2b(path.encode(), digest_size=16).hexdigest()}"
-        with _explained(target):
-            _flush_folders(*_make_folder(target.parent))
-            temporary.unlink(missing_ok=True)
-            try:
-                with temporary.open("xb") as file:
-                    file.writelines(blocks)
-                temporary.replace(target)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        with self._temporary(path, blocks) as (temporary, target, changed):
+            temporary.replace(target)
+            _flush_folders(target.parent, *changed)
+
+    def sweep(self, folder: str, *, older_than_seconds: float = 0.0) -> int:
+        base, oldest, num_deleted = self._root / checked(folder), time.time() - older_than_seconds, 0
+        with _explained(base):
+            for left in base.rglob(".tmp-*"):
+                if TEMPORARY_NAME.fullmatch(left.name) and left.is_file() and left.stat().st_mtime <= oldest:
+                    left.unlink(missing_ok=True)
+                    num_deleted += 1
+        return num_deleted
 
     def copy(self, source: str, target: str) -> None:
         link = self._root / checked(target)
@@ -284,10 +287,10 @@ class LocalStore(Store):
         return size, checksum.digest().hex()
 
     @contextlib.contextmanager
-    def _temporary(self, path: str, data: bytes) -> Iterator[tuple[Path, Path, tuple[Path, ...]]]:
-        """A flushed file with `data` beside `path`; and the folders that are still to be flushed.
+    def _temporary(self, path: str, blocks: Iterable[bytes]) -> Iterator[tuple[Path, Path, tuple[Path, ...]]]:
+        """A flushed file with `blocks` beside `path`; and the folders that are still to be flushed.
 
-        One that a kill leaves behind has a name that no listing shows.
+        One that a kill leaves behind has a name that no listing shows; see `sweep`.
         """
         target = self._root / checked(path)
         temporary = target.parent / f".tmp-{uuid.uuid4().hex}"
@@ -295,8 +298,8 @@ class LocalStore(Store):
             changed = _make_folder(target.parent)
             try:
                 with temporary.open("xb") as file:
-                    if data:  # of an empty file there is only the name, which the folder holds
-                        file.write(data)
+                    file.writelines(blocks)
+                    if file.tell():  # of an empty file there is only the name, which the folder holds
                         file.flush()
                         os.fsync(file.fileno())
                 yield temporary, target, changed

@@ -1,6 +1,8 @@
 """copy [STEP...] --to DIR|gs://...: committed outputs to another prefix, verified there; and where a copy may go."""
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +19,7 @@ from marin_dag.commands.session import (
     Session,
 )
 from marin_dag.copy_queue import CopyQueue
+from marin_dag.copy_survey import READ_THREADS, of_other_attempts
 from marin_dag.copying import Copied, Copier, DamagedSourceError, keys_of
 from marin_dag.errors import UserError
 from marin_dag.graph import Selection
@@ -30,7 +33,6 @@ from marin_dag.transient import patiently
 MAX_FINDINGS = 20
 PROGRESS_SECONDS = 15.0
 POLL_SECONDS = 0.2
-READ_THREADS = 16
 
 
 def target_of(store: Store, prefix: str, option: str) -> Store:
@@ -104,14 +106,11 @@ def damage_said(error: DamagedSourceError, source: Store) -> list[str]:
     return lines
 
 
-class _Report:
-    """What becomes of each output, heard in the threads of the queue, and said by the thread that waits for them."""
+class _Lines:
+    """Taken from any thread, printed by the one that waits."""
 
-    def __init__(self, session: Session, names: dict[str, str]) -> None:
-        self._session, self._names = session, names
+    def __init__(self) -> None:
         self._lines: SimpleQueue[str] = SimpleQueue()
-        self.copied: list[Copied] = []
-        self.failed: list[str] = []
 
     def say(self, text: str) -> None:
         """Takes what is to be printed."""
@@ -122,8 +121,26 @@ class _Report:
         while not self._lines.empty():
             print(self._lines.get(), flush=True)
 
+
+class _Report:
+    """What becomes of each output, heard in the threads of the queue, and said by the thread that waits for them."""
+
+    def __init__(self, session: Session, names: dict[str, str], attachments: Attachments, lines: _Lines) -> None:
+        self._session, self._names, self.lines = session, names, lines
+        self._attachments = attachments
+        self._lock = threading.Lock()
+        self.counts: Counter[str] = Counter()
+        """Of what became of the outputs."""
+        self.size_in_bytes = 0
+        """Of what was written."""
+        self.failed: dict[str, None] = {}
+
     def on_copied(self, copied: Copied) -> None:
-        self.copied.append(copied)
+        with self._lock:
+            self.counts[copied.what] += 1
+            self.size_in_bytes += copied.size_in_bytes
+        if copied.what in ("copied", "mended", "there") and copied.record is not None:
+            self._attachments.add(copied.record)
         name = self._names[copied.key]
         if copied.what in ("copied", "mended"):
             assert copied.record is not None
@@ -133,18 +150,18 @@ class _Report:
             known = f", {len(copied.record.manifest) - copied.num_files:,} of the files were there" if there else ""
             mended = f"{counted(copied.num_files, 'damaged file')} replaced at the target"
             what = f"copied{known}{rate(copied)}" if copied.what == "copied" else mended
-            self.say(f"{name}: {files}, {what}")
+            self.lines.say(f"{name}: {files}, {what}")
         elif copied.what == "anothers":
             same = "with the same files and result" if copied.is_same else "WITH OTHER FILES OR ANOTHER RESULT"
-            self.say(f"{name}: is there from another attempt, {same}; that one stays")
+            self.lines.say(f"{name}: is there from another attempt, {same}; that one stays")
         elif copied.what == "gone":
-            self.say(f"{name}: was collected at the source meanwhile")
+            self.lines.say(f"{name}: was collected at the source meanwhile")
 
     def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
-        self.say(f"{self._names[key]}: tried again in {pause_seconds:g} s after: {first_lines(error)}")
+        self.lines.say(f"{self._names[key]}: tried again in {pause_seconds:g} s after: {first_lines(error)}")
 
     def on_failed(self, key: str, error: Exception) -> None:
-        self.failed.append(key)
+        self.failed[key] = None
         name = self._names[key]
         step = name.partition("@")[0]
         if isinstance(error, DamagedSourceError):
@@ -153,10 +170,7 @@ class _Report:
             said.append(f"to make them again, and replace what is damaged:  {again}")
         else:
             said = first_lines(error).splitlines()
-        self.say("\n".join([f"{name}: not copied: {said[0]}", *said[1:]]))
-
-    def count(self, *what: str) -> int:
-        return sum(copied.what in what for copied in self.copied)
+        self.lines.say("\n".join([f"{name}: not copied: {said[0]}", *said[1:]]))
 
 
 def rate(copied: Copied) -> str:
@@ -165,6 +179,8 @@ def rate(copied: Copied) -> str:
 
 
 def _copy(session: Session) -> int:
+    if session.parsed.dry_run and session.parsed.check:
+        raise UserError("copy --check --dry-run: to compare what is there is to read it all; leave one of the two out.")
     if not session.parsed.to:
         raise UserError("copy: say where to: --to DIR, --to gs://bucket/folder or --to s3://bucket/folder.")
     target = target_of(session.store, session.parsed.to, "--to")
@@ -181,14 +197,30 @@ def _copy(session: Session) -> int:
             print(f"{names[key]}: not there yet")
         print(f"{counted(len(left), 'output')} to copy, {in_bytes(size)}; {num_there - len(left):,} are there already")
         return SOMETHING_WOULD_RUN if left else NOTHING_WOULD_RUN
-    report = _Report(session, names)
-    copier = Copier(session.store, target, say=report.say, check=session.parsed.check)
+    lines = _Lines()
+    copier = Copier(session.store, target, say=lines.say, check=session.parsed.check)
     attachments = begun(copier, session, "--to")
-    problems = patiently(lambda: attachments.copy(names))
+    report = _Report(session, names, attachments, lines)
+    to_do = list(names) if session.parsed.check else [*left, *of_other_attempts(copier, names)]
+    report.counts["there"] = len(names) - len(to_do)
+    _carry_out(copier, report, to_do, size)
+    there = _tell_missed(session, target, report, names)
+    problems = attachments.copy([key for key in names if key in there])
     for problem in problems:
         print(problem)
-    _carry_out(copier, report, list(names), size)
     return _concluded(session, target, report, len(names), bool(problems))
+
+
+def _tell_missed(session: Session, target: Store, report: _Report, names: dict[str, str]) -> frozenset[str]:
+    """Counts as failed what was not to be found when its turn came, and is committed for all that: `gc` takes records
+    away for a moment, and may put them back. Returns what is at the target."""
+    here, there = patiently(Records(session.store).committed_keys), patiently(Records(target).committed_keys)
+    for key, name in names.items():
+        if key in here and key not in there and key not in report.failed:
+            report.failed[key] = None
+            report.counts["gone"] -= 1
+            print(f"{name}: not copied: its record was gone for a moment, and is there again")
+    return there
 
 
 def _carry_out(copier: Copier, report: _Report, keys: Sequence[str], size: int) -> None:
@@ -200,7 +232,7 @@ def _carry_out(copier: Copier, report: _Report, keys: Sequence[str], size: int) 
     begun = last = time.monotonic()
     try:
         while not queue.is_over(POLL_SECONDS):
-            report.print()
+            report.lines.print()
             now = time.monotonic()
             if now - last >= PROGRESS_SECONDS:
                 last = now
@@ -214,13 +246,13 @@ def _carry_out(copier: Copier, report: _Report, keys: Sequence[str], size: int) 
         raise
     finally:
         copier.close()
-        report.print()
+        report.lines.print()
 
 
 def _concluded(session: Session, target: Store, report: _Report, num_outputs: int, has_problems: bool) -> int:
-    moved = sum(copied.size_in_bytes for copied in report.copied)
-    num_new, num_mended = report.count("copied"), report.count("mended")
-    num_there = report.count("there", "anothers")
+    counts = report.counts
+    num_new, num_mended, num_there = counts["copied"], counts["mended"], counts["there"] + counts["anothers"]
+    num_outputs -= counts["gone"]
     if report.failed:
         again = session.line("copy", *session.parsed.names)
         print(f"{len(report.failed):,} of {counted(num_outputs, 'output')} not copied; then:  {again}")
@@ -229,8 +261,9 @@ def _concluded(session: Session, target: Store, report: _Report, num_outputs: in
     else:
         mended = f", {num_mended:,} mended" if num_mended else ""
         were = "was" if num_there == 1 else "were"
+        written = f"{in_bytes(report.size_in_bytes)} written"
         print(
-            f"{counted(num_new, 'output')} copied{mended}, {in_bytes(moved)} written; {num_there:,} {were} there: "
+            f"{counted(num_new, 'output')} copied{mended}, {written}; {num_there:,} {were} there: "
             f"all {num_outputs:,} are in {target.prefix}"
         )
     return FAILED if report.failed or has_problems else NOTHING_WOULD_RUN

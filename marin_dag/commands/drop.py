@@ -10,7 +10,7 @@ from marin_dag.lease import Holder, Leases
 def _drop(session: Session) -> int:
     fork = session.forks.drop(session.step)
     print(f"dropped {fork.name}, a fork of {fork.base}; what it made stays in {session.store.prefix}")
-    for note in _of_runs(fork, [held.holder for held in Leases(session.store).running().values()]):
+    for note in _of_runs(fork, [held.holder for held in Leases(session.store).at_work().values()]):
         print(f"note       {note}")
     return NOTHING_WOULD_RUN
 

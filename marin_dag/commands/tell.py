@@ -33,7 +33,7 @@ def _tell(session: Session) -> int:
         _print_all(tellings, step)
         return NOTHING_WOULD_RUN
     word, at = session.parsed.names[1], session.parsed.at
-    running = Leases(session.store).running()
+    running = Leases(session.store).at_work()
     held = running.get(step.digest)
     _refuse(session.store, graph, step, word, at, running)
     telling = tellings.tell(step.digest, step.name, word, milestone=at, reason=session.parsed.reason)
@@ -93,7 +93,7 @@ def _refuse(
 def _wait(session: Session, tellings: Tellings, step: Step[Any], telling: Telling) -> int:
     gone_since = None
     while True:
-        is_at_work = step.digest in Leases(session.store).running()
+        is_at_work = step.digest in Leases(session.store).at_work()
         answer = tellings.answer_of(telling)  # after that: it may be given with a last breath
         if answer is not None:
             print(f"{step.name}: {answer.said}")

@@ -3,8 +3,14 @@
 import threading
 import time
 
-from marin_dag.copy_queue import CopyQueue
-from marin_dag.copying import Copied, Copier
+import pytest
+
+from marin_dag import copy_queue
+from marin_dag.copy_queue import LAST_TRIES, CopyQueue
+from marin_dag.copying import AtWorkThereError, Copied, Copier, keys_of
+from marin_dag.epoch import LeaseLostError
+from marin_dag.store import StoreError
+from tests.marin_dag.toy_steps import WriteConfig, write
 
 WAIT_SECONDS = 30.0
 
@@ -52,3 +58,109 @@ def test_of_one_trajectory_one_milestone_is_under_way_and_none_twice() -> None:
     assert queue.is_over(WAIT_SECONDS)
     assert sorted(set(heard.keys)) == sorted(keys)
     assert set(copier.most.values()) == {1}
+
+
+class Failing(Copier):
+    """Raises as long as there is something to raise."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        self.error, self.left, self.tries = error, times, 0
+        self._cancelled = threading.Event()
+
+    def copy(self, key: str) -> Copied:
+        self.tries += 1
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return Copied(key, "copied", None)
+
+
+class Told:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.copied: list[str] = []
+        self.failed: list[str] = []
+        self.is_postponed = threading.Event()
+
+    def on_copied(self, copied: Copied) -> None:
+        self.copied.append(copied.key)
+
+    def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
+        self.is_postponed.set()
+
+    def on_failed(self, key: str, error: Exception) -> None:
+        self.failed.append(key)
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_queue, "FIRST_PAUSE_SECONDS", 0.001)
+
+
+@pytest.mark.parametrize("is_over_in_time", [True, False])
+def test_in_the_end_what_may_pass_is_tried_a_few_times_more(short_pauses: None, is_over_in_time: bool) -> None:
+    copier = Failing(StoreError("down", is_transient=True), LAST_TRIES + (not is_over_in_time))
+    queue = CopyQueue(copier, told := Told())
+    queue.add("a")
+    queue.end()
+    queue.start()
+    assert queue.is_over(WAIT_SECONDS)
+    assert (told.copied, told.failed) == ((["a"], []) if is_over_in_time else ([], ["a"]))
+    assert copier.tries == LAST_TRIES + 1
+
+
+def test_what_waits_for_its_pause_when_the_end_comes_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_queue, "FIRST_PAUSE_SECONDS", 3600.0)
+    monkeypatch.setattr(copy_queue, "LONGEST_PAUSE_SECONDS", 3600.0)
+    queue = CopyQueue(Failing(StoreError("down", is_transient=True), 1), told := Told())
+    queue.add("a@1")
+    queue.start()
+    assert told.is_postponed.wait(WAIT_SECONDS)
+    queue.add("a@2")
+    queue.end()
+    assert queue.is_over(WAIT_SECONDS) and sorted(told.copied) == ["a@1", "a@2"] and queue.left == ()
+
+
+@pytest.mark.parametrize("is_ending", [True, False])
+def test_who_makes_it_there_is_waited_for_as_long_as_the_run_lasts(short_pauses: None, is_ending: bool) -> None:
+    queue = CopyQueue(copier := Failing(AtWorkThereError("somebody is at work"), LAST_TRIES + 2), told := Told())
+    queue.add("a")
+    if is_ending:
+        queue.end()
+    queue.start()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (told.copied or told.failed):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    queue.end()
+    assert queue.is_over(WAIT_SECONDS)
+    assert (told.copied, told.failed, copier.tries) == (([], ["a"], 1) if is_ending else (["a"], [], LAST_TRIES + 3))
+
+
+def test_a_lost_lease_is_tried_again(short_pauses: None) -> None:
+    queue = CopyQueue(Failing(LeaseLostError("lost"), 1), told := Told())
+    queue.add("a")
+    queue.end()
+    queue.start()
+    assert queue.is_over(WAIT_SECONDS) and told.copied == ["a"]
+
+
+def test_ten_thousand_outputs_take_no_time_to_order() -> None:
+    copier = Failing(StoreError(""), 0)
+    queue, begun = CopyQueue(copier, told := Told()), time.process_time()
+    for number in range(10_000):
+        queue.add(f"{number:064x}")
+    queue.end()
+    queue.start()
+    assert queue.is_over(WAIT_SECONDS) and len(told.copied) == 10_000
+    assert time.process_time() - begun < 5
+
+
+def test_the_keys_of_ten_thousand_steps_are_found_at_once() -> None:
+    made, num_steps = write("web", WriteConfig(text="web")), 10_000
+    begun = time.process_time()
+    assert keys_of([made] * num_steps, [made.key, *(f"{number:064x}" for number in range(num_steps))]) == {
+        made.key: "web"
+    }
+    assert time.process_time() - begun < 0.5

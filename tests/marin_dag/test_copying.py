@@ -3,9 +3,11 @@
 import os
 import signal
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from marin_dag import copying, transient
 from marin_dag.copying import AtWorkThereError, Copier, DamagedSourceError
 from marin_dag.damage import findings_of
+from marin_dag.epoch import LeaseLostError, seal
 from marin_dag.lease import Lease, Leases
 from marin_dag.prefix import open_store
 from marin_dag.records import FileEntry, Record, Records, attempt_path, new_attempt
@@ -173,9 +176,9 @@ def test_two_copiers_at_once_make_one_copy(places: tuple[Store, Store], monkeypa
     output(source, {f"file{number}": b"x" * BLOCK for number in range(20)})
     both_begun, first = threading.Barrier(2), Copier._copy_files
 
-    def slow(self: Copier, record: Record, folder: str) -> tuple[int, int]:
+    def slow(self: Copier, *args: Any) -> tuple[int, int]:
         both_begun.wait(10)
-        return first(self, record, folder)
+        return first(self, *args)
 
     monkeypatch.setattr(Copier, "_copy_files", slow)
     said: list[str] = []
@@ -233,6 +236,32 @@ def test_a_damaged_copy_is_mended_when_it_is_asked_for(places: tuple[Store, Stor
     assert copied(source, target, check=True).what == "there"
 
 
+def test_what_another_attempt_makes_while_the_lease_is_waited_for_is_not_mended_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, other, target = (LocalStore(str(tmp_path / name)) for name in "sot")
+    output(source, {"w": b"ours", "more": b"x"})
+    theirs = output(other, {"w": b"theirs"})
+    copy_files, is_begun, is_waited_for = Copier._copy_files, threading.Event(), threading.Event()
+
+    def slow(self: Copier, *args: Any) -> tuple[int, int]:
+        if self.source is other:
+            is_begun.set()
+            assert is_waited_for.wait(10)
+        return copy_files(self, *args)
+
+    monkeypatch.setattr(Copier, "_copy_files", slow)
+    first = threading.Thread(target=copied, args=(other, target))
+    first.start()
+    assert is_begun.wait(10)
+    copier = Copier(source, target, say=lambda text: is_waited_for.set(), check=True)
+    assert copier.copy(DIGEST).what == "anothers"
+    copier.close()
+    first.join()
+    assert Records(target).get(DIGEST) == theirs and findings_of(target, theirs) == []
+    assert {entry.path for entry in target.list(theirs.output_path)} == {f"{theirs.output_path}/w"}
+
+
 def in_child(source: Path, target: Path, *, write: int | None = None, block: int | None = None) -> int:
     """Wait status of a copier of two outputs, killed before its write or in its block of that number."""
     child = os.fork()
@@ -244,7 +273,7 @@ def in_child(source: Path, target: Path, *, write: int | None = None, block: int
             left, count = [block], copier._count
 
             def dying(size: int) -> None:
-                if left[0] is not None:
+                if left[0] is not None and size >= 0:
                     if left[0] == 0:
                         os.kill(os.getpid(), signal.SIGKILL)
                     left[0] -= 1
@@ -275,8 +304,88 @@ def test_killed_at_any_moment_the_next_copy_completes_with_the_same_bytes(tmp_pa
         for record in records:
             assert Records(target).get(record.key) == record
             assert findings_of(target, record, Records(target).milestones(DIGEST).values()) == []
-        assert not list(Path(target.prefix).rglob("outputs/**/.tmp-*"))
+        assert not [left for record in records for left in Path(target.prefix, record.output_path).rglob(".tmp-*")]
         if status == 0:
             break
         number += 1
     assert number > (30 if what == "write" else 8)
+
+
+def test_a_lost_lease_stops_the_copy_between_two_blocks_and_the_next_finds_what_there_is(
+    places: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places
+    record = output(source, {"a": b"a" * 5 * BLOCK})
+    blocks_of, leases = Copier._checked_blocks, list[Lease]()
+    acquire = Leases.acquire
+
+    def acquired(self: Leases, *args: Any, **options: Any) -> Any:
+        leases.append(acquire(self, *args, **options))  # type: ignore[arg-type]
+        return leases[-1]
+
+    def losing(self: Copier, *args: Any) -> Iterator[bytes]:
+        for number, block in enumerate(blocks_of(self, *args)):
+            if number == 2 and len(leases) == 1:
+                leases[0].is_lost = True
+            assert number < 3 or len(leases) > 1, "it goes on without a lease"
+            yield block
+
+    monkeypatch.setattr(Leases, "acquire", acquired)
+    monkeypatch.setattr(Copier, "_checked_blocks", losing)
+    copier = Copier(source, target)
+    with pytest.raises(LeaseLostError):
+        copier.copy(DIGEST)
+    assert copier.bytes_done == 0 and target.list("commits") == []
+    seal(target, DIGEST, 1)  # what a successor does first
+    assert copied(source, target).what == "copied" and findings_of(target, record) == []
+    copier.close()
+
+
+def test_a_file_and_an_output_that_are_tried_again_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = LocalStore(str(tmp_path / "a")), LocalStore(str(tmp_path / "b"))
+    output(source, {"a": b"a" * 2 * BLOCK, "b": b"b" * BLOCK})
+    settle, left = LocalStore.settle, [4]  # both files more often than one is tried
+
+    def failing(self: LocalStore, path: str) -> tuple[int, str]:
+        if self is target and path.endswith("/b") and left[0]:
+            left[0] -= 1
+            raise StoreError("the network is down", is_transient=True)
+        return settle(self, path)
+
+    monkeypatch.setattr(LocalStore, "settle", failing)
+    copier = Copier(source, target)
+    with pytest.raises(StoreError):
+        copier.copy(DIGEST)
+    assert copier.copy(DIGEST).what == "copied" and copier.bytes_done == 3 * BLOCK
+    copier.close()
+
+
+def test_of_a_large_output_few_files_wait_for_the_threads_that_all_share(
+    places: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = places
+    output(source, {f"{number:04d}": b"" for number in range(100)})
+    copier, most, copy_file = Copier(source, target), [0], Copier._copy_file
+
+    def slow(self: Copier, *args: Any) -> bool:
+        time.sleep(0.002)
+        most[0] = max(most[0], copier._files._work_queue.qsize())
+        return copy_file(self, *args)
+
+    monkeypatch.setattr(Copier, "_copy_file", slow)
+    assert copier.copy(DIGEST).num_files == 100
+    copier.close()
+    assert most[0] <= copying.FILES_AT_HAND
+
+
+def test_the_last_lines_of_a_log_and_those_of_other_hosts_go_along(places: tuple[Store, Store]) -> None:
+    source, target = places
+    record = output(source)
+    source.write(f"{record.output_path}.host1.log", b"of host 1")
+    copied(source, target)
+    assert target.read(f"{record.output_path}.host1.log") == b"of host 1"
+    source.write(f"{record.output_path}.log", b"what it said, and its last line")
+    copier = Copier(source, target)
+    copier.copy_logs(record)
+    copier.close()
+    assert target.read(f"{record.output_path}.log") == b"what it said, and its last line"

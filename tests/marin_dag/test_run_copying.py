@@ -1,5 +1,6 @@
 """--copy-to: copies beside a run, that delay and fail no step, and are never missing without a word."""
 
+import signal
 import threading
 import time
 from argparse import Namespace
@@ -13,9 +14,10 @@ from pydantic import BaseModel
 from marin_dag import copy_queue, run_copying, transient
 from marin_dag.attachments import Attachments
 from marin_dag.cli import main
+from marin_dag.copy_queue import CopyQueue
 from marin_dag.copying import Copier
 from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.records import Record, Records
 from marin_dag.run_copying import RunCopying
 from marin_dag.step import Runtime, Step, StepContext, StopAt, step
 from marin_dag.store import LocalStore, Store, StoreError
@@ -23,6 +25,7 @@ from tests.gcs_server.control import GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
+from tests.marin_dag.test_copying import FILES, output
 from tests.marin_dag.toy_steps import CountConfig, count
 
 WAIT_SECONDS = 30.0
@@ -176,7 +179,7 @@ def test_who_is_interrupted_waits_for_no_copy(run: Toy, tmp_path: Path, monkeypa
     def endless(self: Copier, path: str, entry: Any) -> Iterable[bytes]:
         is_begun.set()
         while True:
-            self._refuse_cancelled()
+            self.refuse_cancelled()
             time.sleep(0.01)
             yield b"x"
 
@@ -192,3 +195,131 @@ def test_who_is_interrupted_waits_for_no_copy(run: Toy, tmp_path: Path, monkeypa
         "to catch up:  COPY",
     ]
     assert target.list("outputs") == [] and target.list("commits") == []
+
+
+def committed(source: Store, main_step: Step[Any], milestone: int, files: dict[str, bytes] = FILES) -> Record:
+    return output(source, files, milestone=milestone, digest=main_step.digest)
+
+
+@pytest.fixture
+def main_step() -> Step[Any]:
+    return count("main", CountConfig(stride=2, until_step=12))
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> tuple[Store, Store]:
+    return LocalStore(str(tmp_path / "here")), LocalStore(str(tmp_path / "there"))
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_explains_an_output_follows_it_while_the_run_goes_on(
+    stores: tuple[Store, Store], main_step: Step[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_copying, "ATTACH_SECONDS", 0.05)
+    source, target = stores
+    copies = copies_of(source, target, [main_step], [])
+    copies.start()
+    record = committed(source, main_step, 5)
+    source.write(f"work/{main_step.digest}/events/one.jsonl", b"1")
+    source.write(f"told/{main_step.digest}/x.json", b"{}")
+    copies.add(record.key)
+    eventually(lambda: bool(target.list("work") and target.list("told")))
+    source.write(f"{record.output_path}.log", b"what it said, to the end")
+    source.write(f"work/{main_step.digest}/events/one.jsonl", b"12")
+    assert copies.finish(is_interrupted=False)
+    assert target.read(f"work/{main_step.digest}/events/one.jsonl") == b"12"
+    assert target.read(f"{record.output_path}.log") == b"what it said, to the end"
+
+
+def test_what_another_attempt_made_there_before_is_told(stores: tuple[Store, Store], main_step: Step[Any]) -> None:
+    source, target = stores
+    committed(source, main_step, 5, {"w": b"ours"})
+    committed(target, main_step, 5, {"w": b"theirs"})
+    same = committed(source, main_step, 7)
+    copier = Copier(source, target)
+    copier.copy(same.key)
+    copier.close()
+    said: list[str] = []
+    copies = copies_of(source, target, [main_step], said)
+    copies.start()
+    assert copies.finish(is_interrupted=False)
+    others = [line for line in said if "from other attempts" in line]
+    assert len(others) == 1 and "main@5;" in others[0] and "main@7" not in others[0]
+
+
+def test_who_is_interrupted_waits_for_nothing_that_goes_along(
+    stores: tuple[Store, Store], main_step: Step[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+    record = committed(source, main_step, 5)
+    for number in range(100):
+        source.write(f"told/{main_step.digest}/{number}.json", b"{}")
+    create, is_begun = LocalStore.create, threading.Event()
+
+    def slow(self: LocalStore, path: str, data: bytes) -> bool:
+        if path.startswith("told/"):
+            is_begun.set()
+            time.sleep(0.02)
+        return create(self, path, data)
+
+    monkeypatch.setattr(LocalStore, "create", slow)
+    said: list[str] = []
+    copies = copies_of(source, target, [main_step], said)
+    copier = Copier(source, target)
+    copier.copy(record.key)
+    copier.close()
+    copies.start()
+    assert is_begun.wait(WAIT_SECONDS)
+    copies.finish(is_interrupted=True)
+    assert len(target.list("told")) < 50
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_while_copies_are_waited_for_tells_what_is_not_there(
+    stores: tuple[Store, Store], main_step: Step[Any], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    source, target = stores
+    committed(source, main_step, 5)
+
+    def endless(self: Copier, *args: Any) -> tuple[int, int]:
+        while True:
+            self.refuse_cancelled()
+            time.sleep(0.01)
+
+    is_over = CopyQueue.is_over
+
+    def signalled(self: CopyQueue, timeout_seconds: float) -> bool:
+        monkeypatch.setattr(CopyQueue, "is_over", is_over)
+        signal.raise_signal(number)
+        return is_over(self, timeout_seconds)
+
+    monkeypatch.setattr(Copier, "_copy_files", endless)
+    monkeypatch.setattr(CopyQueue, "is_over", signalled)
+    said: list[str] = []
+    copies = copies_of(source, target, [main_step], said)
+    copies.start()
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            copies.finish(is_interrupted=False)
+    finally:
+        copies.leave()
+        signal.signal(number, before)
+    assert said[-2:] == ["  main@5: not copied yet", "to catch up:  COPY"]
+
+
+def test_what_will_not_pass_is_told_whatever_was_told_a_moment_ago(
+    stores: tuple[Store, Store], main_step: Step[Any]
+) -> None:
+    said: list[str] = []
+    copies = copies_of(*stores, [main_step], said)
+    for number in range(2):
+        copies.on_postponed(f"{main_step.digest}@{number}", 1.0, StoreError("down", is_transient=True))
+    copies.on_failed(f"{main_step.digest}@5", StoreError("no permission"))
+    assert [line.partition(":")[0] for line in said] == ["main@0", "main@5"] and "no permission" in said[1]

@@ -84,6 +84,41 @@ def test_a_file_of_a_step_that_looks_temporary_is_part_of_its_output(tmp_path: P
     assert [entry.path for entry in make_manifest(store, "outputs/x")] == [".hidden", ".tmp-cache"]
 
 
+def test_two_writers_of_one_file_leave_the_whole_file_of_the_last(tmp_path: Path):
+    store = LocalStore(str(tmp_path))
+
+    def broken_off_by_another() -> Iterator[bytes]:
+        yield b"first"
+        store.write_blocks("work/x/events", iter([b"second"]))
+        assert store.read("work/x/events") == b"second"
+
+        def failing() -> Iterator[bytes]:
+            yield b"half of the th"
+            raise KeyError("the source is gone")
+
+        with pytest.raises(KeyError):
+            store.write_blocks("work/x/events", failing())
+        yield b" one"
+
+    store.write_blocks("work/x/events", broken_off_by_another())
+    assert store.read("work/x/events") == b"first one"
+    assert [path.name for path in (tmp_path / "work/x").iterdir()] == ["events"]
+
+
+def test_what_killed_writers_left_is_swept_by_age_and_nothing_else(tmp_path: Path):
+    store, old, young = LocalStore(str(tmp_path)), f".tmp-{'0' * 32}", f".tmp-{'1' * 32}"
+    for path in (old, young, f"deep/{old}", ".tmp-cache", "file"):
+        store.write(f"outputs/x/{path}", b"1")
+    for path in (old, f"deep/{old}", "file"):
+        os.utime(tmp_path / "outputs/x" / path, (1, 1))
+    store.sweep("outputs/x", older_than_seconds=60.0)
+    left = {str(path.relative_to(tmp_path / "outputs/x")) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {young, ".tmp-cache", "file"}
+    store.sweep("outputs/x")
+    store.sweep("outputs/none")
+    assert not (tmp_path / "outputs/x" / young).exists() and store.exists("outputs/x/.tmp-cache")
+
+
 def test_a_network_disk_that_does_not_answer_is_a_passing_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     import errno
 

@@ -9,12 +9,13 @@ import pytest
 
 from marin_dag.acceptances import Acceptances
 from marin_dag.cli import main
+from marin_dag.copying import Copied, Copier
 from marin_dag.diff import CodeChanged
 from marin_dag.pins import Pins
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.step import Step
-from marin_dag.store import LocalStore
+from marin_dag.store import LocalStore, StoreError
 from marin_dag.told import Tellings
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
@@ -158,8 +159,7 @@ def test_what_leads_to_outputs_and_explains_them_goes_along(bench: Workbench, tm
     bench("pin", "count", "--because", "cited")
     records.label("another-name", key)
     code = CodeChanged(("count",), (), (), "old", "new")
-    for said_in in (store, target):  # what was said there comes first, and stays
-        Acceptances(said_in).accept(key, "count", code, f"of {said_in.prefix}")
+    accepted = Acceptances(store).accept(key, "count", code, "the first")
     Tellings(store).tell(key, "count", "publish", milestone=7)
     store.write(f"work/{key}/events/one.jsonl", b"1")
     store.write(f"work/{key}/shards/x/0.json", b"not an event")
@@ -168,7 +168,8 @@ def test_what_leads_to_outputs_and_explains_them_goes_along(bench: Workbench, tm
     assert bench("copy", "--to", target.prefix)[0] == 0
     assert Pins(target).all() == Pins(store).all() != []
     assert Records(target).labels()["another-name"] == [key] and Records(target).codes() == records.codes()
-    assert [entry.because for entry in Acceptances(target).log(key)] == [f"of {target.prefix}", f"of {store.prefix}"]
+    assert Acceptances(target).log(key) == [accepted]
+    Acceptances(store).revoke(accepted, "a mistake")
     assert [telling.milestone for telling in Tellings(target).of_all()] == [7]
     assert len(target.list("told")) == 1
     assert [entry.path for entry in target.list("work")] == [f"work/{key}/events/one.jsonl"]
@@ -226,3 +227,98 @@ def test_a_detached_run_copies_to_the_same_place(run: Toy, tmp_path: Path, monke
     assert run("--detach", "--copy-to", "there")[0] == 0
     place = str(tmp_path / "there")
     assert sent == [(["--prefix", str(run.prefix), "--copy-to", place], (place,))]
+
+
+def test_acceptances_that_went_apart_stay_apart_and_that_is_said(bench: Workbench, tmp_path: Path) -> None:
+    assert bench()[0] == 0
+    store, target = open_store(str(bench.prefix)), LocalStore(str(tmp_path / "there"))
+    ((key),) = Records(store).labels()["count"]
+    code = CodeChanged(("count",), (), (), "old", "new")
+    revoked = Acceptances(store).accept(key, "count", code, "at first")
+    assert bench("copy", "--to", target.prefix)[0] == 0
+    theirs = Acceptances(target).accept(key, "count", code, "there alone")
+    assert bench("copy", "--to", target.prefix)[0] == 0  # this log has no more than that one begins with
+    Acceptances(store).revoke(revoked, "a mistake")
+    Acceptances(store).accept(key, "count", code, "again")
+    code_said = bench("copy", "--to", target.prefix)
+    assert code_said[0] == 1 and "count: what was accepted of it at the target is not what was accepted" in code_said[1]
+    assert Acceptances(target).log(key) == [revoked, theirs]
+
+
+def test_a_record_that_is_gone_for_a_moment_is_told_and_fails_the_command(
+    made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, copy = LocalStore(str(made.prefix)), Copier.copy
+    ((victim),) = Records(store).labels()["text/web"]
+    ((collected),) = Records(store).labels()["text/code"]
+
+    def copied(self: Copier, key: str) -> Copied:
+        if key not in (victim, collected):
+            return copy(self, key)
+        path = f"commits/{key}.json"
+        data = store.read(path)
+        store.delete(path)
+        try:
+            return copy(self, key)
+        finally:
+            if key == victim:  # `gc` saw that somebody needs it
+                store.create(path, data)
+
+    monkeypatch.setattr(Copier, "copy", copied)
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 1 and "text/web: not copied: its record was gone for a moment" in said
+    assert "text/code: was collected at the source meanwhile" in said and "1 of 7 outputs not copied; then:" in said
+    monkeypatch.undo()
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 0 and "all 7 are in" in said
+
+
+def test_what_goes_along_and_cannot_be_read_keeps_no_output_back(
+    made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, opened = LocalStore(str(made.prefix)), LocalStore.open
+    ((key),) = Records(store).labels()["text/web"]
+    for name in ("one", "two"):
+        store.write(f"work/{key}/events/{name}.jsonl", b"1")
+    store.write(f"pins/{key}.json", b"{}")
+    read = LocalStore.read
+
+    def unreadable(self: LocalStore, path: str, mode: str = "rb") -> Any:
+        if path.endswith("one.jsonl"):
+            raise StoreError("one.jsonl: Input/output error")
+        return opened(self, path, mode)
+
+    def taken_back(self: LocalStore, path: str) -> bytes:
+        if path.startswith("pins/"):
+            raise FileNotFoundError(path)
+        return read(self, path)
+
+    monkeypatch.setattr(LocalStore, "open", unreadable)
+    monkeypatch.setattr(LocalStore, "read", taken_back)
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 1 and said.count("one.jsonl: Input/output error\n") == 1
+    assert committed_bytes(there.prefix) == committed_bytes(made.prefix)
+    assert [path.name for path in there.prefix.rglob("*.jsonl")] == ["two.jsonl"] and not (
+        there.prefix / "pins"
+    ).exists()
+
+
+def test_to_look_and_to_compare_are_not_asked_for_together(made: Toy, there: Toy) -> None:
+    code, said = made("copy", "--check", "--dry-run", "--to", str(there.prefix))
+    assert code == 1 and "leave one of the two out" in said and len(said.splitlines()) == 1
+
+
+def test_where_all_is_there_a_copy_costs_a_listing_and_a_read_on_each_side(
+    made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    read, reads = LocalStore.read, list[str]()
+
+    def counting(self: LocalStore, path: str) -> bytes:
+        reads.append(path)
+        return read(self, path)
+
+    monkeypatch.setattr(LocalStore, "read", counting)
+    monkeypatch.setattr(Copier, "copy", lambda self, key: pytest.fail(key))
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    assert sum(path.startswith("commits/") for path in reads) == 2 * 8

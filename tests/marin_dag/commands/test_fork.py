@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from marin_dag.lease import Leases
+from marin_dag.lease import COPIES, Leases
 from marin_dag.prefix import open_store
 from marin_dag.told import Tellings
 from tests.marin_dag.workbench import Workbench
@@ -131,6 +131,8 @@ def test_dropping_a_fork_says_which_runs_go_on_with_it(bench: Workbench) -> None
         return said.partition("\n")[2]
 
     assert dropped() == "", "nothing runs"
+    copier = leases.acquire("c" * 64, "copy of first", lambda: None, does=COPIES)
+    assert dropped(created="2020-01-01T00:00:00.000000+00:00") == "", "a copy is no run"
     other = leases.acquire("a" * 64, "first", lambda: None)
     assert dropped() == "", "a run that has begun something before has not read it"
     long_ago = "2020-01-01T00:00:00.000000+00:00"
@@ -139,7 +141,7 @@ def test_dropping_a_fork_says_which_runs_go_on_with_it(bench: Workbench) -> None
     own = leases.acquire("b" * 64, "branch", lambda: None)
     at_work = rf"note +branch is at work in the run on \S+ {pid}, which goes on with it and .*\n"
     assert re.fullmatch(at_work, dropped(created=long_ago)) and re.fullmatch(at_work, dropped())
-    for lease in (own, other):
+    for lease in (own, other, copier):
         lease.release()
     leases.close()
 

@@ -8,7 +8,8 @@ import time
 import pytest
 
 from marin_dag.commands import tell
-from marin_dag.lease import Leases
+from marin_dag.lease import COLLECTS, COPIES, Leases
+from marin_dag.milestone_reasons import NotTold
 from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.told import Tellings
@@ -113,6 +114,21 @@ def test_a_step_that_ends_without_an_answer_is_said_to_have(hearing: Workbench) 
     assert code == 1 and said.endswith(
         "it has ended without an answer; another try of the same run hears it, and no later run\n"
     )
+
+
+@pytest.mark.parametrize("does", [COPIES, COLLECTS])
+def test_who_copies_a_step_or_collects_it_is_not_told_and_no_run(hearing: Workbench, does: str) -> None:
+    leases, step = Leases(open_store(str(hearing.prefix))), hearing.plan()["second"].step
+    lease = leases.acquire(step.digest, "a copy of second", lambda: None, does=does)
+    lease.beat()
+    code, said = hearing("tell", "second", "stop")
+    assert code == 1 and "tell second stop: nobody is at work on it" in said
+    code, said = hearing("why", "second")
+    assert f"somebody {does} it, on " in said and "waits for its resources" not in said and "log second" not in said
+    assert hearing.verdicts()["second"] == "running"
+    assert not any(isinstance(reason, NotTold) for reason in hearing.plan()["second"].reasons)
+    lease.release()
+    leases.close()
 
 
 def test_a_step_of_that_name_with_other_settings_is_pointed_to(hearing: Workbench) -> None:
