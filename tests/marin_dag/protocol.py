@@ -135,8 +135,7 @@ class _NobodyTells:
 
     def __init__(self, *arguments: object, **keywords: object) -> None: ...
     def begin(self) -> None: ...
-    def new_stops(self) -> list[Telling]:
-        return []
+    def heed_new_stops(self, *arguments: object, **keywords: object) -> None: ...
 
     def to_publish(self, digest: str) -> frozenset[int]:
         return frozenset()
