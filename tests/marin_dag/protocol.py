@@ -35,7 +35,6 @@ from marin_dag.run import Run
 from marin_dag.step import Input, Step, StepContext, StepStopped, StopAt, step
 from marin_dag.store import Store, StoreError
 from marin_dag.task import KindReference, Task
-from marin_dag.told import Telling
 from tests.marin_dag.interleavings import Actor, Content, MemoryStore, Operation, Search, described
 
 # A person who has waited for the other driver long enough, or lost to it once, types Ctrl-C twice: else two drivers
