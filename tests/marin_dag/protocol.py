@@ -23,7 +23,7 @@ from unittest import mock
 
 from pydantic import BaseModel
 
-from marin_dag import attempt, collect, lease, local_backend, records, run, transient
+from marin_dag import attempt, collect, lease, local_backend, records, run, setbacks, transient
 from marin_dag.attempt import run_attempt
 from marin_dag.collect import Collector, Roots
 from marin_dag.epoch import CLAIM, LEASES, EpochState, parts
@@ -252,6 +252,7 @@ def replaced_machine() -> Iterator[None]:
         (run, "collect_provenance", lambda store: PROVENANCE),
         (run, "new_attempt", lambda: f"20200101-000000-{zlib.crc32(current.new_name().encode()):08x}"),
         (run, "time", clock),
+        (setbacks, "time", clock),
         (transient, "PAUSES_SECONDS", (0.0,)),
     ]
     with contextlib.ExitStack() as stack:
