@@ -7,17 +7,19 @@ what differs needs to be understood. 10,000 small reads take a second on a disk,
 import functools
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from marin_dag.copying import Copier
 from marin_dag.records import COMMITS, UnreadableRecordError, record_path
+from marin_dag.step import Step
 from marin_dag.transient import patiently
 
 READ_THREADS = 16
 
 
 def of_other_attempts(copier: Copier, keys: Iterable[str]) -> list[str]:
-    """Those of `keys` that are at both ends from different attempts, or whose records cannot be read; none once the
-    copier was told to leave.
+    """Those of `keys` that are at both ends from different attempts, or whose records are damaged; none once the copier
+    was told to leave.
 
     Raises:
         StoreError: either store.
@@ -41,7 +43,7 @@ def of_other_attempts(copier: Copier, keys: Iterable[str]) -> list[str]:
             return False
         except UnreadableRecordError:
             return True
-        return ours is not None and theirs is not None and ours.attempt != theirs.attempt
+        return ours is not None and theirs is not None and ours != theirs
 
     both = [key for key in keys if record_path(key) in here and record_path(key) in there]
     with ThreadPoolExecutor(READ_THREADS) as pool:
@@ -50,3 +52,30 @@ def of_other_attempts(copier: Copier, keys: Iterable[str]) -> list[str]:
         except KeyboardInterrupt:
             copier.cancel()  # else all the others are read first
             raise
+
+
+def keys_of(steps: Iterable[Step[Any]], committed: Iterable[str]) -> dict[str, str]:
+    """The outputs of `steps` that are committed, inputs first, each with what a person calls it.
+
+    Of a trajectory those are all its milestones; parts of an output that grows are none, for the whole has all of them.
+    """
+    milestones: dict[str, list[int]] = {}
+    keys = set(committed)
+    for key in keys:
+        digest, at, milestone = key.partition("@")
+        if at:
+            milestones.setdefault(digest, []).append(int(milestone))
+    steps = tuple(steps)
+    legs: dict[str, list[Step[Any]]] = {}
+    for step in sorted((step for step in steps if step.until is not None), key=lambda step: step.until or 0):
+        legs.setdefault(step.digest, []).append(step)
+    found: dict[str, str] = {}
+    for step in steps:
+        if step.until is None:
+            if step.key in keys:
+                found.setdefault(step.key, step.name)
+            continue
+        for at_step in sorted(milestones.pop(step.digest, ())):
+            leg = next((leg for leg in legs[step.digest] if (leg.until or 0) >= at_step), legs[step.digest][-1])
+            found[f"{step.digest}@{at_step}"] = f"{leg.name}@{at_step}"
+    return found

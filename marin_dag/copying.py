@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import google_crc32c
 
@@ -18,9 +18,8 @@ from marin_dag.damage import Finding
 from marin_dag.epoch import Epoch, LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.lease import COPIES, Held, Lease, Leases
-from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records
+from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, UnreadableRecordError, record_path
 from marin_dag.source_archive import SOURCES
-from marin_dag.step import Step
 from marin_dag.store import Store, StoreError, explain_os_error
 from marin_dag.transient import TRANSIENT_NUMBERS, patiently
 
@@ -122,7 +121,7 @@ class Copier:
         record = self.records.find(key)
         if record is None:
             return Copied(key, "gone", None)
-        there = self.target_records.find(key)
+        there = self._record_there(record)
         if there is not None and self._stays(record, there):
             return _as_there(record, there)
         try:
@@ -133,6 +132,18 @@ class Copier:
             raise
         return copied._replace(seconds=time.monotonic() - begun)
 
+    def _record_there(self, record: Record) -> Record | None:
+        """What the target has under its key; refuses what no copier and no attempt would have written there."""
+        try:
+            there = self.target_records.find(record.key)
+            is_damaged = there is not None and there.attempt == record.attempt and there != record
+        except UnreadableRecordError:
+            is_damaged = True
+        if is_damaged:
+            path = self.target.url(record_path(record.key))
+            raise UserError(f"its record at the target is damaged; delete {path}, and run the same command again.")
+        return there
+
     def _stays(self, record: Record, there: Record) -> bool:
         """Whether what is there is left as it is: always where another attempt made other files."""
         return not (self._check and there.manifest == record.manifest)
@@ -142,7 +153,7 @@ class Copier:
         try:
             lease = self._lease(leases, record)
             try:
-                there = self.target_records.find(record.key)  # another copier may have made it while this one waited
+                there = self._record_there(record)  # another copier may have made it while this one waited
                 if there is not None and self._stays(record, there):
                     return _as_there(record, there)
                 num_files, size = self._copy_files(record, (there or record).output_path, lease)
@@ -370,30 +381,3 @@ def _as_there(record: Record, there: Record) -> Copied:
 def label(record: Record) -> str:
     """What a person calls an output."""
     return record.name if record.milestone is None else f"{record.name}@{record.milestone}"
-
-
-def keys_of(steps: Iterable[Step[Any]], committed: Iterable[str]) -> dict[str, str]:
-    """The outputs of `steps` that are committed, inputs first, each with what a person calls it.
-
-    Of a trajectory those are all its milestones; parts of an output that grows are none, for the whole has all of them.
-    """
-    milestones: dict[str, list[int]] = {}
-    keys = set(committed)
-    for key in keys:
-        digest, at, milestone = key.partition("@")
-        if at:
-            milestones.setdefault(digest, []).append(int(milestone))
-    steps = tuple(steps)
-    legs: dict[str, list[Step[Any]]] = {}
-    for step in sorted((step for step in steps if step.until is not None), key=lambda step: step.until or 0):
-        legs.setdefault(step.digest, []).append(step)
-    found: dict[str, str] = {}
-    for step in steps:
-        if step.until is None:
-            if step.key in keys:
-                found.setdefault(step.key, step.name)
-            continue
-        for at_step in sorted(milestones.pop(step.digest, ())):
-            leg = next((leg for leg in legs[step.digest] if (leg.until or 0) >= at_step), legs[step.digest][-1])
-            found[f"{step.digest}@{at_step}"] = f"{leg.name}@{at_step}"
-    return found

@@ -19,8 +19,8 @@ from marin_dag.commands.session import (
     Session,
 )
 from marin_dag.copy_queue import CopyQueue
-from marin_dag.copy_survey import READ_THREADS, of_other_attempts
-from marin_dag.copying import Copied, Copier, DamagedSourceError, keys_of
+from marin_dag.copy_survey import READ_THREADS, keys_of, of_other_attempts
+from marin_dag.copying import Copied, Copier, DamagedSourceError
 from marin_dag.errors import UserError
 from marin_dag.graph import Selection
 from marin_dag.prefix import open_store
@@ -41,6 +41,8 @@ def target_of(store: Store, prefix: str, option: str) -> Store:
     Raises:
         UserError: it cannot be reached, or is no second place.
     """
+    if not prefix.strip():
+        raise UserError(f"{option}: it is empty; name a folder or a bucket.")
     try:
         target = open_store(prefix)
     except StoreError as error:
@@ -181,16 +183,16 @@ def rate(copied: Copied) -> str:
 def _copy(session: Session) -> int:
     if session.parsed.dry_run and session.parsed.check:
         raise UserError("copy --check --dry-run: to compare what is there is to read it all; leave one of the two out.")
-    if not session.parsed.to:
+    if session.parsed.to is None:
         raise UserError("copy: say where to: --to DIR, --to gs://bucket/folder or --to s3://bucket/folder.")
     target = target_of(session.store, session.parsed.to, "--to")
     steps = _selected(session)
     left, num_there, size = still_to_copy(session.store, target, steps)
     if not num_there:
-        if session.parsed.names:
-            raise UserError(f"copy {' '.join(session.parsed.names)}: nothing of it is committed; run it first.")
-        print("nothing is committed yet")
-        return NOTHING_WOULD_RUN
+        what = " ".join(["copy", *session.parsed.names])
+        raise UserError(
+            f"{what}: nothing of it is committed in {session.store.prefix}; run it first, or give its --prefix."
+        )
     names = keys_of(steps, Records(session.store).committed_keys())
     if session.parsed.dry_run:
         for key in left:

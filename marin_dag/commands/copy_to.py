@@ -14,13 +14,13 @@ from marin_dag.step import Step
 
 def refuse_no_second_place(session: Session) -> None:
     """Before anything starts; raises UserError."""
-    if session.parsed.copy_to:
+    if session.parsed.copy_to is not None:
         target_of(session.store, session.parsed.copy_to, "--copy-to")
 
 
 def copies_said(session: Session, plan: Plan) -> list[tuple[str, str]]:
     """The line of a plan: how much of what is finished is not at the target."""
-    if not session.parsed.copy_to:
+    if session.parsed.copy_to is None:
         return []
     target = target_of(session.store, session.parsed.copy_to, "--copy-to")
     left, num_outputs, size = still_to_copy(session.store, target, _steps(plan))
@@ -32,7 +32,7 @@ def copies_said(session: Session, plan: Plan) -> list[tuple[str, str]]:
 
 def copies_of(session: Session, plan: Plan, voice: Voice) -> RunCopying | None:
     """The copies of a run, begun; None where there are to be none."""
-    if not session.parsed.copy_to:
+    if session.parsed.copy_to is None:
         return None
     target = target_of(session.store, session.parsed.copy_to, "--copy-to")
     copier = Copier(session.store, target, say=voice.say)

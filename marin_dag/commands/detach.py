@@ -15,7 +15,7 @@ def detach(session: Session) -> int:
     runs = DetachedRuns(session.pipeline, session.store.prefix)
     line = session.line(without=["--detach", "--prefix", "--backend", "--copy-to"])
     spelt_out = ["--prefix", session.store.prefix]
-    beside = () if not session.parsed.copy_to else (open_store(session.parsed.copy_to).prefix,)
+    beside = () if session.parsed.copy_to is None else (open_store(session.parsed.copy_to).prefix,)
     spelt_out += [word for prefix in beside for word in ("--copy-to", prefix)]
     name = runs.submit([*shlex.split(line), *spelt_out], Path.cwd(), not_sent=beside)
     print(f"{name} runs on the cluster; this terminal may be closed")

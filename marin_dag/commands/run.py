@@ -50,7 +50,7 @@ def plan_and_run(session: Session) -> int:
         print(f"nothing to do: {counted(done, 'step')}, {'all ' if done != 1 else ''}done")
         _print_results(session, plan)
         _after_run(session, plan)
-        return _copied_alone(session, plan) if session.parsed.copy_to else NOTHING_WOULD_RUN
+        return _copied_alone(session, plan) if session.parsed.copy_to is not None else NOTHING_WOULD_RUN
     if plan.open_questions:
         said = [f"{name}: {question}" for name, question in plan.open_questions.items()]
         raise UserError(

@@ -1,5 +1,6 @@
 """copy: what a user types, and a copy that is a prefix like any other."""
 
+import json
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -103,6 +104,26 @@ def test_either_prefix_mends_the_other(made: Toy, there: Toy) -> None:
         assert committed_bytes(damaged.prefix) == expected
 
 
+@pytest.mark.parametrize("damage", ["another figure", "no JSON"])
+@pytest.mark.parametrize("options", [[], ["--check"]], ids=["copy", "check"])
+def test_a_damaged_record_of_a_copy_is_told_with_the_cure_and_mended_by_it(
+    made: Toy, there: Toy, damage: str, options: list[str]
+) -> None:
+    to = ["copy", *options, "--to", str(there.prefix)]
+    assert made(*to)[0] == 0
+    expected = committed_bytes(there.prefix)
+    ((key),) = Records(open_store(str(there.prefix))).labels()["text/web"]
+    record = there.prefix / "commits" / f"{key}.json"
+    whole = record.read_text()
+    crc32c = json.loads(whole)["manifest"][0]["crc32c"]
+    record.write_text(whole.replace(crc32c, crc32c[::-1]) if damage == "another figure" else whole[:99])
+    code, said = made(*to)
+    assert code == 1 and f"its record at the target is damaged; delete {record}, and run the same command again" in said
+    record.unlink()
+    assert made(*to)[0] == 0
+    assert committed_bytes(there.prefix) == expected and record.read_text() == whole
+
+
 def test_an_output_that_somebody_made_there_stays_and_that_is_said(made: Toy, there: Toy) -> None:
     assert there("--until", "text/web")[0] == 0
     before = file_of(there, "text/web")
@@ -136,6 +157,7 @@ def test_what_is_no_second_place_is_refused_before_anything_starts(run: Toy, tmp
         str(run.prefix / "copy"): "it lies inside --prefix",
         str(tmp_path): "--prefix lies inside it",
         "ftp://x/y": "no such kind of store",
+        "": "it is empty; name a folder or a bucket",
         str(tmp_path / "file"): "nothing was started. ",
     }
     for target, why in refused.items():
@@ -144,10 +166,9 @@ def test_what_is_no_second_place_is_refused_before_anything_starts(run: Toy, tmp
             assert code == 1 and why in said and len(said.splitlines()) == 1, said
     assert not run.prefix.exists()
     assert "copy: say where to: --to DIR" in run("copy")[1]
-    assert run("copy", "--to", str(tmp_path / "x")) == (0, "nothing is committed yet\n")
-    assert (
-        "copy count: nothing of it is committed; run it first" in run("copy", "count", "--to", str(tmp_path / "x"))[1]
-    )
+    for words in (["copy"], ["copy", "count"]):
+        code, said = run(*words, "--to", str(tmp_path / "x"))
+        assert code == 1 and f"{' '.join(words)}: nothing of it is committed in {run.prefix}; run it first" in said
     assert "name steps, or select them" in run("copy", "count", "--until", "count", "--to", str(tmp_path / "x"))[1]
 
 
