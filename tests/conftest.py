@@ -155,8 +155,11 @@ def ray_cluster(gcs_bucket: str, importable: Path) -> Iterator[None]:
         environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
         environment.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), *sys.path]))
         import ray
+        from ray._private.node import Node
 
         options = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 128 * 2**20}
+        # Sends what workers print to drivers, which these do not ask for, and takes a twentieth of a core for it.
+        environment.setattr(Node, "start_log_monitor", lambda node: None)
         ray.init(address="local", num_cpus=2, **options)  # and never one that happens to run on this machine
         yield
         ray.shutdown()

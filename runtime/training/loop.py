@@ -163,9 +163,9 @@ def train(
             if settings.are_norms_told(row.step) and jax.process_index() == 0:  # all hosts have the same
                 events.write(NORMS, step=row.step, **norms_told(tensors, norms))
             if update.digests is not None:
-                digests = finish_digests(update.digests)
+                with watchdog.awaits(row.step):
+                    digests, apart = finish_digests(update.digests), finish_comparison(update.copies)
                 events.write("digest", step=row.step, digest=digests.whole, tensors=digests.tensors)
-                apart = finish_comparison(update.copies)
                 for alarm in copies.observe(row.step, apart):
                     raise_alarm(alarm, Place("", {"tensors": apart}))
             metrics.append(row)
