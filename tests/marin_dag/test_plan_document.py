@@ -42,7 +42,8 @@ REASONS: dict[str, dict[str, Any]] = {
     "Drifted": {"version": str, "difference": CodeChanged},
     "Accepted": {"author": str, "because": str, "created": str, "definitions": tuple[str, ...]},
     "Running": RUNS_ON
-    | {"name": str, "total": int | None, "unit": str, "saved": int | None, "parts": int, "is_queued": bool},
+    | {"name": str, "total": int | None, "unit": str, "saved": int | None, "parts": int, "is_queued": bool}
+    | {"does": str},
     "NotTold": RUNS_ON | {"wanted": int, "field": str, "digest": str, "step": str, "hears": bool},
     "Failed": {"attempts": int, "attempt": str, "error": str, "log_path": str},
     "Stopped": {"author": str, "because": str, "told": str, "answer": str},
