@@ -9,7 +9,7 @@ from typing import Any
 
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
-from marin_dag.quantities import counted, in_short
+from marin_dag.quantities import counted
 from marin_dag.remarks import Remark
 from marin_dag.step import Step
 from pipelines.model_remarks import model_remarks
@@ -23,11 +23,9 @@ from runtime.training.timeline import Change, Leg, PhaseSettings, changes, learn
 SCHEMA = "marin_dag.timeline/1"
 SAID_OF_EVERY_PHASE = ("rope", "mixture")
 """What a reader holds against the published table phase by phase, and would otherwise look for further up."""
-LINE_WIDTH = 120
-"""Characters of a terminal."""
-VALUE_WIDTH = LINE_WIDTH - 22
-"""Those beside the name of a field."""
-HEADINGS = ("phase", "until step", "steps", "tokens at its end", "", "batch", "learning rate", "decay", "EMA", "z-loss")
+VALUE_WIDTH = 120 - 22
+"""Characters of a terminal, less those of the name of a field."""
+HEADINGS = ("phase", "until step", "steps", "tokens at its end", "batch", "learning rate", "decay", "EMA", "z-loss")
 
 
 def phase_before(phase: Step) -> Input[Any] | None:
@@ -203,7 +201,6 @@ def _row(leg: Leg, *, is_branch: bool) -> tuple[str, ...]:
         f"{settings.until_step:,}",
         f"{leg.steps:,}",
         f"{leg.end_tokens:,}",
-        in_short(leg.end_tokens),
         f"{settings.global_batch_size:,}",
         rate(first) if first == last else f"{rate(first)} → {rate(last)}",
         rate(settings.weight_decay),
@@ -218,7 +215,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> str:
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if column in (0, 6) else cell.rjust(width)
+            cell.ljust(width) if column in (0, 5) else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
@@ -244,12 +241,12 @@ def _in_full(leg: Leg, legs: Mapping[str, Leg], phases: Mapping[str, Step], show
     lines += _cycles(leg)
     if before is None:
         lines.append(f"  model          {settings.model.num_parameters:,} parameters, seed {settings.seed}")
-        shown = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm", "averages", "z_loss", "rope")
-        lines += [f"  = {field:<17} {described(getattr(settings, field))}" for field in shown]
-        others = {"skip": settings.skip, "replay": settings.replay}
-        lines += [f"  = {field:<17} {described(value)}" for field, value in others.items() if value]
+        always = ("learning_rate", "weight_decay", "b1", "b2", "eps", "max_norm", "averages", "z_loss", "rope")
+        told = {field: described(getattr(settings, field)) for field in always}
+        told |= {field: described(value) for field in ("skip", "replay") if (value := getattr(settings, field))}
         if settings.packing != "concatenate":
-            lines.append(f"  = {'packing':<17} {settings.packing}")
+            told["packing"] = settings.packing
+        lines += [f"  = {field:<17} {line}" for field, value in told.items() for line in _filled("", value)]
         lines += [f"  = {'mixture':<17} {line}" for line in _mixture(settings.mixture, leg.begin_step)]
         return lines
     left = _left(leg, phases)
@@ -298,9 +295,9 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
         lines += _filled("no longer: ", ", ".join(left_out)) if left_out else []
         return [f"  ~ {'mixture':<17} {line}" for line in lines]
     old, new = described(change.before), described(change.after)
-    lines = [f"  ~ {change.field:<17} {old}  ->  {new}"]
-    if len(lines[0]) > LINE_WIDTH:
-        lines = [f"  ~ {change.field:<17} {old}", f"  ~ {change.field:<17} ->  {new}"]
+    whole = f"{old}  ->  {new}"
+    told = [whole] if len(whole) <= VALUE_WIDTH else [*_filled("", old), *_filled("->  ", new)]
+    lines = [f"  ~ {change.field:<17} {line}" for line in told]
     if not change.is_abrupt:
         return lines
     jump = ""

@@ -54,7 +54,7 @@ def test_every_phase_and_branch_has_a_row_and_a_paragraph(steps, text):
     table, *paragraphs = text.split("\n\n")
     assert len(table.splitlines()) == 1 + len(steps)
     assert {paragraph.split()[0] for paragraph in paragraphs[:-1]} == set(steps)
-    assert "2,768,244,834,304  2.768 T" in table
+    assert "660,001   2,768,244,834,304  1,024  0 → 1e-3 " in table
     assert paragraphs[-1].startswith(
         "6 phases: 1,420,000 steps, 12,750,671,577,088 tokens. 10 side branches under 11 names: "
     )
@@ -98,6 +98,12 @@ def test_the_first_phase_says_everything_and_its_cycles(text):
     assert "from step 0: 20 of 10,000 steps, the last 1,000 of each decaying to 1e-4" in kestrel
     assert "from step 200,000: 23 of 20,000 steps, the last 2,000 of each decaying to 1e-4" in kestrel
     assert "= weight_decay      0.05" in kestrel and "theta 10,000, no scaling" in kestrel
+
+
+def test_no_line_is_wider_than_a_terminal(text):
+    assert [line for line in text.splitlines() if len(line) > 120] == []
+    assert text.count("  = learning_rate     cycles from step 0: 10,000 with 1,000 of decay; from step 200,000: ") == 1
+    assert text.count("  ~ learning_rate     ->  constant 1.7e-3\n") == 1
 
 
 def test_every_phase_says_its_rotary_embedding_and_its_mixture(steps, text):
