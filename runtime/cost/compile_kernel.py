@@ -72,12 +72,14 @@ def compiled_kernel(chip: str, kernel: str, size: int | None = None) -> dict[str
             case AttentionShape(sequence_length=length, head_dim=head_dim), "splash":
                 compiled = lowered.compile()
                 schedules = schedules_of(Path(folder), compiled.as_text(), names.SPLASH)
-                blocks = splash_blocks(chip, head_dim=head_dim, num_rows=length).blocks
+                blocks = splash_blocks(chip, head_dim=head_dim, num_rows=length, item_bytes=2).blocks
                 told["figures"] = figures_of_splash(chip, blocks, length, schedules)
             case LossShape(num_tokens, hidden_size, vocab_size), "pallas_tpu":
                 compiled = lowered.compile()
                 schedules = schedules_of(Path(folder), compiled.as_text(), names.FUSED)
-                row = fused_blocks(chip, hidden_size=hidden_size, num_tokens=num_tokens, vocab_size=vocab_size)
+                row = fused_blocks(
+                    chip, hidden_size=hidden_size, num_tokens=num_tokens, vocab_size=vocab_size, item_bytes=2
+                )
                 told["figures"] = figures_of_fused(row.blocks, schedules)
             case _, "tokamax":  # its kernels are assembled by Mosaic, which is told by its environment
                 os.environ.update(MOSAIC_GPU_DUMP_PTXAS="1", MOSAIC_GPU_DUMP_TO=folder)

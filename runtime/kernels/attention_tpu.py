@@ -24,7 +24,9 @@ def splash(
     _, num_rows, num_heads, head_dim = query.shape
     end = first_row + num_rows
     key, value, segment_ids = key[:, :end], value[:, :end], segment_ids[:, :end]
-    blocks = splash_blocks(generation_here(), head_dim=head_dim, num_rows=num_rows).blocks
+    blocks = splash_blocks(
+        generation_here(), head_dim=head_dim, num_rows=num_rows, item_bytes=query.dtype.itemsize
+    ).blocks
     kernel = _kernel(num_heads, num_rows, first_row, blocks, interpret)
 
     def one_sequence(query: Array, key: Array, value: Array, segments: Array) -> Array:

@@ -74,7 +74,7 @@ def device_kind_here() -> str:
     return "" if device is None else str(device.device_kind)
 
 
-def splash_blocks(generation: str | None, *, head_dim: int, num_rows: int, item_bytes: int = 2) -> SplashRow:
+def splash_blocks(generation: str | None, *, head_dim: int, num_rows: int, item_bytes: int) -> SplashRow:
     """For stretches of `num_rows` queries; blocks are cut to parts of the stretch."""
     if num_rows % LANES:
         raise ValueError(
@@ -99,7 +99,7 @@ def splash_blocks(generation: str | None, *, head_dim: int, num_rows: int, item_
 
 
 def fused_blocks(
-    generation: str | None, *, hidden_size: int, num_tokens: int, vocab_size: int, item_bytes: int = 2
+    generation: str | None, *, hidden_size: int, num_tokens: int, vocab_size: int, item_bytes: int
 ) -> FusedRow:
     """For `num_tokens` of a device; blocks are cut to parts of the tokens and of the vocabulary."""
     if num_tokens % LANES:
@@ -168,7 +168,7 @@ def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: 
     return row
 
 
-def splash_bytes(blocks: SplashBlocks, head_dim: int, item_bytes: int = 2) -> int:
+def splash_bytes(blocks: SplashBlocks, head_dim: int, item_bytes: int) -> int:
     """Of vector memory that a grid step takes, the larger of both passes: an estimate from above."""
     columns = max(head_dim, LANES)  # a row takes whole lanes
 
@@ -181,7 +181,7 @@ def splash_bytes(blocks: SplashBlocks, head_dim: int, item_bytes: int = 2) -> in
     return max(forward, backward)
 
 
-def fused_bytes(blocks: FusedBlocks, hidden_size: int, item_bytes: int = 2) -> int:
+def fused_bytes(blocks: FusedBlocks, hidden_size: int, item_bytes: int) -> int:
     """Of vector memory that a grid step takes, the largest of the three passes: an estimate from above."""
 
     def step(block: tuple[int, int], *, rows: int, columns: int, kept: int) -> int:

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from runtime.kernels import attention, attention_chunked, attention_gpu, attention_tokamax, attention_tpu
+from runtime.kernels.block_sizes import splash_blocks
+from runtime.kernels.tuned_blocks import SplashBlocks
 
 
 def cudnn_without_cudnn(*arrays: jax.Array, first_row: int = 0) -> jax.Array:
@@ -255,6 +257,22 @@ def test_tokamax_is_pinned_to_one_version() -> None:
     assert extras["tokamax"] == [pin]
     for place in ("benchmarks/peers.txt", "requirements-test.lock"):
         assert pin in (root / place).read_text().replace(" \\", "").splitlines()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_splash_takes_the_blocks_that_a_plan_names_for_its_dtype(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+
+    def kernel(num_heads: int, num_rows: int, first_row: int, blocks: SplashBlocks, interpret: bool) -> Callable:
+        taken.append(blocks)
+        return lambda query, key, value, segment_ids: query
+
+    monkeypatch.setattr(attention_tpu, "_kernel", kernel)
+    query, key = (jax.ShapeDtypeStruct((1, 4096, heads, 128), dtype) for heads in (4, 2))
+    jax.eval_shape(attention_tpu.splash, query, key, key, jax.ShapeDtypeStruct((1, 4096), "int32"))
+    sized = [splash_blocks(None, head_dim=128, num_rows=4096, item_bytes=size).blocks for size in (2, 4)]
+    assert sized[0] != sized[1]  # blocks of bfloat16 in float32 do not fit in a v4's vector memory
+    assert taken == [sized[dtype == "float32"]]
 
 
 def test_splash_refuses_a_sequence_that_is_not_whole_blocks() -> None:
