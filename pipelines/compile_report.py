@@ -1,6 +1,7 @@
 """--dry-run --compile: each phase's step compiled for its real machines; what it needs and costs, what is exposed.
 
-Phases whose programs are the same (only what is an argument of the program differs) share one compile.
+Of a whole plan the phases of the main line are compiled, of a selection all that are selected. Those whose programs
+are the same (only what is an argument of the program differs) share one compile.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from marin_dag.quantities import in_short
 from marin_dag.resources import Cpu, Gpu
 from marin_dag.step import Step
 from pipelines.compile_cures import cures, options, setting
-from pipelines.timeline import legs_in, main_line_of, phases_in
+from pipelines.timeline import legs_in, main_line_first, main_line_of, own_steps, phases_in
 from runtime.cache_folder import cache_folder
 from runtime.cost.chips import GIB, slice_of
 from runtime.cost.compiler import COMPILED, NoCompilerError, outcome_of
@@ -26,11 +27,12 @@ from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, Roofline, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.shape import KernelShape
-from runtime.training.timeline import Leg
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import devices_on
 
-DAY_SECONDS, HOUR_SECONDS = 86_400, 3_600
+DAY_SECONDS = 86_400
+NAME_WIDTH = 23
+"""Of the table of phases; the longest of the recipe."""
 ASSUMPTIONS = (
     "Roofline: products at the published peak, recomputation counted; weights and optimiser state through memory;",
     "exposed collectives one after the other, each at the bandwidth of its wires (both directions of a torus's ring).",
@@ -55,23 +57,31 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="(--dry-run) compile each phase's step for its TPUs or GPUs",
+        help="(--dry-run) compile the steps of the main line, or of the selected phases, for their TPUs or GPUs",
     )
 
 
 def report(session: Session, plan: Plan) -> None:
-    """Compiles what the main line needs and prints what came out; progress goes to the error stream."""
+    """Compiles what the phases need and prints what came out; progress goes to the error stream.
+
+    Raises:
+        UserError: no phase is selected, or one cannot be compiled.
+    """
     if not session.parsed.compile:
         return
     phases = phases_in(step.step for step in plan.steps)
     legs = legs_in(phases)
     forks = frozenset(fork.name for fork in session.forks.all())
-    main_line = [name for name in main_line_of(legs, forks) if plan[name].is_selected]
+    is_whole = all(planned.is_selected for planned in plan.steps)
+    candidates = main_line_of(legs, forks) if is_whole else main_line_first(legs, forks)
+    names = [name for name in candidates if plan[name].is_selected]
+    if not names:
+        raise UserError("--compile: no phase is among the selected steps, and only phases are compiled; select some.")
     measured = [planned.step for planned in plan.steps if planned.step.kind is ema_eval]
     evaluations = {step.config.phase.step.name: step for step in measured}
     requests = {
         name: programs_of(phases[name], evaluation=evaluations[name].config if name in evaluations else None)
-        for name in main_line
+        for name in names
     }
     wanted = list(dict.fromkeys(request for programs in requests.values() for request in programs if request))
     outcomes: dict[Request, Outcome] = {}
@@ -79,17 +89,19 @@ def report(session: Session, plan: Plan) -> None:
         outcomes[request] = _with_progress(request, f"{index + 1}/{len(wanted)}")
     lines = ["", f"Compiled for machines that are not here; kept in {cache_folder(COMPILED)}."]
     for request in wanted:
-        users = [name for name in main_line if request in requests[name]]
+        users = [name for name in names if request in requests[name]]
         outcome = outcomes[request]
         lines += ["", *_program(request, outcome, users)]
         lines += _while_training(request, outcome, requests)
         of_step = {name: of.train if request.step == "train" else of.evaluation for name, of in requests.items()}
         curable = [name for name in users if of_step[name] == request]
         if isinstance(outcome, DoesNotFit) and curable:
-            kept = [name for name in main_line if isinstance(outcomes[of_step[name]], Compiled)]
-            others = set(main_line) - set(kept) - set(curable)
+            kept = [name for name in names if isinstance(outcomes[of_step[name]], Compiled)]
+            others = set(names) - set(kept) - set(curable)
             lines.append(_cure(request, curable, kept, others, phases, evaluations))
-    lines += ["", *_phases({name: legs[name] for name in main_line}, requests, outcomes), "", *ASSUMPTIONS]
+    lines += ["", *_phases(phases, requests, outcomes), "", *ASSUMPTIONS]
+    if is_whole and len(names) < len(phases):
+        lines.append("Side branches are compiled where they are selected, as by --only.")
     print("\n".join(lines))
 
 
@@ -317,32 +329,34 @@ def _cure(
 
 
 def _phases(
-    legs: Mapping[str, Leg], requests: Mapping[str, Programs], outcomes: Mapping[Request, Outcome]
+    phases: Mapping[str, Step], requests: Mapping[str, Programs], outcomes: Mapping[Request, Outcome]
 ) -> Iterable[str]:
     yield (
-        f"{'phase':<16} {'chips':>6} {'tokens':>9} {'memory':>10} {'s/step':>7} {'tokens/s':>12} {'exposed':>8} "
-        f"{'days':>7} {'chip-hours':>12}"
+        f"{'phase':<{NAME_WIDTH}} {'chips':>6} {'tokens':>9} {'memory':>10} {'s/step':>7} {'tokens/s':>12} "
+        f"{'exposed':>8} {'days':>7} {'chip-hours':>12}"
     )
+    legs, own = legs_in(phases), own_steps(phases, requests)
     total_days, total_hours, whose = 0.0, 0.0, "all"
-    for name, leg in legs.items():
-        request = requests[name].train
-        outcome = outcomes[request]
+    for name, programs in requests.items():
+        leg, request, outcome = legs[name], programs.train, outcomes[programs.train]
         chips = slice_of(request.slice).num_chips * request.num_slices
         tokens = leg.end_tokens - leg.begin_tokens
         if isinstance(outcome, DoesNotFit):
-            yield f"{name:<16} {chips:>6,} {in_short(tokens):>9} {'too large':>10}"
+            yield f"{name:<{NAME_WIDTH}} {chips:>6,} {in_short(tokens):>9} {'too large':>10}"
             whose = "all that fit"
             continue
         roofline = roofline_of(request, outcome)
-        seconds = leg.steps * roofline.step_seconds / REACHED_SHARE[slice_of(request.slice).generation.platform]
-        days, hours = seconds / DAY_SECONDS, seconds / HOUR_SECONDS * chips
-        total_days, total_hours = total_days + days, total_hours + hours
+        step_days = roofline.step_seconds / REACHED_SHARE[slice_of(request.slice).generation.platform] / DAY_SECONDS
+        total_days += own[name] * step_days
+        total_hours += own[name] * step_days * 24 * chips
         yield (
-            f"{name:<16} {chips:>6,} {in_short(tokens):>9} {outcome.peak_memory_in_bytes / GIB:>6.2f} GiB "
+            f"{name:<{NAME_WIDTH}} {chips:>6,} {in_short(tokens):>9} {outcome.peak_memory_in_bytes / GIB:>6.2f} GiB "
             f"{roofline.step_seconds:>7.3f} {roofline.tokens_per_second:>12,.0f} {roofline.exposed_share:>8.1%} "
-            f"{days:>7.1f} {hours:>12,.0f}"
+            f"{leg.steps * step_days:>7.1f} {leg.steps * step_days * 24 * chips:>12,.0f}"
         )
-    yield f"{whose:<16} {'':>6} {'':>9} {'':>10} {'':>7} {'':>12} {'':>8} {total_days:>7.1f} {total_hours:>12,.0f}"
+    yield f"{whose:<{NAME_WIDTH + 49}} {'':>8} {total_days:>7.1f} {total_hours:>12,.0f}"
+    if any(own[name] < legs[name].steps for name in requests):
+        yield "Updates that several names share, as stops of one training, are counted once in the last line."
 
 
 def _slices(request: Request) -> str:

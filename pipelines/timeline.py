@@ -83,6 +83,12 @@ def main_line_of(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[s
     return line[::-1]
 
 
+def main_line_first(legs: Mapping[str, Leg], forks: Collection[str] = ()) -> list[str]:
+    """All phases: the main line, then its branches."""
+    main_line = main_line_of(legs, forks)
+    return [*main_line, *(name for name in legs if name not in main_line)]
+
+
 def render(
     phases: Mapping[str, Step], refused: Mapping[str, str], forks: Collection[str] = (), names: Collection[str] = ()
 ) -> str:
@@ -92,7 +98,7 @@ def render(
     """
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
-    order = _order(legs, main_line, names)
+    order = [name for name in main_line_first(legs, forks) if not names or name in names]
     rows = [_row(legs[name], is_branch=name not in main_line) for name in order]
     parts = [_aligned([HEADINGS, *rows]), ""]
     for name in order:
@@ -119,17 +125,23 @@ def twins_in(phases: Mapping[str, Step]) -> dict[str, str]:
     return {name: found for name, step in phases.items() if (found := first.setdefault(step.key, name)) != name}
 
 
-def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
-    """Tokens of all updates that these phases make; what several share, as stops of one training, counts once."""
+def own_steps(phases: Mapping[str, Step], names: Iterable[str]) -> dict[str, int]:
+    """Updates that each of these phases makes; what several share, as stops of one training, counts for one of them."""
     legs = legs_in(phases)
     reached: dict[str, int] = {}
-    tokens = 0
+    found: dict[str, int] = {}
     for leg in sorted((legs[name] for name in names), key=lambda leg: leg.begin_step):
         digest = phases[leg.name].digest
         begin = max(leg.begin_step, reached.get(digest, 0))
         reached[digest] = max(leg.settings.until_step, begin)
-        tokens += (reached[digest] - begin) * leg.tokens_per_step
-    return tokens
+        found[leg.name] = reached[digest] - begin
+    return found
+
+
+def trained_tokens(phases: Mapping[str, Step], names: Iterable[str]) -> int:
+    """Tokens of all updates that these phases make, each counted once."""
+    legs = legs_in(phases)
+    return sum(steps * legs[name].tokens_per_step for name, steps in own_steps(phases, names).items())
 
 
 def document(
@@ -138,7 +150,7 @@ def document(
     """The same for other programs, in the same order; a number that JSON does not have is a string: "Infinity"."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
-    order = _order(legs, main_line, names)
+    order = [name for name in main_line_first(legs, forks) if not names or name in names]
     notes = remarks_on(legs)
     told = [
         _as_json(legs[name], phases, name in main_line, refused.get(name))
@@ -146,11 +158,6 @@ def document(
         for name in order
     ]
     return {"schema": SCHEMA, "phases": json.loads(json.dumps(told), parse_constant=str)}
-
-
-def _order(legs: Mapping[str, Leg], main_line: Sequence[str], names: Collection[str]) -> list[str]:
-    order = [*main_line, *(name for name in legs if name not in main_line)]
-    return [name for name in order if not names or name in names]
 
 
 def _as_json(leg: Leg, phases: Mapping[str, Step], is_main: bool, refused: str | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from marin_dag.step import Step
-from pipelines.timeline import legs_in, main_line_of, render, twins_in
+from pipelines.timeline import legs_in, main_line_first, main_line_of, render, twins_in
 from runtime.optim.schedule import Cosine, Linear, Rewarm, WsdS
 from runtime.report.contents import Average, Curve, MixtureSpan, Phase
 from runtime.report.timeline_page import page, svg
@@ -21,7 +21,7 @@ def draw(
     """The timeline as a page (HTML), or as a drawing alone (SVG). `forks` are branches, however long."""
     legs = legs_in(phases)
     main_line = main_line_of(legs, forks)
-    order = [*main_line, *(name for name in legs if name not in main_line)]
+    order = main_line_first(legs, forks)
     twins = twins_in({name: phases[name] for name in order})
     drawn = [_phase(legs[name], is_main=name in main_line, same_as=twins.get(name)) for name in order]
     return page(title, drawn, render(phases, refused, forks)) if is_page else svg(title, drawn)

@@ -173,9 +173,8 @@ def test_a_phase_on_gpus_is_compiled_for_them_with_their_kernels(main_line):
     assert lines[0] == "train step, 1,024 x 4,096 tokens, 4 x 8 x H200: kestrel"
     assert "  fault           a sort of 9 numbers" in lines
     assert "8.00 GiB at its peak, of 104.85" in lines[2]
-    legs = compile_report.legs_in({"kestrel": kestrel})
-    (_, row, _) = compile_report._phases(legs, {"kestrel": programs_of(kestrel)}, {train: slow})
-    seconds = legs["kestrel"].steps * roofline_of(train, slow).step_seconds
+    (_, row, _) = compile_report._phases({"kestrel": kestrel}, {"kestrel": programs_of(kestrel)}, {train: slow})
+    seconds = kestrel.config.until_step * roofline_of(train, slow).step_seconds
     assert float(row.split()[-2]) == pytest.approx(seconds / 0.55 / 86_400, abs=0.1)
     tried = [cure.field for cure in cures(train)]
     assert "num_microbatches" in tried and "loss_kernel" not in tried  # pallas_tpu is no kernel of a GPU
@@ -203,12 +202,39 @@ def test_a_program_is_told_with_memory_flops_collectives_faults_and_the_roofline
 
 
 def test_the_phases_add_up_to_days_and_chip_hours(main_line):
-    legs = compile_report.legs_in(main_line)
     requests = {name: programs_of(phase) for name, phase in main_line.items()}
-    lines = list(compile_report._phases(legs, requests, {programs.train: COMPILED for programs in requests.values()}))
+    outcomes = {programs.train: COMPILED for programs in requests.values()}
+    lines = list(compile_report._phases(main_line, requests, outcomes))
     assert [line.split()[0] for line in lines] == ["phase", *main_line, "all"]
     days = [float(line.split()[-2]) for line in lines[1:]]
     assert sum(days[:-1]) == pytest.approx(days[-1], abs=0.3)
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_of_a_selection_every_phase_is_compiled_and_shared_updates_count_once(tmp_path, capsys, monkeypatch):
+    asked = []
+    monkeypatch.setattr(compile_report, "outcome_of", lambda request: (asked.append(request), (COMPILED, False))[1])
+    whole = dry_run(capsys, tmp_path, "--compile").out
+    assert "spoonbill_hypnotic  " not in whole.partition("Compiled for machines")[2]
+    assert "Side branches are compiled where they are selected, as by --only." in whole
+    asked.clear()
+    said = dry_run(capsys, tmp_path, "--compile", "--only", "spoonbill_*", code=1).out
+    assert {request.slice for request in asked} == {"v4-128"} and "Side branches" not in said
+    assert {request.compute_dtype for request in asked if request.step == "train"} == {"bfloat16", "float32"}
+    table = said.partition("\nphase ")[2].splitlines()[1:]
+    days = {row.split()[0]: float(row.split()[-2]) for row in table[: table.index("")] if row[-1].isdigit()}
+    names = "hypnotic", "norms_half", "norms", "focused_fp32", "focused_zloss", "deeper"
+    assert [*days] == [*(f"spoonbill_{name}" for name in names), "all"]
+    # norms_half and norms are stops on the way of hypnotic.
+    own = sum(days[f"spoonbill_{name}"] for name in names if not name.startswith("norms"))
+    assert days["all"] == pytest.approx(own, abs=0.3)
+    assert "Updates that several names share, as stops of one training, are counted once in the last line." in said
+
+
+def test_a_selection_without_a_phase_is_told_that_there_is_nothing_to_compile(tmp_path, capsys):
+    argv = ["--scale", "8b", "--dry-run", "--compile", "--prefix", str(tmp_path), "--only", "ema_eval/*"]
+    assert main(build, add_arguments=add_arguments, name="tootsie", argv=argv, on_dry_run=compile_report.report) == 1
+    assert "--compile: no phase is among the selected steps" in capsys.readouterr().err
 
 
 def test_a_phase_s_own_kernels_micro_batches_and_remat_are_those_of_its_program(main_line):
@@ -222,9 +248,9 @@ def test_a_phase_s_own_kernels_micro_batches_and_remat_are_those_of_its_program(
     assert said == "  kernels         attention splash, loss pallas_tpu; remat dots; 3 micro-batches"
 
 
-def dry_run(capsys, tmp_path, *arguments):
+def dry_run(capsys, tmp_path, *arguments, code=2):
     """What the command line prints, with the compiles answered by `outcome_of`."""
-    code = main(
+    ended = main(
         build,
         add_arguments=add_arguments,
         name="tootsie",
@@ -233,7 +259,7 @@ def dry_run(capsys, tmp_path, *arguments):
         only_dry_run=("--compile",),
     )
     said = capsys.readouterr()
-    assert code == 2, said.err
+    assert ended == code, said.err
     return said
 
 
