@@ -24,7 +24,8 @@ from runtime.cost.program import Instruction, Program
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 HANDS_OVER = ("async-start", "call-start", "custom-call-start", "fusion-start")
 """A computation to other cores of the chip. From jaxlib 0.11 on the name is that of what runs there."""
-BETWEEN_SLICES = ("send",)  # an all-reduce over slices becomes pairs of send and recv, of which one is counted
+BETWEEN_SLICES = ("send",)
+"""An all-reduce over slices: a chip hands its numbers to the host by a send, and gets the sum by a recv."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +53,8 @@ class Collective:
     @property
     def wire_bytes(self) -> int:
         """What each device sends in all, by the ring algorithm."""
-        share = (self.num_devices - 1) / self.num_devices
-        passes = {"all-reduce": 2.0}.get(self.kind, 1.0)
-        if self.kind in ("collective-permute", *BETWEEN_SLICES):
-            share = 1.0
+        share = 1.0 if self.kind == "collective-permute" else (self.num_devices - 1) / self.num_devices
+        passes = 2 if self.kind in ("all-reduce", *BETWEEN_SLICES) else 1
         return round(self.array_bytes * share * passes) * self.times
 
 
@@ -174,7 +173,7 @@ class _Walk:
             arrays = max(sides, key=lambda side: sum(array.size_in_bytes for array in side))
         dtype, shape, largest = max(arrays, key=lambda array: array.size_in_bytes)
         if kind in BETWEEN_SLICES:
-            return Collective(kind, dtype, shape, largest, ("replica",), 2, times)
+            return Collective(kind, dtype, shape, largest, ("replica",), _num_slices(instruction), times)
         members = self._members(instruction)
         is_of_parts = kind == "reduce-scatter" and not is_started
         size = sum(array.size_in_bytes for array in arrays) * (len(members) if is_of_parts else 1)
@@ -227,6 +226,14 @@ def _until_done(instructions: Sequence[Instruction], start: int) -> range:
             if instructions[index].operation.endswith("-update"):
                 runs = index
     raise ValueError(f"{instructions[start].name}: no -done in its computation; whether work hides it cannot be told.")
+
+
+def _num_slices(send: Instruction) -> int:
+    """That take part in a sum over slices."""
+    told = re.search(r'_xla_megascale_target="\{([\d,]+)\}x', send.attributes)
+    if told is None or '_xla_megascale_transfer_type="ALL_REDUCE"' not in send.attributes:
+        raise ValueError(f"{send.name}: what it sends to which slices is not known of {send.attributes[:400]!r}.")
+    return len(_numbers(told[1]))
 
 
 def _share_wires(one: Collective, other: Collective) -> bool:

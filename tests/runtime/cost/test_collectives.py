@@ -60,9 +60,18 @@ def test_an_all_reduce_of_several_arrays_counts_all_of_them_twice_over_all_axes(
     assert reduce.wire_bytes == 28
 
 
-def test_what_goes_between_slices_is_counted_once(found):
-    (sent,) = [item for item in found if "replica" in item.axes]
-    assert (sent.kind, sent.wire_bytes, sent.is_hidden) == ("send", 64, False)
+@pytest.mark.parametrize(("slices", "times"), [("1,2", 1), ("1,2,3,4", 1.5)])
+def test_what_goes_between_slices_is_a_sum_over_as_many_as_the_send_names(slices, times):
+    text = TEXT.replace('"{1,2}x{0:7}"', f'"{{{slices}}}x{{0:7}}"')
+    (sent,) = [item for item in collectives(text, SIZES) if "replica" in item.axes]
+    assert (sent.kind, sent.array_bytes, sent.is_hidden) == ("send", 64, False)
+    assert sent.wire_bytes == times * sent.array_bytes
+
+
+@pytest.mark.parametrize("told", ['_xla_megascale_target="{1,2}x{0:7}"', '"ALL_REDUCE"'])
+def test_a_send_between_slices_that_does_not_say_what_it_is_of_is_refused(told):
+    with pytest.raises(ValueError, match=r"send\.1: what it sends to which slices is not known"):
+        collectives(TEXT.replace(told, "later"), SIZES)
 
 
 def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():
