@@ -8,7 +8,8 @@ bandwidth of the torus axis it goes along, and each costs what it takes longer t
 beside it takes at the peak. Model and context axes are neighbours on
 one axis of the torus; the data axis that they were cut from reaches over them, so its rings share wires. GPUs of a host
 have a switch; what leaves a host goes over the network cards of those of its GPUs that share in it. Activations through
-memory are left out, and so are launch and host times.
+memory are left out, and so are launch and host times. Products of float32 take a TPU one pass in bfloat16, and a GPU
+twice as long (TF32): what JAX's default precision makes of them.
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from runtime.model.config import LlamaConfig
 
 REACHED_SHARE = {"tpu": 0.7, "gpu": 0.55}
 """Of the roofline's speed, to plan days with. Public dense runs of 16B to 52B on v4 and v5e report 56 to 67 % of peak,
-all of attention counted; 0.7 of the recipe's rooflines is 54 to 57 %, the lower end of it. Llama 3 405B reports 38 to
+all of attention counted; 0.7 of the recipe's rooflines is 56 to 57 %, the lower end of it. Llama 3 405B reports 38 to
 43 % on 8,192 and more H100 (arXiv:2407.21783, table 4); 0.55 of these rooflines, which allow 78 and 79 %, is 43 %."""
 
 ATTENTION_PRODUCTS = {"pallas_gpu": (2, 7), "tokamax": (2, 7)}
@@ -99,22 +100,29 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     embeddings = _embeddings(request.model)
     multiplied = embeddings + (parameters - embeddings) / request.model_parallel  # by one chip
     is_training = request.step == "train"
-    # In bfloat16: written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
-    passes = (2 * 2 + 2 * 3 + 4 * 2) if is_training else 2 * 2
+    number = 4 if request.compute_dtype == "float32" else 2
+    # Written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
+    passes = (number * (2 + 3) + 4 * 2) if is_training else number * 2
     trees = 3 + request.num_averages
     state = 4 * parameters / request.layout.shape.copy_size * (2 * trees + 1) if is_training else 0
     flops = flops_of(request)
     busiest = flops.executed + flops.attention * (_share_of_the_last_stretch(request) - 1)
-    products_seconds = busiest / (num_chips * chip.peak_flops)
+    products_seconds = busiest / (num_chips * _peak_flops(request))
     weights_seconds = passes * multiplied * request.num_microbatches / chip.hbm_bytes_per_second
     return Roofline(
         products_seconds=products_seconds,
         weights_seconds=weights_seconds,
         optimizer_seconds=state / chip.hbm_bytes_per_second,
         exposed_seconds=sum(exposed_seconds_of(item, request) for item in compiled.collectives),
-        found_share=compiled.flops / (products_seconds * chip.peak_flops),
+        found_share=compiled.flops / (products_seconds * _peak_flops(request)),
         tokens=request.global_batch_size * request.sequence_length,
     )
+
+
+def _peak_flops(request: Request) -> float:
+    """A second, of one chip, in the request's dtype."""
+    chip = slice_of(request.slice).generation
+    return chip.peak_flops / (2 if chip.platform == "gpu" and request.compute_dtype == "float32" else 1)
 
 
 def _share_of_the_last_stretch(request: Request) -> float:
@@ -133,7 +141,7 @@ def _share_of_the_last_stretch(request: Request) -> float:
 
 def exposed_seconds_of(item: Collective, request: Request) -> float:
     """What a collective takes longer than the products beside it take at the peak."""
-    window_seconds = item.times * item.window_flops / slice_of(request.slice).generation.peak_flops
+    window_seconds = item.times * item.window_flops / _peak_flops(request)
     return max(0.0, seconds_of(item, request) - window_seconds)
 
 
