@@ -7,7 +7,7 @@ from typing import Any
 from marin_dag.step import Step
 from pipelines.eight_b_sources import LLAMA3_TOKENIZER, eight_b_sources
 from pipelines.mixtures import Weights
-from pipelines.roles import role_of_file, weights_by_source
+from pipelines.roles import weights_by_source
 from pipelines.scales import Scale
 from pipelines.source import Source, clean_documents
 from pipelines.sources import corpus_sources, evaluation_items_step, laptop_sources
@@ -52,7 +52,7 @@ def laptop_corpus(scale: Scale) -> Corpus:
 
 def corpus_of(folder: str, scale: Scale) -> Corpus:
     """A user's own JSON lines, each file a source whose role its name tells."""
-    return dataclasses.replace(_trained_corpus(corpus_sources(folder, role_of_file), scale), is_own=True)
+    return dataclasses.replace(_trained_corpus(corpus_sources(folder), scale), is_own=True)
 
 
 def eight_b_corpus(scale: Scale) -> Corpus:

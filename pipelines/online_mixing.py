@@ -20,7 +20,7 @@ from marin_dag.resources import Cpu
 from marin_dag.step import Step
 from pipelines import curves_command, mixtures, waits_command
 from pipelines.mix_command import command
-from pipelines.roles import role_of_file, weights_by_source
+from pipelines.roles import weights_by_source
 from pipelines.scales import LAPTOP
 from pipelines.source import Source
 from pipelines.sources import OWN_FILES, corpus_sources
@@ -67,7 +67,7 @@ def build(arguments: argparse.Namespace) -> Sequence[Step]:
     """A tokenizer over all sources, a cache of each, then a run and an evaluation for each policy and seed."""
     sources = {
         name: source
-        for name, source in corpus_sources(arguments.corpus, role_of_file).items()
+        for name, source in corpus_sources(arguments.corpus).items()
         if not name.endswith("_validation")  # held out by its publisher
     }
     documents = {name: _documents_of(source) for name, source in sources.items()}

@@ -3,10 +3,11 @@
 import fnmatch
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from marin_dag.errors import listed
 from marin_dag.step import Step
+from pipelines.roles import role_of_file
 from pipelines.source import CODE_RULES, DEGENERATE, DOCSTRING_RULES, HOWTO_RULES, TESTS, WEB_RULES, Source, by_name
 from runtime.text.extraction.formats import (
     JsonLines,
@@ -143,7 +144,7 @@ def laptop_sources() -> dict[str, Source]:
     )
 
 
-def corpus_sources(folder: str, role_of_file: Callable[[str], str]) -> dict[str, Source]:
+def corpus_sources(folder: str) -> dict[str, Source]:
     """One source for each JSON-lines file of a folder, named by the file, in the role that its name tells."""
     found = files_in(folder, *OWN_FILES)
     _refuse_what_would_be_left_out(folder)

@@ -11,7 +11,7 @@ import pytest
 from pipelines import mixtures
 from pipelines.corpus import corpus_of, laptop_corpus
 from pipelines.eight_b_sources import eight_b_sources
-from pipelines.roles import PRIORITY, ROLES, role_of_file
+from pipelines.roles import PRIORITY, ROLES
 from pipelines.scales import LAPTOP
 from pipelines.source import clean_documents, documents_of
 from pipelines.sources import OWN_FILES, corpus_sources, evaluation_items_step, laptop_sources
@@ -92,7 +92,7 @@ def own_file(folder, name, text="x"):
 def test_own_files_become_sources_in_the_role_of_their_name(tmp_path):
     for name in ("wiki_de.jsonl.gz", "notes.jsonl.gz"):
         own_file(tmp_path, name, text=name)
-    found = corpus_sources(str(tmp_path), role_of_file)
+    found = corpus_sources(str(tmp_path))
     assert {name: source.role for name, source in found.items()} == {"wiki_de": "encyclopedia", "notes": "web"}
 
 
@@ -103,7 +103,7 @@ def test_every_packing_that_the_help_names_is_read(tmp_path):
     assert named == [pattern.removeprefix("*") for pattern in OWN_FILES] == [".jsonl", ".jsonl.gz", ".jsonl.zst"]
     for packing in named:
         own_file(tmp_path, f"notes{packing.replace('.', '_')}{packing}", text=packing)
-    found = corpus_sources(str(tmp_path), role_of_file).values()
+    found = corpus_sources(str(tmp_path)).values()
     assert len(found) == len(named)
     for source in found:
         (file,), (reader,) = source.fetch.files, source.formats
@@ -144,7 +144,7 @@ def test_two_own_files_of_one_name_are_refused_with_both_files(tmp_path):
     for name in ("notes.jsonl.gz", "notes.jsonl"):
         own_file(tmp_path, name, text=name)
     with pytest.raises(ValueError, match=r"two sources have one name, notes: notes\.jsonl, notes\.jsonl\.gz; rename"):
-        corpus_sources(str(tmp_path), role_of_file)
+        corpus_sources(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_two_own_files_of_one_name_are_refused_with_both_files(tmp_path):
 )
 def test_a_letter_of_an_own_file_stays_in_its_label_without_its_accent(tmp_path, name):
     own_file(tmp_path, name)
-    assert list(corpus_sources(str(tmp_path), role_of_file)) == ["web_cafes-du-Nord"]
+    assert list(corpus_sources(str(tmp_path))) == ["web_cafes-du-Nord"]
 
 
 @pytest.mark.parametrize("names", [("café", "cafè"), ("cafe", "café"), ("wiki_日本", "wiki_中国"), ("a b", "a-b")])
@@ -161,27 +161,27 @@ def test_two_own_files_whose_names_are_one_label_are_refused_with_both_files(tmp
         own_file(tmp_path, f"{name}.jsonl", text=name)
     first, second = sorted(names)
     with pytest.raises(ValueError, match=rf"{first}.jsonl and {second}.jsonl would both be called .* Rename one of"):
-        corpus_sources(str(tmp_path), role_of_file)
+        corpus_sources(str(tmp_path))
 
 
 def test_an_empty_file_of_a_folder_is_named(tmp_path):
     (tmp_path / "notes.jsonl").touch()
     with pytest.raises(ValueError, match=r"notes\.jsonl is empty; take it out"):
-        corpus_sources(str(tmp_path), role_of_file)
+        corpus_sources(str(tmp_path))
 
 
 def test_two_own_files_of_one_content_are_refused_with_both_files(tmp_path):
     own_file(tmp_path, "notes.jsonl.gz")
     own_file(tmp_path, "code.jsonl.gz")
     with pytest.raises(ValueError, match=r"code\.jsonl\.gz and notes\.jsonl\.gz have the same content; .* Take one"):
-        corpus_sources(str(tmp_path), role_of_file)
+        corpus_sources(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["__.jsonl.gz", "文書.jsonl.gz", ".jsonl.gz"])
 def test_a_file_whose_name_gives_no_label_is_named_with_the_cure(tmp_path, name):
     own_file(tmp_path, name)
     with pytest.raises(ValueError, match=r"its name gives no label for a source; begin it with a letter or a digit"):
-        corpus_sources(str(tmp_path), role_of_file)
+        corpus_sources(str(tmp_path))
 
 
 @pytest.mark.parametrize("other", ["notes.txt", "web.parquet", "more/web.jsonl", "web.json", "README.parquet"])
@@ -190,6 +190,6 @@ def test_what_would_be_left_out_of_an_own_corpus_is_refused_and_companions_are_n
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"text": "A text."}\n')
     with pytest.raises(ValueError, match=f": {re.escape(other)} would not be read: .*Convert what"):
-        corpus_sources(str(tmp_path), role_of_file)
+        corpus_sources(str(tmp_path))
     (tmp_path / other).unlink()
-    assert list(corpus_sources(str(tmp_path), role_of_file)) == ["web"]
+    assert list(corpus_sources(str(tmp_path))) == ["web"]
