@@ -69,24 +69,22 @@ def test_a_step_is_products_optimiser_and_what_is_exposed():
     assert found.tokens_per_second == TOKENS / found.step_seconds
 
 
-def test_float32_moves_twice_the_weights_and_multiplies_at_half_the_speed_on_a_gpu_alone():
-    def of(**changes) -> tuple[float, float]:
-        found = roofline_of(dataclasses.replace(REQUEST, **changes), compiled())
-        return found.products_seconds, found.weights_seconds
-
-    bytes_moved = MODEL.num_parameters / 0.819e12
-    (products, weights), wide = of(), of(compute_dtype="float32")
-    assert weights == pytest.approx((2 * 5 + 8) * bytes_moved)  # two gathers, three passes; a gradient there and back
-    assert wide == pytest.approx((products, (4 * 5 + 8) * bytes_moved))
-    assert of(step="eval", compute_dtype="float32")[1] == pytest.approx(4 * 2 * bytes_moved)
+def test_float32_takes_a_gpu_twice_the_bytes_and_half_the_peak_and_a_tpu_bfloat16_s():
     gpu = {"slice": "4 x H200", "attention_kernel": "chunked"}
-    assert of(**gpu, compute_dtype="float32")[0] == 2 * of(**gpu)[0]
     window = Collective("all-gather", "f32", (4, 4), 900_000_000, ("data_x",), 2, 1, round(0.0005 * 989e12))
-    exposed = [
-        roofline_of(dataclasses.replace(REQUEST, **gpu, compute_dtype=dtype), compiled(window)).exposed_seconds
-        for dtype in ("bfloat16", "float32")
-    ]
-    assert exposed == pytest.approx([0.0005, 0])
+
+    def of(compute_dtype: str, **changes) -> tuple[float, float, float]:
+        request = dataclasses.replace(REQUEST, compute_dtype=compute_dtype, **changes)
+        found = roofline_of(request, compiled(window))
+        return found.products_seconds, found.weights_seconds, found.exposed_seconds
+
+    assert of("float32") == of("bfloat16")
+    products, weights, exposed = of("bfloat16", **gpu)
+    bytes_moved = MODEL.num_parameters / 4.8e12
+    assert weights == pytest.approx((2 * 5 + 8) * bytes_moved)  # two gathers, three passes; a gradient there and back
+    assert exposed == pytest.approx(0.0005)
+    assert of("float32", **gpu) == pytest.approx((2 * products, (4 * 5 + 8) * bytes_moved, 0))
+    assert of("float32", step="eval", **gpu)[1] == pytest.approx(4 * 2 * bytes_moved)
 
 
 def test_a_collective_is_exposed_for_what_it_takes_longer_than_the_work_beside_it_whatever_hides_the_others():
