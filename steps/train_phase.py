@@ -194,12 +194,16 @@ def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
 
 
 def _cost(config: TrainPhaseConfig) -> Cost:
-    tokens = (config.until_step - config.begin_step) * config.global_batch_size * config.sequence_length
+    """Of what is written, what stays: not the temporary checkpoints that training deletes again."""
+    begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
+    tokens = (until - begin) * config.global_batch_size * config.sequence_length
     trees = 3 + len(config.averages)  # weights, two moments, averages; float32
+    num_published = 1 + (max(until - 1, 0) // every - begin // every if every else 0)
+    num_certified = max(until - begin - 1, 0) // config.certify_every_steps
     return Cost(
         tokens=tokens,
         flops=tokens * config.model.flops_per_token(config.sequence_length),
-        bytes_written=4 * trees * config.model.num_parameters,
+        bytes_written=4 * trees * config.model.num_parameters * (num_published + num_certified),
     )
 
 

@@ -13,6 +13,7 @@ from pipelines.tootsie import branches, phases
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.optim.ema import Ema
 from runtime.training.timeline import legs_of
+from steps.train_phase import train_phase
 
 MAIN_LINE = ("kestrel", "ocelot", "jellyfish", "phoenix", "starling", "deeper_starling")
 
@@ -50,6 +51,15 @@ def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
         (1_420_000, 4096, 12.751),
     ]
     assert EIGHT_B.model.num_parameters == 8_030_261_248
+
+
+def test_a_plan_counts_every_checkpoint_that_stays(configs):
+    for name in MAIN_LINE:
+        config, begin = configs[name], configs[name].begin_step
+        published = [step for step in range(begin + 1, config.until_step) if step % 20_000 == 0]
+        certified = range(begin + 2_000, config.until_step, 2_000)
+        one = 4 * (3 if name == "kestrel" else 4) * EIGHT_B.model.num_parameters  # weights, moments and average
+        assert train_phase.cost(config).bytes_written == one * (len(published) + len(certified) + 1), name
 
 
 @pytest.mark.parametrize(
