@@ -24,8 +24,8 @@ from runtime.cost.program import Instruction, Program
 KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
 HANDS_OVER = ("async-start", "call-start", "custom-call-start", "fusion-start")
 """A computation to other cores of the chip. From jaxlib 0.11 on the name is that of what runs there."""
-BETWEEN_SLICES = ("send",)
-"""An all-reduce over slices: a chip hands its numbers to the host by a send, and gets the sum by a recv."""
+BETWEEN_SLICES = {"ALL_REDUCE": "all-reduce", "ALL_GATHER": "all-gather", "REDUCE_SCATTER": "reduce-scatter"}
+"""What a send is, by which a chip hands its numbers to the host; what comes of all slices' it gets by a recv."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Collective:
     def wire_bytes(self) -> int:
         """What each device sends in all, by the ring algorithm."""
         share = 1.0 if self.kind == "collective-permute" else (self.num_devices - 1) / self.num_devices
-        passes = 2 if self.kind in ("all-reduce", *BETWEEN_SLICES) else 1
+        passes = 2 if self.kind == "all-reduce" else 1
         return round(self.array_bytes * share * passes) * self.times
 
 
@@ -100,7 +100,9 @@ class _Walk:
                 case operation if operation in HANDS_OVER:
                     if (handed := self._handed_to_a_sparse_core(instruction)) is not None:
                         found.append((self._collective(handed, times), _until_done(instructions, index)))
-                case operation if operation in KINDS or operation in BETWEEN_SLICES:
+                case "send":
+                    found.append((_between_slices(instruction, times), ()))
+                case operation if operation in KINDS:
                     found.append((self._collective(instruction, times), ()))
                 case operation if operation.removesuffix("-start") in KINDS:
                     found.append((self._collective(instruction, times), _until_done(instructions, index)))
@@ -171,9 +173,7 @@ class _Walk:
             arrays = [array for array in arrays if array.shape] or arrays
             sides = arrays[: len(arrays) // 2], arrays[len(arrays) // 2 :]
             arrays = max(sides, key=lambda side: sum(array.size_in_bytes for array in side))
-        dtype, shape, largest = max(arrays, key=lambda array: array.size_in_bytes)
-        if kind in BETWEEN_SLICES:
-            return Collective(kind, dtype, shape, largest, ("replica",), _num_slices(instruction), times)
+        dtype, shape, _ = max(arrays, key=lambda array: array.size_in_bytes)
         members = self._members(instruction)
         is_of_parts = kind == "reduce-scatter" and not is_started
         size = sum(array.size_in_bytes for array in arrays) * (len(members) if is_of_parts else 1)
@@ -213,7 +213,7 @@ class _Walk:
 
 
 def _is_collective(instruction: Instruction) -> bool:
-    return instruction.operation.removesuffix("-start") in KINDS or instruction.operation in BETWEEN_SLICES
+    return instruction.operation.removesuffix("-start") in KINDS or instruction.operation == "send"
 
 
 def _until_done(instructions: Sequence[Instruction], start: int) -> range:
@@ -228,12 +228,17 @@ def _until_done(instructions: Sequence[Instruction], start: int) -> range:
     raise ValueError(f"{instructions[start].name}: no -done in its computation; whether work hides it cannot be told.")
 
 
-def _num_slices(send: Instruction) -> int:
-    """That take part in a sum over slices."""
-    told = re.search(r'_xla_megascale_target="\{([\d,]+)\}x', send.attributes)
-    if told is None or '_xla_megascale_transfer_type="ALL_REDUCE"' not in send.attributes:
-        raise ValueError(f"{send.name}: what it sends to which slices is not known of {send.attributes[:400]!r}.")
-    return len(_numbers(told[1]))
+def _between_slices(send: Instruction, times: int) -> Collective:
+    """A collective that the hosts carry out over their network: a send and a recv, however many slices there are."""
+    slices = re.search(r'_xla_megascale_target="\{([\d,]+)\}x', send.attributes)
+    what = re.search(r'_xla_megascale_transfer_type="(\w+)"', send.attributes)
+    if slices is None or what is None or what[1] not in BETWEEN_SLICES:
+        raise ValueError(f"{send.name}: what goes to which slices is not known of {send.attributes[:400]!r}.")
+    kind, num_slices = BETWEEN_SLICES[what[1]], len(_numbers(slices[1]))
+    dtype, shape, size = send.arrays[0]
+    parts = num_slices if kind == "all-gather" else 1  # of which a chip sends its own
+    whole = shape if parts == 1 else (parts, *shape)
+    return Collective(kind, dtype, whole, parts * size, ("replica",), num_slices, times)
 
 
 def _share_wires(one: Collective, other: Collective) -> bool:

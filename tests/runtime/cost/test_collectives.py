@@ -54,24 +54,32 @@ def test_what_carries_a_gather_on_hides_it_each_time_and_what_only_lies_there_do
 
 
 def test_an_all_reduce_of_several_arrays_counts_all_of_them_twice_over_all_axes(found):
-    (reduce,) = [item for item in found if item.kind == "all-reduce"]
+    (reduce,) = [item for item in found if item.kind == "all-reduce" and "replica" not in item.axes]
     assert reduce.axes == ("data_x", "data_y", "data_z")
     assert reduce.array_bytes == 16
     assert reduce.wire_bytes == 28
 
 
-@pytest.mark.parametrize(("slices", "times"), [("1,2", 1), ("1,2,3,4", 1.5)])
-def test_what_goes_between_slices_is_a_sum_over_as_many_as_the_send_names(slices, times):
-    text = TEXT.replace('"{1,2}x{0:7}"', f'"{{{slices}}}x{{0:7}}"')
-    (sent,) = [item for item in collectives(text, SIZES) if "replica" in item.axes]
-    assert (sent.kind, sent.array_bytes, sent.is_hidden) == ("send", 64, False)
-    assert sent.wire_bytes == times * sent.array_bytes
+@pytest.mark.parametrize(
+    ("what", "kind", "slices", "size", "sent"),
+    [
+        ("ALL_REDUCE", "all-reduce", "1,2", 64, 64),
+        ("ALL_REDUCE", "all-reduce", "1,2,3,4", 64, 96),
+        ("REDUCE_SCATTER", "reduce-scatter", "1,2,3,4", 64, 48),
+        ("ALL_GATHER", "all-gather", "1,2,3,4", 256, 192),
+    ],
+)
+def test_what_goes_between_slices_is_what_the_send_says_over_as_many_as_it_names(what, kind, slices, size, sent):
+    text = TEXT.replace('"{1,2}x{0:7}"', f'"{{{slices}}}x{{0:7}}"').replace('"ALL_REDUCE"', f'"{what}"')
+    (item,) = [item for item in collectives(text, SIZES) if "replica" in item.axes]
+    assert (item.kind, item.dtype, item.array_bytes, item.is_hidden) == (kind, "f32", size, False)
+    assert item.wire_bytes == sent
 
 
-@pytest.mark.parametrize("told", ['_xla_megascale_target="{1,2}x{0:7}"', '"ALL_REDUCE"'])
-def test_a_send_between_slices_that_does_not_say_what_it_is_of_is_refused(told):
-    with pytest.raises(ValueError, match=r"send\.1: what it sends to which slices is not known"):
-        collectives(TEXT.replace(told, "later"), SIZES)
+@pytest.mark.parametrize("told", ['_xla_megascale_target="{1,2}x{0:7}"', "ALL_REDUCE"])
+def test_a_send_that_does_not_say_what_it_is_is_refused(told):
+    with pytest.raises(ValueError, match=r"send\.1: what goes to which slices is not known"):
+        collectives(TEXT.replace(told, "LATER"), SIZES)
 
 
 def test_a_program_that_is_not_scheduled_or_cannot_be_counted_is_refused():

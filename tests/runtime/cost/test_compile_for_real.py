@@ -83,7 +83,7 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     between_slices = [item for item in compiled.collectives if "replica" in item.axes and item.array_bytes > 2**19]
     # What a chip holds of a gradient, after the axes of the torus have summed it.
     assert {(item.kind, item.dtype) for item in between_slices} == (
-        {("send", HLO_NAMES[reduce_dtype])} if num_slices > 1 else set()
+        {("all-reduce", HLO_NAMES[reduce_dtype])} if num_slices > 1 else set()
     )
     within = [item for item in large if "replica" not in item.axes]
     assert {item.dtype for item in within if item.kind != "all-gather"} == {HLO_NAMES[reduce_dtype]}
