@@ -135,6 +135,8 @@ def _notes(mix: Mix) -> list[str]:
     notes = ["Tokens that a phase takes, and how often the source has been read through by its end."]
     if mix.estimated:
         notes.append("~ and the epochs of such a source: estimated, it is not tokenized yet.")
+    if any(use.source not in mix.num_tokens for use in mix.found.uses):
+        notes.append("? of a source whose size nothing tells: it is not tokenized yet.")
     learned = sorted({leg.mixing.kind for leg in mix.legs if leg.mixing.lag_steps})
     if learned:
         notes.append(f"* as the mixture is written: {', '.join(learned)} will move the shares with what it learns.")

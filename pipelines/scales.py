@@ -53,6 +53,8 @@ class Scale:
     sequence_length: int
     batches: tuple[BatchSize, BatchSize, BatchSize]
     """Kestrel's, from ocelot on, from starling on."""
+    float32_num_microbatches: int
+    """Of the branch that computes in float32, whose activations take twice the memory."""
     remat: Literal["none", "full"]
     boundaries: Boundaries
     warmup_steps: int
@@ -106,6 +108,8 @@ EIGHT_B = Scale(
     ),
     sequence_length=4096,
     batches=(BatchSize(1024, 1), BatchSize(3072, 1), BatchSize(4096, 1)),
+    # Its 256 chips take 12 sequences each; all at once they would need 41 of the 30.75 GiB of a chip.
+    float32_num_microbatches=2,
     remat="full",
     boundaries=Boundaries(
         kestrel=660_001,
@@ -176,6 +180,7 @@ LAPTOP = Scale(
     # One sequence at a time on each of two cores: what it leaves for the backward pass stays in the caches, and in
     # memory that the process keeps from update to update.
     batches=(BatchSize(4, 2), BatchSize(12, 6), BatchSize(16, 8)),
+    float32_num_microbatches=6,
     remat="none",
     boundaries=Boundaries(
         # As at full size, kestrel stops one update into a cycle: at the peak rate.

@@ -217,6 +217,7 @@ def branches(scale: Scale, corpus: Corpus, main_line: dict[str, Step]) -> dict[s
         until_step=ends.spoonbill,
         compute_dtype="float32",
         reduce_dtype="float32",
+        num_microbatches=scale.float32_num_microbatches,
         acknowledge=("compute_dtype", "reduce_dtype"),
     )
     focused_zloss = norms_half.then("spoonbill_focused_zloss", until_step=ends.spoonbill, z_loss=1e-4)

@@ -56,7 +56,7 @@ def test_it_shows_every_source_by_phase_and_writes_nothing(run, tmp_path):
     assert " ".join(head.split()) == "source size kestrel ocelot jellyfish phoenix starling deeper_starling in all"
     assert [row.split()[0] for row in rows[:2]] == ["web", "code"]
     assert rows[-1].split()[-2:] == ["3.032", "M"]
-    assert "~ and the epochs of such a source: estimated" in out
+    assert "~ and the epochs of such a source: estimated" in out and "?" not in out
     assert not list((tmp_path / "runs").rglob("*"))
 
 
@@ -70,6 +70,7 @@ def test_at_full_size_the_tokens_are_those_of_the_recipe_and_unknown_sizes_are_n
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert rows["dclm_baseline"].rstrip().endswith("3.507 T")
     assert "?x" in rows["nemotron_medium"] and "inf" not in out
+    assert "? of a source whose size nothing tells: it is not tokenized yet." in out
 
 
 def test_the_chart_is_a_drawing_that_names_every_source_and_phase(run, tmp_path):
