@@ -1,4 +1,4 @@
-"""Cost: what a step is expected to take, from its config alone, so that a plan can add it up before anything runs."""
+"""Cost: what a step is expected to take, from its config and resources, so that a plan adds it up before it runs."""
 
 import dataclasses
 

@@ -58,7 +58,7 @@ class PastAttempts:
         config = step.config if key == step.key else former_config(step, record)
         if config is None or step.kind.cost is None:
             return None
-        work = getattr(step.kind.cost(config), unit)
+        work = getattr(step.kind.cost(config, step.resources), unit)
         return _duration(record) / work if work > 0 else None
 
 
@@ -96,7 +96,7 @@ def _work(step: Step[Any]) -> float:
 
 def whole_cost(step: Step[Any]) -> Cost:
     """Of all of a step, or of all of its leg of a trajectory."""
-    return Cost() if step.kind.cost is None else step.kind.cost(step.config)
+    return Cost() if step.kind.cost is None else step.kind.cost(step.config, step.resources)
 
 
 def cost_from(step: Step[Any], reached: int) -> Cost:
@@ -104,14 +104,14 @@ def cost_from(step: Step[Any], reached: int) -> Cost:
     if step.kind.cost is None or step.kind.stop_field is None:
         return Cost()
     if step.kind.continues is None:
-        done = step.kind.cost(step.config.model_copy(update={step.kind.stop_field: reached}))
-        return step.kind.cost(step.config) - done
+        done = step.kind.cost(step.config.model_copy(update={step.kind.stop_field: reached}), step.resources)
+        return whole_cost(step) - done
     start = step.predecessor
     if start is not None and start.milestone is not None and start.milestone >= reached:
         return whole_cost(step)
     # As if it started there: what is written once a leg, such as a checkpoint, is written again.
     moved = step.at(step=reached).as_input()
-    return step.kind.cost(step.config.model_copy(update={step.kind.continues: moved}))
+    return step.kind.cost(step.config.model_copy(update={step.kind.continues: moved}), step.resources)
 
 
 def _key(step: Step[Any]) -> Key:

@@ -65,7 +65,7 @@ class StepKind(Generic[ConfigT, ResultT]):
     check: Callable[[ConfigT], None] | None
     check_on: Callable[[ConfigT, Resources], None] | None
     check_decided: Callable[[ConfigT], None] | None
-    cost: Callable[[ConfigT], Cost] | None
+    cost: Callable[[ConfigT, Resources], Cost] | None
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None
     tolerance: Callable[[ResultT, ResultT], str] | None
     parts: bool
@@ -126,7 +126,7 @@ def step(
     check: Callable[[Any], None] | None = None,
     check_on: Callable[[Any, Resources], None] | None = None,
     check_decided: Callable[[Any], None] | None = None,
-    cost: Callable[[Any], Cost] | None = None,
+    cost: Callable[[Any, Resources], Cost] | None = None,
     resumes_at: Callable[[Sequence[str]], Iterable[int]] | None = None,
     tolerance: Callable[[Any, Any], str] | None = None,
     parts: bool = False,
@@ -144,7 +144,7 @@ def step(
         check_on: the same for what depends on the resources that the step asks for.
         check_decided: the same for what a recipe leaves open: a plan tells of it, and a run that would start the step
             does not begin.
-        cost: estimates what a step takes, from its config alone; of a trajectory, from where its start stops.
+        cost: estimates what a step takes, from its config and resources; of a trajectory, from where its start stops.
         resumes_at: of a trajectory: the steps that an interrupted attempt can go on from, given the files that it left
             below `work_path` (relative to it); so that a plan counts only what is left.
         tolerance: for a kind that is not exact to the bit: says what differs between two results beyond what is to be

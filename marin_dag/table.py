@@ -168,7 +168,7 @@ def _totals(plan: Plan) -> Iterator[str]:
     parts = [
         (cost.tokens, f"{in_short(cost.tokens)} tokens"),
         (cost.flops, f"{cost.flops:.2e} FLOPs"),
-        (cost.chip_hours, f"{cost.chip_hours:,.0f} chip-hours"),
+        (cost.chip_hours, f"{in_short(cost.chip_hours)} chip-hours"),
         (cost.bytes_read, f"{in_bytes(cost.bytes_read)} read"),
         (cost.bytes_written, f"{in_bytes(cost.bytes_written)} written{_coverage(plan, _is_sized)}"),
         (cost.seconds, f"{_time(cost.seconds)} of work{_coverage(plan, _is_timed)}, by past attempts"),

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from marin_dag.cost import Cost
 from marin_dag.errors import RefusedConfigError
+from marin_dag.resources import Resources
 from marin_dag.step import Runtime, StepContext, step
 from steps.fetch import (
     MODEL_FILES,
@@ -75,7 +76,7 @@ class FetchedFile(BaseModel, frozen=True, extra="forbid"):
     is_unreachable: bool = False
 
 
-def _cost(config: DownloadConfig) -> Cost:
+def _cost(config: DownloadConfig, _: Resources) -> Cost:
     if isinstance(config.fetch, HuggingFaceDataset | HuggingFaceModel | UrlIndex):
         return Cost(bytes_read=config.fetch.expected_bytes, bytes_written=config.fetch.expected_bytes)
     return Cost()

@@ -5,6 +5,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from marin_dag.cost import Cost
+from marin_dag.resources import Resources
 from marin_dag.step import Input, StepContext, step
 from runtime.model.config import LlamaConfig, Rope
 from steps.download import DownloadResult
@@ -47,7 +48,7 @@ def check_import(config: HfImportConfig) -> None:
             refuse_another_model(read_json(str(path)), str(path), config.model, config.rope)
 
 
-def _cost(config: HfImportConfig) -> Cost:
+def _cost(config: HfImportConfig, _: Resources) -> Cost:
     return Cost(bytes_written=4 * config.model.num_parameters)
 
 

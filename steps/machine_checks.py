@@ -4,10 +4,12 @@ How the batch and the model divide over the devices, and which kernels run there
 """
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING
 
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
+from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
 from runtime.kernels.shape import Devices, KernelShape
 from runtime.model.config import LlamaConfig
@@ -96,6 +98,12 @@ def devices_on(resources: Resources, *, context_parallel: int = 1) -> Devices:
             platform, kind = "cpu", "cpu"
     num_devices = machines_of(resources).num_devices
     return Devices(platform=platform, kind=kind, num_devices=num_devices, context_parallel=context_parallel)
+
+
+def expected_flops(resources: Resources) -> float:
+    """FLOPs a second of a model's own products that a chip is planned with; infinite of what nothing is known of."""
+    chip = (GENERATIONS | GPUS).get(devices_on(resources).kind.removeprefix("TPU "))
+    return math.inf if chip is None else chip.peak_flops * REACHED_SHARE_OF_PEAK[chip.platform]
 
 
 def phase_shape(config: "TrainPhaseConfig", devices: Devices) -> KernelShape:

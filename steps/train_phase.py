@@ -13,7 +13,7 @@ from marin_dag.context import StepStopped
 from marin_dag.cost import Cost
 from marin_dag.fields import identity_fields
 from marin_dag.interrupts import DriverHandler
-from marin_dag.resources import Cpu
+from marin_dag.resources import Cpu, Resources
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
@@ -26,7 +26,7 @@ from runtime.optim.schedule import Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import check_resources, phase_shape
+from steps.machine_checks import check_resources, expected_flops, phase_shape
 from steps.phase_checks import check_config
 from steps.phase_requests import WORDS, requests_of
 from steps.phase_result import TrainPhaseResult
@@ -193,16 +193,18 @@ def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
     )
 
 
-def _cost(config: TrainPhaseConfig) -> Cost:
+def _cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
     """Of what is written, what stays: not the temporary checkpoints that training deletes again."""
     begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
     tokens = (until - begin) * config.global_batch_size * config.sequence_length
     trees = 3 + len(config.averages)  # weights, two moments, averages; float32
     num_published = 1 + (max(until - 1, 0) // every - begin // every if every else 0)
     num_certified = max(until - begin - 1, 0) // config.certify_every_steps
+    flops = tokens * config.model.flops_per_token(config.sequence_length)
     return Cost(
         tokens=tokens,
-        flops=tokens * config.model.flops_per_token(config.sequence_length),
+        flops=flops,
+        chip_hours=flops / expected_flops(resources) / 3_600,
         bytes_written=4 * trees * config.model.num_parameters * (num_published + num_certified),
     )
 

@@ -51,7 +51,7 @@ def test_a_step_without_a_size_says_nothing_of_one_that_has_one(
 ) -> None:
     bench.edit(
         "@step()\ndef text",
-        "@step(cost=lambda config: Cost(bytes_read=1e12 if config.text == 'lots' else 0))\ndef text",
+        "@step(cost=lambda config, _: Cost(bytes_read=1e12 if config.text == 'lots' else 0))\ndef text",
     )
     run_with_a_minute_each(bench, monkeypatch)
     assert bench.plan("--set", "text/web.text=webb")["text/web"].cost.seconds == 60

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from marin_dag.cli import main
 from marin_dag.cost import Cost
+from marin_dag.resources import Resources
 from marin_dag.step import Input, Runtime, Step, StepContext, StopAt, step
 
 FACTOR = 2
@@ -57,7 +58,7 @@ def count(config: CountConfig, context: StepContext) -> CountResult:
     return CountResult(count=sum(item.result.count for item in config.texts.values()))
 
 
-def _train_cost(config: TrainConfig) -> Cost:
+def _train_cost(config: TrainConfig, _: Resources) -> Cost:
     begin = 0 if config.start is None else config.start.milestone or 0
     return Cost(tokens=1000.0 * (config.until_step - begin), bytes_written=500.0)
 

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from marin_dag.cost import Cost
-from marin_dag.resources import Cpu
+from marin_dag.resources import Cpu, Resources
 from marin_dag.step import Input, Runtime, StepContext, StepStopped, StopAt, step
 
 
@@ -216,7 +216,7 @@ class Count(BaseModel, frozen=True, extra="forbid"):
 CountConfig.model_rebuild()
 
 
-def _count_cost(config: CountConfig) -> Cost:
+def _count_cost(config: CountConfig, _: Resources) -> Cost:
     begin = 0 if config.start is None else config.start.milestone or 0
     return Cost(tokens=10.0 * (config.until_step - begin), bytes_written=7.0)
 

@@ -54,7 +54,7 @@ def weigh(number):
     return number * FACTOR
 
 
-def train_cost(config):
+def train_cost(config, resources):
     begin = 0 if config.start is None else config.start.milestone
     return Cost(tokens=1000.0 * (config.until_step - begin))
 

@@ -7,6 +7,7 @@ import pytest
 from marin_dag.graph import Graph, Selection
 from marin_dag.plan import make_plan
 from marin_dag.prefix import open_store
+from marin_dag.resources import Cpu, Gpu
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.tootsie import branches, phases
@@ -66,7 +67,20 @@ def test_a_plan_counts_every_checkpoint_that_stays(configs):
         published = [step for step in range(begin + 1, config.until_step) if step % 20_000 == 0]
         certified = range(begin + 2_000, config.until_step, 2_000)
         one = 4 * (3 if name == "kestrel" else 4) * EIGHT_B.model.num_parameters  # weights, moments and average
-        assert train_phase.cost(config).bytes_written == one * (len(published) + len(certified) + 1), name
+        cost = train_phase.cost(config, EIGHT_B.main_resources)
+        assert cost.bytes_written == one * (len(published) + len(certified) + 1), name
+
+
+def test_a_plan_s_chip_hours_are_those_of_the_compiled_steps_within_three_percent(configs):
+    # docs/tpu.md, days at 70 % of the rooflines.
+    compiled = (351_000, 94_000, 93_000, 585_000, 123_000, 31_000)
+    resources = (EIGHT_B.kestrel_resources, *5 * (EIGHT_B.main_resources,))
+    planned = [train_phase.cost(configs[name], of).chip_hours for name, of in zip(MAIN_LINE, resources, strict=True)]
+    assert planned == pytest.approx(compiled, rel=0.03)
+    on_gpus = train_phase.cost(configs["phoenix"], Gpu("H200", 8))
+    assert on_gpus.chip_hours == pytest.approx(on_gpus.flops / (0.4 * 989e12) / 3_600)
+    for unknown in (Cpu(2), Gpu("V100", 8)):
+        assert train_phase.cost(configs["phoenix"], unknown).chip_hours == 0
 
 
 @pytest.mark.parametrize(
