@@ -280,16 +280,19 @@ def _unchanged(leg: Leg, field: str, legs: Mapping[str, Leg], shown: Collection[
 
 
 def _cycles(leg: Leg) -> list[str]:
+    """Those that end within the phase, which may begin in the middle of its schedule."""
     schedule = leg.settings.learning_rate
     if not isinstance(schedule, WsdS):
         return []
     lines = []
     for index, cycles in enumerate(schedule.cycles):
         later = schedule.cycles[index + 1].start_step if index + 1 < len(schedule.cycles) else leg.settings.until_step
-        end = min(later, leg.settings.until_step)
-        whole = max(end - cycles.start_step, 0) // cycles.cycle_steps
+        begin, end = max(cycles.start_step, leg.begin_step), min(later, leg.settings.until_step)
+        if begin >= end:
+            continue
+        before, ended = ((step - cycles.start_step) // cycles.cycle_steps for step in (begin, end))
         lines.append(
-            f"  cycles         from step {cycles.start_step:,}: {whole} of {cycles.cycle_steps:,} steps, the last "
+            f"  cycles         from step {begin:,}: {ended - before} of {cycles.cycle_steps:,} steps, the last "
             f"{cycles.decay_steps:,} of each decaying to {rate(schedule.end_value)}"
         )
     return lines

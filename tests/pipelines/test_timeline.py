@@ -100,6 +100,19 @@ def test_the_first_phase_says_everything_and_its_cycles(text):
     assert "= weight_decay      0.05" in kestrel and "theta 10,000, no scaling" in kestrel
 
 
+def test_cycles_are_those_that_end_within_the_phase(steps):
+    kestrel = steps["kestrel"]
+    later = kestrel.then("later", until_step=740_500)
+    short = kestrel.fork("short", until_step=155_000)
+    text = render(phases_in([later, short]), {})
+    said = {
+        name: [line.split("cycles  ")[1].strip() for line in paragraph(text, name).splitlines() if "cycles  " in line]
+        for name in ("later", "short")
+    }
+    assert [line.partition(" steps")[0] for line in said["later"]] == ["from step 660,001: 4 of 20,000"]
+    assert [line.partition(" steps")[0] for line in said["short"]] == ["from step 0: 15 of 10,000"]
+
+
 def test_no_line_is_wider_than_a_terminal(text):
     assert [line for line in text.splitlines() if len(line) > 120] == []
     assert text.count("  = learning_rate     cycles from step 0: 10,000 with 1,000 of decay; from step 200,000: ") == 1
