@@ -1,8 +1,11 @@
 """Slices by their public names, and what their wires carry."""
 
+import math
+
 import pytest
 
 from marin_dag.resources import Gpu
+from marin_dag.slices import CORES_PER_CHIP, TOPOLOGIES
 from runtime.cost.chips import GPUS, slice_of
 from runtime.cost.gpu_target import BOARDS, target_config
 
@@ -23,6 +26,15 @@ from runtime.cost.gpu_target import BOARDS, target_config
 def test_a_public_name_is_a_torus_and_v4_and_v5p_count_two_cores_a_chip(name, topology, num_chips):
     found = slice_of(name)
     assert (found.topology, found.num_chips) == (topology, num_chips)
+
+
+def test_every_slice_that_a_step_can_ask_for_is_known_as_the_same_torus():
+    for generation, topologies in TOPOLOGIES.items():
+        for topology in topologies:
+            num_chips = math.prod(map(int, topology.split("x")))
+            found = slice_of(f"{generation}-{num_chips * CORES_PER_CHIP[generation]}")
+            assert found.topology.partition(":")[2] == topology
+            assert found.generation.name == generation.replace("v5litepod", "v5e")
 
 
 @pytest.mark.parametrize(
