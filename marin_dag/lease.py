@@ -31,8 +31,8 @@ STALE_SECONDS = 3 * HEARTBEAT_SECONDS
 CLOCK_SKEW_SECONDS = 60.0
 
 
-COPIES, COLLECTS = "copies", "collects"
-"""What a holder may do with a step other than to make it."""
+COPIES, COLLECTS, ADOPTS, VERIFIES, MIGRATES = "copies", "collects", "adopts", "verifies", "migrates"
+"""What a holder may do with a step other than to run it."""
 
 
 class Holder(BaseModel, frozen=True, extra="ignore"):
@@ -53,7 +53,7 @@ class Holder(BaseModel, frozen=True, extra="ignore"):
     """Steps of the trajectory that the attempt is to publish, its own stop among them; None in claims of versions that
     did not write it."""
     does: str = ""
-    """`COPIES` or `COLLECTS`; "" of an attempt, and in claims of versions that did not write it."""
+    """`COPIES` and the like; "" of an attempt, and in claims of versions that did not write it."""
 
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
@@ -90,6 +90,7 @@ class Lease:
         self._leases = leases
         self._on_lost = on_lost
         self._num_beats = 0
+        self._is_given_back = False
         self._renewed = leases.clock()
 
     def beat(self) -> None:
@@ -108,6 +109,8 @@ class Lease:
             if is_transient(error) and begun - self._renewed < LOST_SECONDS:
                 return
             taken = True
+        if self._is_given_back:  # meanwhile: the seal is its own, and another attempt may be at work
+            return
         if taken:
             self.is_lost = True
             self._on_lost()
@@ -120,6 +123,7 @@ class Lease:
         Args:
             has_committed: the attempt is known to have carried out all that it entered.
         """
+        self._is_given_back = True
         if not self.is_lost:
             self._leases.release(self.digest, self.epoch, has_committed=has_committed)
 
@@ -196,7 +200,7 @@ class Leases:
         return found
 
     def at_work(self) -> dict[str, Held]:
-        """Those of `running` that make their step: a copier or `gc` hears nothing, and publishes nothing new."""
+        """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new."""
         return {digest: held for digest, held in self.running().items() if not held.holder.does}
 
     def unsealed(self, within_seconds: float) -> dict[str, Holder]:

@@ -35,6 +35,8 @@ class RunHearing:
         self._failures: set[str] = set()
         self._known: set[str] = set()
         self._stops: dict[str, Telling] = {}
+        self._unheeded: dict[str, Telling] = {}
+        """Those of `_stops` that are yet to be brought to the steps which no attempt hears for."""
         self._last_look = time.monotonic()
 
     def begin(self) -> None:
@@ -63,12 +65,10 @@ class RunHearing:
 
         What is handed over is withdrawn, by its key. It looks TOLD_POLL_SECONDS after the last look at the earliest.
         """
-        if time.monotonic() - self._last_look < hearing.TOLD_POLL_SECONDS:
-            return
-        before = set(self._stops)
-        self._look()
-        new = {digest: telling for digest, telling in self._stops.items() if digest not in before}
-        if new:
+        if time.monotonic() - self._last_look >= hearing.TOLD_POLL_SECONDS:
+            self._look()
+        if self._unheeded:
+            new, self._unheeded = self._unheeded, {}
             self._heed(new, [node for node in nodes if node.step.digest in new], withdraw)
 
     def _heed(self, stops: Mapping[str, Telling], nodes: Sequence[Node], withdraw: Callable[[str], None]) -> None:
@@ -126,5 +126,5 @@ class RunHearing:
         new = self.advised(lambda: self.tellings.of_all(known=self._known), nothing)
         self._known |= {telling.id for telling in new}
         for telling in new:
-            if telling.word == STOP:
-                self._stops.setdefault(telling.digest, telling)
+            if telling.word == STOP and telling.digest not in self._stops:
+                self._stops[telling.digest] = self._unheeded[telling.digest] = telling

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from marin_dag import lease as lease_module
-from marin_dag.epoch import BEAT, epoch_path
+from marin_dag.epoch import BEAT, EpochState, epoch_path
 from marin_dag.lease import Held, Holder, Lease, Leases, this_process
 from marin_dag.progress import Progress
 from marin_dag.store import LocalStore, Store, StoreError
@@ -221,6 +221,25 @@ def test_a_heartbeat_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: p
     finally:
         goes_on.set()
         leases.close()
+
+
+def test_a_heartbeat_that_comes_late_to_a_lease_that_was_given_back_cancels_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By then the next attempt at the step may be at work, under a lease of its own: it would be cancelled."""
+    leases, lost = Leases(LocalStore(str(tmp_path))), threading.Event()
+    lease = leases.acquire(DIGEST, "web", lost.set)
+    assert isinstance(lease, Lease)
+    state = leases.state
+
+    def state_after_release(digest: str) -> EpochState | None:
+        lease.release()
+        return state(digest)
+
+    monkeypatch.setattr(leases, "state", state_after_release)
+    lease.beat()
+    assert not lost.is_set() and not lease.is_lost
+    leases.close()
 
 
 def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epochs(tmp_path: Path):

@@ -192,6 +192,26 @@ def test_a_step_that_waits_for_its_resources_is_withdrawn_and_who_told_it_is_ans
     assert answer is not None and answer.said == "it is not begun, or not again"
 
 
+def test_a_stop_is_heeded_that_was_seen_as_another_step_asked_for_its_own(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    first, trunk = phase(store, "first", stride=3, until_step=5), phase(store, until_step=5)
+    total = summed("total", SumConfig(counts=(trunk,)))
+    monkeypatch.setattr(hearing, "TOLD_POLL_SECONDS", 1e9)
+
+    class Telling(Teller):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if (name, what) == ("first", "done"):
+                Tellings(store).tell(total.digest, "total", STOP)
+            if (name, what) == ("trunk", "started"):
+                monkeypatch.setattr(hearing, "TOLD_POLL_SECONDS", 0.0)
+
+    display = Telling()
+    assert ran(store, first, trunk, total, display=display) == 1
+    assert [line.split()[1] for line in display.lines if line.startswith("total")] == ["stopped"]
+
+
 def test_a_run_that_is_told_to_publish_while_it_proves_itself_says_that_it_does_not(store: LocalStore):
     trunk = phase(store, until_step=200, seconds=0.002)
     assert ran(store, trunk) == 0
