@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from marin_dag.acceptances import ACCEPTED, Acceptance, Acceptances
 from marin_dag.diff import code_difference
 from marin_dag.identity import Identity, digest_of_document
-from marin_dag.lease import Held, Lease, Leases
+from marin_dag.lease import MIGRATES, Held, Lease, Leases
 from marin_dag.pins import Pins
 from marin_dag.provenance import now, user_name
 from marin_dag.records import Record, Records
@@ -75,7 +75,8 @@ def migrate(records: Records, steps: Iterable[Step[Any]], *previous: Encoder) ->
                 old = _earlier(step, encoder)
                 if old.digest not in move.seen and move.has_something(old.digest):
                     # Nobody makes more of it meanwhile, and `gc` does not take it away.
-                    lease = move.leases.acquire(old.digest, f"migration of {step.name}", lambda: None)
+                    name = f"migration of {step.name}"
+                    lease = move.leases.acquire(old.digest, name, lambda: None, does=MIGRATES)
                     if isinstance(lease, Held):
                         move.refused.append(f"{step.name} ({old.digest[:8]}): it is running; migrate when it is done.")
                         continue

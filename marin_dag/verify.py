@@ -9,7 +9,7 @@ from marin_dag.epoch import LEASES
 from marin_dag.errors import UserError
 from marin_dag.identity import sha256
 from marin_dag.inputs import Input, replace_inputs
-from marin_dag.lease import Lease, Leases
+from marin_dag.lease import VERIFIES, Lease, Leases
 from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.provenance import collect_provenance
@@ -108,7 +108,7 @@ def _needing(store: Store, name: str, step: Step[Any]) -> Iterator[None]:
     digest = sha256([VERIFICATIONS, name])
     leases = Leases(store)
     needs = tuple(dict.fromkeys([step.key, *(item.key for _, item in step.inputs)]))
-    lease = leases.acquire(digest, f"verify {step.name}", lambda: None, needs=needs)
+    lease = leases.acquire(digest, f"verify {step.name}", lambda: None, needs=needs, does=VERIFIES)
     assert isinstance(lease, Lease)
     try:
         yield
