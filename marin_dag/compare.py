@@ -46,14 +46,14 @@ def find_record(records: Records, text: str) -> Record | None:
     Raises:
         UserError: several begin so.
     """
-    digest = text.partition("@")[0]
+    digest, at, milestone = text.partition("@")
     if len(digest) < SHORTEST_PREFIX or set(digest) - set("0123456789abcdef"):
         return None
-    found = sorted(key for key in records.committed_keys() if key == text or key.startswith(text))
-    if not found:
-        wanted, _, milestone = text.partition("@")
-        both = (key.partition("@") for key in records.committed_keys())
-        found = sorted(f"{d}@{m}" for d, _, m in both if d.startswith(wanted) and m == milestone and m)
+    found = sorted(key for key in records.committed_keys() if key.startswith(digest))
+    if at:
+        found = [key for key in found if key.partition("@")[2] == milestone]
+    elif found and all(key.startswith(f"{found[0]}@") for key in found[1:]):
+        found = found[:1]  # an output, before the parts of it
     if len(found) > 1:
         listed = ", ".join(short_key(key) for key in found[:6])
         raise UserError(f"{text}: {len(found)} records begin so ({listed}); write more digits, or the @milestone.")

@@ -78,8 +78,7 @@ class Forks:
 
     def all(self) -> tuple[Fork, ...]:
         """Every fork, oldest first."""
-        forks = [self._read(path) for path in self._paths()]
-        return tuple(sorted(forks, key=lambda fork: (fork.created, fork.name)))
+        return tuple(sorted(self._kept(self._paths()), key=lambda fork: (fork.created, fork.name)))
 
     def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
         """Keeps a fork, after making sure that it can be built."""
@@ -135,7 +134,7 @@ class Forks:
             fork = self._read(paths[name])
         except DamagedForkError:  # which is why it is dropped
             fork = Fork(name=name, base="nobody knows what", changes={}, author="", reason="", created="")
-        others = (self._read(path) for other, path in paths.items() if other != name)
+        others = self._kept(path for other, path in paths.items() if other != name)
         based = [other.name for other in others if other.base == name]
         if based:
             are = (
@@ -258,6 +257,11 @@ class Forks:
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}.json"
+
+    def _kept(self, paths: Iterable[str]) -> Iterator[Fork]:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # somebody has dropped it since the listing
+                yield self._read(path)
 
     def _read(self, path: str) -> Fork:
         try:

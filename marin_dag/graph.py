@@ -161,7 +161,8 @@ class _Rederivation:
         if isinstance(value, Step):
             return self._new[value]
         if isinstance(value, Milestone):
-            return Milestone(self._new[value.step], milestone=value.milestone, subpath=value.subpath)
+            new = self._new[value.step]
+            return Milestone(new, milestone=value.milestone, subpath=value.subpath, is_growing=value.is_growing)
         if isinstance(value, Input):
             return self._replaced(value)
         if isinstance(value, dict):

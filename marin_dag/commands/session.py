@@ -153,8 +153,7 @@ class Session:
         """A line to paste: the pipeline, then `words`, then the options of this call that the line's command takes, but
         for those named."""
         dropped = {"--dry-run", "--json", *self._only_dry_run, *without}
-        command = next((word for word in words if word in self._takes), "")
-        takes = self._takes.get(command)
+        takes = self._takes.get(words[0] if words and not words[0].startswith("-") else "")
         kept = []
         for option in options_of(self.arguments, self._flags):
             name = option[0].partition("=")[0]

@@ -430,6 +430,20 @@ def test_a_line_to_paste_has_only_options_that_its_command_takes(run: Toy) -> No
     assert run(*words[words.index("why", 2) :])[0] == 0
 
 
+def test_a_line_to_run_a_step_that_is_called_like_a_command_keeps_the_options_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = toy.text("show", toy.TextConfig(text="a"))
+    steps = [toy.count("count", toy.CountConfig(texts={"a": text}))]
+    argv = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+    assert main(lambda parsed: [text], name="toy", argv=argv) == 0
+    next((tmp_path / "runs").rglob("text.txt")).unlink()
+    argv += ["--copy-to", str(tmp_path / "copies")]
+    assert main(lambda parsed: steps, name="toy", argv=argv) == 1
+    (line, _) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("first: "))
+    assert line.endswith(f"--force show --until show {' '.join(argv)}")
+
+
 def test_a_config_that_is_not_selected_may_be_one_that_cannot_work(run: Toy) -> None:
     assert run("--dry-run", "--set", "count.least=-1", "--until", "text/web")[0] == 2
     code, said = run("--dry-run", "--set", "count.least=-1")

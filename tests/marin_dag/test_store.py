@@ -119,6 +119,21 @@ def test_an_unknown_kind_of_store_is_refused_with_the_kinds_there_are():
         open_store("ftp://x/y")
 
 
+@pytest.mark.parametrize(
+    ("prefix", "meant"),
+    [("gs:/bucket/runs", "gs://bucket/runs"), ("s3:bucket/runs", "s3://bucket/runs"), ("file:/runs", "file:///runs")],
+)
+def test_a_url_with_too_few_slashes_is_no_folder(prefix: str, meant: str):
+    with pytest.raises(StoreError, match=rf"^--prefix: two slashes belong behind the colon: {meant}\.$"):
+        open_store(prefix)
+
+
+def test_a_url_of_a_file_names_the_folder_that_its_path_does(tmp_path: Path):
+    assert open_store(f"file://{tmp_path}/here/../runs/").prefix == str(tmp_path / "runs")
+    with pytest.raises(StoreError, match="--prefix file://: no such kind of store"):
+        open_store("file://")
+
+
 def test_a_temporary_file_that_a_kill_left_is_never_listed(tmp_path: Path):
     store = LocalStore(str(tmp_path))
     store.write("commits/a", b"1")

@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from marin_dag.forks import Forks
 from marin_dag.lease import COPIES, Leases
 from marin_dag.prefix import open_store
 from marin_dag.told import Tellings
@@ -144,6 +145,23 @@ def test_dropping_a_fork_says_which_runs_go_on_with_it(bench: Workbench) -> None
     for lease in (own, other, copier):
         lease.release()
     leases.close()
+
+
+def test_a_fork_that_somebody_drops_meanwhile_is_in_nobody_s_way(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "other"):
+        bench("fork", "second", "--as", name, "--set", f"rate={len(name)}")
+    paths = Forks._paths
+
+    def paths_of_before(forks: Forks) -> list[str]:
+        return sorted({*paths(forks), "names/bench/other.json"})
+
+    monkeypatch.setattr(Forks, "_paths", paths_of_before)
+    open_store(str(bench.prefix)).delete("names/bench/other.json")
+    code, said = bench("--dry-run", "--every-step")
+    assert code == 2 and "\none " in said and "\nother" not in said
+    assert bench("drop", "one")[0] == 0
 
 
 PUBLISHING = """    for at in context.wanted_milestones:
