@@ -17,19 +17,22 @@ from marin_dag.milestone_reasons import NotTold
 from marin_dag.node import Node
 from marin_dag.reasons import render
 from marin_dag.step import Step
-from marin_dag.told import PUBLISH, STOP, Telling, Tellings
+from marin_dag.told import END, PUBLISH, STOP, Telling, Tellings
 from marin_dag.wanted_milestones import passed_by
 
 ResultT = TypeVar("ResultT")
 
 
 class RunHearing:
-    """Of one run, from its beginning on."""
+    """Of one run, from its beginning on; `name` is that of a detached one."""
 
-    def __init__(self, tellings: Tellings, frontier: Frontier, display: Display) -> None:
+    def __init__(self, tellings: Tellings, frontier: Frontier, display: Display, name: str) -> None:
         self.tellings = tellings
         self.old: frozenset[str] = frozenset()
         """Ids of what was told before the run began, which is the newer word."""
+        self.is_told_to_end = False
+        """Whether the run itself is to cancel what saves its work, as at a second Ctrl-C."""
+        self._name = name
         self._frontier = frontier
         self._display = display
         self._failures: set[str] = set()
@@ -40,9 +43,11 @@ class RunHearing:
         self._last_look = time.monotonic()
 
     def begin(self) -> None:
-        """What lies there by now is old."""
+        """What lies there by now is old, but for what was told to this very run while it started."""
         self.old = self.advised(self.tellings.ids, frozenset())
-        self._known |= self.old
+        nothing: list[Telling] = []
+        own = self.advised(lambda: self.tellings.of(self._name), nothing) if self._name else nothing
+        self._known |= self.old - {telling.id for telling in own}
 
     def advised(self, ask: Callable[[], ResultT], otherwise: ResultT) -> ResultT:
         """What the store says. Where it does not, that is said once: what people tell is advice, and fails no step."""
@@ -125,6 +130,7 @@ class RunHearing:
         nothing: list[Telling] = []
         new = self.advised(lambda: self.tellings.of_all(known=self._known), nothing)
         self._known |= {telling.id for telling in new}
+        self.is_told_to_end |= any(telling.word == END and telling.digest == self._name for telling in new)
         for telling in new:
             if telling.word == STOP and telling.digest not in self._stops:
                 self._stops[telling.digest] = self._unheeded[telling.digest] = telling

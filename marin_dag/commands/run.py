@@ -25,11 +25,11 @@ from marin_dag.explain import explain
 from marin_dag.plan import Plan
 from marin_dag.plan_document import plan_document
 from marin_dag.planned import Verdict
+from marin_dag.provenance import RUN_NAME
 from marin_dag.quantities import counted
 from marin_dag.records import Records
 from marin_dag.remarks import Remark
 from marin_dag.table import render_plan
-from marin_dag.wishes import RUN_NAME, Wishes
 
 
 def plan_and_run(session: Session) -> int:
@@ -159,8 +159,6 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     steps = [planned.step for planned in plan.will_run]
     forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
     backend = backend_named(session.parsed.backend, session.pipeline)
-    name = os.environ.get(RUN_NAME)
-    is_to_end = (lambda: False) if name is None else Wishes(session.store, name).is_to_end
     run = Run(
         steps,
         session.store,
@@ -169,9 +167,9 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
         command=session.line(),
         command_to_force=lambda step: session.line("--force", step, "--until", step, without=SELECTION),
         force=forced,
-        is_to_end=is_to_end,
         wanted=plan.wanted_milestones,
         on_committed=on_committed,
+        name=os.environ.get(RUN_NAME, ""),
     )
     if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
         display.say(f"{counted(len(steps), 'step')} to run; {shared} more of the plan share the output of one of them")

@@ -131,6 +131,7 @@ class _Deaf:
 
 class _NobodyTells:
     old: frozenset[str] = frozenset()
+    is_told_to_end = False
 
     def __init__(self, *arguments: object, **keywords: object) -> None: ...
     def begin(self) -> None: ...
