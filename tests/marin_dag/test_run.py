@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -15,7 +17,7 @@ from marin_dag.epoch import seal
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.lease import Lease, Leases
-from marin_dag.live import LineDisplay, TableDisplay
+from marin_dag.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planned import Verdict
@@ -659,3 +661,27 @@ def test_an_interrupt_that_comes_when_all_has_stopped_does_not_take_away_how_to_
     again = Run([first, second], open_store(str(tmp_path / "runs")), LateInterrupt(), display, command="go")
     assert again.run() == 1
     assert display.lines[-1] == "to go on:  go"
+
+
+@step()
+def figuring(config: OddConfig, context: StepContext) -> Count:
+    context.progress(np.int64(1), 2, "texts", loss=jnp.float32(0.5))  # type: ignore[arg-type]
+    context.progress(2, 2, "texts", stage="warm-up")  # type: ignore[arg-type]
+    return Count(count=1)
+
+
+def test_a_figure_that_is_no_number_fails_its_own_step_and_one_of_a_library_is_told_as_a_plain_one(tmp_path):
+    told: list[Progress] = []
+
+    class Figures(Recorder):
+        def progress(self, name: str, progress: Progress) -> None:
+            told.append(progress)
+            self.lines.append(figures_of(progress, None))
+
+    store, display = open_store(str(tmp_path)), Figures()
+    steps = [figuring("odd", OddConfig(what="figures")), write("text", WriteConfig(text="a"))]
+    assert Run(steps, store, LocalBackend(), display, command="").run() == 1
+    assert "1/2 texts  loss 0.5" in display.lines and "text done" in display.lines
+    assert [type(told[0].done), type(told[0].figures["loss"])] == [int, float]
+    (failure,) = Records(store).failures(steps[0].key)
+    assert failure.error == "could not convert string to float: 'warm-up'"
