@@ -41,6 +41,11 @@ class Graph:
         """Names in the order of `steps`."""
         return tuple(self._named)
 
+    @property
+    def last(self) -> frozenset[str]:
+        """Names of the steps that nothing else needs."""
+        return frozenset(name for name in self._named if name not in self._dependents)
+
     def step(self, name: str) -> AnyStep:
         """The step called `name`."""
         if name not in self._named:

@@ -221,19 +221,15 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
             print(f"  {line}")
     records = Records(session.store)
     forked = session.forks.names_in(plan.graph)
-    for step in plan.graph.steps:
-        is_last = plan.graph.descendants(step.name) == {step.name}
-        is_meant = (
-            step.name in session.results or (not session.results and is_last) or step.name in session.parsed.until
-        )
-        if not plan[step.name].is_selected or not is_meant:
+    wanted = session.results or plan.graph.last
+    for planned in plan.steps:
+        is_meant = planned.name in wanted or planned.name in session.parsed.until
+        if not planned.is_selected or not is_meant or planned.name in forked:
             continue
-        if step.name in forked:
-            continue
-        record = records.find(step.key)
+        record = records.find(planned.step.key)
         if record is not None:
-            shown = session.results.get(step.name, "")
-            print(f"  {step.name}: {session.store.url(record.output_path)}{'/' if shown else ''}{shown}")
+            shown = session.results.get(planned.name, "")
+            print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if shown else ''}{shown}")
     for name in forked:
         record = records.find(plan.graph.step(name).key) if plan[name].is_selected else None
         if record is not None:

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from marin_dag.cli import main
 from marin_dag.commands.session import program
 from marin_dag.errors import UserError
 from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.records import Records, record_path
 from marin_dag.resources import Gpu
 from marin_dag.run import Run
 from tests.marin_dag import toy
@@ -107,6 +108,24 @@ def test_the_second_run_does_nothing_and_says_so(run: Toy) -> None:
     assert "nothing to do: 8 steps, all done" in said
     assert "phoenix: " in said
     assert run("--dry-run")[0] == 0
+
+
+def test_that_nothing_is_to_do_is_said_of_a_long_chain_about_as_soon_as_its_plan(tmp_path: Path) -> None:
+    steps: list[Any] = [toy.text("text", toy.TextConfig(text="x"))]
+    for index in range(2_000):
+        steps.append(toy.count(f"count/{index}", toy.CountConfig(texts={"x": steps[-1]})))
+    for step in steps:
+        open_store(str(tmp_path)).write(record_path(step.key), b"")
+
+    def seconds(*options: str) -> float:
+        began = time.monotonic()
+        argv = ["--prefix", str(tmp_path), "--backend", "local", *options]
+        assert main(lambda parsed: steps[-1:], name="toy", results={"none": ""}, argv=argv) == 0
+        return time.monotonic() - began
+
+    seconds("--dry-run")
+    plan = seconds("--dry-run")
+    assert seconds() < 6 * plan
 
 
 def test_a_pipeline_adds_to_a_plan_that_is_shown_and_to_no_run(
