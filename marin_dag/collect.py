@@ -28,7 +28,7 @@ from marin_dag.epoch import LEASES, parts
 from marin_dag.lease import CLOCK_SKEW_SECONDS, COLLECTS, STALE_SECONDS, Held, Lease, Leases
 from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import Pins
-from marin_dag.records import CODES, LABELS, Record, Records, record_path
+from marin_dag.records import CODES, COMMITS, LABELS, Record, Records, key_at, record_path
 from marin_dag.store import Entry, Store
 from marin_dag.told import TOLD
 from marin_dag.verify import VERIFICATIONS
@@ -111,13 +111,13 @@ class Collector:
 
     def find(self) -> list[Garbage]:
         """All that can go, outputs first; reads every record, writes nothing."""
-        committed = {entry.path: entry for entry in self._store.list("commits")}
+        committed = {entry.path: entry for entry in self._store.list(COMMITS)}
         with ThreadPoolExecutor(READ_THREADS) as pool:
-            read = pool.map(lambda path: self._records.find(_key(path)), committed)
+            read = pool.map(lambda path: self._records.find(key_at(path)), committed)
             records = {record.key: record for record in read if record is not None}
         running = self._running()
         busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
-        labels = _names_of(self._store)
+        labels = self._records.names()
         kept = self._kept(records, running, committed, labels)
         listed = self._store.list(OUTPUTS)
         files = by_attempt(listed)
@@ -314,8 +314,8 @@ class Collector:
 
     def _delete_files(self, garbage: Garbage) -> str:
         # Under the lease nothing of this digest is committed any more, but it may have been since it was found.
-        commits = self._store.list("commits", garbage.digest) if garbage.digest else []  # of no step
-        keys = [_key(entry.path) for entry in commits]
+        commits = self._store.list(COMMITS, garbage.digest) if garbage.digest else []  # of no step
+        keys = [key_at(entry.path) for entry in commits]
         if garbage.kind == "certified" and keys:
             if garbage.digest in {key.partition("@")[0] for key in Pins(self._store).pinned()}:
                 return "its step is pinned"
@@ -364,21 +364,9 @@ def _certified_in(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     return found
 
 
-def _names_of(store: Store) -> dict[str, set[str]]:
-    names: dict[str, set[str]] = {}
-    for entry in store.list(LABELS):
-        name, _, key = entry.path.removeprefix(f"{LABELS}/").rpartition("/")
-        names.setdefault(key, set()).add(name)
-    return names
-
-
 def _digests_by_short(store: Store) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for entry in store.list(LEASES):
         digest = parts(entry.path)[0]
         found.setdefault(digest[:8], set()).add(digest)
     return found
-
-
-def _key(path: str) -> str:
-    return path.removeprefix("commits/").removesuffix(".json")

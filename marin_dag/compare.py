@@ -9,6 +9,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.reasons import render_changed, render_difference, short_key
 from marin_dag.records import Record, Records
+from marin_dag.siblings import Siblings
 from marin_dag.source_archive import SourceDiffs
 from marin_dag.step import Step
 from marin_dag.store import Store
@@ -62,8 +63,14 @@ def find_record(records: Records, text: str) -> Record | None:
 
 def made_before(records: Records, name: str, command: str) -> str:
     """For whoever asks for an output that is not made: how to ask for the newest that was, if there is one."""
-    made = next(iter(records.siblings(name)), None)
-    return "" if made is None else f" `{command} {short_key(made.key)}` is about the newest that was made so called."
+    made = newest_made(records, name)
+    return "" if made is None else f" `{command} {short_key(made)}` is about the newest that was made so called."
+
+
+def newest_made(records: Records, name: str) -> str | None:
+    """Key of the newest output under a name, whatever its identity."""
+    keys = Siblings(records, records.labels(), records.committed_keys()).keys(name)
+    return keys[0] if keys else None
 
 
 def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:

@@ -25,6 +25,7 @@ from marin_dag.remainder import LeftBehind
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
 from marin_dag.told import PUBLISH, Tellings
+from marin_dag.wanted_milestones import own_stop_not_told
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
@@ -207,7 +208,7 @@ class Forks:
         tellings = Tellings(self._store)
         lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), tellings)
         # The fork's own end may lie on the way of an attempt at work, too.
-        passed = [*lost_milestones.passed_by(step, running), *lost_milestones.own_stop_passed_by(step, running)]
+        passed = [*lost_milestones.passed_by(step, running), *own_stop_not_told(step, running, committed)]
         told = [each for each in passed if isinstance(each, NotTold) and each.hears and not each.is_past]
         wanted = {(each.digest, each.step, each.wanted) for each in told}
         if not said:

@@ -133,7 +133,8 @@ class Tellings:
 
     def to_publish(self, digest: str) -> frozenset[int]:
         """The milestones that any attempt at the trajectory is to publish when it comes by."""
-        return milestones_in(self.of(digest))
+        told = (telling.milestone for telling in self.of(digest) if telling.word == PUBLISH)
+        return frozenset(milestone for milestone in told if milestone is not None)
 
     def forget(self, fork: str) -> None:
         """Takes back what the making of a fork told and nobody has answered."""
@@ -155,11 +156,6 @@ class Tellings:
                 f"{self._store.url(path)}: no telling ({error.error_count()} errors); delete it, and `tell` again"
             )
             return None
-
-
-def milestones_in(tellings: Iterable[Telling]) -> frozenset[int]:
-    """The milestones that these are to have published."""
-    return frozenset(each.milestone for each in tellings if each.word == PUBLISH and each.milestone is not None)
 
 
 def _path(telling: Telling, ending: str = ".json") -> str:

@@ -280,7 +280,7 @@ class Made(BaseModel, frozen=True, extra="forbid"):
 
 def put(context: StepContext, file: str, text: str) -> None:
     store = current.store
-    with store.open(f"{store.relative(context.output_path)}/{file}", "wb") as stream:
+    with store.open(f"{context.output_path.removeprefix(f'{store.prefix}/')}/{file}", "wb") as stream:
         stream.write(text.encode())
 
 
@@ -492,7 +492,7 @@ def reads(config: ReadsOne, context: StepContext) -> Made:
     """Reads what `quiet` made; a file that is gone is an error that nothing expects."""
     store = current.store
     try:
-        store.read(f"{store.relative(config.source.path)}/file")
+        store.read(f"{config.source.path.removeprefix(f'{store.prefix}/')}/file")
     except FileNotFoundError:
         raise AssertionError("a step reads a committed output, and its file is gone") from None
     put(context, "file", "read")

@@ -96,12 +96,6 @@ def test_a_file_of_blocks_is_there_whole_or_as_it_was(store: Store):
     assert store.read("outputs/file.bin") == b"third"
 
 
-def test_a_url_leads_back_to_its_path(store: Store):
-    assert store.relative(store.url("outputs/web/x.parquet")) == "outputs/web/x.parquet"
-    with pytest.raises(ValueError, match=r"elsewhere/x is not below the prefix .*; write below context.output_path"):
-        store.relative("elsewhere/x")
-
-
 @pytest.mark.parametrize("path", ["", "/a", "a//b", "a/../b", "./a", "a/"])
 def test_a_path_that_could_leave_the_prefix_is_refused(store: Store, path: str):
     with pytest.raises(ValueError, match="store path"):
