@@ -85,9 +85,8 @@ class Run:
         self._setbacks = Setbacks(store, self._frontier, display, back_off_seconds=back_off_seconds)
         self._ended_leases: list[Lease] = []
         self._num_interrupts = 0
-        self._is_stopping = False
-        self._is_closing = False
-        self._force = set(force)
+        self._has_begun = self._is_stopping = self._is_closing = False
+        self._force = force
         self._on_committed = on_committed
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
 
@@ -111,6 +110,7 @@ class Run:
                         self._display.say(self._backend.announcement)
                     greeting = self._backend.start(self, self._asked_for())
                     listen_again()
+                    self._has_begun = True
                     if greeting:
                         self._display.say(greeting)
                     self._loop()
@@ -366,17 +366,15 @@ class Run:
                 self._ended_leases.pop().release(has_committed=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """First Ctrl-C (or SIGTERM, SIGUSR2): running steps save and leave. Second: they are cancelled."""
+        """First Ctrl-C (or SIGTERM, SIGUSR2): running steps save and leave. Second, or before any runs: all ends."""
         self._num_interrupts += 1
+        self._is_stopping = True
         if self._num_interrupts == 2 and self._is_closing:
             return  # all has stopped before it was asked to at once; what is left is to say how to go on
-        if self._num_interrupts > 1:
+        if self._num_interrupts > 1 or not (self._has_begun or self._is_closing):
             raise KeyboardInterrupt
-        self._is_stopping = True
         running = "running steps save their work; interrupt again to cancel them"
-        self._display.say(
-            f"stopping: {running if self._frontier.running else 'nothing runs; interrupt again to leave'}"
-        )
+        self._display.say(f"stopping: {running if self._frontier.running else 'nothing runs'}")
         self._backend.request_stop()
 
     def _close(self) -> None:

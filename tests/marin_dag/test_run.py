@@ -1,5 +1,6 @@
 """The driver: what runs, what does not, what goes on after a failure; the same on every backend and store."""
 
+import contextlib
 import io
 import json
 import signal
@@ -685,3 +686,21 @@ def test_a_figure_that_is_no_number_fails_its_own_step_and_one_of_a_library_is_t
     assert [type(told[0].done), type(told[0].figures["loss"])] == [int, float]
     (failure,) = Records(store).failures(steps[0].key)
     assert failure.error == "could not convert string to float: 'warm-up'"
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_an_interrupt_while_the_backend_starts_is_not_waited_with_until_it_has(tmp_path: Path, is_heard: bool):
+    """Nothing runs yet that could save its work; what swallows the first is not followed by a run."""
+
+    class Slow(LocalBackend):
+        def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+            with contextlib.nullcontext() if is_heard else contextlib.suppress(KeyboardInterrupt):
+                asked._on_signal(signal.SIGINT, None)
+            assert not is_heard, "it goes on starting"
+            return super().start(listener, wanted)
+
+    display = Recorder()
+    asked = Run([write("web", WriteConfig(text="web"))], open_store(str(tmp_path)), Slow(), display, command="again")
+    assert asked.run() == 1 and asked.was_interrupted
+    assert display.lines[-2:] == ["0 of 1 step is done, 1 not run", "to go on:  again"]
+    assert ("interrupted; what was running is cancelled, what was finished is kept" in display.lines) == is_heard
