@@ -23,7 +23,7 @@ def _stop(session: Session) -> int:
         print(f"{job.name}: asked to end at once; what runs is cancelled, what was finished is kept")
     else:
         print(f"{job.name}: asked to stop; running steps save their work; stop again to cancel them")
-    follow(session, job.name)
+    follow(session, runs, job.name)
     return NOTHING_WOULD_RUN
 
 
