@@ -39,10 +39,7 @@ def plan_and_run(session: Session) -> int:
         raise UserError("--json: a run prints no document; use --dry-run --json, or the command `plan --json`.")
     refuse_no_second_place(session)
     if session.parsed.dry_run:
-        code = show_plan(session, plan)
-        if session.on_dry_run is not None:
-            session.on_dry_run(session, plan)
-        return code
+        return dry_run(session, plan)
     if plan.drifted or (plan.blocked and not plan.will_run):
         return show_plan(session, plan)
     if not plan.will_run:
@@ -57,6 +54,14 @@ def plan_and_run(session: Session) -> int:
             "\n".join([*said, "Nothing was started. To run without them, select other steps with --until or --only."])
         )
     return detach(session) if session.parsed.detach else _carry_out(session, plan)
+
+
+def dry_run(session: Session, plan: Plan) -> int:
+    """Prints the plan, and what the pipeline has to add."""
+    code = show_plan(session, plan)
+    if session.on_dry_run is not None:
+        session.on_dry_run(session, plan)
+    return code
 
 
 def show_plan(session: Session, plan: Plan) -> int:

@@ -138,6 +138,8 @@ def test_a_pipeline_adds_to_a_plan_that_is_shown_and_to_no_run(
 
     assert main(toy.build, name="toy", argv=[*arguments, "--dry-run"], on_dry_run=more) == 2
     assert capsys.readouterr().out.rstrip().endswith("toy: 8 to come")
+    assert main(toy.build, name="toy", argv=["plan", *arguments], on_dry_run=more) == 2
+    assert capsys.readouterr().out.rstrip().endswith("toy: 8 to come")
     assert main(toy.build, name="toy", argv=arguments, on_dry_run=more) == 0
     assert "to come" not in capsys.readouterr().out
 
@@ -534,6 +536,15 @@ def test_the_environment_of_another_checkout_is_refused_and_a_recipe_of_one_s_ow
     (package / "__init__.py").write_text("")
     code, said = plan(ROOT)
     assert code == 1 and f"the code that it imports in {ROOT}: its environment is another checkout's" in said
+
+
+def test_who_reads_no_more_is_not_told_that_nothing_would_run(tmp_path: Path) -> None:
+    options = ["tests/marin_dag/toy.py", "--dry-run", "--prefix", str(tmp_path)]
+    with subprocess.Popen([sys.executable, *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as plan:
+        assert plan.stdout is not None and plan.stderr is not None
+        plan.stdout.close()
+        assert plan.stderr.read() == b""
+    assert plan.returncode == 141
 
 
 def test_an_argument_that_is_no_text_is_refused(run: Toy) -> None:
