@@ -156,7 +156,7 @@ class Forks:
             made = [step, *followers(graph, step, self._follow)]
             with _said_of(fork):
                 _refuse_without_identity(made)
-            graph = graph.with_targets(made)
+                graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
             stuck = self._stuck(graph, forks)
             able = [fork for fork in forks if fork.name not in stuck]

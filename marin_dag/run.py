@@ -374,8 +374,8 @@ class Run:
         if self._num_interrupts > 1 or not (self._has_begun or self._is_closing):
             raise KeyboardInterrupt
         running = "running steps save their work; interrupt again to cancel them"
-        self._display.say(f"stopping: {running if self._frontier.running else 'nothing runs'}")
         self._backend.request_stop()
+        self._display.say(f"stopping: {running if self._frontier.running else 'nothing runs'}")
 
     def _close(self) -> None:
         self._backend.close()

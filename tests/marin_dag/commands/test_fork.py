@@ -164,6 +164,14 @@ def test_a_fork_that_somebody_drops_meanwhile_is_in_nobody_s_way(
     assert bench("drop", "one")[0] == 0
 
 
+def test_a_fork_whose_name_the_recipe_takes_later_is_named_with_what_forgets_it(bench: Workbench) -> None:
+    bench("fork", "second", "--as", "fourth", "--set", "rate=2.0")
+    bench.edit("return [third]", 'return [third, second.fork("fourth", rate=3.0)]')
+    code, said = bench("--dry-run")
+    assert code == 1 and "two steps are called 'fourth'" in said and "`drop fourth` forgets it" in said
+    assert bench("drop", "fourth")[0] == 0 and bench("--dry-run")[0] == 2
+
+
 PUBLISHING = """    for at in context.wanted_milestones:
         Path(context.output_path, f"step-{at}").mkdir()
         context.publish(at, f"step-{at}", Count(total=at))
