@@ -312,7 +312,7 @@ class _Planner:
 
     def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
         """Other code than that of the record, unless a person has accepted it."""
-        if step.policy != "versioned":
+        if step.policy != "versioned" or not step.identity["code"]["definitions"]:  # none: of what is adopted
             return None, ()
         if self.codes.get(key) == step.identity["code"]["fingerprint"]:
             return None, ()

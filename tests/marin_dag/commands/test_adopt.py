@@ -1,5 +1,6 @@
 """adopt: data from elsewhere becomes an output, known by its content."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from marin_dag.cli import main
 from marin_dag.errors import UserError
 from marin_dag.lease import Leases
 from marin_dag.prefix import open_store
-from marin_dag.records import Records, make_manifest
+from marin_dag.records import Records, make_manifest, record_path
 from marin_dag.step import Input, Step, StepContext, step
 from marin_dag.store import Store
 
@@ -130,6 +131,11 @@ def test_no_edit_of_the_engine_lets_adopted_data_drift(
     store = open_store(str(tmp_path / "runs"))
     adoption = adopt(store, str(data), "wiki")
     assert adoption.record.identity["code"]["definitions"] == {}
+    before = adoption.record.model_dump()  # when the fingerprint covered what of the engine the kind reaches
+    before["identity"]["code"] |= {"definitions": {"marin_dag.adopt.adopted": "0" * 16}, "fingerprint": "0" * 64}
+    store.write(record_path(adoption.record.key), json.dumps(before).encode())
+    (code,) = store.list("codes")
+    store.delete(code.path)
     recipe = [adopted("wiki", AdoptedConfig(content=adoption.content))]
     assert main(lambda parsed: recipe, name="toy", argv=["--dry-run", "--prefix", store.prefix]) == 0
     assert "cannot see through" not in capsys.readouterr().out
