@@ -25,7 +25,7 @@ from marin_dag.acceptances import ACCEPTED
 from marin_dag.attempt_files import Attempt, attempt_at, beside_attempts, by_attempt, files_of, folder_of, name_in
 from marin_dag.diff import input_keys
 from marin_dag.epoch import LEASES, parts
-from marin_dag.lease import CLOCK_SKEW_SECONDS, COLLECTS, STALE_SECONDS, Held, Lease, Leases
+from marin_dag.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
 from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import Pins
 from marin_dag.records import CODES, COMMITS, LABELS, Record, Records, key_at, record_path
@@ -157,8 +157,8 @@ class Collector:
         )
 
     def _running(self) -> "_Running":
-        held = Leases(self._store).unsealed(max(self._older_than_seconds, STALE_SECONDS + CLOCK_SKEW_SECONDS))
-        needs = (key.partition("@")[0] for holder in held.values() for key in holder.needs)
+        held = Leases(self._store).unsealed(max(self._older_than_seconds, DEAD_SECONDS))
+        needs = (key.partition("@")[0] for holder, _ in held.values() for key in holder.needs)
         return _Running(frozenset(held), frozenset(needs))
 
     def _is_young(self, entry: Entry) -> bool:

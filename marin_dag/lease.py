@@ -27,9 +27,9 @@ HEARTBEAT_SECONDS = 10.0
 # Others wait longer than the holder hopes: it has stopped before they begin.
 LOST_SECONDS = 2 * HEARTBEAT_SECONDS
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS
-# A heartbeat this old is dead whatever the clocks of two machines disagree by; younger ones are watched first.
 CLOCK_SKEW_SECONDS = 60.0
-
+DEAD_SECONDS = STALE_SECONDS + CLOCK_SKEW_SECONDS
+"""A heartbeat this old is dead whatever the clocks of two machines disagree by; younger ones are watched first."""
 
 COPIES, COLLECTS, ADOPTS, VERIFIES, MIGRATES = "copies", "collects", "adopts", "verifies", "migrates"
 """What a holder may do with a step other than to run it."""
@@ -190,27 +190,23 @@ class Leases:
     def running(self) -> dict[str, Held]:
         """Digests whose lease looks alive, by one listing and two reads each; for a plan."""
         found = {}
-        for digest, state in states(self.store.list(LEASES)).items():
-            if state.is_sealed or time.time() - state.updated > STALE_SECONDS:
-                continue
-            holder = self._holder(digest, state.number)
-            if not _is_gone(holder):
-                beat = self._last_beat(digest, state.number)
-                found[digest] = Held(holder, state.number, state.updated, beat.progress, beat.is_queued)
+        for digest, (holder, state) in self.unsealed(DEAD_SECONDS).items():
+            beat = self._last_beat(digest, state.number)
+            found[digest] = Held(holder, state.number, state.updated, beat.progress, beat.is_queued)
         return found
 
     def at_work(self) -> dict[str, Held]:
         """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new."""
         return {digest: held for digest, held in self.running().items() if not held.holder.does}
 
-    def unsealed(self, within_seconds: float) -> dict[str, Holder]:
-        """Digests that somebody may still work on, and who: for what must not take the living for dead."""
+    def unsealed(self, within_seconds: float) -> dict[str, tuple[Holder, EpochState]]:
+        """Digests that somebody may still work on, who, and in which epoch; who beat last so long ago is dead."""
         found = {
-            digest: self._holder(digest, state.number)
+            digest: (self._holder(digest, state.number), state)
             for digest, state in states(self.store.list(LEASES)).items()
             if not state.is_sealed and time.time() - state.updated < within_seconds
         }
-        return {digest: holder for digest, holder in found.items() if not _is_gone(holder)}
+        return {digest: (holder, state) for digest, (holder, state) in found.items() if not _is_gone(holder)}
 
     def state(self, digest: str) -> EpochState | None:
         """The newest epoch of a lease, or None if nobody ever held it."""
@@ -263,7 +259,7 @@ class Leases:
             return Beat(number=0, progress=None)
 
     def _alive(self, digest: str, state: EpochState) -> Held | None:
-        if time.time() - state.updated > STALE_SECONDS + CLOCK_SKEW_SECONDS:
+        if time.time() - state.updated > DEAD_SECONDS:
             return None
         holder = self._holder(digest, state.number)
         if _is_gone(holder) or self._is_given_up(holder, digest, state.number):

@@ -1,9 +1,11 @@
 """A lease has one holder, is lost loudly, and never needs a person to remove it."""
 
+import functools
 import math
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -134,6 +136,20 @@ def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: 
 
 
 @pytest.mark.usefixtures("abroad")
+@pytest.mark.usefixtures("abroad")
+def test_who_looks_on_with_a_clock_that_is_ahead_sees_whom_a_run_would_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    leases, now = Leases(LocalStore(str(tmp_path))), time.time
+    lease = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    for ahead, is_seen in ((0.0, True), (lease_module.CLOCK_SKEW_SECONDS, True), (100.0, False)):
+        monkeypatch.setattr(lease_module.time, "time", functools.partial(lambda ahead: now() + ahead, ahead))
+        assert (DIGEST in leases.running()) == is_seen
+        assert isinstance(Leases(leases.store).acquire(DIGEST, "web", ignore), Held if is_seen else Lease)
+    leases.close()
+
+
 def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_path: Path):
     store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
     zombie_leases, successor_leases = Leases(store), Leases(store, clock=lambda: time[0])
