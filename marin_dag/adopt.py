@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
-from marin_dag.lease import Held, Leases
+from marin_dag.lease import ADOPTS, Held, Leases
 from marin_dag.provenance import collect_provenance, now
 from marin_dag.records import FileEntry, Record, Records, attempt_path, make_manifest, new_attempt
 from marin_dag.step import Step, StepContext, step
@@ -105,7 +105,7 @@ def adopt(store: Store, path: str, name: str, *, wanted: str | None = None) -> A
         records.label(name, item.key)
         return Adoption(content, there, is_new=False)
     leases = Leases(store)
-    lease = leases.acquire(item.digest, name, lambda: None)
+    lease = leases.acquire(item.digest, name, lambda: None, does=ADOPTS)
     if isinstance(lease, Held):
         raise UserError(f"adopt {path}: {lease.holder.host} pid {lease.holder.pid} is adopting the same; wait for it.")
     try:

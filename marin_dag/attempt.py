@@ -126,7 +126,9 @@ class AttemptContext:
         """See StepContext."""
         self._code.glance()
         if self.host.index == 0:
-            self._channel.report(self._task.key, Progress(done, total, unit, figures, begin))
+            # Plain numbers: the driver has not loaded what an array is of, and shows and writes whatever comes.
+            plain = {name: float(value) for name, value in figures.items()}
+            self._channel.report(self._task.key, Progress(int(done), int(total), unit, plain, float(begin)))
 
     def computed_with(self, **how: str) -> None:
         """See StepContext."""

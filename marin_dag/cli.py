@@ -116,8 +116,10 @@ MAX_OWNERS = 4
 """Commands that take an option, of those named to whoever gave it to another."""
 EXIT_CODES = """\
 exit codes: 0 all is done (or, with --dry-run, nothing would run), 1 something is wrong,
-2 (--dry-run) something would run, 130 interrupted
+2 (--dry-run) something would run, 130 interrupted, 141 nobody read it to its end
 """
+UNREAD = 141
+"""As of a program that SIGPIPE ends: what was found is not said, and 0 would say that nothing would run."""
 
 
 def main(
@@ -218,7 +220,7 @@ def main(
             return _code_of(carry_out, name, with_traceback=parsed.traceback)
     except BrokenPipeError:  # `| head` has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 -- the interpreter flushes it at exit
-        return NOTHING_WOULD_RUN
+        return UNREAD
 
 
 def _code_of(carry_out: Callable[[], int], name: str, *, with_traceback: bool) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from marin_dag.step import Step
 
 FIRST_PARTY = frozenset({"steps", "runtime", "pipelines"})
+ENGINE = "marin_dag"
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -156,10 +157,11 @@ def _start_of(
     file, module, name = where
     root, package = _root_of(file, module), module.partition(".")[0]
     if (root, package) not in _every_sources:
-        _every_sources[root, package] = Sources((root, PROJECT_ROOT), FIRST_PARTY | {package})
+        _every_sources[root, package] = Sources((root, PROJECT_ROOT), FIRST_PARTY | {package} - {ENGINE})
     sources = _every_sources[root, package]
     sources.add_file(module, file)
-    places = [Place(module, name.partition(".")[0], Aspect.VALUE)]
+    # The engine's own kind (`adopt`) computes nothing: no edit of the engine is a reason to bring data in again.
+    places = [] if package == ENGINE else [Place(module, name.partition(".")[0], Aspect.VALUE)]
     unseen = []
     for item, aspect in types:
         home = module if item.__module__ == "__main__" else item.__module__

@@ -1,8 +1,8 @@
 """Collect: what nothing leads to any more, and its deletion under the lease of each step.
 
 An output is kept if a given pipeline, a pin, an acceptance, a fork (which is part of its pipeline) or a running step
-leads to it, or if it is young: whoever made it may be about to use it. What attempts left that committed nothing, and
-what steps resume from, is kept for as long.
+leads to it, or if it is young: whoever made it may be about to use it. What attempts left that committed nothing, what
+steps resume from, and what people told runs and steps whose output is not kept, is kept for as long.
 
 What an unfinished step of these pipelines resumes from is kept however old it is, and of a finished one the event logs
 and what it has certified, to go back to, as long as its output. What a finished step has certified goes by itself only
@@ -25,11 +25,12 @@ from marin_dag.acceptances import ACCEPTED
 from marin_dag.attempt_files import Attempt, attempt_at, beside_attempts, by_attempt, files_of, folder_of, name_in
 from marin_dag.diff import input_keys
 from marin_dag.epoch import LEASES, parts
-from marin_dag.lease import CLOCK_SKEW_SECONDS, COLLECTS, STALE_SECONDS, Held, Lease, Leases
+from marin_dag.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
 from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import Pins
-from marin_dag.records import CODES, LABELS, Record, Records, record_path
+from marin_dag.records import CODES, COMMITS, LABELS, Record, Records, key_at, record_path
 from marin_dag.store import Entry, Store
+from marin_dag.told import TOLD
 from marin_dag.verify import VERIFICATIONS
 from marin_dag.work_code import FOLDER as CODE
 
@@ -45,7 +46,7 @@ READ_THREADS = 16
 BATCH = 100
 """Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
 
-Kind = Literal["output", "attempt", "work", "certified", "verification"]
+Kind = Literal["output", "attempt", "work", "certified", "telling", "verification"]
 
 
 class Garbage(NamedTuple):
@@ -110,13 +111,13 @@ class Collector:
 
     def find(self) -> list[Garbage]:
         """All that can go, outputs first; reads every record, writes nothing."""
-        committed = {entry.path: entry for entry in self._store.list("commits")}
+        committed = {entry.path: entry for entry in self._store.list(COMMITS)}
         with ThreadPoolExecutor(READ_THREADS) as pool:
-            read = pool.map(lambda path: self._records.find(_key(path)), committed)
+            read = pool.map(lambda path: self._records.find(key_at(path)), committed)
             records = {record.key: record for record in read if record is not None}
         running = self._running()
         busy = running.digests | {key.partition("@")[0] for key in self._roots.keys - records.keys()}
-        labels = _names_of(self._store)
+        labels = self._records.names()
         kept = self._kept(records, running, committed, labels)
         listed = self._store.list(OUTPUTS)
         files = by_attempt(listed)
@@ -133,7 +134,8 @@ class Collector:
             stays = garbage.kind == "certified" and garbage.digest in names.keys() - (self._certified_of - wanted)
             (staying if stays else found).append(garbage)
         self.staying = tuple(staying)
-        return found + self._verifications()
+        found += self._folders("telling", TOLD, busy | names.keys())
+        return found + self._folders("verification", VERIFICATIONS, frozenset())
 
     def _kept(
         self,
@@ -155,8 +157,8 @@ class Collector:
         )
 
     def _running(self) -> "_Running":
-        held = Leases(self._store).unsealed(max(self._older_than_seconds, STALE_SECONDS + CLOCK_SKEW_SECONDS))
-        needs = (key.partition("@")[0] for holder in held.values() for key in holder.needs)
+        held = Leases(self._store).unsealed(max(self._older_than_seconds, DEAD_SECONDS))
+        needs = (key.partition("@")[0] for holder, _ in held.values() for key in holder.needs)
         return _Running(frozenset(held), frozenset(needs))
 
     def _is_young(self, entry: Entry) -> bool:
@@ -243,14 +245,15 @@ class Collector:
                     name = f"{named or short}: {folder.split('/', 2)[2]}"
                     yield Garbage("certified", name, digest, "", tuple(theirs))
 
-    def _verifications(self) -> list[Garbage]:
-        by_run: dict[str, list[Entry]] = {}
-        for entry in self._store.list(VERIFICATIONS):
-            by_run.setdefault(entry.path.split("/")[1], []).append(entry)
+    def _folders(self, kind: Kind, top: str, staying: Collection[str]) -> list[Garbage]:
+        """The folders in `top` that are called like none of `staying`, and of which no file is young."""
+        by_name: dict[str, list[Entry]] = {}
+        for entry in self._store.list(top):
+            by_name.setdefault(entry.path.split("/")[1], []).append(entry)
         return [
-            Garbage("verification", f"{VERIFICATIONS}/{name}", "", "", tuple(entries))
-            for name, entries in by_run.items()
-            if not any(self._is_young(entry) for entry in entries)
+            Garbage(kind, f"{top}/{name}", "", "", tuple(entries))
+            for name, entries in by_name.items()
+            if name not in staying and not any(self._is_young(entry) for entry in entries)
         ]
 
     def delete(self, garbage: Sequence[Garbage]) -> list[str]:
@@ -311,8 +314,8 @@ class Collector:
 
     def _delete_files(self, garbage: Garbage) -> str:
         # Under the lease nothing of this digest is committed any more, but it may have been since it was found.
-        commits = self._store.list("commits", garbage.digest) if garbage.digest else []  # a verification has none
-        keys = [_key(entry.path) for entry in commits]
+        commits = self._store.list(COMMITS, garbage.digest) if garbage.digest else []  # of no step
+        keys = [key_at(entry.path) for entry in commits]
         if garbage.kind == "certified" and keys:
             if garbage.digest in {key.partition("@")[0] for key in Pins(self._store).pinned()}:
                 return "its step is pinned"
@@ -361,21 +364,9 @@ def _certified_in(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     return found
 
 
-def _names_of(store: Store) -> dict[str, set[str]]:
-    names: dict[str, set[str]] = {}
-    for entry in store.list(LABELS):
-        name, _, key = entry.path.removeprefix(f"{LABELS}/").rpartition("/")
-        names.setdefault(key, set()).add(name)
-    return names
-
-
 def _digests_by_short(store: Store) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for entry in store.list(LEASES):
         digest = parts(entry.path)[0]
         found.setdefault(digest[:8], set()).add(digest)
     return found
-
-
-def _key(path: str) -> str:
-    return path.removeprefix("commits/").removesuffix(".json")

@@ -9,6 +9,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.reasons import render_changed, render_difference, short_key
 from marin_dag.records import Record, Records
+from marin_dag.siblings import Siblings
 from marin_dag.source_archive import SourceDiffs
 from marin_dag.step import Step
 from marin_dag.store import Store
@@ -46,14 +47,14 @@ def find_record(records: Records, text: str) -> Record | None:
     Raises:
         UserError: several begin so.
     """
-    digest = text.partition("@")[0]
+    digest, at, milestone = text.partition("@")
     if len(digest) < SHORTEST_PREFIX or set(digest) - set("0123456789abcdef"):
         return None
-    found = sorted(key for key in records.committed_keys() if key == text or key.startswith(text))
-    if not found:
-        wanted, _, milestone = text.partition("@")
-        both = (key.partition("@") for key in records.committed_keys())
-        found = sorted(f"{d}@{m}" for d, _, m in both if d.startswith(wanted) and m == milestone and m)
+    found = sorted(key for key in records.committed_keys() if key.startswith(digest))
+    if at:
+        found = [key for key in found if key.partition("@")[2] == milestone]
+    elif found and all(key.startswith(f"{found[0]}@") for key in found[1:]):
+        found = found[:1]  # an output, before the parts of it
     if len(found) > 1:
         listed = ", ".join(short_key(key) for key in found[:6])
         raise UserError(f"{text}: {len(found)} records begin so ({listed}); write more digits, or the @milestone.")
@@ -62,8 +63,14 @@ def find_record(records: Records, text: str) -> Record | None:
 
 def made_before(records: Records, name: str, command: str) -> str:
     """For whoever asks for an output that is not made: how to ask for the newest that was, if there is one."""
-    made = next(iter(records.siblings(name)), None)
-    return "" if made is None else f" `{command} {short_key(made.key)}` is about the newest that was made so called."
+    made = newest_made(records, name)
+    return "" if made is None else f" `{command} {short_key(made)}` is about the newest that was made so called."
+
+
+def newest_made(records: Records, name: str) -> str | None:
+    """Key of the newest output under a name, whatever its identity."""
+    keys = Siblings(records, records.labels(), records.committed_keys()).keys(name)
+    return keys[0] if keys else None
 
 
 def compare(old: Side, new: Side, graph: Graph, store: Store) -> Iterator[str]:

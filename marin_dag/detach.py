@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from marin_dag.errors import UserError
-from marin_dag.provenance import DETACHED_FROM, git_state
+from marin_dag.provenance import DETACHED_FROM, RUN_NAME, git_state
 from marin_dag.ray_cluster import JOB_NAME, first_line, refuse_unreachable, unreachable, use_the_token
-from marin_dag.wishes import RUN_NAME
 
 DRAIN_SECONDS = 3600
 """How long running steps may take to save their work before Ray kills the driver."""

@@ -25,6 +25,7 @@ from marin_dag.remainder import LeftBehind
 from marin_dag.step import NAME, Milestone, Step, StepKind
 from marin_dag.store import Store
 from marin_dag.told import PUBLISH, Tellings
+from marin_dag.wanted_milestones import own_stop_not_told
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100
@@ -78,8 +79,7 @@ class Forks:
 
     def all(self) -> tuple[Fork, ...]:
         """Every fork, oldest first."""
-        forks = [self._read(path) for path in self._paths()]
-        return tuple(sorted(forks, key=lambda fork: (fork.created, fork.name)))
+        return tuple(sorted(self._kept(self._paths()), key=lambda fork: (fork.created, fork.name)))
 
     def add(self, graph: Graph, *, base: str, name: str, assignments: Sequence[str], reason: str) -> Fork:
         """Keeps a fork, after making sure that it can be built."""
@@ -135,7 +135,7 @@ class Forks:
             fork = self._read(paths[name])
         except DamagedForkError:  # which is why it is dropped
             fork = Fork(name=name, base="nobody knows what", changes={}, author="", reason="", created="")
-        others = (self._read(path) for other, path in paths.items() if other != name)
+        others = self._kept(path for other, path in paths.items() if other != name)
         based = [other.name for other in others if other.base == name]
         if based:
             are = (
@@ -156,7 +156,7 @@ class Forks:
             made = [step, *followers(graph, step, self._follow)]
             with _said_of(fork):
                 _refuse_without_identity(made)
-            graph = graph.with_targets(made)
+                graph = graph.with_targets(made)
         if forks and self._with_forks is not None:
             stuck = self._stuck(graph, forks)
             able = [fork for fork in forks if fork.name not in stuck]
@@ -208,7 +208,7 @@ class Forks:
         tellings = Tellings(self._store)
         lost_milestones = LostMilestones(graph.with_targets([step]), committed, LeftBehind(self._store), tellings)
         # The fork's own end may lie on the way of an attempt at work, too.
-        passed = [*lost_milestones.passed_by(step, running), *lost_milestones.own_stop_passed_by(step, running)]
+        passed = [*lost_milestones.passed_by(step, running), *own_stop_not_told(step, running, committed)]
         told = [each for each in passed if isinstance(each, NotTold) and each.hears and not each.is_past]
         wanted = {(each.digest, each.step, each.wanted) for each in told}
         if not said:
@@ -258,6 +258,11 @@ class Forks:
 
     def _path(self, name: str) -> str:
         return f"{self._folder}/{name}.json"
+
+    def _kept(self, paths: Iterable[str]) -> Iterator[Fork]:
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):  # somebody has dropped it since the listing
+                yield self._read(path)
 
     def _read(self, path: str) -> Fork:
         try:

@@ -41,6 +41,11 @@ class Graph:
         """Names in the order of `steps`."""
         return tuple(self._named)
 
+    @property
+    def last(self) -> frozenset[str]:
+        """Names of the steps that nothing else needs."""
+        return frozenset(name for name in self._named if name not in self._dependents)
+
     def step(self, name: str) -> AnyStep:
         """The step called `name`."""
         if name not in self._named:
@@ -161,7 +166,8 @@ class _Rederivation:
         if isinstance(value, Step):
             return self._new[value]
         if isinstance(value, Milestone):
-            return Milestone(self._new[value.step], milestone=value.milestone, subpath=value.subpath)
+            new = self._new[value.step]
+            return Milestone(new, milestone=value.milestone, subpath=value.subpath, is_growing=value.is_growing)
         if isinstance(value, Input):
             return self._replaced(value)
         if isinstance(value, dict):

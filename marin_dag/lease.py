@@ -27,12 +27,12 @@ HEARTBEAT_SECONDS = 10.0
 # Others wait longer than the holder hopes: it has stopped before they begin.
 LOST_SECONDS = 2 * HEARTBEAT_SECONDS
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS
-# A heartbeat this old is dead whatever the clocks of two machines disagree by; younger ones are watched first.
 CLOCK_SKEW_SECONDS = 60.0
+DEAD_SECONDS = STALE_SECONDS + CLOCK_SKEW_SECONDS
+"""A heartbeat this old is dead whatever the clocks of two machines disagree by; younger ones are watched first."""
 
-
-COPIES, COLLECTS = "copies", "collects"
-"""What a holder may do with a step other than to make it."""
+COPIES, COLLECTS, ADOPTS, VERIFIES, MIGRATES = "copies", "collects", "adopts", "verifies", "migrates"
+"""What a holder may do with a step other than to run it."""
 
 
 class Holder(BaseModel, frozen=True, extra="ignore"):
@@ -53,7 +53,7 @@ class Holder(BaseModel, frozen=True, extra="ignore"):
     """Steps of the trajectory that the attempt is to publish, its own stop among them; None in claims of versions that
     did not write it."""
     does: str = ""
-    """`COPIES` or `COLLECTS`; "" of an attempt, and in claims of versions that did not write it."""
+    """`COPIES` and the like; "" of an attempt, and in claims of versions that did not write it."""
 
 
 class Beat(BaseModel, frozen=True, extra="forbid", ser_json_inf_nan="constants"):
@@ -90,6 +90,7 @@ class Lease:
         self._leases = leases
         self._on_lost = on_lost
         self._num_beats = 0
+        self._is_given_back = False
         self._renewed = leases.clock()
 
     def beat(self) -> None:
@@ -108,6 +109,8 @@ class Lease:
             if is_transient(error) and begun - self._renewed < LOST_SECONDS:
                 return
             taken = True
+        if self._is_given_back:  # meanwhile: the seal is its own, and another attempt may be at work
+            return
         if taken:
             self.is_lost = True
             self._on_lost()
@@ -120,6 +123,7 @@ class Lease:
         Args:
             has_committed: the attempt is known to have carried out all that it entered.
         """
+        self._is_given_back = True
         if not self.is_lost:
             self._leases.release(self.digest, self.epoch, has_committed=has_committed)
 
@@ -186,27 +190,23 @@ class Leases:
     def running(self) -> dict[str, Held]:
         """Digests whose lease looks alive, by one listing and two reads each; for a plan."""
         found = {}
-        for digest, state in states(self.store.list(LEASES)).items():
-            if state.is_sealed or time.time() - state.updated > STALE_SECONDS:
-                continue
-            holder = self._holder(digest, state.number)
-            if not _is_gone(holder):
-                beat = self._last_beat(digest, state.number)
-                found[digest] = Held(holder, state.number, state.updated, beat.progress, beat.is_queued)
+        for digest, (holder, state) in self.unsealed(DEAD_SECONDS).items():
+            beat = self._last_beat(digest, state.number)
+            found[digest] = Held(holder, state.number, state.updated, beat.progress, beat.is_queued)
         return found
 
     def at_work(self) -> dict[str, Held]:
-        """Those of `running` that make their step: a copier or `gc` hears nothing, and publishes nothing new."""
+        """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new."""
         return {digest: held for digest, held in self.running().items() if not held.holder.does}
 
-    def unsealed(self, within_seconds: float) -> dict[str, Holder]:
-        """Digests that somebody may still work on, and who: for what must not take the living for dead."""
+    def unsealed(self, within_seconds: float) -> dict[str, tuple[Holder, EpochState]]:
+        """Digests that somebody may still work on, who, and in which epoch; who beat last so long ago is dead."""
         found = {
-            digest: self._holder(digest, state.number)
+            digest: (self._holder(digest, state.number), state)
             for digest, state in states(self.store.list(LEASES)).items()
             if not state.is_sealed and time.time() - state.updated < within_seconds
         }
-        return {digest: holder for digest, holder in found.items() if not _is_gone(holder)}
+        return {digest: (holder, state) for digest, (holder, state) in found.items() if not _is_gone(holder)}
 
     def state(self, digest: str) -> EpochState | None:
         """The newest epoch of a lease, or None if nobody ever held it."""
@@ -259,7 +259,7 @@ class Leases:
             return Beat(number=0, progress=None)
 
     def _alive(self, digest: str, state: EpochState) -> Held | None:
-        if time.time() - state.updated > STALE_SECONDS + CLOCK_SKEW_SECONDS:
+        if time.time() - state.updated > DEAD_SECONDS:
             return None
         holder = self._holder(digest, state.number)
         if _is_gone(holder) or self._is_given_up(holder, digest, state.number):

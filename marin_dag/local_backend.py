@@ -10,10 +10,7 @@ from marin_dag.progress import Progress
 from marin_dag.resources import Resources
 from marin_dag.supply import refuse_gangs
 from marin_dag.task import Outcome, Task
-from marin_dag.transient import is_transient
-
-SHARD_ATTEMPTS = 3
-SHARD_BACK_OFF_SECONDS = 1.0
+from marin_dag.transient import SHARD_PAUSES_SECONDS, patiently
 
 
 class LocalBackend:
@@ -83,18 +80,5 @@ class SequentialFanOut:
         for index, call in enumerate(calls):
             if stop_requested():
                 return
-            call_with_retries(call)
+            patiently(call, SHARD_PAUSES_SECONDS)
             yield index
-
-
-def call_with_retries(call: Callable[[], Any]) -> None:
-    """Calls, and calls again a little later where the error is of a kind that passes."""
-    for attempt in range(SHARD_ATTEMPTS):
-        try:
-            call()
-        except Exception as error:
-            if attempt + 1 == SHARD_ATTEMPTS or not is_transient(error):
-                raise
-            time.sleep(SHARD_BACK_OFF_SECONDS * 2**attempt)
-        else:
-            return

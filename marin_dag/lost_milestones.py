@@ -14,7 +14,7 @@ from marin_dag.remainder import LeftBehind
 from marin_dag.step import Step
 from marin_dag.store import Store
 from marin_dag.told import Tellings
-from marin_dag.wanted_milestones import not_told, own_stop_not_told
+from marin_dag.wanted_milestones import not_told
 
 Lost = MilestoneMissing | OutsideTrajectory
 
@@ -74,10 +74,6 @@ class LostMilestones:
             else each
             for each in untold
         )
-
-    def own_stop_passed_by(self, step: Step[Any], running: Mapping[str, Held]) -> tuple[NotTold, ...]:
-        """The stop of `step`, which an attempt at work on its trajectory was not told of."""
-        return own_stop_not_told(step, running, self._committed)
 
     def of_milestone(self, item: Input[Any]) -> Lost | None:
         """What is wrong with a step of a trajectory that nobody may need; None if it is there, or will be."""

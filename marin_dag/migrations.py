@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from marin_dag.acceptances import ACCEPTED, Acceptance, Acceptances
 from marin_dag.diff import code_difference
 from marin_dag.identity import Identity, digest_of_document
-from marin_dag.lease import Held, Lease, Leases
+from marin_dag.lease import MIGRATES, Held, Lease, Leases
 from marin_dag.pins import Pins
 from marin_dag.provenance import now, user_name
 from marin_dag.records import Record, Records
@@ -75,7 +75,8 @@ def migrate(records: Records, steps: Iterable[Step[Any]], *previous: Encoder) ->
                 old = _earlier(step, encoder)
                 if old.digest not in move.seen and move.has_something(old.digest):
                     # Nobody makes more of it meanwhile, and `gc` does not take it away.
-                    lease = move.leases.acquire(old.digest, f"migration of {step.name}", lambda: None)
+                    name = f"migration of {step.name}"
+                    lease = move.leases.acquire(old.digest, name, lambda: None, does=MIGRATES)
                     if isinstance(lease, Held):
                         move.refused.append(f"{step.name} ({old.digest[:8]}): it is running; migrate when it is done.")
                         continue
@@ -103,10 +104,7 @@ class _Move:
             self._old.setdefault(key.partition("@")[0], []).append(key)
         self._working = {entry.path.split("/")[1] for entry in self.store.list("work")}
         self._pins = {pin.key: pin for pin in Pins(self.store).all()}
-        self._names: dict[str, list[str]] = {}
-        for name, keys in records.labels().items():
-            for key in keys:
-                self._names.setdefault(key, []).append(name)
+        self._names = records.names()
 
     def has_something(self, old_digest: str) -> bool:
         """Whether there is anything under the digest of the scheme before."""
@@ -141,9 +139,8 @@ class _Move:
 
     def _also(self, old_key: str, new_key: str) -> None:
         """Names and pins: a label to a record that is not there yet is read by nobody."""
-        for name in self._names.get(old_key, ()):
-            if new_key not in self._names or name not in self._names[new_key]:
-                self.records.label(name, new_key)
+        for name in sorted(self._names.get(old_key, set()) - self._names.get(new_key, set())):
+            self.records.label(name, new_key)
         pin = self._pins.get(old_key)
         if pin is not None and new_key not in self._pins:
             Pins(self.store).carry(pin, new_key)

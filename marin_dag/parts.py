@@ -9,7 +9,7 @@ from typing import Any
 from marin_dag.context import Parts
 from marin_dag.inputs import Input
 from marin_dag.lease import Leases
-from marin_dag.records import COMMITS, Records
+from marin_dag.records import COMMITS, Records, key_at
 from marin_dag.store import Store
 
 
@@ -27,7 +27,7 @@ def parts_of(growing: Input[Any], store: Store, *, after: int) -> Parts:
         path = store.url(record.output_path)
         return Input(None, milestone=number, name=growing.name, digest=digest, path=path, result=result)
 
-    keys = {entry.path.removeprefix(f"{COMMITS}/").removesuffix(".json") for entry in store.list(COMMITS, digest)}
+    keys = {key_at(entry.path) for entry in store.list(COMMITS, digest)}
     numbers = sorted(int(key.partition("@")[2]) for key in keys if "@" in key)
     whole = input_of(digest, None) if digest in keys else None
     parts = {number: input_of(f"{digest}@{number}", number) for number in numbers if number > after}

@@ -242,7 +242,8 @@ class _Planner:
         if step.name in self.forced and verdict is Verdict.DONE:
             reasons, will_run = (Forced(),), is_selected
         maker = self.makers.get(step.key)
-        if maker is None or (is_selected and not self.planned[maker].is_selected):
+        runs_alone = will_run and maker is not None and not self.planned[maker].will_run
+        if maker is None or runs_alone or (is_selected and not self.planned[maker].is_selected):
             maker = self.makers[step.key] = step.name
         if maker != step.name:
             reasons, will_run = (SameAs(maker),), False
@@ -311,7 +312,7 @@ class _Planner:
 
     def _drift(self, step: Step[Any], key: str) -> tuple[Drifted | None, tuple[Accepted, ...]]:
         """Other code than that of the record, unless a person has accepted it."""
-        if step.policy != "versioned":
+        if step.policy != "versioned" or not step.identity["code"]["definitions"]:  # none: of what is adopted
             return None, ()
         if self.codes.get(key) == step.identity["code"]["fingerprint"]:
             return None, ()

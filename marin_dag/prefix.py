@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
+import re
 from pathlib import Path
 
 from marin_dag.store import LocalStore, Store, StoreError
+
+TORN_URL = re.compile(r"(?P<scheme>gs|s3|file):/?(?P<rest>[^/].*)")
+"""Else a folder of that name would be made, and hold what was meant for the cloud."""
 
 
 def open_store(prefix: str) -> Store:
@@ -13,6 +17,11 @@ def open_store(prefix: str) -> Store:
     scheme, separator, rest = prefix.partition("://")
     if not prefix:
         raise StoreError("--prefix is empty; name a folder, gs://bucket/folder or s3://bucket/folder.")
+    if torn := TORN_URL.fullmatch(prefix):
+        meant = f"{torn['scheme']}://{'/' if torn['scheme'] == 'file' else ''}{torn['rest']}"
+        raise StoreError(f"--prefix: two slashes belong behind the colon: {meant}.")
+    if scheme == "file" and rest:
+        prefix, separator = rest, ""
     if separator and "@" in rest.partition("/")[0]:
         raise StoreError(
             f"--prefix {scheme}://***@{rest.partition('@')[2]}: credentials in a prefix end in every log; give them "
@@ -31,8 +40,6 @@ def open_store(prefix: str) -> Store:
         from marin_dag.s3_store import S3Store
 
         return S3Store(prefix)
-    if scheme == "file":
-        return LocalStore(rest)
     raise StoreError(
         f"--prefix {prefix}: no such kind of store; use a folder, gs://bucket/folder or s3://bucket/folder."
     )

@@ -20,6 +20,8 @@ from marin_dag.store import Store
 
 DETACHED_FROM = "MARIN_DAG_DETACHED_FROM"
 """Environment variable of a detached driver, whose copy of the project has no repository: the `git_state` it left."""
+RUN_NAME = "MARIN_DAG_RUN"
+"""Environment variable of a detached driver: the name of its run."""
 NOTHING_TRACKED_CHANGED = hashlib.sha256(b"").hexdigest()
 """The `dirty_diff` of older records whose only changes were untracked files, which they do not tell of."""
 UNTRACKED_FILES, UNTRACKED_BYTES = 1000, 64 * 2**20

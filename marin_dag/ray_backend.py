@@ -10,12 +10,12 @@ from marin_dag.attempt import failure_of, run_attempt
 from marin_dag.backend import Listener
 from marin_dag.errors import UserError
 from marin_dag.gang import Gang
-from marin_dag.local_backend import call_with_retries
 from marin_dag.ray_cluster import hear_ray, is_connected, join_cluster, start_cluster
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
 from marin_dag.supply import refuse_what_never_fits, what_is_not_there_yet
 from marin_dag.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
 from marin_dag.task import Outcome, Task
+from marin_dag.transient import SHARD_PAUSES_SECONDS, patiently
 
 CANCEL_GRACE_SECONDS = 5.0
 REMARK_SECONDS = 2.0
@@ -261,7 +261,7 @@ def run_step(task: Task, switchboard: Any) -> Outcome:
 
 def run_shard(call: Callable[[], Any]) -> None:
     """One shard, on a worker."""
-    call_with_retries(call)
+    patiently(call, SHARD_PAUSES_SECONDS)
 
 
 def _plain(error: BaseException) -> BaseException:

@@ -93,7 +93,7 @@ class Records:
 
     def committed_keys(self) -> frozenset[str]:
         """Every key with a record, by one listing."""
-        return frozenset(_key(entry.path) for entry in self.store.list(COMMITS))
+        return frozenset(key_at(entry.path) for entry in self.store.list(COMMITS))
 
     def find(self, key: str) -> Record | None:
         """The record of `key`, or None."""
@@ -154,19 +154,18 @@ class Records:
             found.setdefault(name, []).append(key)
         return found
 
-    def siblings(self, name: str) -> list[Record]:
-        """Records made under `name`, whatever their identity, newest first."""
-        entries = sorted(self.store.list(LABELS, f"{name}/"), key=lambda entry: entry.updated, reverse=True)
-        keys = [entry.path.removeprefix(f"{LABELS}/{name}/") for entry in entries]
-        records = [self.find(key) for key in keys if "/" not in key]
-        return [record for record in records if record is not None]
+    def names(self) -> dict[str, set[str]]:
+        """Keys to the names that lead to them, by one listing."""
+        found: dict[str, set[str]] = {}
+        for name, keys in self.labels().items():
+            for key in keys:
+                found.setdefault(key, set()).add(name)
+        return found
 
     def milestones(self, digest: str) -> dict[int, Record]:
         """Committed milestones of a trajectory, by step."""
-        return {int(key.rpartition("@")[2]): self.get(key) for key in self._milestone_keys(digest)}
-
-    def _milestone_keys(self, digest: str) -> list[str]:
-        return [_key(entry.path) for entry in self.store.list(COMMITS, f"{digest}@")]
+        keys = [key_at(entry.path) for entry in self.store.list(COMMITS, f"{digest}@")]
+        return {int(key.rpartition("@")[2]): self.get(key) for key in keys}
 
     def record_failure(self, failure: Failure) -> None:
         """Keeps how an attempt ended."""
@@ -202,7 +201,8 @@ def record_path(key: str) -> str:
     return f"{COMMITS}/{key}.json"
 
 
-def _key(path: str) -> str:
+def key_at(path: str) -> str:
+    """The inverse of `record_path`."""
     return path.removeprefix(f"{COMMITS}/").removesuffix(".json")
 
 

@@ -50,9 +50,9 @@ class Run:
         command_to_force: what the user types to make the output of one step again, by its name.
         back_off_seconds: the wait before the second attempt; it doubles.
         force: keys of committed steps to run again; they must give the same files, and the record stays what it was.
-        is_to_end: asked while running steps save their work; whether to cancel them, as a second Ctrl-C does.
         wanted: what trajectories are to publish on their way, for others than `steps` too; None is for these alone.
         on_committed: called with the key of each output that is committed, and of each milestone, when it is published.
+        name: of a detached run; a second `stop` is told by it, for Ray hands a job one signal and no more.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Run:
         command_to_force: Callable[[str], str] | None = None,
         back_off_seconds: float = 2.0,
         force: frozenset[str] = frozenset(),
-        is_to_end: Callable[[], bool] = lambda: False,
         wanted: WantedMilestones | None = None,
         on_committed: Callable[[str], None] = lambda key: None,
+        name: str = "",
     ) -> None:
         self._store = store
         self._backend = backend
@@ -81,14 +81,12 @@ class Run:
         self._nodes = {step.key: self._nodes[step.key] for step in steps}
         self._frontier = Frontier(self._nodes.values(), backend.max_alike)
         self._committed = self._frontier.committed
-        self._hearing = RunHearing(Tellings(store), self._frontier, display)
+        self._hearing = RunHearing(Tellings(store), self._frontier, display, name)
         self._setbacks = Setbacks(store, self._frontier, display, back_off_seconds=back_off_seconds)
         self._ended_leases: list[Lease] = []
         self._num_interrupts = 0
-        self._is_stopping = False
-        self._is_closing = False
-        self._force = set(force)
-        self._is_to_end = is_to_end
+        self._has_begun = self._is_stopping = self._is_closing = False
+        self._force = force
         self._on_committed = on_committed
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
 
@@ -112,6 +110,7 @@ class Run:
                         self._display.say(self._backend.announcement)
                     greeting = self._backend.start(self, self._asked_for())
                     listen_again()
+                    self._has_begun = True
                     if greeting:
                         self._display.say(greeting)
                     self._loop()
@@ -160,8 +159,8 @@ class Run:
                 self._start_what_is_ready()
             elif not self._frontier.running:
                 return
-            else:
-                self._end_if_asked()
+            elif self._hearing.is_told_to_end:
+                raise KeyboardInterrupt
             self._release_what_has_ended()  # while those that waited for it run already
             for outcome in self._backend.wait(POLL_SECONDS):
                 self._take(outcome)
@@ -175,11 +174,6 @@ class Run:
         except StoreError as error:
             self._display.say(f"whether other runs make some of it cannot be seen: {first_lines(error)}")
         return {n.step.name: n.step.resources for n in self._unfinished() if n.step.digest not in elsewhere}
-
-    def _end_if_asked(self) -> None:
-        with contextlib.suppress(StoreError):  # whoever asks in vain asks again
-            if self._is_to_end():
-                raise KeyboardInterrupt
 
     def _tell_what_is_queued(self) -> None:
         for node in self._frontier.running.values():
@@ -372,18 +366,16 @@ class Run:
                 self._ended_leases.pop().release(has_committed=True)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """First Ctrl-C (or SIGTERM, SIGUSR2): running steps save and leave. Second: they are cancelled."""
+        """First Ctrl-C (or SIGTERM, SIGUSR2): running steps save and leave. Second, or before any runs: all ends."""
         self._num_interrupts += 1
+        self._is_stopping = True
         if self._num_interrupts == 2 and self._is_closing:
             return  # all has stopped before it was asked to at once; what is left is to say how to go on
-        if self._num_interrupts > 1:
+        if self._num_interrupts > 1 or not (self._has_begun or self._is_closing):
             raise KeyboardInterrupt
-        self._is_stopping = True
         running = "running steps save their work; interrupt again to cancel them"
-        self._display.say(
-            f"stopping: {running if self._frontier.running else 'nothing runs; interrupt again to leave'}"
-        )
         self._backend.request_stop()
+        self._display.say(f"stopping: {running if self._frontier.running else 'nothing runs'}")
 
     def _close(self) -> None:
         self._backend.close()

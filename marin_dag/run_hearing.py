@@ -17,30 +17,37 @@ from marin_dag.milestone_reasons import NotTold
 from marin_dag.node import Node
 from marin_dag.reasons import render
 from marin_dag.step import Step
-from marin_dag.told import PUBLISH, STOP, Telling, Tellings
+from marin_dag.told import END, PUBLISH, STOP, Telling, Tellings
 from marin_dag.wanted_milestones import passed_by
 
 ResultT = TypeVar("ResultT")
 
 
 class RunHearing:
-    """Of one run, from its beginning on."""
+    """Of one run, from its beginning on; `name` is that of a detached one."""
 
-    def __init__(self, tellings: Tellings, frontier: Frontier, display: Display) -> None:
+    def __init__(self, tellings: Tellings, frontier: Frontier, display: Display, name: str) -> None:
         self.tellings = tellings
         self.old: frozenset[str] = frozenset()
         """Ids of what was told before the run began, which is the newer word."""
+        self.is_told_to_end = False
+        """Whether the run itself is to cancel what saves its work, as at a second Ctrl-C."""
+        self._name = name
         self._frontier = frontier
         self._display = display
         self._failures: set[str] = set()
         self._known: set[str] = set()
         self._stops: dict[str, Telling] = {}
+        self._unheeded: dict[str, Telling] = {}
+        """Those of `_stops` that are yet to be brought to the steps which no attempt hears for."""
         self._last_look = time.monotonic()
 
     def begin(self) -> None:
-        """What lies there by now is old."""
+        """What lies there by now is old, but for what was told to this very run while it started."""
         self.old = self.advised(self.tellings.ids, frozenset())
-        self._known |= self.old
+        nothing: list[Telling] = []
+        own = self.advised(lambda: self.tellings.of(self._name), nothing) if self._name else nothing
+        self._known |= self.old - {telling.id for telling in own}
 
     def advised(self, ask: Callable[[], ResultT], otherwise: ResultT) -> ResultT:
         """What the store says. Where it does not, that is said once: what people tell is advice, and fails no step."""
@@ -63,12 +70,10 @@ class RunHearing:
 
         What is handed over is withdrawn, by its key. It looks TOLD_POLL_SECONDS after the last look at the earliest.
         """
-        if time.monotonic() - self._last_look < hearing.TOLD_POLL_SECONDS:
-            return
-        before = set(self._stops)
-        self._look()
-        new = {digest: telling for digest, telling in self._stops.items() if digest not in before}
-        if new:
+        if time.monotonic() - self._last_look >= hearing.TOLD_POLL_SECONDS:
+            self._look()
+        if self._unheeded:
+            new, self._unheeded = self._unheeded, {}
             self._heed(new, [node for node in nodes if node.step.digest in new], withdraw)
 
     def _heed(self, stops: Mapping[str, Telling], nodes: Sequence[Node], withdraw: Callable[[str], None]) -> None:
@@ -125,6 +130,7 @@ class RunHearing:
         nothing: list[Telling] = []
         new = self.advised(lambda: self.tellings.of_all(known=self._known), nothing)
         self._known |= {telling.id for telling in new}
+        self.is_told_to_end |= any(telling.word == END and telling.digest == self._name for telling in new)
         for telling in new:
-            if telling.word == STOP:
-                self._stops.setdefault(telling.digest, telling)
+            if telling.word == STOP and telling.digest not in self._stops:
+                self._stops[telling.digest] = self._unheeded[telling.digest] = telling

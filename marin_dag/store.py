@@ -164,12 +164,6 @@ class Store(ABC):
         """What a step function opens to reach `path`."""
         return f"{self.prefix}/{checked(path)}" if path else self.prefix
 
-    def relative(self, url: str) -> str:
-        """The inverse of `url`."""
-        if not url.startswith(f"{self.prefix}/"):
-            raise ValueError(f"{url} is not below the prefix {self.prefix}; write below context.output_path.")
-        return checked(url.removeprefix(f"{self.prefix}/"))
-
 
 def checked(path: str) -> str:
     """`path` itself, refused if it could leave the prefix or name two objects."""

@@ -59,15 +59,16 @@ class Row(NamedTuple):
 
 
 def rows(plan: Plan, *, every_step: bool) -> Iterator[Row]:
-    """Rows in the order of the plan; steps of one kind with one verdict and the same reasons share a row."""
+    """Rows in the order of the plan; steps of one folder with one verdict and the same reasons share a row."""
     groups: dict[object, list[PlannedStep]] = {}
     is_other = _is_of_another_recipe(plan)
     for planned in plan.steps:
         if not planned.is_selected:
             continue
         reasons = _told(planned, is_other)
-        family = planned.name.rpartition("/")[0] or planned.name
-        key = planned.name if every_step else (family, planned.verdict, planned.will_run, reasons)
+        family = planned.name.rpartition("/")[0]
+        is_alone = every_step or not family
+        key = planned.name if is_alone else (family, planned.verdict, planned.will_run, reasons)
         groups.setdefault(key, []).append(planned)
     for members in groups.values():
         if len(members) >= GROUP_FROM:

@@ -3,7 +3,7 @@
 Two objects a telling, both create-only: `told/<digest>/<when>-<random>.json`, and the answer of the attempt that heard
 it, `….answer.json`. They are advice: whether an output exists, and which bytes it has, never rests on them.
 
-That a whole detached run is to end is no telling but a wish (`wishes.py`): it has no digest, and goes when the run has.
+What is told to a whole detached run (`stop`) lies under its name in place of a digest; Ray passes on the first of it.
 """
 
 import datetime
@@ -20,8 +20,9 @@ from marin_dag.store import Store
 TOLD = "told"
 ANSWER = ".answer.json"
 MAX_REASON_LENGTH = 1000
-STOP, PUBLISH = "stop", "publish"
-"""The words that the engine itself knows: every step hears the one, those of a trajectory may hear the other."""
+STOP, PUBLISH, END = "stop", "publish", "end"
+"""The words that the engine itself knows: every step hears the first, those of a trajectory may hear the second, and a
+detached run that was told to stop before the third."""
 
 
 class Telling(BaseModel, frozen=True, extra="ignore"):
@@ -132,7 +133,8 @@ class Tellings:
 
     def to_publish(self, digest: str) -> frozenset[int]:
         """The milestones that any attempt at the trajectory is to publish when it comes by."""
-        return milestones_in(self.of(digest))
+        told = (telling.milestone for telling in self.of(digest) if telling.word == PUBLISH)
+        return frozenset(milestone for milestone in told if milestone is not None)
 
     def forget(self, fork: str) -> None:
         """Takes back what the making of a fork told and nobody has answered."""
@@ -154,11 +156,6 @@ class Tellings:
                 f"{self._store.url(path)}: no telling ({error.error_count()} errors); delete it, and `tell` again"
             )
             return None
-
-
-def milestones_in(tellings: Iterable[Telling]) -> frozenset[int]:
-    """The milestones that these are to have published."""
-    return frozenset(each.milestone for each in tellings if each.word == PUBLISH and each.milestone is not None)
 
 
 def _path(telling: Telling, ending: str = ".json") -> str:

@@ -5,11 +5,13 @@ import errno
 import random
 import time
 import urllib.error
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 ResultT = TypeVar("ResultT")
 PAUSES_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+SHARD_PAUSES_SECONDS = (1.0, 2.0)
+"""Between two tries of a shard, each of which may take long."""
 
 TRANSIENT_CODES = frozenset({408, 425, 429, 500, 502, 503, 504})
 TRANSIENT_NUMBERS = frozenset(
@@ -52,9 +54,9 @@ TRANSIENT_NAMES = frozenset(
 )
 
 
-def patiently(operation: Callable[[], ResultT]) -> ResultT:
+def patiently(operation: Callable[[], ResultT], pauses_seconds: Sequence[float] | None = None) -> ResultT:
     """Calls `operation`, and again after each of a few growing pauses while what it raises may pass."""
-    for pause in PAUSES_SECONDS:
+    for pause in PAUSES_SECONDS if pauses_seconds is None else pauses_seconds:
         try:
             return operation()
         except Exception as error:

@@ -8,15 +8,14 @@ from marin_dag.backend import Backend
 from marin_dag.epoch import LEASES
 from marin_dag.errors import UserError
 from marin_dag.identity import sha256
-from marin_dag.inputs import Input, replace_inputs
-from marin_dag.lease import Lease, Leases
+from marin_dag.lease import VERIFIES, Lease, Leases
 from marin_dag.prefix import open_store
 from marin_dag.progress import Progress
 from marin_dag.provenance import collect_provenance
 from marin_dag.records import Record, Records, new_attempt
 from marin_dag.step import Step
 from marin_dag.store import Store
-from marin_dag.task import KindReference, Outcome, Task
+from marin_dag.task import KindReference, Outcome, Task, bound_config
 
 VERIFICATIONS = "verifications"
 POLL_SECONDS = 0.2
@@ -53,13 +52,7 @@ class Rerunner:
             return self._rerun(step, record, beside)
 
     def _rerun(self, step: Step[Any], record: Record, beside: Store) -> Rerun:
-        inputs = {item.key: self._records.get(item.key) for _, item in step.inputs}
-
-        def bound(item: Input[Any]) -> Input[Any]:
-            made = inputs[item.key]
-            result = item.step.kind.result_type.model_validate(made.result)
-            return item.bound(path=self._store.url(made.output_path), result=result)
-
+        inputs = {item.keys: self._records.get(item.key) for _, item in step.inputs}
         task = Task(
             prefix=beside.prefix,
             name=step.name,
@@ -67,7 +60,7 @@ class Rerunner:
             digest=step.digest,
             milestone=step.until,
             identity=step.identity,
-            config=replace_inputs(step.config, bound),
+            config=bound_config(step.config, inputs, self._store.url),
             resources=step.resources,
             attempt=new_attempt(),
             lease_epoch=1,
@@ -108,7 +101,7 @@ def _needing(store: Store, name: str, step: Step[Any]) -> Iterator[None]:
     digest = sha256([VERIFICATIONS, name])
     leases = Leases(store)
     needs = tuple(dict.fromkeys([step.key, *(item.key for _, item in step.inputs)]))
-    lease = leases.acquire(digest, f"verify {step.name}", lambda: None, needs=needs)
+    lease = leases.acquire(digest, f"verify {step.name}", lambda: None, needs=needs, does=VERIFIES)
     assert isinstance(lease, Lease)
     try:
         yield

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,17 @@ class VersionEdit(NamedTuple):
         head = [*lines[: first_line - 1], lines[first_line - 1][:first_column]]
         tail = [lines[last_line - 1][last_column:], *lines[last_line:]]
         return b"".join([*head, self.text.encode(), *tail])
+
+    def write(self) -> None:
+        """Makes the edit, whole or not at all: it is a person's own source."""
+        target = self.file.resolve()
+        beside = target.with_name(f"{target.name}.bumped")
+        try:
+            beside.write_bytes(self.edited())
+            shutil.copymode(target, beside)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
 def next_version(version: str) -> str:

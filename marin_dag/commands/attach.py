@@ -1,5 +1,7 @@
 """attach: follow a detached run from any terminal; leaving it leaves the run alone."""
 
+from typing import Any
+
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.early_interrupt import INTERRUPTED
 
@@ -8,14 +10,11 @@ def _attach(session: Session) -> int:
     from marin_dag.detach import DetachedRuns
 
     runs = DetachedRuns(session.pipeline, session.store.prefix)
-    return follow(session, runs.newest(session.parsed.names[0] if session.parsed.names else None).name)
+    return follow(session, runs, runs.newest(session.parsed.names[0] if session.parsed.names else None).name)
 
 
-def follow(session: Session, name: str) -> int:
+def follow(session: Session, runs: Any, name: str) -> int:
     """Prints what the job says; the exit code is that of the run, or says that this terminal left it."""
-    from marin_dag.detach import DetachedRuns
-
-    runs = DetachedRuns(session.pipeline, session.store.prefix)
     print(f"{name}: following; Ctrl-C leaves it running")
     try:
         job = runs.follow(name)

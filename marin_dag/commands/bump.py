@@ -33,7 +33,7 @@ def _bump(session: Session) -> int:
     names = [name for name in graph.names if name in again]
     print(f"  makes again: {listed(names, MAX_NAMES)}")
     if session.parsed.write:
-        edit.file.write_bytes(edit.edited())
+        edit.write()
         print(f"written. See what would run:  {session.line('--dry-run', without=['--write', '--to'])}")
     else:
         print(f"do it  {session.line('bump', step.name, '--write')}")

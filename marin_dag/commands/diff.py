@@ -1,11 +1,10 @@
 """diff A [B]: config fields, inputs down to the root, and the source of what changed, from A to B."""
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
-from marin_dag.compare import Side, compare, find_record, of_record, of_step
+from marin_dag.compare import Side, compare, find_record, newest_made, of_record, of_step
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.records import Records
-from marin_dag.siblings import Siblings
 
 
 def _diff(session: Session) -> int:
@@ -27,10 +26,10 @@ def _side(text: str, graph: Graph, records: Records) -> Side:
 
 
 def _last_commit(name: str, records: Records) -> Side:
-    keys = Siblings(records, records.labels(), records.committed_keys()).keys(name)
-    if not keys:
+    made = newest_made(records, name)
+    if made is None:
         raise UserError(f"diff {name}: nothing was ever made under this name; name a second step to compare with.")
-    return of_record(records.get(keys[0]))
+    return of_record(records.get(made))
 
 
 COMMAND = Command(

@@ -1,11 +1,11 @@
 """plan: the same as --dry-run; --json for other programs."""
 
-from marin_dag.commands.run import show_plan
+from marin_dag.commands.run import dry_run
 from marin_dag.commands.session import SELECTION, Command, Session
 
 
 def _plan(session: Session) -> int:
-    return show_plan(session, session.plan())
+    return dry_run(session, session.plan())
 
 
 COMMAND = Command(

@@ -25,11 +25,11 @@ from marin_dag.explain import explain
 from marin_dag.plan import Plan
 from marin_dag.plan_document import plan_document
 from marin_dag.planned import Verdict
+from marin_dag.provenance import RUN_NAME
 from marin_dag.quantities import counted
 from marin_dag.records import Records
 from marin_dag.remarks import Remark
 from marin_dag.table import render_plan
-from marin_dag.wishes import RUN_NAME, Wishes
 
 
 def plan_and_run(session: Session) -> int:
@@ -39,10 +39,7 @@ def plan_and_run(session: Session) -> int:
         raise UserError("--json: a run prints no document; use --dry-run --json, or the command `plan --json`.")
     refuse_no_second_place(session)
     if session.parsed.dry_run:
-        code = show_plan(session, plan)
-        if session.on_dry_run is not None:
-            session.on_dry_run(session, plan)
-        return code
+        return dry_run(session, plan)
     if plan.drifted or (plan.blocked and not plan.will_run):
         return show_plan(session, plan)
     if not plan.will_run:
@@ -57,6 +54,14 @@ def plan_and_run(session: Session) -> int:
             "\n".join([*said, "Nothing was started. To run without them, select other steps with --until or --only."])
         )
     return detach(session) if session.parsed.detach else _carry_out(session, plan)
+
+
+def dry_run(session: Session, plan: Plan) -> int:
+    """Prints the plan, and what the pipeline has to add."""
+    code = show_plan(session, plan)
+    if session.on_dry_run is not None:
+        session.on_dry_run(session, plan)
+    return code
 
 
 def show_plan(session: Session, plan: Plan) -> int:
@@ -159,8 +164,6 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
     steps = [planned.step for planned in plan.will_run]
     forced = frozenset(plan.graph.step(name).key for name in session.parsed.force)
     backend = backend_named(session.parsed.backend, session.pipeline)
-    name = os.environ.get(RUN_NAME)
-    is_to_end = (lambda: False) if name is None else Wishes(session.store, name).is_to_end
     run = Run(
         steps,
         session.store,
@@ -169,9 +172,9 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
         command=session.line(),
         command_to_force=lambda step: session.line("--force", step, "--until", step, without=SELECTION),
         force=forced,
-        is_to_end=is_to_end,
         wanted=plan.wanted_milestones,
         on_committed=on_committed,
+        name=os.environ.get(RUN_NAME, ""),
     )
     if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
         display.say(f"{counted(len(steps), 'step')} to run; {shared} more of the plan share the output of one of them")
@@ -223,19 +226,15 @@ def _print_results(session: Session, plan: Plan, seconds: float | None = None) -
             print(f"  {line}")
     records = Records(session.store)
     forked = session.forks.names_in(plan.graph)
-    for step in plan.graph.steps:
-        is_last = plan.graph.descendants(step.name) == {step.name}
-        is_meant = (
-            step.name in session.results or (not session.results and is_last) or step.name in session.parsed.until
-        )
-        if not plan[step.name].is_selected or not is_meant:
+    wanted = session.results or plan.graph.last
+    for planned in plan.steps:
+        is_meant = planned.name in wanted or planned.name in session.parsed.until
+        if not planned.is_selected or not is_meant or planned.name in forked:
             continue
-        if step.name in forked:
-            continue
-        record = records.find(step.key)
+        record = records.find(planned.step.key)
         if record is not None:
-            shown = session.results.get(step.name, "")
-            print(f"  {step.name}: {session.store.url(record.output_path)}{'/' if shown else ''}{shown}")
+            shown = session.results.get(planned.name, "")
+            print(f"  {planned.name}: {session.store.url(record.output_path)}{'/' if shown else ''}{shown}")
     for name in forked:
         record = records.find(plan.graph.step(name).key) if plan[name].is_selected else None
         if record is not None:

@@ -20,7 +20,7 @@ from marin_dag.plan import Plan, RefusedStepsError, make_plan
 from marin_dag.planned import PlannedStep
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
-from marin_dag.remarks import Remarks, no_remarks
+from marin_dag.remarks import Remarks
 from marin_dag.step import Step
 from marin_dag.store import Store
 from marin_dag.told import PUBLISH
@@ -66,15 +66,15 @@ class Session:
         name: str,
         results: Mapping[str, str],
         flags: frozenset[str],
-        summary: Callable[[Finished], Iterable[str]] | None = None,
-        on_dry_run: OnDryRun | None = None,
-        only_dry_run: frozenset[str] = frozenset(),
-        follow: Follow | None = None,
-        takes: Mapping[str, frozenset[str]] | None = None,
-        variant: str = "",
-        with_forks: WithForks | None = None,
-        after_run: AfterRun | None = None,
-        remarks: Remarks = no_remarks,
+        summary: Callable[[Finished], Iterable[str]] | None,
+        on_dry_run: OnDryRun | None,
+        only_dry_run: frozenset[str],
+        follow: Follow | None,
+        takes: Mapping[str, frozenset[str]],
+        variant: str,
+        with_forks: WithForks | None,
+        after_run: AfterRun | None,
+        remarks: Remarks,
     ) -> None:
         self.parsed = parsed
         self.arguments = tuple(arguments)
@@ -92,7 +92,7 @@ class Session:
         self._build = build
         self._flags = flags
         self._only_dry_run = only_dry_run
-        self._takes = takes or {}
+        self._takes = takes
         self.summary = summary
         """Lines to end a run with."""
 
@@ -153,12 +153,11 @@ class Session:
         """A line to paste: the pipeline, then `words`, then the options of this call that the line's command takes, but
         for those named."""
         dropped = {"--dry-run", "--json", *self._only_dry_run, *without}
-        command = next((word for word in words if word in self._takes), "")
-        takes = self._takes.get(command)
+        takes = self._takes[words[0] if words and not words[0].startswith("-") else ""]
         kept = []
         for option in options_of(self.arguments, self._flags):
             name = option[0].partition("=")[0]
-            if name not in dropped and (takes is None or name in takes):
+            if name in takes and name not in dropped:
                 kept += option
         return shlex.join([*program_words(), *words, *kept])
 

@@ -5,7 +5,7 @@ from typing import Any
 from marin_dag.commands.attach import follow
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.wishes import Wishes
+from marin_dag.told import END, STOP, Tellings
 
 
 def _stop(session: Session) -> int:
@@ -15,17 +15,15 @@ def _stop(session: Session) -> int:
     job = runs.newest(session.parsed.names[0] if session.parsed.names else None)
     if job.has_ended:
         raise UserError(f"{job.name} has ended already: {job.status.lower()}.")
-    wishes = Wishes(session.store, job.name)
-    runs.stop(job.name)  # before it is noted: a wish that was not passed on must not count as the first of two
-    is_first = wishes.stop()
-    if session.parsed.now or not is_first:
-        wishes.end()
+    tellings = Tellings(session.store)
+    is_last = session.parsed.now or bool(tellings.of(job.name))
+    runs.stop(job.name)  # before it is noted: what was not passed on must not count as the first of two
+    tellings.tell(job.name, job.name, END if is_last else STOP)
+    if is_last:
         print(f"{job.name}: asked to end at once; what runs is cancelled, what was finished is kept")
     else:
         print(f"{job.name}: asked to stop; running steps save their work; stop again to cancel them")
-    follow(session, job.name)
-    if runs.newest(job.name).has_ended:
-        wishes.forget()
+    follow(session, runs, job.name)
     return NOTHING_WOULD_RUN
 
 

@@ -131,6 +131,7 @@ class _Deaf:
 
 class _NobodyTells:
     old: frozenset[str] = frozenset()
+    is_told_to_end = False
 
     def __init__(self, *arguments: object, **keywords: object) -> None: ...
     def begin(self) -> None: ...
@@ -279,7 +280,7 @@ class Made(BaseModel, frozen=True, extra="forbid"):
 
 def put(context: StepContext, file: str, text: str) -> None:
     store = current.store
-    with store.open(f"{store.relative(context.output_path)}/{file}", "wb") as stream:
+    with store.open(f"{context.output_path.removeprefix(f'{store.prefix}/')}/{file}", "wb") as stream:
         stream.write(text.encode())
 
 
@@ -491,7 +492,7 @@ def reads(config: ReadsOne, context: StepContext) -> Made:
     """Reads what `quiet` made; a file that is gone is an error that nothing expects."""
     store = current.store
     try:
-        store.read(f"{store.relative(config.source.path)}/file")
+        store.read(f"{config.source.path.removeprefix(f'{store.prefix}/')}/file")
     except FileNotFoundError:
         raise AssertionError("a step reads a committed output, and its file is gone") from None
     put(context, "file", "read")

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from marin_dag.cli import main
 from marin_dag.commands.session import program
 from marin_dag.errors import UserError
 from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.records import Records, record_path
 from marin_dag.resources import Gpu
 from marin_dag.run import Run
 from tests.marin_dag import toy
@@ -109,6 +110,24 @@ def test_the_second_run_does_nothing_and_says_so(run: Toy) -> None:
     assert run("--dry-run")[0] == 0
 
 
+def test_that_nothing_is_to_do_is_said_of_a_long_chain_about_as_soon_as_its_plan(tmp_path: Path) -> None:
+    steps: list[Any] = [toy.text("text", toy.TextConfig(text="x"))]
+    for index in range(2_000):
+        steps.append(toy.count(f"count/{index}", toy.CountConfig(texts={"x": steps[-1]})))
+    for step in steps:
+        open_store(str(tmp_path)).write(record_path(step.key), b"")
+
+    def seconds(*options: str) -> float:
+        began = time.monotonic()
+        argv = ["--prefix", str(tmp_path), "--backend", "local", *options]
+        assert main(lambda parsed: steps[-1:], name="toy", results={"none": ""}, argv=argv) == 0
+        return time.monotonic() - began
+
+    seconds("--dry-run")
+    plan = seconds("--dry-run")
+    assert seconds() < 6 * plan
+
+
 def test_a_pipeline_adds_to_a_plan_that_is_shown_and_to_no_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +137,8 @@ def test_a_pipeline_adds_to_a_plan_that_is_shown_and_to_no_run(
         print(f"{session.pipeline}: {len(plan.will_run)} to come")
 
     assert main(toy.build, name="toy", argv=[*arguments, "--dry-run"], on_dry_run=more) == 2
+    assert capsys.readouterr().out.rstrip().endswith("toy: 8 to come")
+    assert main(toy.build, name="toy", argv=["plan", *arguments], on_dry_run=more) == 2
     assert capsys.readouterr().out.rstrip().endswith("toy: 8 to come")
     assert main(toy.build, name="toy", argv=arguments, on_dry_run=more) == 0
     assert "to come" not in capsys.readouterr().out
@@ -430,6 +451,20 @@ def test_a_line_to_paste_has_only_options_that_its_command_takes(run: Toy) -> No
     assert run(*words[words.index("why", 2) :])[0] == 0
 
 
+def test_a_line_to_run_a_step_that_is_called_like_a_command_keeps_the_options_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = toy.text("show", toy.TextConfig(text="a"))
+    steps = [toy.count("count", toy.CountConfig(texts={"a": text}))]
+    argv = ["--prefix", str(tmp_path / "runs"), "--backend", "local"]
+    assert main(lambda parsed: [text], name="toy", argv=argv) == 0
+    next((tmp_path / "runs").rglob("text.txt")).unlink()
+    argv += ["--copy-to", str(tmp_path / "copies")]
+    assert main(lambda parsed: steps, name="toy", argv=argv) == 1
+    (line, _) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("first: "))
+    assert line.endswith(f"--force show --until show {' '.join(argv)}")
+
+
 def test_a_config_that_is_not_selected_may_be_one_that_cannot_work(run: Toy) -> None:
     assert run("--dry-run", "--set", "count.least=-1", "--until", "text/web")[0] == 2
     code, said = run("--dry-run", "--set", "count.least=-1")
@@ -501,6 +536,15 @@ def test_the_environment_of_another_checkout_is_refused_and_a_recipe_of_one_s_ow
     (package / "__init__.py").write_text("")
     code, said = plan(ROOT)
     assert code == 1 and f"the code that it imports in {ROOT}: its environment is another checkout's" in said
+
+
+def test_who_reads_no_more_is_not_told_that_nothing_would_run(tmp_path: Path) -> None:
+    options = ["tests/marin_dag/toy.py", "--dry-run", "--prefix", str(tmp_path)]
+    with subprocess.Popen([sys.executable, *options], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as plan:
+        assert plan.stdout is not None and plan.stderr is not None
+        plan.stdout.close()
+        assert plan.stderr.read() == b""
+    assert plan.returncode == 141
 
 
 def test_an_argument_that_is_no_text_is_refused(run: Toy) -> None:

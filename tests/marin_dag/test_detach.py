@@ -14,7 +14,6 @@ from marin_dag.detach import _outputs_below
 from marin_dag.prefix import open_store
 from marin_dag.provenance import git_state
 from marin_dag.records import Record, Records
-from marin_dag.store import Entry
 from tests.marin_dag.cluster_steps import notes
 from tests.marin_dag.test_kill import wait_for
 from tests.ray_nodes import ROOT, RayNodes
@@ -53,9 +52,6 @@ class Terminal:
         process = self.start(*words, **variables)
         output, errors = process.communicate(timeout=480)
         return process.returncode, output, errors
-
-    def notes_to_the_driver(self) -> list[Entry]:
-        return open_store(str(self._folder / "runs")).list("wishes")
 
     def records(self) -> list[Record]:
         records = Records(open_store(str(self._folder / "runs")))
@@ -131,7 +127,6 @@ def test_stopped_twice_a_detached_run_ends_at_once_and_the_next_one_goes_on(term
     assert "asked to end at once; what runs is cancelled, what was finished is kept" in output
     assert "interrupted; what was running is cancelled" in output
     assert "stopped" in first.communicate()[0]
-    assert terminal.notes_to_the_driver() == []
     (terminal.marks / "open").touch()
     assert terminal("--detach", "--gate", "3", "--deaf")[0] == 0
     code, output, errors = terminal("attach")

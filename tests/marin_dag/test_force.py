@@ -6,7 +6,11 @@ import pytest
 
 from marin_dag.backend import Backend
 from marin_dag.damage import findings_of
+from marin_dag.graph import Graph, Selection
+from marin_dag.plan import make_plan
+from marin_dag.planned import Verdict
 from marin_dag.prefix import open_store
+from marin_dag.reasons import Forced
 from marin_dag.records import Records
 from tests.marin_dag.test_run import output, record, run
 from tests.marin_dag.toy_steps import (
@@ -168,3 +172,12 @@ def test_a_later_leg_of_a_trajectory_that_has_nothing_yet_asks_for_the_end_of_th
     store.write(f"work/{second.digest}/saved-000006.json", Count(step=6, value=6).model_dump_json().encode())
     code, display = run(prefix, [second])
     assert code == 0, display.text
+
+
+def test_of_steps_that_share_an_output_the_forced_one_is_run_again(tmp_path: Path) -> None:
+    store, steps = open_store(str(tmp_path)), [write(name, WriteConfig(text="a")) for name in ("first", "same", "last")]
+    assert run(store.prefix, steps)[0] == 0
+    for forced in (("same",), ("first", "last"), ("first", "same", "last")):
+        plan = make_plan(Graph(steps), store, Selection(force=forced))
+        assert [planned.name for planned in plan.will_run] == [forced[0]]
+        assert plan[forced[0]].reasons == (Forced(),) and plan[forced[0]].verdict is Verdict.DONE

@@ -1,16 +1,18 @@
 """A lease has one holder, is lost loudly, and never needs a person to remove it."""
 
+import functools
 import math
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from marin_dag import lease as lease_module
-from marin_dag.epoch import BEAT, epoch_path
+from marin_dag.epoch import BEAT, EpochState, epoch_path
 from marin_dag.lease import Held, Holder, Lease, Leases, this_process
 from marin_dag.progress import Progress
 from marin_dag.store import LocalStore, Store, StoreError
@@ -134,6 +136,20 @@ def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: 
 
 
 @pytest.mark.usefixtures("abroad")
+@pytest.mark.usefixtures("abroad")
+def test_who_looks_on_with_a_clock_that_is_ahead_sees_whom_a_run_would_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    leases, now = Leases(LocalStore(str(tmp_path))), time.time
+    lease = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease)
+    for ahead, is_seen in ((0.0, True), (lease_module.CLOCK_SKEW_SECONDS, True), (100.0, False)):
+        monkeypatch.setattr(lease_module.time, "time", functools.partial(lambda ahead: now() + ahead, ahead))
+        assert (DIGEST in leases.running()) == is_seen
+        assert isinstance(Leases(leases.store).acquire(DIGEST, "web", ignore), Held if is_seen else Lease)
+    leases.close()
+
+
 def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_path: Path):
     store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
     zombie_leases, successor_leases = Leases(store), Leases(store, clock=lambda: time[0])
@@ -221,6 +237,25 @@ def test_a_heartbeat_that_hangs_holds_up_no_other(tmp_path: Path, monkeypatch: p
     finally:
         goes_on.set()
         leases.close()
+
+
+def test_a_heartbeat_that_comes_late_to_a_lease_that_was_given_back_cancels_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """By then the next attempt at the step may be at work, under a lease of its own: it would be cancelled."""
+    leases, lost = Leases(LocalStore(str(tmp_path))), threading.Event()
+    lease = leases.acquire(DIGEST, "web", lost.set)
+    assert isinstance(lease, Lease)
+    state = leases.state
+
+    def state_after_release(digest: str) -> EpochState | None:
+        lease.release()
+        return state(digest)
+
+    monkeypatch.setattr(leases, "state", state_after_release)
+    lease.beat()
+    assert not lost.is_set() and not lease.is_lost
+    leases.close()
 
 
 def test_what_a_released_lease_leaves_behind_are_the_claims_and_seals_of_its_epochs(tmp_path: Path):

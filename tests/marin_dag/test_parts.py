@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from marin_dag.compare import find_record
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.live import LineDisplay
@@ -12,7 +13,7 @@ from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planned import Verdict
 from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.records import Records, record_path
 from marin_dag.run import Run
 from marin_dag.step import Step
 from tests.marin_dag.forking_backend import ForkingBackend
@@ -81,3 +82,33 @@ def test_a_killed_maker_goes_on_behind_the_parts_it_has_published_and_leaves_the
 def test_only_a_kind_with_parts_can_be_taken_as_it_grows():
     with pytest.raises(UserError, match="a write step publishes no parts; use the step itself"):
         write("text", WriteConfig(text="a")).growing()
+
+
+def test_a_fork_of_a_step_that_starts_on_the_first_part_still_does_after_an_override_above():
+    pieces = grow("pieces", GrowConfig(num_pieces=3))
+    waiting = follow("waiting", FollowConfig(pieces=grow("other", GrowConfig(num_pieces=2))))
+    fork = waiting.fork("fork", pieces=pieces.growing())
+    graph = Graph([fork]).override("pieces", "num_pieces", "4")
+    assert graph.step("fork").config.pieces.is_growing
+    graph = Graph([waiting, fork]).override("waiting", "tell", "here")
+    assert graph.step("fork").config.pieces.is_growing
+
+
+def test_an_output_and_each_of_its_parts_is_found_by_its_digest(tmp_path):
+    pieces = grow("pieces", GrowConfig(num_pieces=11))
+    assert run(tmp_path, pieces) == 0
+    records = Records(open_store(str(tmp_path / "runs")))
+
+    def found(text: str) -> str | None:
+        record = find_record(records, text)
+        return None if record is None else record.key
+
+    for digest in (pieces.digest, pieces.digest[:8]):
+        assert found(digest) == pieces.key
+        assert found(f"{digest}@1") == f"{pieces.digest}@1"
+        assert found(f"{digest}@12") is None
+    records.store.delete(record_path(f"{pieces.digest}@1"))
+    assert found(f"{pieces.digest}@1") is None, "@1 is not @10"
+    records.store.delete(record_path(pieces.key))
+    with pytest.raises(UserError, match="10 records begin so"):
+        found(pieces.digest)

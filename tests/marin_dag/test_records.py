@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from marin_dag.compare import newest_made
 from marin_dag.provenance import Environment, Provenance, collect_provenance
 from marin_dag.records import (
     Failure,
@@ -79,20 +80,26 @@ def test_milestones_of_one_trajectory_have_keys_of_their_own(store: Store):
     assert records.milestones(DIGEST)[660_001].key == f"{DIGEST}@660001"
 
 
-def test_siblings_are_found_by_name_newest_first_and_never_by_a_longer_name(store: Store):
+def test_what_was_made_is_found_by_name_and_never_by_a_longer_name(store: Store):
     records = Records(store)
     older, newer = a_record("web", digest="11" * 32), a_record("web", digest="22" * 32)
     records.commit(older)
-    store.write("labels/web/" + older.key, b"")
     records.commit(newer)
+    records.label("text", newer.key)
     records.commit(a_record("web/deep", digest="33" * 32))
-    assert {record.key for record in records.siblings("web")} == {older.key, newer.key}
-    assert set(records.labels()) == {"web", "web/deep"}
+    assert set(records.labels()["web"]) == {older.key, newer.key} and set(records.labels()) == {
+        "text",
+        "web",
+        "web/deep",
+    }
+    assert records.names() == {older.key: {"web"}, newer.key: {"text", "web"}, "33" * 32: {"web/deep"}}
 
 
-def test_a_label_whose_commit_never_came_is_no_sibling(store: Store):
+def test_a_label_whose_commit_never_came_leads_to_nothing(store: Store):
     store.create(f"labels/web/{DIGEST}", b"")
-    assert Records(store).siblings("web") == []
+    assert newest_made(Records(store), "web") is None
+    Records(store).commit(a_record("web"))
+    assert newest_made(Records(store), "web") == DIGEST
 
 
 def test_a_record_that_someone_edited_is_refused_with_its_path(store: Store):

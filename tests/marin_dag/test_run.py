@@ -1,5 +1,6 @@
 """The driver: what runs, what does not, what goes on after a failure; the same on every backend and store."""
 
+import contextlib
 import io
 import json
 import signal
@@ -7,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -15,7 +18,7 @@ from marin_dag.epoch import seal
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.lease import Lease, Leases
-from marin_dag.live import LineDisplay, TableDisplay
+from marin_dag.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planned import Verdict
@@ -659,3 +662,45 @@ def test_an_interrupt_that_comes_when_all_has_stopped_does_not_take_away_how_to_
     again = Run([first, second], open_store(str(tmp_path / "runs")), LateInterrupt(), display, command="go")
     assert again.run() == 1
     assert display.lines[-1] == "to go on:  go"
+
+
+@step()
+def figuring(config: OddConfig, context: StepContext) -> Count:
+    context.progress(np.int64(1), 2, "texts", loss=jnp.float32(0.5))  # type: ignore[arg-type]
+    context.progress(2, 2, "texts", stage="warm-up")  # type: ignore[arg-type]
+    return Count(count=1)
+
+
+def test_a_figure_that_is_no_number_fails_its_own_step_and_one_of_a_library_is_told_as_a_plain_one(tmp_path):
+    told: list[Progress] = []
+
+    class Figures(Recorder):
+        def progress(self, name: str, progress: Progress) -> None:
+            told.append(progress)
+            self.lines.append(figures_of(progress, None))
+
+    store, display = open_store(str(tmp_path)), Figures()
+    steps = [figuring("odd", OddConfig(what="figures")), write("text", WriteConfig(text="a"))]
+    assert Run(steps, store, LocalBackend(), display, command="").run() == 1
+    assert "1/2 texts  loss 0.5" in display.lines and "text done" in display.lines
+    assert [type(told[0].done), type(told[0].figures["loss"])] == [int, float]
+    (failure,) = Records(store).failures(steps[0].key)
+    assert failure.error == "could not convert string to float: 'warm-up'"
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+def test_an_interrupt_while_the_backend_starts_is_not_waited_with_until_it_has(tmp_path: Path, is_heard: bool):
+    """Nothing runs yet that could save its work; what swallows the first is not followed by a run."""
+
+    class Slow(LocalBackend):
+        def start(self, listener: Listener, wanted: Mapping[str, Resources]) -> str:
+            with contextlib.nullcontext() if is_heard else contextlib.suppress(KeyboardInterrupt):
+                asked._on_signal(signal.SIGINT, None)
+            assert not is_heard, "it goes on starting"
+            return super().start(listener, wanted)
+
+    display = Recorder()
+    asked = Run([write("web", WriteConfig(text="web"))], open_store(str(tmp_path)), Slow(), display, command="again")
+    assert asked.run() == 1 and asked.was_interrupted
+    assert display.lines[-2:] == ["0 of 1 step is done, 1 not run", "to go on:  again"]
+    assert ("interrupted; what was running is cancelled, what was finished is kept" in display.lines) == is_heard

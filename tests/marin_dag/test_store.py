@@ -96,12 +96,6 @@ def test_a_file_of_blocks_is_there_whole_or_as_it_was(store: Store):
     assert store.read("outputs/file.bin") == b"third"
 
 
-def test_a_url_leads_back_to_its_path(store: Store):
-    assert store.relative(store.url("outputs/web/x.parquet")) == "outputs/web/x.parquet"
-    with pytest.raises(ValueError, match=r"elsewhere/x is not below the prefix .*; write below context.output_path"):
-        store.relative("elsewhere/x")
-
-
 @pytest.mark.parametrize("path", ["", "/a", "a//b", "a/../b", "./a", "a/"])
 def test_a_path_that_could_leave_the_prefix_is_refused(store: Store, path: str):
     with pytest.raises(ValueError, match="store path"):
@@ -117,6 +111,21 @@ def test_opening_a_store_and_reading_from_it_write_nothing(tmp_path: Path):
 def test_an_unknown_kind_of_store_is_refused_with_the_kinds_there_are():
     with pytest.raises(StoreError, match=r"--prefix ftp://x/y: no such kind of store; use a folder, gs://"):
         open_store("ftp://x/y")
+
+
+@pytest.mark.parametrize(
+    ("prefix", "meant"),
+    [("gs:/bucket/runs", "gs://bucket/runs"), ("s3:bucket/runs", "s3://bucket/runs"), ("file:/runs", "file:///runs")],
+)
+def test_a_url_with_too_few_slashes_is_no_folder(prefix: str, meant: str):
+    with pytest.raises(StoreError, match=rf"^--prefix: two slashes belong behind the colon: {meant}\.$"):
+        open_store(prefix)
+
+
+def test_a_url_of_a_file_names_the_folder_that_its_path_does(tmp_path: Path):
+    assert open_store(f"file://{tmp_path}/here/../runs/").prefix == str(tmp_path / "runs")
+    with pytest.raises(StoreError, match="--prefix file://: no such kind of store"):
+        open_store("file://")
 
 
 def test_a_temporary_file_that_a_kill_left_is_never_listed(tmp_path: Path):

@@ -105,3 +105,9 @@ def test_a_plan_without_changes_names_no_cause(tmp_path: Path) -> None:
 def test_a_failure_is_told_by_what_failed_and_not_by_its_cure(attempts: int, tries: str) -> None:
     error = "\n3 of 10 files could not be fetched:\n  a.warc: 404\nFetch them anew, or raise max_missing_share."
     assert render(Failed(attempts, "20260101", error, "x.log")) == f"{tries}3 of 10 files could not be fetched:"
+
+
+def test_a_step_shares_no_row_with_those_of_the_folder_that_is_called_like_it(tmp_path: Path) -> None:
+    steps = [write(name, WriteConfig(text=name)) for name in ("web", "web/a", "web/b")]
+    plan = make_plan(Graph(steps), open_store(str(tmp_path)))
+    assert [line.split()[0] for line in render_plan(plan).splitlines()[:3]] == ["web", "web/a", "web/b"]

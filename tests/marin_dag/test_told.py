@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from marin_dag.run import Run
 from marin_dag.step import Step
 from marin_dag.store import LocalStore, StoreError
 from marin_dag.task import Outcome
-from marin_dag.told import PUBLISH, STOP, TOLD, Tellings
+from marin_dag.told import END, PUBLISH, STOP, TOLD, Tellings
 from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, summed
 
 PATIENCE_SECONDS = 30.0
@@ -190,6 +191,64 @@ def test_a_step_that_waits_for_its_resources_is_withdrawn_and_who_told_it_is_ans
     assert display.lines[-1] == f"trunk stopped {telling.author} told it to stop: no need any more"
     answer = Tellings(store).answer_of(telling)
     assert answer is not None and answer.said == "it is not begun, or not again"
+
+
+def test_a_stop_is_heeded_that_was_seen_as_another_step_asked_for_its_own(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    first, trunk = phase(store, "first", stride=3, until_step=5), phase(store, until_step=5)
+    total = summed("total", SumConfig(counts=(trunk,)))
+    monkeypatch.setattr(hearing, "TOLD_POLL_SECONDS", 1e9)
+
+    class Telling(Teller):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if (name, what) == ("first", "done"):
+                Tellings(store).tell(total.digest, "total", STOP)
+            if (name, what) == ("trunk", "started"):
+                monkeypatch.setattr(hearing, "TOLD_POLL_SECONDS", 0.0)
+
+    display = Telling()
+    assert ran(store, first, trunk, total, display=display) == 1
+    assert [line.split()[1] for line in display.lines if line.startswith("total")] == ["stopped"]
+
+
+@pytest.mark.parametrize("when", ["while it starts", "while it drains"])
+def test_a_detached_run_that_drains_ends_when_it_is_told_to_by_its_name(
+    when: str, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run, "QUEUED_SECONDS", 0.0)
+    tellings = Tellings(store)
+
+    class Deaf(LocalBackend):
+        """Never comes to an end by itself."""
+
+        num_waits = 0
+
+        def wait(self, timeout_seconds: float) -> list[Outcome]:
+            self.num_waits += 1
+            assert self.num_waits < 1000, "nobody ends it"
+            time.sleep(0.01)
+            if self.num_waits == 20:
+                assert not any(line.startswith("interrupted") for line in display.lines)
+                tellings.tell("walks-1", "walks-1", END)
+            return []
+
+    class Interrupting(Teller):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if what == "queued":
+                detached._on_signal(signal.SIGTERM, None)
+
+    display, backend = Interrupting(), Deaf()
+    tellings.tell("walks-1", "walks-1", STOP)
+    tellings.tell("walks-2", "walks-2", END)
+    if when == "while it starts":
+        tellings.tell("walks-1", "walks-1", END)
+    detached = Run([phase(store)], store, backend, display, command="", name="walks-1")
+    assert detached.run() == 1
+    assert "interrupted; what was running is cancelled, what was finished is kept" in display.lines
+    assert (backend.num_waits < 20) == (when == "while it starts")
 
 
 def test_a_run_that_is_told_to_publish_while_it_proves_itself_says_that_it_does_not(store: LocalStore):

@@ -1,16 +1,20 @@
 """adopt: data from elsewhere becomes an output, known by its content."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from marin_dag import adopt as adopt_module
 from marin_dag.adopt import AdoptedConfig, AdoptedResult, adopt, adopted
 from marin_dag.cli import main
 from marin_dag.errors import UserError
+from marin_dag.lease import Leases
 from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.records import Records, make_manifest, record_path
 from marin_dag.step import Input, Step, StepContext, step
 from marin_dag.store import Store
 
@@ -99,3 +103,39 @@ def test_a_path_without_data_is_refused(store: Store, tmp_path: Path) -> None:
 def test_one_file_is_adopted_under_its_own_name(store: Store, data: Path) -> None:
     result = AdoptedResult.model_validate(adopt(store, str(data / "a.txt"), "a").record.result)
     assert [(file.path, file.size_in_bytes) for file in result.files] == [("a.txt", 8)]
+
+
+def test_while_data_is_brought_in_a_plan_says_that_and_nobody_is_told_to_stop(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path / "runs"))
+    said = []
+
+    def manifest(*arguments: Any) -> Any:
+        content = adopt_module.adopted("wiki", AdoptedConfig(content=wanted))
+        options = ["--prefix", store.prefix]
+        assert main(lambda parsed: [content], name="toy", argv=["--dry-run", *options]) == 2
+        assert Leases(store).at_work() == {}, "nobody hears a word"
+        said.append(capsys.readouterr().out)
+        return make_manifest(*arguments)
+
+    wanted = adopt(open_store(str(tmp_path / "before")), str(data), "wiki").content
+    monkeypatch.setattr(adopt_module, "make_manifest", manifest)
+    adopt(store, str(data), "wiki")
+    assert re.match(r"wiki  running   somebody adopts it, on ", said[0])
+
+
+def test_no_edit_of_the_engine_lets_adopted_data_drift(
+    tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = open_store(str(tmp_path / "runs"))
+    adoption = adopt(store, str(data), "wiki")
+    assert adoption.record.identity["code"]["definitions"] == {}
+    before = adoption.record.model_dump()  # when the fingerprint covered what of the engine the kind reaches
+    before["identity"]["code"] |= {"definitions": {"marin_dag.adopt.adopted": "0" * 16}, "fingerprint": "0" * 64}
+    store.write(record_path(adoption.record.key), json.dumps(before).encode())
+    (code,) = store.list("codes")
+    store.delete(code.path)
+    recipe = [adopted("wiki", AdoptedConfig(content=adoption.content))]
+    assert main(lambda parsed: recipe, name="toy", argv=["--dry-run", "--prefix", store.prefix]) == 0
+    assert "cannot see through" not in capsys.readouterr().out

@@ -1,5 +1,9 @@
 """bump: the place where a version is written, the edit, and what it makes again."""
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.marin_dag.workbench import Workbench
@@ -97,3 +101,20 @@ def test_a_fork_of_the_command_line_sends_to_the_step_it_inherits_from(made: Wor
     made("fork", "second", "--as", "branch", "--set", "rate=2.0")
     code, said = made("bump", "branch")
     assert (code, "bump second, which it inherits" in said) == (1, True), said
+
+
+def test_a_disk_that_is_full_takes_nothing_of_the_recipe_away(made: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, mode = made.file.read_text(), made.file.stat().st_mode
+    write = Path.write_bytes
+
+    def write_half(path: Path, data: bytes) -> int:
+        write(path, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_bytes", write_half)
+        code, said = made("bump", "count", "--write")
+    assert code == 1 and "No space left on device" in said
+    assert made.file.read_text() == before and [path.name for path in made.file.parent.glob("*.bumped")] == []
+    made.file.chmod(0o700)
+    assert made("bump", "count", "--write")[0] == 0 and made.file.stat().st_mode & 0o777 == 0o700 != mode & 0o777

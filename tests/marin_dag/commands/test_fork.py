@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from marin_dag.forks import Forks
 from marin_dag.lease import COPIES, Leases
 from marin_dag.prefix import open_store
 from marin_dag.told import Tellings
@@ -144,6 +145,31 @@ def test_dropping_a_fork_says_which_runs_go_on_with_it(bench: Workbench) -> None
     for lease in (own, other, copier):
         lease.release()
     leases.close()
+
+
+def test_a_fork_that_somebody_drops_meanwhile_is_in_nobody_s_way(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "other"):
+        bench("fork", "second", "--as", name, "--set", f"rate={len(name)}")
+    paths = Forks._paths
+
+    def paths_of_before(forks: Forks) -> list[str]:
+        return sorted({*paths(forks), "names/bench/other.json"})
+
+    monkeypatch.setattr(Forks, "_paths", paths_of_before)
+    open_store(str(bench.prefix)).delete("names/bench/other.json")
+    code, said = bench("--dry-run", "--every-step")
+    assert code == 2 and "\none " in said and "\nother" not in said
+    assert bench("drop", "one")[0] == 0
+
+
+def test_a_fork_whose_name_the_recipe_takes_later_is_named_with_what_forgets_it(bench: Workbench) -> None:
+    bench("fork", "second", "--as", "fourth", "--set", "rate=2.0")
+    bench.edit("return [third]", 'return [third, second.fork("fourth", rate=3.0)]')
+    code, said = bench("--dry-run")
+    assert code == 1 and "two steps are called 'fourth'" in said and "`drop fourth` forgets it" in said
+    assert bench("drop", "fourth")[0] == 0 and bench("--dry-run")[0] == 2
 
 
 PUBLISHING = """    for at in context.wanted_milestones:

@@ -18,6 +18,7 @@ from marin_dag.pins import Pins
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.store import Entry, LocalStore
+from marin_dag.told import Tellings
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import ROOT, Toy
 from tests.marin_dag.test_records import a_record
@@ -392,3 +393,23 @@ def test_twice_as_much_garbage_asks_for_twice_as_much_and_every_name_of_it_goes(
     assert asked[1] == 2 * asked[0]
     # Who is running is asked once a batch, which lists the leases of all that was deleted before.
     assert listed[1] < 4 * listed[0]
+
+
+def test_what_people_told_stays_as_long_as_what_it_shaped(edited: Toy) -> None:
+    store = open_store(str(edited.prefix))
+    labels, tellings = Records(store).labels(), Tellings(store)
+    (webb, web), (kestrel, *_) = labels["text/web"], labels["kestrel"][::-1]
+    unmade = "f" * 64
+    digests = [webb, web, kestrel.partition("@")[0], unmade, "toy-20260101-000000-abcd"]
+    told = [tellings.tell(digest, "a step", "save") for digest in digests]
+    tellings.answer(told[0], "", "saved")
+    at_work = Leases(store)
+    lease = at_work.acquire(unmade, "a step", lambda: None)
+    assert isinstance(lease, Lease)
+    lease.beat()
+    assert "telling" not in edited("gc")[1], "all of them are young"
+    assert edited("gc", "--yes", *NOW)[0] == 0
+    assert {telling.digest for telling in tellings.of_all()} == set(digests[1:4])
+    assert store.list("told", f"{webb}/") == [], "nor is the answer left"
+    lease.release()
+    at_work.close()
