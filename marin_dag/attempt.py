@@ -132,6 +132,12 @@ class AttemptContext:
         """See StepContext."""
         self._computed_with |= how
 
+    def remark(self, text: str) -> None:
+        """See StepContext."""
+        self.log.warning("%s", text)
+        if self.host.index == 0:
+            self._channel.remark(f"{self.name}: {text}")
+
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
         if self._task.milestone is None and not self._kind.parts:
@@ -158,6 +164,7 @@ class AttemptContext:
                 digest=self.digest,
                 path=self._store.url(record.output_path),
                 result=self._kind.result_type.model_validate(record.result),
+                computed_with=record.provenance.computed_with,
             )
             for milestone, record in sorted(self._records.milestones(self.digest).items())
             if self._may_see(milestone)

@@ -114,6 +114,10 @@ class StepContext(Protocol):
         """
         ...
 
+    def remark(self, text: str) -> None:
+        """A line for people: a warning in the log, and of host 0 said by the terminal of the run."""
+        ...
+
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """Commit `{output_path}/{folder}` as a milestone of this trajectory, or as a part, for others to start from."""
         ...

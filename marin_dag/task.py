@@ -109,7 +109,12 @@ def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], u
     def bound(item: Input[Any]) -> Input[Any]:
         record = records[item.keys]
         result = item.step.kind.result_type.model_validate(record.result)
-        return item.bound(path=url(record.output_path), result=result, is_growing=record.key != item.key)
+        return item.bound(
+            path=url(record.output_path),
+            result=result,
+            is_growing=record.key != item.key,
+            computed_with=record.provenance.computed_with,
+        )
 
     return replace_inputs(config, bound)
 
@@ -129,6 +134,9 @@ class Channel(Protocol):
 
     def published(self, key: str) -> None:
         """A milestone was committed: what waits for it may start."""
+
+    def remark(self, text: str) -> None:
+        """A line for people, which says of which step it is."""
 
     def stop_requested(self) -> bool:
         """Whether to save and leave."""

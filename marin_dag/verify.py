@@ -58,7 +58,8 @@ class Rerunner:
         def bound(item: Input[Any]) -> Input[Any]:
             made = inputs[item.key]
             result = item.step.kind.result_type.model_validate(made.result)
-            return item.bound(path=self._store.url(made.output_path), result=result)
+            url = self._store.url(made.output_path)
+            return item.bound(path=url, result=result, computed_with=made.provenance.computed_with)
 
         task = Task(
             prefix=beside.prefix,

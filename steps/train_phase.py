@@ -235,6 +235,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
+    from steps.phase_execution import execution, tell_of_other_execution
     from steps.phase_state import first_state, own_state, publish_passed
     from steps.phase_validation import validation_of
 
@@ -253,7 +254,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     blocks["scatter"] = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     taken = TakenKernels(**kernels._asdict(), blocks=blocks)
-    context.computed_with(**taken.described(), scatter=f"{config.scatter_kernel}: {blocks['scatter']}")
+    how = execution(config, context, mesh, taken)
+    context.computed_with(**how)
     train_step = build_train_step(
         config.model,
         config.rope,
@@ -302,11 +304,13 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         )
         publish_passed(config, mesh, temporary, published=published, wanted=wanted, publish=publish_as_it_is)
         own = own_state(config, context, mesh, temporary, events)
-        run = first_state(config, mesh, events) if own is None else own
+        begun = first_state(config, mesh, events) if own is None else own
+        tell_of_other_execution(config, context, begun, how, events)
+        run = begun.run
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         begin = config.begin_step
         warn_of_the_skip_rule(config, context, begin=begin)
-        resumed = {} if own is None else {"resumed_at": own.step}
+        resumed = {} if own is None else {"resumed_at": run.step}
         alarms: list[Alarm] = []
 
         def show(step: int, tokens_per_second: float, loss: float | None) -> None:

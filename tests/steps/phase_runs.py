@@ -58,13 +58,19 @@ class Trajectory:
         self.answers: dict[str, str] = {}
         """By the ids of those."""
         self.how: dict[str, str] = {}
-        """How it computed."""
+        """How the newest attempt computed."""
+        self.how_by_record: dict[int, dict[str, str]] = {}
+        self.remarks: list[str] = []
+        """What the newest attempt said to the terminal."""
         self.begins: list[float] = []
         """Where its bar began, each time."""
 
     def at(self, step: int) -> Input[TrainPhaseResult]:
         path, result = self.records[step]
-        return Input(None, milestone=step, name="a phase", digest=self.digest, path=path, result=result)
+        how = self.how_by_record[step]
+        return Input(
+            None, milestone=step, name="a phase", digest=self.digest, path=path, result=result, computed_with=how
+        )
 
     def files(self, step: int) -> dict[str, bytes]:
         root = Path(self.records[step][0])
@@ -82,8 +88,8 @@ class Trajectory:
 
     def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
         self.attempts += 1
-        self.told.clear()
-        self.begins.clear()
+        for of_the_last in (self.told, self.begins, self.how, self.remarks):
+            of_the_last.clear()
         return train_phase.function(config, Attempt(self, stop_after))
 
 
@@ -115,10 +121,14 @@ class Attempt:
     def computed_with(self, **how: str) -> None:
         self._trajectory.how |= how
 
+    def remark(self, text: str) -> None:
+        self._trajectory.remarks.append(text)
+
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         assert isinstance(result, TrainPhaseResult)
         assert milestone not in self._trajectory.records
         self._trajectory.records[milestone] = f"{self.output_path}/{folder}", result
+        self._trajectory.how_by_record[milestone] = dict(self._trajectory.how)
 
     def milestones(self) -> dict[int, Input[Any]]:
         return {step: self._trajectory.at(step) for step in self._trajectory.records}

@@ -163,7 +163,9 @@ def test_a_phase_that_ended_is_published_where_it_was_certified_without_training
     ended.run(phase)
     ended.run(until(phase, 6))
     said = [event["event"] for event in ended.events()]
-    assert said == ["phase", "resume", "begin", "milestone", "progress", "end"], "nothing is trained or saved again"
+    assert said == ["phase", "resume", "execution", "begin", "milestone", "progress", "end"], (
+        "nothing is trained or saved again"
+    )
     asked.run(until(phase, 6))
     assert ended.files(6) == asked.files(6)
 
