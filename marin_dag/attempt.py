@@ -52,6 +52,7 @@ class AttemptContext:
         self.lease_epoch = task.lease_epoch
         self.resources = task.resources
         self.host = host
+        self.notice_seconds = task.notice_seconds
         self.wanted_milestones = task.wanted_milestones
         self.log = logging.getLogger(f"step.{task.name}")
         self._task = task

@@ -53,6 +53,7 @@ class Run:
         is_to_end: asked while running steps save their work; whether to cancel them, as a second Ctrl-C does.
         wanted: what trajectories are to publish on their way, for others than `steps` too; None is for these alone.
         on_committed: called with the key of each output that is committed, and of each milestone, when it is published.
+        notice_seconds: what the scheduler gives before it kills, for the steps to know; None is not known.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Run:
         is_to_end: Callable[[], bool] = lambda: False,
         wanted: WantedMilestones | None = None,
         on_committed: Callable[[str], None] = lambda key: None,
+        notice_seconds: float | None = None,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -90,6 +92,7 @@ class Run:
         self._force = set(force)
         self._is_to_end = is_to_end
         self._on_committed = on_committed
+        self._notice_seconds = notice_seconds
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
 
     def run(self) -> int:
@@ -263,6 +266,7 @@ class Run:
             attempt=new_attempt(),
             lease_epoch=epoch,
             provenance=self._provenance,
+            notice_seconds=self._notice_seconds,
             wanted_milestones=self._wanted_of(node),
             old_tellings=self._hearing.old,
             is_forced=step.key in self._force and step.key in self._committed,

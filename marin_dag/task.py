@@ -64,6 +64,8 @@ class Task:
     attempt: str
     lease_epoch: int
     provenance: Provenance
+    notice_seconds: float | None = None
+    """What the scheduler gives before it kills, where whoever started the run said it."""
     wanted_milestones: tuple[int, ...] = ()
     is_forced: bool = False
     """Done already, and run again to see whether it gives the same: it compares, and commits nothing."""

@@ -300,6 +300,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             output_folder=context.output_path,
             publish_every_steps=config.publish_every_steps,
             wanted_steps=wanted,
+            notice_seconds=context.notice_seconds,
+            remark=context.remark,
             facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
         )
         publish_passed(config, mesh, temporary, published=published, wanted=wanted, publish=publish_as_it_is)
@@ -338,13 +340,19 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
             *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
         )
+        notice = context.notice_seconds
+        context.log.info(
+            "killed without saving, it loses what is younger than its last save: at most %g s "
+            "(checkpoint_every_seconds) and what a save takes; notice before a kill: %s",
+            *(config.checkpoint_every_seconds, "not known (--notice SECONDS)" if notice is None else f"{notice:g} s"),
+        )
         if config.scatter_kernel != "xla":
             context.log.info(
                 "the sums of the scatter kernel are held against the compiler's; if this is the last line for minutes, "
                 "its ring does not close on these machines: stop the run, and set scatter_kernel to 'xla'"
             )
             refuse_wrong_sums(mesh, config.reduce_dtype)
-        notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
+        stop_notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         try:
             run = train(
                 run,
@@ -358,7 +366,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                     context.stop_reason,
                     requests=functools.partial(requests_of, context),
                     agree=Agreement(context.attempt),
-                    notice=notice,
+                    notice=stop_notice,
                     kept_handlers=(DriverHandler,),
                 ),
                 on_milestone=publish,

@@ -89,7 +89,7 @@ def test_a_step_is_told_how_its_input_was_computed_and_what_it_remarks_is_in_the
     asked = add("sum", AddConfig(order="backwards"))
     step = ask("asks", AskConfig(sum=asked))
     code, display = run(prefix, [asked, step], backend)
-    said = "added {'order': 'backwards'}"
+    said = "added {'order': 'backwards'}, notice None"
     assert code == 0, display.text
     assert f"asks: {said}\n" in display.text
     assert f"WARNING step.asks: {said}\n" in Path(prefix, f"{record(prefix, step).output_path}.log").read_text()

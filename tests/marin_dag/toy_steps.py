@@ -349,8 +349,8 @@ class AskConfig(BaseModel, frozen=True, extra="forbid"):
 
 @step()
 def ask(config: AskConfig, context: StepContext) -> Text:
-    """Says how its input was computed."""
-    context.remark(f"added {dict(config.sum.computed_with)}")
+    """Says how its input was computed, and what it knows of the scheduler."""
+    context.remark(f"added {dict(config.sum.computed_with)}, notice {context.notice_seconds}")
     time.sleep(2 * NEWS_SECONDS)  # of what a plain step says last, Ray's driver asks nothing once it is done
     write_file(f"{context.output_path}/asked.txt", "")
     return Text(file="asked.txt", num_bytes=0)

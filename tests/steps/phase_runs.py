@@ -49,6 +49,7 @@ class Trajectory:
         self.attempts = 0
         self.resources: Resources | None = None
         """None is as many cores as there are devices."""
+        self.notice_seconds: float | None = None
         self.wanted_milestones: tuple[int, ...] = ()
         """What other steps start from."""
         self.told: list[dict[str, float]] = []
@@ -106,6 +107,7 @@ class Attempt:
         self.log = logging.getLogger(__name__)
         self.resources = trajectory.resources or Cpu(jax.device_count())
         self.host = ALONE
+        self.notice_seconds = trajectory.notice_seconds
         self.wanted_milestones = trajectory.wanted_milestones
         self._asked = 0
 
