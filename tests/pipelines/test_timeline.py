@@ -250,6 +250,12 @@ def test_what_has_passed_when_a_phase_begins_is_not_shown(steps):
     assert "from step 823,000: nemotron_medium 30.8 %" in said
     assert "from step 823,500: dclm_baseline 0 % -> 100 %" in said
     assert "822,000" not in said and "820,000" not in said
+    alone = {"dclm_baseline": 1}
+    leaves_there = (
+        steps["phoenix"].at(step=822_000).then("there", until_step=823_000, mixture=MixtureSchedule.constant(alone))
+    )
+    said = paragraph(render(phases_in([leaves_there]), {}), "there")
+    assert "~ mixture           dclm_baseline 25.7 % -> 100 %" in said  # as drawn last, not as it would have been
 
 
 def test_a_phase_cut_in_two_changes_nothing_and_a_change_of_precision_is_shown(text):
