@@ -52,6 +52,7 @@ class AttemptContext:
         self.lease_epoch = task.lease_epoch
         self.resources = task.resources
         self.host = host
+        self.notice_seconds = task.notice_seconds
         self.wanted_milestones = task.wanted_milestones
         self.log = logging.getLogger(f"step.{task.name}")
         self._task = task
@@ -134,6 +135,12 @@ class AttemptContext:
         """See StepContext."""
         self._computed_with |= how
 
+    def remark(self, text: str) -> None:
+        """See StepContext."""
+        self.log.warning("%s", text)
+        if self.host.index == 0:
+            self._channel.remark(f"{self.name}: {text}")
+
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         """See StepContext."""
         if self._task.milestone is None and not self._kind.parts:
@@ -160,6 +167,7 @@ class AttemptContext:
                 digest=self.digest,
                 path=self._store.url(record.output_path),
                 result=self._kind.result_type.model_validate(record.result),
+                computed_with=record.provenance.computed_with,
             )
             for milestone, record in sorted(self._records.milestones(self.digest).items())
             if self._may_see(milestone)

@@ -21,7 +21,7 @@ class Listener(Protocol):
         """A step has committed a milestone."""
 
     def on_remark(self, text: str) -> None:
-        """The machinery says something, of no step that it names."""
+        """The machinery says something, or a step that the text names."""
 
 
 class Backend(Protocol):

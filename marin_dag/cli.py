@@ -6,6 +6,7 @@ A command is a module of `marin_dag.commands` whose `COMMAND` is listed here, or
 import argparse
 import contextlib
 import io
+import math
 import os
 import sys
 import traceback
@@ -88,7 +89,7 @@ DEFAULT = Command(
     "",
     "run what is not done",
     plan_and_run,
-    options=("--dry-run", "--set", "--json", "--every-step", "--detach", "--copy-to", *SELECTION),
+    options=("--dry-run", "--set", "--json", "--every-step", "--detach", "--copy-to", "--notice", *SELECTION),
 )
 OTHER_WORDS = {
     "status": "plan",
@@ -326,6 +327,9 @@ def _parser(
     parser.add_argument("--backend", choices=("ray", "local"), default="ray", help="local: in this process")
     parser.add_argument("--detach", action="store_true", help="hand the run to the cluster of RAY_ADDRESS and leave")
     parser.add_argument("--copy-to", metavar="DIR|gs://...", help="copy what the run commits to this prefix, too")
+    parser.add_argument(
+        "--notice", type=_seconds, metavar="SECONDS", help="what the scheduler gives a run to save before it kills"
+    )
     parser.add_argument("--traceback", action="store_true", help="show where in the code an error was raised")
     own: dict[str, frozenset[str]] = {}
     for command in known.values():
@@ -341,6 +345,16 @@ def _parser(
     for command in known.values():
         takes[command.name] = everywhere | own[command.name] | frozenset(command.options)
     return parser, takes
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write seconds, such as 600")
+    return seconds
 
 
 def _options_in(parser: argparse.ArgumentParser) -> frozenset[str]:

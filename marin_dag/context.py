@@ -69,6 +69,8 @@ class StepContext(Protocol):
     host: Host
     """On several hosts each runs the whole function with the same config and the same folders. What is published and
     returned counts on host 0; it is committed when the function has returned on all of them."""
+    notice_seconds: float | None
+    """What the scheduler gives between its wish that a step stop and its kill; None where nobody said (`--notice`)."""
     wanted_milestones: tuple[int, ...]
     """Milestones of this trajectory, short of its end, that other steps of the graph start from or stop at: to be
     published on the way, also one that an earlier attempt has saved and not published."""
@@ -112,6 +114,10 @@ class StepContext(Protocol):
         Equal outputs may be computed in several ways, so this is no part of the result: a run by others is compared
         with the first by that. What host 0 tells counts; `show` prints it.
         """
+        ...
+
+    def remark(self, text: str) -> None:
+        """A line for people: a warning in the log, and of host 0 said by the terminal of the run."""
         ...
 
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:

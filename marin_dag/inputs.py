@@ -6,7 +6,7 @@ result of that step's committed output. The two are one type, so a config reads 
 
 import dataclasses
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationInfo
@@ -32,7 +32,10 @@ class InputNotReadyError(UserError):
 class Input(Generic[ResultT_co]):
     """Type of a config field that names another step; build it from a `Step`, a `Milestone` or another `Input`."""
 
-    __slots__ = ("_digest", "_name", "_path", "_result", "_step", "follows_stop", "is_growing", "milestone", "subpath")
+    __slots__ = (
+        "_digest", "_name", "_path", "_result", "_step",
+        "computed_with", "follows_stop", "is_growing", "milestone", "subpath",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class Input(Generic[ResultT_co]):
         result: ResultT_co | None = None,
         follows_stop: bool = False,
         is_growing: bool = False,
+        computed_with: Mapping[str, str] | None = None,
     ) -> None:
         self._step = step
         self._name = name
@@ -60,6 +64,8 @@ class Input(Generic[ResultT_co]):
         """Folder inside the output, "" for all of it."""
         self.is_growing = is_growing
         """Whether the first part is enough to start on. Never identity: what is made does not depend on it."""
+        self.computed_with: Mapping[str, str] = computed_with or {}
+        """Inside a running step, how the output was computed, as `StepContext.computed_with` told. Never identity."""
 
     @property
     def step(self) -> "Step[Any]":
@@ -132,10 +138,13 @@ class Input(Generic[ResultT_co]):
         """Path of a file inside the committed output."""
         return f"{self.path}/{relative}"
 
-    def bound(self, *, path: str, result: Any, is_growing: bool = False) -> "Input[ResultT_co]":
+    def bound(
+        self, *, path: str, result: Any, is_growing: bool = False, computed_with: Mapping[str, str] | None = None
+    ) -> "Input[ResultT_co]":
         """This input as a running step sees it: path and result of the committed output, without the graph.
 
-        `is_growing` says that these are the first part's, and that there is no more yet.
+        `is_growing` says that these are the first part's, and that there is no more yet; `computed_with` is of its
+        record.
         """
         return Input(
             None,
@@ -146,12 +155,13 @@ class Input(Generic[ResultT_co]):
             path=path.rstrip("/"),
             result=result,
             is_growing=is_growing,
+            computed_with=computed_with,
         )
 
     def __reduce__(self) -> tuple[Callable[..., "Input[Any]"], tuple[Any, ...]]:
         # The graph does not travel to a worker: it would carry every step above this one.
-        state = (self.milestone, self.subpath, self.name, self.digest, self._path, self._result, self.is_growing)
-        return _from_state, state
+        known = self.milestone, self.subpath, self.name, self.digest, self._path, self._result
+        return _from_state, (*known, self.is_growing, self.computed_with)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Input) and self._step is not None and self._step is other._step:
@@ -175,7 +185,7 @@ class Input(Generic[ResultT_co]):
 
 
 def _from_state(*state: Any) -> "Input[Any]":
-    milestone, subpath, name, digest, path, result, is_growing = state
+    milestone, subpath, name, digest, path, result, is_growing, computed_with = state
     return Input(
         None,
         milestone=milestone,
@@ -185,6 +195,7 @@ def _from_state(*state: Any) -> "Input[Any]":
         path=path,
         result=result,
         is_growing=is_growing,
+        computed_with=computed_with,
     )
 
 

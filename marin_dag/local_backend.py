@@ -68,6 +68,7 @@ class _DirectChannel:
         self.stop_requested = stop_requested
         self.report: Callable[[str, Progress], None] = listener.on_progress
         self.published: Callable[[str], None] = listener.on_published
+        self.remark: Callable[[str], None] = listener.on_remark
 
 
 class SequentialFanOut:

@@ -161,6 +161,8 @@ class RayBackend:
             self._listener.on_progress(key, item)
         for key in news.published:
             self._listener.on_published(key)
+        for text in news.remarks:
+            self._listener.on_remark(text)
 
     def request_stop(self) -> None:
         """See Backend. Only a note: it is called by a signal's handler, which may interrupt any call of Ray's."""

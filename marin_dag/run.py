@@ -53,6 +53,7 @@ class Run:
         wanted: what trajectories are to publish on their way, for others than `steps` too; None is for these alone.
         on_committed: called with the key of each output that is committed, and of each milestone, when it is published.
         name: of a detached run; a second `stop` is told by it, for Ray hands a job one signal and no more.
+        notice_seconds: what the scheduler gives before it kills, for the steps to know; None is not known.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Run:
         wanted: WantedMilestones | None = None,
         on_committed: Callable[[str], None] = lambda key: None,
         name: str = "",
+        notice_seconds: float | None = None,
     ) -> None:
         self._store = store
         self._backend = backend
@@ -88,6 +90,7 @@ class Run:
         self._has_begun = self._is_stopping = self._is_closing = False
         self._force = force
         self._on_committed = on_committed
+        self._notice_seconds = notice_seconds
         self._wanted = wanted_milestones(steps) if wanted is None else wanted
 
     def run(self) -> int:
@@ -257,6 +260,7 @@ class Run:
             attempt=new_attempt(),
             lease_epoch=epoch,
             provenance=self._provenance,
+            notice_seconds=self._notice_seconds,
             wanted_milestones=self._wanted_of(node),
             old_tellings=self._hearing.old,
             is_forced=step.key in self._force and step.key in self._committed,

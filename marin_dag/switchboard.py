@@ -18,13 +18,15 @@ class News(NamedTuple):
     started: list[str]
     progress: dict[str, Progress]
     published: list[str]
+    remarks: list[str]
+    """Not by key: each names its step."""
 
 
 class Switchboard:
     """Lives on the driver's own node: no other machine's death takes it away."""
 
     def __init__(self) -> None:
-        self._news = News([], {}, [])
+        self._news = News([], {}, [], [])
         self._stopped: set[str | None] = set()
         self._coordinators: dict[str, str] = {}
         self._returned: dict[str, set[int]] = {}
@@ -44,6 +46,10 @@ class Switchboard:
         """Takes the key of a milestone."""
         self._news.published.append(key)
 
+    def remark(self, text: str) -> None:
+        """Takes a line for people."""
+        self._news.remarks.append(text)
+
     def stop(self, attempt: str | None) -> None:
         """Asks one attempt to stop, or all of them; not its step, which may be tried again."""
         self._stopped.add(attempt)
@@ -54,7 +60,7 @@ class Switchboard:
 
     def take_news(self) -> News:
         """What came in since the last call."""
-        news, self._news = self._news, News([], {}, [])
+        news, self._news = self._news, News([], {}, [], [])
         return news
 
     def announce(self, attempt: str, coordinator: str) -> None:
@@ -107,6 +113,10 @@ class SwitchboardChannel:
     def published(self, key: str) -> None:
         """See Channel."""
         self._switchboard.published.remote(key)
+
+    def remark(self, text: str) -> None:
+        """See Channel."""
+        self._switchboard.remark.remote(text)
 
     def stop_requested(self) -> bool:
         """See Channel."""

@@ -64,6 +64,8 @@ class Task:
     attempt: str
     lease_epoch: int
     provenance: Provenance
+    notice_seconds: float | None = None
+    """What the scheduler gives before it kills, where whoever started the run said it."""
     wanted_milestones: tuple[int, ...] = ()
     is_forced: bool = False
     """Done already, and run again to see whether it gives the same: it compares, and commits nothing."""
@@ -109,7 +111,12 @@ def bound_config(config: BaseModel, records: Mapping[tuple[str, ...], Record], u
     def bound(item: Input[Any]) -> Input[Any]:
         record = records[item.keys]
         result = item.step.kind.result_type.model_validate(record.result)
-        return item.bound(path=url(record.output_path), result=result, is_growing=record.key != item.key)
+        return item.bound(
+            path=url(record.output_path),
+            result=result,
+            is_growing=record.key != item.key,
+            computed_with=record.provenance.computed_with,
+        )
 
     return replace_inputs(config, bound)
 
@@ -129,6 +136,9 @@ class Channel(Protocol):
 
     def published(self, key: str) -> None:
         """A milestone was committed: what waits for it may start."""
+
+    def remark(self, text: str) -> None:
+        """A line for people, which says of which step it is."""
 
     def stop_requested(self) -> bool:
         """Whether to save and leave."""

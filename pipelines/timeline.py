@@ -300,9 +300,8 @@ def _cycles(leg: Leg) -> list[str]:
 
 def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     if change.field == "mixture":
-        lines = _mixture(leg.settings.mixture, leg.begin_step)
-        left_out = sorted(set(before.mixture.shares_at(leg.begin_step)) - set(leg.settings.mixture.sources))
-        lines += _filled("no longer: ", ", ".join(left_out)) if left_out else []
+        drawn = before.mixture.shares_at(max(leg.begin_step - 1, 0))
+        lines = _mixture(leg.settings.mixture, leg.begin_step, drawn)
         return [f"  ~ {'mixture':<17} {line}" for line in lines]
     old, new = described(change.before), described(change.after)
     whole = f"{old}  ->  {new}"
@@ -322,13 +321,18 @@ def _change(leg: Leg, before: PhaseSettings, change: Change) -> list[str]:
     return [*lines, f"    NOT acknowledged: {where}"]
 
 
-def _mixture(mixture: MixtureSchedule, begin_step: int) -> list[str]:
-    """The shares at that step, and each that follows."""
+def _mixture(mixture: MixtureSchedule, begin_step: int, before: Mapping[str, float] | None = None) -> list[str]:
+    """The shares at that step, and each that follows; with those `before` each beside what it was."""
     lines = []
     later = [segment for segment in mixture.segments if segment.start_step > begin_step]
     for segment in (mixture.segment_at(begin_step), *later):
         begin = f"from step {max(segment.start_step, begin_step):,}: " if later else ""
-        lines += _filled(begin, shares(segment.shares()))
+        now = segment.shares()
+        lines += _filled(begin, shares(now, before))
+        if before is not None:
+            left_out = {source: share for source, share in before.items() if source not in now}
+            lines += _filled("no longer: ", shares(left_out)) if left_out else []
+            before = now
     return lines
 
 

@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
 from marin_dag.damage import DamagedInputError
-from marin_dag.step import StepContext
+from marin_dag.step import Input, StepContext
 from runtime.parallel.hosts import of_first_host
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
@@ -21,13 +21,25 @@ NONE = -1
 """No step, or the lease epoch of a milestone, which has none."""
 
 
+class Begun(NamedTuple):
+    """The state that an attempt begins with, and where it is from."""
+
+    run: RunState
+    source: Input[Any] | None
+    """The milestone that it lies in, of whatever trajectory; None from scratch, and of a temporary checkpoint."""
+    lease_epoch: int | None = None
+    """Of the attempt that saved it, where it is a temporary checkpoint."""
+    is_own: bool = False
+    """Whether it is of this trajectory."""
+
+
 def own_state(
     config: TrainPhaseConfig,
     context: StepContext,
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
     events: EventLog,
-) -> RunState | None:
+) -> Begun | None:
     """The newest state that an attempt at this trajectory left, up to `until_step`.
 
     All hosts take the one that host 0 finds: an attempt that has lost its lease may complete one while they look.
@@ -36,12 +48,12 @@ def own_state(
         DamagedInputError: a file of it is damaged or gone, and it is where `start` begins.
         TornCheckpointError: as much, of any other.
     """
-    milestones = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
+    milestones = {step: milestone for step, milestone in context.milestones().items() if step <= config.until_step}
     step, lease_epoch = of_first_host(*_newest(config, milestones, temporary))
     if step == NONE:
         return None
     if lease_epoch == NONE:
-        folder = milestones[step]
+        folder = milestones[step].path
         try:
             run = _resumed(config, mesh, folder)
         except TornCheckpointError as error:
@@ -52,7 +64,9 @@ def own_state(
         folder = temporary.folder_of(step, lease_epoch)
         run = _of_temporary(config, mesh, folder, "go on from the one before")
     events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
-    return run
+    if lease_epoch == NONE:
+        return Begun(run, milestones[step], is_own=True)
+    return Begun(run, None, lease_epoch, is_own=True)
 
 
 def publish_passed(
@@ -83,7 +97,7 @@ def publish_passed(
             publish(_of_temporary(config, mesh, temporary.folder_of(step, lease_epoch), "go on without it"))
 
 
-def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> RunState:
+def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Begun:
     """Of a trajectory without a state of its own: what `start` says.
 
     Raises:
@@ -91,7 +105,7 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> RunSt
     """
     if config.start is None:
         events.write("scratch", step=0, consumed_tokens=0, seed=config.seed)
-        return run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config)))
+        return Begun(run_state.from_scratch(initial_state(config.model, config.seed, mesh, **_extras(config))), None)
     state_like = functools.partial(placed_shapes, config.model, mesh)
     try:
         run = run_state.continued(config.start.path, config.restore, state_like, seed=config.seed, **_extras(config))
@@ -104,7 +118,7 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> RunSt
         folder=config.start.path,
         restore=config.restore,
     )
-    return run
+    return Begun(run, config.start)
 
 
 def _newest(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> tuple[int, int]:

@@ -241,6 +241,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
+    from steps.phase_execution import execution, tell_of_other_execution
     from steps.phase_state import first_state, own_state, publish_passed
     from steps.phase_validation import validation_of
 
@@ -259,7 +260,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     blocks = described_blocks(kernels.attention, kernels.loss, shape)
     blocks["scatter"] = described_scatter(config.scatter_kernel, mesh, config.model, shape, config.reduce_dtype)
     taken = TakenKernels(**kernels._asdict(), blocks=blocks)
-    context.computed_with(**taken.described(), scatter=f"{config.scatter_kernel}: {blocks['scatter']}")
+    how = execution(config, context, mesh, taken)
+    context.computed_with(**how)
     train_step = build_train_step(
         config.model,
         config.rope,
@@ -304,15 +306,19 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             output_folder=context.output_path,
             publish_every_steps=config.publish_every_steps,
             wanted_steps=wanted,
+            notice_seconds=context.notice_seconds,
+            remark=context.remark,
             facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
         )
         publish_passed(config, mesh, temporary, published=published, wanted=wanted, publish=publish_as_it_is)
         own = own_state(config, context, mesh, temporary, events)
-        run = first_state(config, mesh, events) if own is None else own
+        begun = first_state(config, mesh, events) if own is None else own
+        tell_of_other_execution(config, context, begun, how, events)
+        run = begun.run
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         begin = config.begin_step
         warn_of_the_skip_rule(config, context, begin=begin)
-        resumed = {} if own is None else {"resumed_at": own.step}
+        resumed = {} if own is None else {"resumed_at": run.step}
         alarms: list[Alarm] = []
 
         def show(step: int, tokens_per_second: float, loss: float | None) -> None:
@@ -340,13 +346,19 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
             *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
         )
+        notice = context.notice_seconds
+        context.log.info(
+            "killed without saving, it loses what is younger than its last save: at most %g s "
+            "(checkpoint_every_seconds) and what a save takes; notice before a kill: %s",
+            *(config.checkpoint_every_seconds, "not known (--notice SECONDS)" if notice is None else f"{notice:g} s"),
+        )
         if config.scatter_kernel != "xla":
             context.log.info(
                 "the sums of the scatter kernel are held against the compiler's; if this is the last line for minutes, "
                 "its ring does not close on these machines: stop the run, and set scatter_kernel to 'xla'"
             )
             refuse_wrong_sums(mesh, config.reduce_dtype)
-        notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
+        stop_notice = None if host.num_hosts == 1 else StopNotice(f"{context.work_path}/stops/{context.attempt}")
         try:
             run = train(
                 run,
@@ -360,7 +372,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                     context.stop_reason,
                     requests=functools.partial(requests_of, context),
                     agree=Agreement(context.attempt),
-                    notice=notice,
+                    notice=stop_notice,
                     kept_handlers=(DriverHandler,),
                 ),
                 on_milestone=publish,

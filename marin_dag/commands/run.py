@@ -175,6 +175,7 @@ def _run(session: Session, plan: Plan, display: Any, on_committed: Callable[[str
         wanted=plan.wanted_milestones,
         on_committed=on_committed,
         name=os.environ.get(RUN_NAME, ""),
+        notice_seconds=session.parsed.notice,
     )
     if shared := plan.num_shared:  # else a run would count to fewer steps than the plan, without a word
         display.say(f"{counted(len(steps), 'step')} to run; {shared} more of the plan share the output of one of them")

@@ -71,9 +71,16 @@ def described(value: object) -> str:
     return repr(value)
 
 
-def shares(values: Mapping[str, float]) -> str:
-    """A mixture in words, the largest share first."""
+def shares(values: Mapping[str, float], before: Mapping[str, float] | None = None) -> str:
+    """A mixture in words, the largest share first; with those `before` each that changed as `old -> new`."""
     ordered = sorted(values.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(
-        f"{source} {share:.3g} %" for source, share in ((source, 100 * share) for source, share in ordered)
-    )
+    words = []
+    for source, share in ordered:
+        said = _percent(share)
+        old = said if before is None else _percent(before.get(source, 0.0))
+        words.append(f"{source} {said}" if old == said else f"{source} {old} -> {said}")
+    return ", ".join(words)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

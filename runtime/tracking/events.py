@@ -148,6 +148,17 @@ def read_events(path: str) -> list[dict[str, Any]]:
             return [json.loads(line) for line in lines]
 
 
+def read_beginning(path: str) -> list[dict[str, Any]]:
+    """The events of one attempt up to `begin`, which comes before its first update; the rest of its log is not read."""
+    found: list[dict[str, Any]] = []
+    with fsspec.open(path, "r", encoding="utf-8") as file:
+        for line in file:
+            if not line.endswith("\n") or (found and found[-1]["event"] == "begin"):
+                break
+            found.append(json.loads(line))
+    return found
+
+
 def _whole_lines(path: str) -> list[str]:
     with fsspec.open(path, "r", encoding="utf-8") as file:
         return file.read().split("\n")[:-1]

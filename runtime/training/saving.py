@@ -18,6 +18,7 @@ from runtime.tracking.events import EventLog
 from runtime.tracking.metrics import MetricsRow
 from runtime.training import run_state
 from runtime.training.checkpoint import Save
+from runtime.training.preemption import Preemption, warn
 from runtime.training.run_state import RunState
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 
@@ -44,6 +45,10 @@ class SavingPlan:
     """For the metadata of every checkpoint; see `run_state.save`."""
     wanted_steps: frozenset[int] = frozenset()
     """Steps that others start from: milestones too."""
+    notice_seconds: float | None = None
+    """What a scheduler gives between its notice and its kill; None is not known."""
+    remark: Callable[[str], None] = warn
+    """Takes what is to be said to people of the saves."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_every_steps < 1:
@@ -90,6 +95,7 @@ class Saver:
         """Of a run that goes on from `begin_step`; `doubted_step` is its newest update left out, or in doubt."""
         self._plan, self._events, self._on_milestone = plan, events, on_milestone
         self._under_way: tuple[Save, RunState, str | None, float, Callable[[str], None]] | None = None
+        self._preemption = Preemption(plan.notice_seconds, events, plan.remark)
         self._last_began = time.monotonic()
         found = plan.temporary.all() if jax.process_index() == 0 else []  # who marks and deletes
         certified = (each.step for each in found if each.is_certified and each.step <= begin_step)
@@ -226,6 +232,9 @@ class Saver:
             write_seconds=round(saving.write_seconds, 4),
             size_in_bytes=saving.size_in_bytes,
         )
+        if jax.process_index() == 0:  # it writes the manifest, behind the files of all
+            seconds = saving.snapshot_seconds + saving.write_seconds
+            self._preemption.note_save(run.step, seconds=seconds, size_in_bytes=saving.size_in_bytes)
         self._certify_due()  # what later updates had certified while it was being written
         if milestone is not None:
             self._on_milestone(run, milestone)

@@ -19,6 +19,7 @@ from marin_dag.records import Records, record_path
 from marin_dag.resources import Gpu
 from marin_dag.run import Run
 from tests.marin_dag import toy
+from tests.marin_dag.toy_steps import AddConfig, AskConfig, add, ask
 
 ROOT = Path(__file__).parents[2]
 
@@ -596,3 +597,25 @@ def test_a_gpu_that_ray_knows_by_another_name_is_told_by_a_plan(capsys: pytest.C
 
     assert "a, b: no NVIDIA GPU is called 'h200' by Ray. Did you mean 'H200'? Where no machine" in dry_run("h200")
     assert "by Ray" not in dry_run("H200")
+
+
+def test_what_the_scheduler_gives_reaches_the_steps_and_no_digest_and_nonsense_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        asked = ask("asks", AskConfig(sum=add("sum", AddConfig())))
+        argv = ["--prefix", str(tmp_path / "runs"), "--backend", "local", *arguments]
+        code = main(lambda parsed: [asked], name="toy", argv=argv)
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    code, said = run("--notice", "600", "--dry-run")
+    assert code == 2 and re.search(r"^run it .* --notice 600$", said, re.MULTILINE)
+    for nonsense in ("soon", "0", "-1", "inf", "nan"):
+        with pytest.raises(SystemExit):
+            run(f"--notice={nonsense}")
+        assert f"{nonsense!r} is no time; write seconds, such as 600" in capsys.readouterr().err
+    code, said = run("--notice", "600")
+    assert code == 0 and "notice 600.0\n" in said
+    code, said = run("--dry-run")
+    assert code == 0, "what the scheduler gives is in no digest"

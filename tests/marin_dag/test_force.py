@@ -15,12 +15,14 @@ from marin_dag.records import Records
 from tests.marin_dag.test_run import output, record, run
 from tests.marin_dag.toy_steps import (
     AddConfig,
+    AskConfig,
     Count,
     CountConfig,
     FailConfig,
     JoinConfig,
     WriteConfig,
     add,
+    ask,
     count,
     executions,
     join,
@@ -82,6 +84,19 @@ def test_how_a_step_computed_is_kept_beside_its_output_and_not_compared(prefix: 
     assert before.provenance.computed_with == {"order": "forwards"}
     assert run(prefix, [other], force=frozenset({step.key}))[0] == 0
     assert record(prefix, step) == before
+
+
+def test_a_step_is_told_how_its_input_was_computed_and_what_it_remarks_is_in_the_terminal_and_in_its_log(
+    tmp_path: Path, backend: Backend
+) -> None:
+    prefix = str(tmp_path / "runs")
+    asked = add("sum", AddConfig(order="backwards"))
+    step = ask("asks", AskConfig(sum=asked))
+    code, display = run(prefix, [asked, step], backend)
+    said = "added {'order': 'backwards'}, notice None"
+    assert code == 0, display.text
+    assert f"asks: {said}\n" in display.text
+    assert f"WARNING step.asks: {said}\n" in Path(prefix, f"{record(prefix, step).output_path}.log").read_text()
 
 
 def test_what_was_damaged_since_is_replaced_by_the_same_bytes(prefix: str, tmp_path: Path) -> None:

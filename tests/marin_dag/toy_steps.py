@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from marin_dag.cost import Cost
 from marin_dag.resources import Cpu, Resources
 from marin_dag.step import Input, Runtime, StepContext, StepStopped, StopAt, step
+from marin_dag.switchboard import NEWS_SECONDS
 
 
 class WriteConfig(BaseModel, frozen=True, extra="forbid"):
@@ -340,6 +341,19 @@ def add(config: AddConfig, context: StepContext) -> Text:
     context.computed_with(order=config.order)
     write_file(f"{context.output_path}/sum.txt", str(sum(config.numbers)))
     return Text(file="sum.txt", num_bytes=1)
+
+
+class AskConfig(BaseModel, frozen=True, extra="forbid"):
+    sum: Input[Text]
+
+
+@step()
+def ask(config: AskConfig, context: StepContext) -> Text:
+    """Says how its input was computed, and what it knows of the scheduler."""
+    context.remark(f"added {dict(config.sum.computed_with)}, notice {context.notice_seconds}")
+    time.sleep(2 * NEWS_SECONDS)  # of what a plain step says last, Ray's driver asks nothing once it is done
+    write_file(f"{context.output_path}/asked.txt", "")
+    return Text(file="asked.txt", num_bytes=0)
 
 
 @step()

@@ -229,17 +229,34 @@ def test_what_cannot_be_shown_is_refused(arguments, message, tmp_path, capsys):
 
 def test_the_mixture_of_a_phase_that_changes_it_midway_has_both_parts(text):
     phoenix = paragraph(text, "phoenix")
-    assert (
-        "from step 820,000: dclm_baseline 25.7 %" in phoenix and "from step 822,000: nemotron_medium 30.8 %" in phoenix
-    )
-    assert "no longer: algebraic_stack, arxiv, dolmino_dclm," in phoenix  # of jellyfish
+    assert "from step 820,000: dclm_baseline 0 % -> 25.7 %" in phoenix
+    assert "from step 822,000: nemotron_medium 22.8 % -> 30.8 %" in phoenix
+    assert "no longer: dolmino_dclm 67.8 %, pes2o 10.8 %," in phoenix  # of jellyfish
+    assert "no longer: dclm_baseline 25.7 %, proofpile_2 0.371 %" in phoenix  # of its own first part
+
+
+def test_two_shares_that_are_swapped_are_seen_beside_what_they_were_and_beside_the_epochs(text, tmp_path, capsys):
+    """Tootsie's bad dessert: a fifth of it for what was meant to have a tenth, for 17,000 updates."""
+    before = "pes2o 10.8 %"
+    for name, flan, pes2o, epochs in (
+        ("dessert_bad", "flan 0 % -> 16 %", f"{before} -> 3.59 %", "2.02x"),
+        ("dessert", "flan 0 % -> 8.01 %", f"{before} -> 7.18 %", "1.01x"),
+    ):
+        said = paragraph(text, name)
+        assert f"{flan}," in said and f"{pes2o}," in said
+        assert "dolmino_dclm 67.8 %," in said  # as it was
+        arguments = ["mix", name, "--scale", "8b", "--prefix", str(tmp_path)]
+        assert main(build, name="tootsie", argv=arguments, add_arguments=add_arguments, commands=OWN_COMMANDS) == 0
+        (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("flan ")]
+        assert row[-3] == epochs
 
 
 def test_a_mixture_fits_a_terminal_of_120_columns_and_loses_no_source(steps, text):
     lines = [line for line in text.splitlines() if line[2:11] in ("= mixture", "~ mixture")]
     assert len(lines) > len(steps) and max(map(len, lines)) <= 120
     told = [line[22:].strip() for line in paragraph(text, "starling").splitlines() if "mixture" in line]
-    assert ", ".join(line.removesuffix(",") for line in told) == shares(steps["starling"].config.mixture.shares_at(0))
+    now, before = (steps[name].config.mixture.shares_at(1_320_000) for name in ("starling", "phoenix"))
+    assert ", ".join(line.removesuffix(",") for line in told) == shares(now, before)
 
 
 def test_what_has_passed_when_a_phase_begins_is_not_shown(steps):
@@ -249,8 +266,15 @@ def test_what_has_passed_when_a_phase_begins_is_not_shown(steps):
         "later", mixture=MixtureSchedule((*mixed.segments, MixtureSegment(823_500, {"dclm_baseline": 1})))
     )
     said = paragraph(render(phases_in([changed]), {}), "later")
-    assert "from step 823,000: nemotron_medium 30.8 %" in said and "from step 823,500: dclm_baseline 100 %" in said
+    assert "from step 823,000: nemotron_medium 30.8 %" in said
+    assert "from step 823,500: dclm_baseline 0 % -> 100 %" in said
     assert "822,000" not in said and "820,000" not in said
+    alone = {"dclm_baseline": 1}
+    leaves_there = (
+        steps["phoenix"].at(step=822_000).then("there", until_step=823_000, mixture=MixtureSchedule.constant(alone))
+    )
+    said = paragraph(render(phases_in([leaves_there]), {}), "there")
+    assert "~ mixture           dclm_baseline 25.7 % -> 100 %" in said  # as drawn last, not as it would have been
 
 
 def test_a_phase_cut_in_two_changes_nothing_and_a_change_of_precision_is_shown(text):

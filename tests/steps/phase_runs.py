@@ -49,6 +49,7 @@ class Trajectory:
         self.attempts = 0
         self.resources: Resources | None = None
         """None is as many cores as there are devices."""
+        self.notice_seconds: float | None = None
         self.wanted_milestones: tuple[int, ...] = ()
         """What other steps start from."""
         self.told: list[dict[str, float]] = []
@@ -58,13 +59,19 @@ class Trajectory:
         self.answers: dict[str, str] = {}
         """By the ids of those."""
         self.how: dict[str, str] = {}
-        """How it computed."""
+        """How the newest attempt computed."""
+        self.how_by_record: dict[int, dict[str, str]] = {}
+        self.remarks: list[str] = []
+        """What the newest attempt said to the terminal."""
         self.begins: list[float] = []
         """Where its bar began, each time."""
 
     def at(self, step: int) -> Input[TrainPhaseResult]:
         path, result = self.records[step]
-        return Input(None, milestone=step, name="a phase", digest=self.digest, path=path, result=result)
+        how = self.how_by_record[step]
+        return Input(
+            None, milestone=step, name="a phase", digest=self.digest, path=path, result=result, computed_with=how
+        )
 
     def files(self, step: int) -> dict[str, bytes]:
         root = Path(self.records[step][0])
@@ -82,8 +89,8 @@ class Trajectory:
 
     def run(self, config: TrainPhaseConfig, *, stop_after: int | None = None) -> TrainPhaseResult:
         self.attempts += 1
-        self.told.clear()
-        self.begins.clear()
+        for of_the_last in (self.told, self.begins, self.how, self.remarks):
+            of_the_last.clear()
         return train_phase.function(config, Attempt(self, stop_after))
 
 
@@ -100,6 +107,7 @@ class Attempt:
         self.log = logging.getLogger(__name__)
         self.resources = trajectory.resources or Cpu(jax.device_count())
         self.host = ALONE
+        self.notice_seconds = trajectory.notice_seconds
         self.wanted_milestones = trajectory.wanted_milestones
         self._asked = 0
 
@@ -115,10 +123,14 @@ class Attempt:
     def computed_with(self, **how: str) -> None:
         self._trajectory.how |= how
 
+    def remark(self, text: str) -> None:
+        self._trajectory.remarks.append(text)
+
     def publish(self, milestone: int, folder: str, result: BaseModel) -> None:
         assert isinstance(result, TrainPhaseResult)
         assert milestone not in self._trajectory.records
         self._trajectory.records[milestone] = f"{self.output_path}/{folder}", result
+        self._trajectory.how_by_record[milestone] = dict(self._trajectory.how)
 
     def milestones(self) -> dict[int, Input[Any]]:
         return {step: self._trajectory.at(step) for step in self._trajectory.records}

@@ -103,7 +103,7 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
             for restore in ("everything", "everything_but_optimizer", "weights")
         ]
     assert resumed is not None
-    kept = resumed.state.history
+    kept = resumed.run.state.history
     assert kept is not None
     assert int(kept.num_good) == 9 - num_skipped
     figures = [run.metrics(9)[row] for row in range(9)]
@@ -111,7 +111,7 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
     ring = [kept.losses[index % 4].item() for index in range(len(good))]
     assert ring[-4:] == good[-4:]
     for begun in started:
-        assert jax.tree.all(jax.tree.map(np.array_equal, begun.state.history, empty_history(4)))
+        assert jax.tree.all(jax.tree.map(np.array_equal, begun.run.state.history, empty_history(4)))
 
 
 def test_a_phase_counts_only_the_updates_of_its_own_that_were_left_out(tmp_path):

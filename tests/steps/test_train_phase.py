@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.parts import MEASURED, norms_of
 from runtime.training import checkpoint, saving, train_step
+from runtime.training.checkpoint_files import CheckpointFiles
 from runtime.training.checkpoint_reader import TornCheckpointError
 from runtime.training.state import initial_state, placed_shapes
 from runtime.training.temporary import TemporaryCheckpoints
@@ -163,7 +165,9 @@ def test_a_phase_that_ended_is_published_where_it_was_certified_without_training
     ended.run(phase)
     ended.run(until(phase, 6))
     said = [event["event"] for event in ended.events()]
-    assert said == ["phase", "resume", "begin", "milestone", "progress", "end"], "nothing is trained or saved again"
+    assert said == ["phase", "resume", "execution", "begin", "milestone", "progress", "end"], (
+        "nothing is trained or saved again"
+    )
     asked.run(until(phase, 6))
     assert ended.files(6) == asked.files(6)
 
@@ -528,7 +532,37 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
     assert printed == [
         f"from step 0 to 1, 64 tokens an update, kernels: attention chunked, loss reference ({reason}), scatter xla",
         "blocks: attention: query 16; loss: all tokens; scatter: by the compiler; remat none, micro-batches: 2",
+        "killed without saving, it loses what is younger than its last save: at most 600 s (checkpoint_every_seconds) "
+        "and what a save takes; notice before a kill: not known (--notice SECONDS)",
     ]
+    named = {"attention": "chunked: query 16", "loss": "reference: all tokens", "scatter": "xla: by the compiler"}
+    assert {name: trajectory.how[name] for name in named} == named
+    assert trajectory.how["device"].startswith("cpu, ") and trajectory.how["jax"] == jax.__version__
+
+
+@pytest.mark.parametrize(("notice_seconds", "is_told"), [(0.3, True), (600.0, False), (None, False)])
+def test_a_save_that_may_not_fit_into_the_scheduler_s_notice_is_told_with_both(
+    tmp_path, phase, monkeypatch, notice_seconds, is_told
+):
+    write = CheckpointFiles.write
+
+    def slow(files, key, *arguments):
+        if key.endswith("manifest.json"):
+            time.sleep(0.2)
+        return write(files, key, *arguments)
+
+    monkeypatch.setattr(CheckpointFiles, "write", slow)
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    trajectory.notice_seconds = notice_seconds
+    trajectory.run(until(phase, 4))
+    told = [event for event in trajectory.events() if event["event"] == "slow_save"]
+    if not is_told:
+        assert told == [] and trajectory.remarks == []
+        return
+    (event,) = told
+    assert event["step"] == 3 and event["save_seconds"] > 0.2 and event["notice_seconds"] == 0.3
+    (said,) = trajectory.remarks
+    assert "the notice before a kill is 0.3 s" in said and "--notice 60" in said
 
 
 @pytest.mark.parametrize(
