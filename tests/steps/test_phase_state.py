@@ -124,6 +124,19 @@ def test_a_phase_counts_only_the_updates_of_its_own_that_were_left_out(tmp_path)
     assert second.run(before.model_copy(update={"start": start, "until_step": 11, "skip": None})).num_skipped == 0
 
 
+def test_a_phase_that_was_cut_counts_what_was_left_out_before_the_cut_as_the_uncut_one_does(tmp_path, caplog):
+    rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)
+    hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
+    first = a_phase(hard, until_step=9, skip=rule)
+    uncut, cut = Trajectory(tmp_path / "uncut", "e" * 64), Trajectory(tmp_path / "cut", "e" * 64)
+    before_the_cut = cut.run(first).num_skipped
+    for at, until_step in ((9, 10), (10, 11)):
+        result = cut.run(first.model_copy(update={"start": cut.at(at), "until_step": until_step}))
+    assert result == uncut.run(first.model_copy(update={"until_step": 11}))
+    assert 0 < before_the_cut <= result.num_skipped
+    assert "the skip rule judges no finite update" not in caplog.text  # its history goes on, however short the part
+
+
 def test_what_is_torn_is_told_in_the_same_words_on_the_other_side_of_a_process():
     error = TornCheckpointError("leaf mu is damaged", "delete it.")
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "leaf mu is damaged; delete it."
