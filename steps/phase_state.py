@@ -1,13 +1,13 @@
 """Phase state: where an attempt at a training phase begins."""
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from jax.sharding import Mesh
 
 from marin_dag.damage import DamagedInputError
-from marin_dag.step import StepContext
+from marin_dag.inputs import Input
 from runtime.parallel.hosts import of_first_host
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
@@ -23,12 +23,12 @@ NONE = -1
 
 def own_state(
     config: TrainPhaseConfig,
-    context: StepContext,
+    published: Mapping[int, Input[Any]],
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
     events: EventLog,
 ) -> RunState | None:
-    """The newest state that an attempt at this trajectory left, up to `until_step`.
+    """The newest state that an attempt at this trajectory left, up to `until_step`; `published` are its milestones.
 
     All hosts take the one that host 0 finds: an attempt that has lost its lease may complete one while they look.
 
@@ -36,16 +36,15 @@ def own_state(
         DamagedInputError: a file of it is damaged or gone, and it is where `start` begins.
         TornCheckpointError: as much, of any other.
     """
-    milestones = {step: milestone.path for step, milestone in context.milestones().items() if step <= config.until_step}
-    step, lease_epoch = of_first_host(*_newest(config, milestones, temporary))
+    step, lease_epoch = of_first_host(*_newest(config, published, temporary))
     if step == NONE:
         return None
     if lease_epoch == NONE:
-        folder = milestones[step]
+        folder = published[step].path
         try:
             run = _resumed(config, mesh, folder)
         except TornCheckpointError as error:
-            if config.start is not None and config.start.key == f"{context.digest}@{step}":
+            if config.start is not None and config.start.key == published[step].key:
                 raise DamagedInputError(str(error), step_to_force=config.start.name) from error
             raise
     else:

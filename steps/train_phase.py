@@ -301,7 +301,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
         )
         publish_passed(config, mesh, temporary, published=published, wanted=wanted, publish=publish_as_it_is)
-        own = own_state(config, context, mesh, temporary, events)
+        own = own_state(config, published, mesh, temporary, events)
         run = first_state(config, mesh, events) if own is None else own
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         warn_of_the_skip_rule(config, context, begin=begin_step)

@@ -97,7 +97,7 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
     config = before.model_copy(update={"start": run.at(9), "until_step": 12})
     temporary = TemporaryCheckpoints(str(tmp_path / "work/temporary"), 9)
     with EventLog(str(tmp_path / "events.jsonl")) as events:
-        resumed = own_state(config, Attempt(run, None), mesh, temporary, events)
+        resumed = own_state(config, Attempt(run, None).milestones(), mesh, temporary, events)
         started = [
             first_state(config.model_copy(update={"restore": restore}), mesh, events)
             for restore in ("everything", "everything_but_optimizer", "weights")
