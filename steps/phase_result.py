@@ -25,8 +25,3 @@ class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
     """What is kept beside the weights; the first is what evaluations take unless they name another."""
     num_skipped: int = 0
     """Finished steps of this phase whose update the skip rule left out; not those of the phases that it starts from."""
-
-    @property
-    def has_average(self) -> bool:
-        """Whether there is any."""
-        return bool(self.averages)

@@ -46,21 +46,6 @@ PART_WAIT_SECONDS = 600.0
 
 State = TypeVar("State")
 
-__all__ = [
-    "CheckpointError",
-    "Pieces",
-    "Reader",
-    "Save",
-    "is_complete",
-    "load",
-    "load_params",
-    "read_beside",
-    "read_metadata",
-    "remove",
-    "save",
-    "save_pieces",
-]
-
 
 class Pieces(Protocol):
     """A leaf that comes in pieces."""

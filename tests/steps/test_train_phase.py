@@ -28,7 +28,7 @@ from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.kernels.choice import default_kernels
-from runtime.model import initialization, llama
+from runtime.model import llama
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.model.rotary import inverse_frequencies
@@ -76,7 +76,7 @@ def until(config: TrainPhaseConfig, step: int, **changes: Any) -> TrainPhaseConf
 def test_a_phase_trains_and_commits_its_state_and_a_row_for_each_update(tmp_path, phase):
     trajectory = Trajectory(tmp_path, "e" * 64)
     result = trajectory.run(phase)
-    assert (result.step, result.consumed_tokens, result.has_average) == (8, 8 * 4 * SEQUENCE_LENGTH, False)
+    assert (result.step, result.consumed_tokens, result.averages) == (8, 8 * 4 * SEQUENCE_LENGTH, ())
     assert sorted(trajectory.records) == [8]
     metrics = trajectory.metrics(8)
     assert len(metrics) == 8
@@ -112,7 +112,8 @@ def test_norms_by_part_are_in_the_event_log_by_the_names_of_digests_and_make_up_
 def test_weights_that_begin_otherwise_than_the_config_says_are_told_by_the_first_loss_and_once(
     tmp_path, phase, monkeypatch, factor
 ):
-    monkeypatch.setattr(llama, "normal", lambda *drawn: factor * initialization.normal(*drawn))
+    normal = llama.normal
+    monkeypatch.setattr(llama, "normal", lambda *drawn: factor * normal(*drawn))
     unseen = dataclasses.replace(phase.model, initializer_range=0.02 + factor / 10_000)  # nothing is compiled of it yet
     phase = phase.model_copy(update={"model": unseen})
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)
@@ -251,7 +252,7 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     rule = SkipRule(window_steps=4, sigma=6.0, warmup_steps=2, max_consecutive=3)
     averaged = until(phase, 11, start=first.at(8), averages=(Ema(decay=0.5),), global_batch_size=8, skip=rule)
     result = second.run(averaged)
-    assert result.has_average
+    assert result.averages
     assert "checkpoint/arrays/history.losses/c.0" in second.files(11)
     assert result.consumed_tokens == (8 * 4 + 3 * 8) * SEQUENCE_LENGTH
     metrics = second.metrics(11)
@@ -261,7 +262,7 @@ def test_another_phase_continues_state_data_and_metrics_and_lets_an_average_ente
     assert position["consumed"] == {"w" * 64: 8 * 4 + 3 * 8}
     third = Trajectory(tmp_path / "third", "a" * 64)
     left = third.run(until(phase, 12, start=second.at(11)))
-    assert not left.has_average
+    assert not left.averages
     assert not [name for name in third.files(12) if "history" in name or "average" in name]
 
 

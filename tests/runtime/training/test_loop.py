@@ -26,7 +26,7 @@ from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.parts import MEASURED
 from runtime.training import checkpoint, run_state
 from runtime.training import control as control_module
-from runtime.training.checkpoint import CheckpointError
+from runtime.training.checkpoint_reader import CheckpointError
 from runtime.training.control import Control, Order, Word
 from runtime.training.loop import TrainingStopped
 from runtime.training.stop_notice import StopNotice
