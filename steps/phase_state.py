@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
@@ -21,22 +21,38 @@ NONE = -1
 """No step, or the lease epoch of a milestone, which has none."""
 
 
+class Newest(NamedTuple):
+    """The newest state that an attempt at a trajectory left; both are NONE where there is none."""
+
+    step: int
+    lease_epoch: int
+    """NONE of a milestone."""
+
+
+def newest_state(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> Newest:
+    """Up to `until_step`. It is looked for once, by host 0 for all: an attempt that has lost its lease may complete
+    another one meanwhile."""
+    milestone = max((step for step in published if step <= config.until_step), default=NONE)
+    saved = temporary.newest(config.until_step)
+    found = (milestone, NONE) if saved is None or saved.step <= milestone else (saved.step, saved.lease_epoch)
+    return Newest(*of_first_host(*found))
+
+
 def own_state(
     config: TrainPhaseConfig,
+    newest: Newest,
     published: Mapping[int, Input[Any]],
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
     events: EventLog,
 ) -> RunState | None:
-    """The newest state that an attempt at this trajectory left, up to `until_step`; `published` are its milestones.
-
-    All hosts take the one that host 0 finds: an attempt that has lost its lease may complete one while they look.
+    """The newest state; `published` are the milestones of the trajectory.
 
     Raises:
         DamagedInputError: a file of it is damaged or gone, and it is where `start` begins.
         TornCheckpointError: as much, of any other.
     """
-    step, lease_epoch = of_first_host(*_newest(config, published, temporary))
+    step, lease_epoch = newest
     if step == NONE:
         return None
     if lease_epoch == NONE:
@@ -56,10 +72,10 @@ def own_state(
 
 def publish_passed(
     config: TrainPhaseConfig,
+    newest: Newest,
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
     *,
-    published: Collection[int],
     wanted: Collection[int],
     publish: Callable[[RunState], None],
 ) -> None:
@@ -74,8 +90,7 @@ def publish_passed(
     steps = sorted(step for step in wanted if step <= config.until_step)
     if not steps:
         return
-    newest, _ = _newest(config, published, temporary)
-    saved = {each.step: each.lease_epoch for each in temporary.all() if each.is_complete and each.step != newest}
+    saved = {each.step: each.lease_epoch for each in temporary.all() if each.is_complete and each.step != newest.step}
     epochs = of_first_host(*(saved.get(step, NONE) for step in steps))
     for step, lease_epoch in zip(steps, epochs, strict=True):
         if lease_epoch != NONE:  # one state in memory at a time
@@ -104,13 +119,6 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> RunSt
         restore=config.restore,
     )
     return run
-
-
-def _newest(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> tuple[int, int]:
-    """Step and lease epoch of the newest state up to `until_step`, as this host sees it; NONE for what there is not."""
-    milestone = max((step for step in published if step <= config.until_step), default=NONE)
-    newest = temporary.newest(config.until_step)
-    return (milestone, NONE) if newest is None or newest.step <= milestone else (newest.step, newest.lease_epoch)
 
 
 def _of_temporary(config: TrainPhaseConfig, mesh: Mesh, folder: str, cure: str) -> RunState:

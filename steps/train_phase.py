@@ -235,7 +235,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
-    from steps.phase_state import first_state, own_state, publish_passed
+    from steps.phase_state import first_state, newest_state, own_state, publish_passed
     from steps.phase_validation import validation_of
 
     published = context.milestones()
@@ -300,8 +300,9 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             wanted_steps=wanted,
             facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
         )
-        publish_passed(config, mesh, temporary, published=published, wanted=wanted, publish=publish_as_it_is)
-        own = own_state(config, published, mesh, temporary, events)
+        newest = newest_state(config, published, temporary)
+        publish_passed(config, newest, mesh, temporary, wanted=wanted, publish=publish_as_it_is)
+        own = own_state(config, newest, published, mesh, temporary, events)
         run = first_state(config, mesh, events) if own is None else own
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         warn_of_the_skip_rule(config, context, begin=begin_step)

@@ -16,8 +16,8 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
 from runtime.training.checkpoint_reader import TornCheckpointError
-from runtime.training.temporary import TemporaryCheckpoints
-from steps.phase_state import first_state, own_state
+from runtime.training.temporary import Temporary, TemporaryCheckpoints
+from steps.phase_state import first_state, newest_state, own_state
 from steps.train_phase import TrainPhaseConfig
 from tests.steps.phase_runs import MODEL, Attempt, Trajectory, a_phase, cache_of
 
@@ -85,6 +85,25 @@ def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):
     assert found[0] == (5, 1) and {figures["resumed_at"] for figures in trajectory.told} == {4}
 
 
+def test_a_state_that_is_wanted_is_published_though_a_newer_one_comes_while_an_attempt_looks(
+    tmp_path, phase, monkeypatch
+):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    with pytest.raises(StepStopped):
+        trajectory.run(phase, stop_after=5)
+    found = []
+
+    def newest(temporary: TemporaryCheckpoints, until_step: int) -> Temporary:
+        """That of step 5 is complete, by an attempt that has lost its lease, when it is looked for again."""
+        found.append({each.step: each for each in temporary.all()}[4 if not found else 5])
+        return found[-1]
+
+    monkeypatch.setattr(TemporaryCheckpoints, "newest", newest)
+    trajectory.wanted_milestones = (4,)
+    trajectory.run(phase)
+    assert [*trajectory.records] == [4, 8]
+
+
 def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_in_one_that_starts_from_it(tmp_path):
     rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)  # so tight that it does skip
     hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
@@ -97,7 +116,8 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
     config = before.model_copy(update={"start": run.at(9), "until_step": 12})
     temporary = TemporaryCheckpoints(str(tmp_path / "work/temporary"), 9)
     with EventLog(str(tmp_path / "events.jsonl")) as events:
-        resumed = own_state(config, Attempt(run, None).milestones(), mesh, temporary, events)
+        published = Attempt(run, None).milestones()
+        resumed = own_state(config, newest_state(config, published, temporary), published, mesh, temporary, events)
         started = [
             first_state(config.model_copy(update={"restore": restore}), mesh, events)
             for restore in ("everything", "everything_but_optimizer", "weights")
