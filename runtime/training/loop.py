@@ -311,6 +311,7 @@ def train(
                 saver.begin(run, saving.milestone_folder(run.step))
             if run.step < settings.until_step:
                 run = advance(run)
+            saver.end(run)
         except TrainingStopped:
             raise
         except Exception as error:
@@ -318,7 +319,6 @@ def train(
             raise
         finally:
             profiler.close()
-        saver.end(run)
         meter.tick(run, now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
     return run

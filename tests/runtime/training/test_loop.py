@@ -267,6 +267,17 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
     assert f"stopped at step {steps[0]} (another host was asked to stop)" in said[1 - asked]
 
 
+def test_a_last_milestone_that_cannot_be_written_is_told_as_every_other_error_of_the_run(tmp_path, monkeypatch):
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_seal", full_disk)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        small_run.run(tmp_path, 3, lease_epoch=1)
+    *_, last = read_events(str(tmp_path / "events/1.jsonl"))
+    assert last["event"] == "error" and "was not written" in last["message"]
+
+
 @pytest.mark.parametrize("is_replayed", [False, True])
 def test_a_run_that_waits_for_the_end_of_a_cache_of_limited_epochs_hears_that_it_is_to_stop(
     tmp_path, monkeypatch, is_replayed
