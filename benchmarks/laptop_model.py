@@ -12,7 +12,7 @@ from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import Loader
 from runtime.data.mixture import MixtureSchedule
 from runtime.kernels.choice import default_kernels
-from runtime.kernels.shape import KernelShape
+from runtime.kernels.kernel_shape import KernelShape
 from runtime.model.config import LLAMA2_ROPE
 from runtime.parallel.hosts import open_cores
 from runtime.parallel.mesh import devices_of, mesh_of_cores

@@ -107,7 +107,7 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     import numpy as np
 
     from runtime.kernels.choice import default_kernels
-    from runtime.kernels.shape import KernelShape
+    from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.mesh import devices_of, make_mesh
     from runtime.parallel.mesh_shape import MeshShape
     from runtime.training.state import initial_state
@@ -189,7 +189,7 @@ def fused_loss(shape: LossShape, turns: int) -> dict[str, Any]:
     from runtime.cost.kernel_alone import jit_like_a_step, loss_with_gradients
     from runtime.kernels.choice import default_kernels
     from runtime.kernels.cross_entropy import linear_cross_entropy
-    from runtime.kernels.shape import KernelShape
+    from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.mesh import device_kind, make_mesh, platform
     from runtime.parallel.mesh_shape import MeshShape
 

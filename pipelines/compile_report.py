@@ -26,7 +26,7 @@ from runtime.cost.faults import faults
 from runtime.cost.request import Compiled, DoesNotFit, Outcome, Request
 from runtime.cost.roofline import REACHED_SHARE, Roofline, exposed_seconds_of, flops_of, roofline_of, wire_bytes
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
-from runtime.kernels.shape import KernelShape
+from runtime.kernels.kernel_shape import KernelShape
 from steps.ema_eval import EmaEvalConfig, ema_eval
 from steps.machine_checks import devices_on
 

@@ -70,7 +70,7 @@ def _curves(session: Session) -> int:
             export.refuse_missing_package()
     from pipelines.validation_plot import validation_curves  # not above: a plan imports this module
     from runtime.tracking.curves import with_norms, with_validation
-    from runtime.training.checkpoint import CheckpointError
+    from runtime.training.checkpoint_reader import CheckpointError
 
     width = max(map(len, phases))
     told, damaged = set(), set()
@@ -239,7 +239,7 @@ def read_newest(store: Store, digest: str, *, after_step: int, by_source: bool) 
     Raises:
         CheckpointError: the newest is damaged, or went and left nothing.
     """
-    from runtime.training.checkpoint import CheckpointError
+    from runtime.training.checkpoint_reader import CheckpointError
 
     failed, why = None, None
     for _ in range(MOST_LOOKS):

@@ -9,7 +9,7 @@ from marin_dag.errors import RefusedConfigError
 from marin_dag.resources import Resources
 from marin_dag.step import Input, Runtime, StepContext, step
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
-from runtime.kernels.shape import KernelShape
+from runtime.kernels.kernel_shape import KernelShape
 from runtime.optim.ema import HOT, Ema, average_named
 from steps.held_out import held_out
 from steps.joined_mesh import joined_mesh

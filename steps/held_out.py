@@ -49,7 +49,7 @@ def held_out(
     from runtime.evaluation.held_out import HeldOut
     from runtime.evaluation.window_batch import window_batch
     from runtime.kernels.choice import chosen_kernels, described_blocks
-    from runtime.kernels.shape import KernelShape
+    from runtime.kernels.kernel_shape import KernelShape
     from runtime.parallel.host_rows import host_rows
     from runtime.parallel.mesh import devices_of, num_batch_parts
     from runtime.training.eval_step import build_eval_step

@@ -11,7 +11,7 @@ from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from marin_dag.slices import slice_shape
 from runtime.cost.chips import GENERATIONS, GPUS, REACHED_SHARE_OF_PEAK
 from runtime.evaluation.window_batch import WINDOWS_PER_BATCH, window_batch
-from runtime.kernels.shape import Devices, KernelShape
+from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh_shape import Machines, MeshShape
 

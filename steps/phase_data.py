@@ -1,6 +1,5 @@
 """Phase data: the caches, the order and the mixture of a training phase, as the loader takes them."""
 
-import itertools
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -80,15 +79,18 @@ def warn_of_the_skip_rule(config: TrainPhaseConfig, context: StepContext, *, beg
     """Where the rule begins anew before it has seen enough to judge by, only what is not finite is left out."""
     if config.skip is None:
         return
-    anew = (step for step in range(begin + 1, config.until_step) if begins_anew_at(config, step))
-    begins = [begin, *anew, config.until_step]
-    longest = max(last - first for first, last in itertools.pairwise(begins))
-    if longest <= config.skip.warmup_steps:
-        context.log.warning(
-            "the skip rule judges no finite update: it begins anew with the phase, each segment of its mixture and "
-            "each cycle of its learning rate; the longest has %d updates, and skip.warmup_steps is %d: take fewer",
-            *(longest, config.skip.warmup_steps),
-        )
+    longest, began = 0, begin
+    for step in range(begin + 1, config.until_step + 1):
+        longest = max(longest, step - began)
+        if longest > config.skip.warmup_steps:  # as soon as one is, seldom a hundred steps on
+            return
+        if begins_anew_at(config, step):
+            began = step
+    context.log.warning(
+        "the skip rule judges no finite update: it begins anew with the phase, each segment of its mixture and "
+        "each cycle of its learning rate; the longest has %d updates, and skip.warmup_steps is %d: take fewer",
+        *(longest, config.skip.warmup_steps),
+    )
 
 
 def warn_of_the_mixture(

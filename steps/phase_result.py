@@ -8,6 +8,8 @@ from runtime.optim.ema import Ema
 class TrainPhaseResult(BaseModel, frozen=True, extra="forbid"):
     """What a phase leaves behind; paths are relative to its output."""
 
+    begin_step: int = 0
+    """Finished updates when its trajectory began, of which it is a part where the phase was cut."""
     step: int
     """Finished updates since the start of the run."""
     consumed_tokens: int

@@ -1,13 +1,13 @@
 """Phase state: where an attempt at a training phase begins."""
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
 from marin_dag.damage import DamagedInputError
-from marin_dag.step import Input, StepContext
+from marin_dag.inputs import Input
 from runtime.parallel.hosts import of_first_host
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
@@ -33,31 +33,46 @@ class Begun(NamedTuple):
     """Whether it is of this trajectory."""
 
 
+class Newest(NamedTuple):
+    """The newest state that an attempt at a trajectory left; both are NONE where there is none."""
+
+    step: int
+    lease_epoch: int
+    """NONE of a milestone."""
+
+
+def newest_state(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> Newest:
+    """Up to `until_step`. It is looked for once, by host 0 for all: an attempt that has lost its lease may complete
+    another one meanwhile."""
+    milestone = max((step for step in published if step <= config.until_step), default=NONE)
+    saved = temporary.newest(config.until_step)
+    found = (milestone, NONE) if saved is None or saved.step <= milestone else (saved.step, saved.lease_epoch)
+    return Newest(*of_first_host(*found))
+
+
 def own_state(
     config: TrainPhaseConfig,
-    context: StepContext,
+    newest: Newest,
+    published: Mapping[int, Input[Any]],
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
     events: EventLog,
 ) -> Begun | None:
-    """The newest state that an attempt at this trajectory left, up to `until_step`.
-
-    All hosts take the one that host 0 finds: an attempt that has lost its lease may complete one while they look.
+    """The newest state; `published` are the milestones of the trajectory.
 
     Raises:
         DamagedInputError: a file of it is damaged or gone, and it is where `start` begins.
         TornCheckpointError: as much, of any other.
     """
-    milestones = {step: milestone for step, milestone in context.milestones().items() if step <= config.until_step}
-    step, lease_epoch = of_first_host(*_newest(config, milestones, temporary))
+    step, lease_epoch = newest
     if step == NONE:
         return None
     if lease_epoch == NONE:
-        folder = milestones[step].path
+        folder = published[step].path
         try:
             run = _resumed(config, mesh, folder)
         except TornCheckpointError as error:
-            if config.start is not None and config.start.key == f"{context.digest}@{step}":
+            if config.start is not None and config.start.key == published[step].key:
                 raise DamagedInputError(str(error), step_to_force=config.start.name) from error
             raise
     else:
@@ -65,16 +80,16 @@ def own_state(
         run = _of_temporary(config, mesh, folder, "go on from the one before")
     events.write("resume", step=run.step, consumed_tokens=run.consumed_tokens, folder=folder)
     if lease_epoch == NONE:
-        return Begun(run, milestones[step], is_own=True)
+        return Begun(run, published[step], is_own=True)
     return Begun(run, None, lease_epoch, is_own=True)
 
 
 def publish_passed(
     config: TrainPhaseConfig,
+    newest: Newest,
     mesh: Mesh,
     temporary: TemporaryCheckpoints,
     *,
-    published: Collection[int],
     wanted: Collection[int],
     publish: Callable[[RunState], None],
 ) -> None:
@@ -89,8 +104,7 @@ def publish_passed(
     steps = sorted(step for step in wanted if step <= config.until_step)
     if not steps:
         return
-    newest, _ = _newest(config, published, temporary)
-    saved = {each.step: each.lease_epoch for each in temporary.all() if each.is_complete and each.step != newest}
+    saved = {each.step: each.lease_epoch for each in temporary.all() if each.is_complete and each.step != newest.step}
     epochs = of_first_host(*(saved.get(step, NONE) for step in steps))
     for step, lease_epoch in zip(steps, epochs, strict=True):
         if lease_epoch != NONE:  # one state in memory at a time
@@ -119,13 +133,6 @@ def first_state(config: TrainPhaseConfig, mesh: Mesh, events: EventLog) -> Begun
         restore=config.restore,
     )
     return Begun(run, config.start)
-
-
-def _newest(config: TrainPhaseConfig, published: Iterable[int], temporary: TemporaryCheckpoints) -> tuple[int, int]:
-    """Step and lease epoch of the newest state up to `until_step`, as this host sees it; NONE for what there is not."""
-    milestone = max((step for step in published if step <= config.until_step), default=NONE)
-    newest = temporary.newest(config.until_step)
-    return (milestone, NONE) if newest is None or newest.step <= milestone else (newest.step, newest.lease_epoch)
 
 
 def _of_temporary(config: TrainPhaseConfig, mesh: Mesh, folder: str, cure: str) -> RunState:

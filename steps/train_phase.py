@@ -242,13 +242,13 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
     from steps.phase_execution import execution, tell_of_other_execution
-    from steps.phase_state import first_state, own_state, publish_passed
+    from steps.phase_state import first_state, newest_state, own_state, publish_passed
     from steps.phase_validation import validation_of
 
     published = context.milestones()
     if config.until_step in published:
         return published[config.until_step].result
-    host = context.host
+    host, begin_step = context.host, _begin_of_trajectory(config, context.digest)
     mesh = joined_mesh(
         context,
         replica_parallel=config.replica_parallel,
@@ -291,7 +291,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         )
 
         def publish(run: "RunState", folder: str) -> None:
-            context.publish(run.step, folder, _result(config, run))
+            context.publish(run.step, folder, _result(config, run, begin_step))
 
         def publish_as_it_is(run: "RunState") -> None:
             context.log.info("step %d, which an earlier attempt saved, is published as it is", run.step)
@@ -310,14 +310,14 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             remark=context.remark,
             facts=config.model_dump(mode="json", include={*identity_fields(TrainPhaseConfig)} - UNTOLD_FIELDS),
         )
-        publish_passed(config, mesh, temporary, published=published, wanted=wanted, publish=publish_as_it_is)
-        own = own_state(config, context, mesh, temporary, events)
+        newest = newest_state(config, published, temporary)
+        publish_passed(config, newest, mesh, temporary, wanted=wanted, publish=publish_as_it_is)
+        own = own_state(config, newest, published, mesh, temporary, events)
         begun = first_state(config, mesh, events) if own is None else own
         tell_of_other_execution(config, context, begun, how, events)
         run = begun.run
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
-        begin = config.begin_step
-        warn_of_the_skip_rule(config, context, begin=begin)
+        warn_of_the_skip_rule(config, context, begin=begin_step)
         resumed = {} if own is None else {"resumed_at": run.step}
         alarms: list[Alarm] = []
 
@@ -325,7 +325,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             known = {} if loss is None else {"loss": loss}
             alarmed = {"alarms": len(alarms)} if alarms else {}
             figures = {"tokens_per_second": tokens_per_second, **known, **resumed, **alarmed}
-            context.progress(step, config.until_step, "steps", begin=begin, **figures)
+            context.progress(step, config.until_step, "steps", begin=config.begin_step, **figures)
 
         settings = TrainSettings(
             until_step=config.until_step,
@@ -334,7 +334,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             skip_rule=config.skip,
             digest_every_steps=config.digest_every_steps,
             norms_every_steps=config.norms_every_steps,
-            begins_anew_at=lambda step: step <= begin or begins_anew_at(config, step),
+            begins_anew_at=lambda step: step <= begin_step or begins_anew_at(config, step),
             first_loss=first_loss_of(config.model) if config.start is None else None,
         )
         context.log.info(
@@ -385,22 +385,29 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         except TrainingStopped as stopped:
             where = f"at step {stopped.step:,} of {config.until_step:,}"
             raise StepStopped(f"{where} ({stopped.reason})") from stopped
-        if skipped := _skipped_steps(config, run):
+        if skipped := _skipped_steps(run, begin_step):
             context.log.warning(
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
             )
-    return _result(config, run)
+    return _result(config, run, begin_step)
 
 
-def _skipped_steps(config: TrainPhaseConfig, run: "RunState") -> list[int]:
-    """Of this phase."""
-    return [step for step in run.metrics.skipped_steps if step > config.begin_step]
+def _begin_of_trajectory(config: TrainPhaseConfig, digest: str) -> int:
+    """`begin_step`, but of a phase that was cut in two that of its first part."""
+    if config.start is not None and config.start.digest == digest:
+        return config.start.result.begin_step
+    return config.begin_step
 
 
-def _result(config: TrainPhaseConfig, run: "RunState") -> TrainPhaseResult:
+def _skipped_steps(run: "RunState", begin_step: int) -> list[int]:
+    return [step for step in run.metrics.skipped_steps if step > begin_step]
+
+
+def _result(config: TrainPhaseConfig, run: "RunState", begin_step: int) -> TrainPhaseResult:
     from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 
     return TrainPhaseResult(
+        begin_step=begin_step,
         step=run.step,
         consumed_tokens=run.consumed_tokens,
         checkpoint=CHECKPOINT,
@@ -408,5 +415,5 @@ def _result(config: TrainPhaseConfig, run: "RunState") -> TrainPhaseResult:
         source_losses=SOURCE_LOSSES,
         final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS),
         averages=config.averages,
-        num_skipped=len(_skipped_steps(config, run)),
+        num_skipped=len(_skipped_steps(run, begin_step)),
     )

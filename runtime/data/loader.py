@@ -85,7 +85,8 @@ class Loader:
         self.policy = policy
         self.names = {self._identities[index]: self.sources[index] for index in self.index_of.values()}
         """Name of each identity; of two names of one source, the first."""
-        self._max_epochs = max_epochs_by_identity(policy, identities, mixture)
+        limits = max_epochs_by_identity(policy, identities, mixture)
+        self._max_epochs = {} if replay else limits
         self._replay = replay
         self.lag_steps = 0 if replay else policy.lag_steps
         """A batch depends on the losses up to so many steps before it; 0: on none."""

@@ -44,16 +44,10 @@ class Prefetch(Generic[Item]):
         """
         if depth < 1:
             raise ValueError(f"depth is {depth}; a thread that may not be ahead by one cannot run at all.")
-        self.waited_seconds = 0.0
-        """Time that the reader has spent in `next`, the first item not counted."""
         self.last_wait_seconds = 0.0
+        """Time that the reader spent in `next` for the item that it took last."""
         self.last_wait_causes: dict[str, float] = {}
-        """Seconds of the last wait by what the thread was doing."""
-        self.waited_causes: dict[str, float] = {}
-        """Seconds of `waited_seconds` by what the thread was doing."""
-        self.first_wait_seconds = 0.0
-        """Cold start: time until the first item."""
-        self._taken = 0
+        """Seconds of that wait by what the thread was doing."""
         self._unblock = unblock
         self._activity = activity or Activity()
         self._while_waiting = while_waiting
@@ -71,8 +65,10 @@ class Prefetch(Generic[Item]):
         before = self._activity.seconds()
         began = time.perf_counter()
         kind, value = self._get()
-        self._account(time.perf_counter() - began, before, kind)
         if kind == "item":
+            self.last_wait_seconds = time.perf_counter() - began
+            after = self._activity.seconds()
+            self.last_wait_causes = {cause: after[cause] - before.get(cause, 0.0) for cause in sorted(after)}
             return value  # type: ignore[return-value]
         self.close()
         if kind == "error":
@@ -125,17 +121,3 @@ class Prefetch(Generic[Item]):
                 if polls * POLL_SECONDS >= HEAR_SECONDS:
                     polls = 0
                     self._while_waiting()
-
-    def _account(self, seconds: float, before: dict[str, float], kind: str) -> None:
-        if kind != "item":
-            return
-        after = self._activity.seconds()
-        self.last_wait_causes = {cause: after[cause] - before.get(cause, 0.0) for cause in sorted(after)}
-        if self._taken == 0:
-            self.first_wait_seconds = seconds
-        else:
-            self.waited_seconds += seconds
-            for cause, part in self.last_wait_causes.items():
-                self.waited_causes[cause] = self.waited_causes.get(cause, 0.0) + part
-        self.last_wait_seconds = seconds
-        self._taken += 1

@@ -9,9 +9,8 @@ together: of an id that comes again behind another, kernels may see one document
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array
+from jax import lax
 
 from runtime.kernels import attention_chunked, attention_gpu, attention_tokamax, attention_tpu
 from runtime.kernels.shapes import KeyValue, Query, SegmentIds
@@ -19,8 +18,27 @@ from runtime.kernels.shapes import KeyValue, Query, SegmentIds
 
 def reference(query: Query, key: KeyValue, value: KeyValue, segment_ids: SegmentIds, *, first_row: int = 0) -> Query:
     """The definition. Holds all scores, so it suits short sequences."""
-    end = first_row + query.shape[1]
-    return _attend_rows(query, key[:, :end], value[:, :end], segment_ids[:, :end], first_row=first_row)
+    batch, num_rows, num_heads, head_dim = query.shape
+    num_keys, num_kv_heads = first_row + num_rows, key.shape[2]
+    key, value, segment_ids = key[:, :num_keys], value[:, :num_keys], segment_ids[:, :num_keys]
+    groups, pairs = num_heads // num_kv_heads, batch * num_kv_heads
+    # One product a (sequence, key-value head), the rows of its whole group below each other. Written as an einsum
+    # over five axes, the same takes twice the time on CPU.
+    rows = query.reshape(batch, num_rows, num_kv_heads, groups, head_dim)
+    rows = rows.transpose(0, 2, 3, 1, 4).reshape(pairs, groups * num_rows, head_dim)
+    keys = key.swapaxes(1, 2).reshape(pairs, num_keys, head_dim)
+    values = value.swapaxes(1, 2).reshape(pairs, num_keys, head_dim)
+    scores = jnp.einsum("prd,pkd->prk", rows, keys, preferred_element_type=jnp.float32)
+
+    is_earlier = first_row + jnp.arange(num_rows)[:, None] >= jnp.arange(num_keys)[None, :]
+    is_visible = is_earlier[None] & (segment_ids[:, first_row:, None] == segment_ids[:, None, :])
+    scores = scores.reshape(batch, num_heads, num_rows, num_keys)
+    scores = jnp.where(is_visible[:, None], scores, jnp.finfo(jnp.float32).min)
+    numerators = jnp.exp(scores - lax.stop_gradient(jnp.max(scores, axis=-1, keepdims=True)))
+    shares = (numerators * (1 / jnp.sum(numerators, axis=-1, keepdims=True))).astype(value.dtype)
+    mixed = jnp.einsum("prk,pkd->prd", shares.reshape(pairs, groups * num_rows, num_keys), values)
+    mixed = mixed.reshape(batch, num_kv_heads, groups, num_rows, head_dim)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(query.shape)
 
 
 KERNELS: dict[str, Callable[..., Query]] = {
@@ -40,45 +58,3 @@ def attend(
     if kernel not in KERNELS:
         raise ValueError(f"attention kernel {kernel!r} is none of {', '.join(sorted(KERNELS))}; see kernels.choice.")
     return KERNELS[kernel](query, key, value, segment_ids, first_row=first_row)
-
-
-def _attend_rows(query: Array, key: Array, value: Array, segment_ids: Array, first_row: int) -> Array:
-    """Rows `first_row`... of the score matrix against keys 0...; `key` and `segment_ids` reach to the last row."""
-    batch, num_rows, num_heads, head_dim = query.shape
-    num_keys, num_kv_heads = key.shape[1], key.shape[2]
-    groups, pairs = num_heads // num_kv_heads, batch * num_kv_heads
-    # One product a (sequence, key-value head), the rows of its whole group below each other. Written as an einsum
-    # over five axes, the same takes twice the time on CPU.
-    rows = query.reshape(batch, num_rows, num_kv_heads, groups, head_dim)
-    rows = rows.transpose(0, 2, 3, 1, 4).reshape(pairs, groups * num_rows, head_dim)
-    keys = key.swapaxes(1, 2).reshape(pairs, num_keys, head_dim)
-    values = value.swapaxes(1, 2).reshape(pairs, num_keys, head_dim)
-    scores = jnp.einsum("prd,pkd->prk", rows, keys, preferred_element_type=jnp.float32)
-
-    is_earlier = first_row + jnp.arange(num_rows)[:, None] >= jnp.arange(num_keys)[None, :]
-    row_segments = segment_ids[:, first_row : first_row + num_rows]
-    is_visible = is_earlier[None] & (row_segments[:, :, None] == segment_ids[:, None, :])
-    scores = scores.reshape(batch, num_heads, num_rows, num_keys)
-    shares = _softmax(jnp.where(is_visible[:, None], scores, jnp.finfo(jnp.float32).min)).astype(value.dtype)
-    mixed = jnp.einsum("prk,pkd->prd", shares.reshape(pairs, groups * num_rows, num_keys), values)
-    mixed = mixed.reshape(batch, num_kv_heads, groups, num_rows, head_dim)
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(query.shape)
-
-
-@jax.custom_vjp
-def _softmax(scores: Array) -> Array:
-    """Softmax over the last axis whose backward pass reads its output only (autodiff's also keeps the numerator)."""
-    numerator = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
-    return numerator * (1 / jnp.sum(numerator, axis=-1, keepdims=True))
-
-
-def _softmax_forward(scores: Array) -> tuple[Array, Array]:
-    shares = _softmax(scores)
-    return shares, shares
-
-
-def _softmax_backward(shares: Array, cotangent: Array) -> tuple[Array]:
-    return (shares * (cotangent - jnp.sum(cotangent * shares, axis=-1, keepdims=True)),)
-
-
-_softmax.defvjp(_softmax_forward, _softmax_backward)

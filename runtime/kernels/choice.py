@@ -15,8 +15,8 @@ from runtime.kernels import (
     cross_entropy,
     cross_entropy_chunked,
 )
+from runtime.kernels.kernel_shape import KernelShape
 from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks, scatter_row
-from runtime.kernels.shape import KernelShape
 from runtime.kernels.tuned_blocks import MIB, MosaicBlocks, SplashBlocks, TritonBlocks
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import first_data_axis

@@ -6,6 +6,7 @@ Parameters are float32; `compute_dtype` is the dtype of activations and matrix p
 softmax and loss are float32 whatever it is. Matrices are stored [in, out], the transpose of Hugging Face's.
 """
 
+import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -24,7 +25,6 @@ from runtime.kernels.gated import gated
 from runtime.kernels.linear import linear
 from runtime.model.computation import REMATS, Computation
 from runtime.model.config import LlamaConfig
-from runtime.model.initialization import normal
 from runtime.model.rotary import Frequencies, rotate, rotation
 from runtime.parallel.collectives import GATHERED
 
@@ -164,6 +164,15 @@ class Llama(eqx.Module):
         )
         logits = jnp.einsum("th,hv->tv", hidden, head, preferred_element_type=jnp.float32)
         return logits.reshape(*tokens.shape, -1)
+
+
+def normal(key: Key[Array, ""], name: str, shape: tuple[int, ...], standard_deviation: float) -> Float32[Array, "..."]:
+    """Initial values of a matrix, which depend on the key, the parameter's name and its shape alone.
+
+    Keyed by name and not by position, so that a new parameter does not change the initial values of the others.
+    """
+    named_key = jax.random.fold_in(key, zlib.crc32(name.encode()))
+    return standard_deviation * jax.random.normal(named_key, shape, jnp.float32)
 
 
 def rms_norm(

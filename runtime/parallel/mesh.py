@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
-from runtime.kernels.shape import Devices
+from runtime.kernels.kernel_shape import Devices
 from runtime.parallel.mesh_shape import Machines, MeshShape
 
 DATA_AXES = ("data_x", "data_y", "data_z")

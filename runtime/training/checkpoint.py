@@ -46,21 +46,6 @@ PART_WAIT_SECONDS = 600.0
 
 State = TypeVar("State")
 
-__all__ = [
-    "CheckpointError",
-    "Pieces",
-    "Reader",
-    "Save",
-    "is_complete",
-    "load",
-    "load_params",
-    "read_beside",
-    "read_metadata",
-    "remove",
-    "save",
-    "save_pieces",
-]
-
 
 class Pieces(Protocol):
     """A leaf that comes in pieces."""
@@ -83,7 +68,6 @@ class Save:
         """Bytes of arrays that this process writes."""
         self.write_seconds = 0.0
         self._error: BaseException | None = None
-        self._error_beside: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def _start(self, before: Callable[[], object], write: Callable[[], None], after: Callable[[], object]) -> None:
@@ -95,13 +79,15 @@ class Save:
                 try:
                     write()
                 except BaseException as error:
-                    self._error = error
-                    return
+                    raise CheckpointError(
+                        f"checkpoint {self.path} was not written: {error}; it stays invisible. "
+                        "Free space or mend the permissions there, then run the same command again."
+                    ) from error
                 finally:
                     self.write_seconds = time.monotonic() - started
                 after()
             except BaseException as error:
-                self._error_beside = error
+                self._error = error
 
         self._thread = threading.Thread(target=run, name=f"checkpoint {self.path}", daemon=True)
         self._thread.start()
@@ -114,13 +100,8 @@ class Save:
         """Returns when the checkpoint is complete, or raises what stopped it, or what `before` or `after` raised."""
         assert self._thread is not None
         self._thread.join()
-        if self._error_beside is not None:
-            raise self._error_beside
         if self._error is not None:
-            raise CheckpointError(
-                f"checkpoint {self.path} was not written: {self._error}; it stays invisible. "
-                "Free space or mend the permissions there, then run the same command again."
-            ) from self._error
+            raise self._error
 
 
 def save(

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -33,11 +33,16 @@ class Leaf(NamedTuple):
         return f"{self.dtype}{list(self.shape)}" + (f" of {self.key_impl} keys" if self.key_impl else "")
 
 
+def leaves_by_name(tree: object) -> dict[str, Any]:
+    """Leaves by their dotted paths, in the order of the tree: what tensors are called wherever they are told of."""
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
 def named_leaves(tree: object) -> list[Leaf]:
-    """Leaves with their dotted paths; a PRNG key counts as the uint32 words it is made of."""
+    """A PRNG key counts as the uint32 words it is made of."""
     leaves = []
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
+    for name, leaf in leaves_by_name(tree).items():
         if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
             raise TypeError(f"{name}: {type(leaf).__name__} {leaf!r} cannot be saved; make it a jax.Array.")
         array = leaf if isinstance(leaf, jax.Array) else None

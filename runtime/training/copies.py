@@ -14,6 +14,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool
 
+from runtime.training.checkpoint_leaves import leaves_by_name
 from runtime.training.digests import digest_of
 from runtime.training.monitors import Alarm
 
@@ -53,10 +54,9 @@ def begin_comparison(params: object) -> dict[str, Bool[Array, ""]]:
     Every host must call it. What `finish_comparison` finds unlike is no rounding: copies take the same updates, so that
     only a device that computed or remembered wrongly can set them apart. Tensors that have one copy are left out.
     """
-    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     copied = {
-        jax.tree_util.keystr(path, simple=True, separator="."): leaf
-        for path, leaf in leaves
+        name: leaf
+        for name, leaf in leaves_by_name(params).items()
         if isinstance(leaf.sharding, NamedSharding) and _axes_of_copies(leaf.sharding.mesh, leaf.sharding.spec)
     }
     if not copied:

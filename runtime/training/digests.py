@@ -14,6 +14,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, UInt32
 
+from runtime.training.checkpoint_leaves import leaves_by_name
+
 _LANES = (0x9E3779B9, 0x85EBCA6B)
 _STRIDES = (0x27D4EB2F, 0x165667B1, 0x9E3779B1, 0xC2B2AE3D)  # one an axis, odd, so that no axis folds onto another
 
@@ -28,8 +30,7 @@ class Digests(NamedTuple):
 @jax.jit
 def begin_digests(params: object) -> dict[str, Array]:
     """Starts to compute the digests on the devices, without waiting; every host must call it."""
-    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    return {jax.tree_util.keystr(path, simple=True, separator="."): digest_of(leaf) for path, leaf in leaves}
+    return {name: digest_of(leaf) for name, leaf in leaves_by_name(params).items()}
 
 
 def finish_digests(begun: dict[str, Array]) -> Digests:

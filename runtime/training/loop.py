@@ -230,7 +230,6 @@ def train(
             raise _AskedToStop
 
     def advance(run: RunState) -> RunState:
-        exhausted = loader.exhausted(run.data_position)
         with loader.prefetched(
             run.data_position,
             steps,
@@ -270,8 +269,8 @@ def train(
                     "global_batch_size": settings.global_batch_size,
                     "learning_rate": told.learning_rate,
                 }
-                before, exhausted = exhausted, loader.exhausted(position)
-                for source in sorted(exhausted - before):
+                # Not before a batch is there: it may ask for the end of a cache that is being built.
+                for source in sorted(loader.exhausted(position) - loader.exhausted(run.data_position)):
                     events.write("exhausted", step=step + 1, source=source)
                 is_digested = settings.is_digested(step + 1)
                 digests = begin_digests(state.params) if is_digested else None
@@ -312,6 +311,7 @@ def train(
                 saver.begin(run, saving.milestone_folder(run.step))
             if run.step < settings.until_step:
                 run = advance(run)
+            saver.end(run)
         except TrainingStopped:
             raise
         except Exception as error:
@@ -319,7 +319,6 @@ def train(
             raise
         finally:
             profiler.close()
-        saver.end(run)
         meter.tick(run, now=True)
     events.write("end", step=run.step, consumed_tokens=run.consumed_tokens)
     return run

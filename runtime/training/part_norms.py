@@ -19,6 +19,7 @@ from runtime.parallel.collectives import splits
 from runtime.parallel.mesh import COPY_AXES
 from runtime.parallel.placement import parameter_specs
 from runtime.tracking.parts import Tensor
+from runtime.training.checkpoint_leaves import leaves_by_name
 
 STACKED = "layers."
 """What the names of tensors that hold all layers begin with; the layers are their first axis."""
@@ -26,8 +27,7 @@ STACKED = "layers."
 
 def tensors_of(params: object) -> tuple[Tensor, ...]:
     """The tensors of a tree of parameters, or of their shapes, in the order of its leaves."""
-    leaves = jax.tree_util.tree_flatten_with_path(params)[0]
-    named = ((jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves)
+    named = leaves_by_name(params).items()
     return tuple(Tensor(name, leaf.shape[0] if name.startswith(STACKED) else None) for name, leaf in named)
 
 

@@ -16,7 +16,7 @@ from runtime.data.loader import DataPosition
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
-from runtime.training.checkpoint import CheckpointError
+from runtime.training.checkpoint_reader import CheckpointError, Reader
 from runtime.training.state import TrainState, begun, with_averages
 from runtime.training.timeline import KEEP_THE_DATA_POSITION
 
@@ -55,7 +55,7 @@ def resumed(
     folder: str, state_like: StateLike, *, averages: Collection[str] = (), skip_window_steps: int = 0
 ) -> RunState:
     """The very state that was saved; an average that should be there and is not, or the other way, is an error."""
-    saved = checkpoint.Reader(f"{folder}/{CHECKPOINT}")
+    saved = Reader(f"{folder}/{CHECKPOINT}")
     state, metadata = checkpoint.load(saved, state_like(averages, skip_window_steps))
     return _assembled(saved, state, metadata, DataPosition.from_json(metadata["data_position"]))
 
@@ -80,7 +80,7 @@ def continued(
     """
     if restore not in get_args(Restore):
         raise ValueError(f"restore is {restore!r}; it is one of {', '.join(get_args(Restore))}.")
-    opened = checkpoint.Reader(f"{folder}/{CHECKPOINT}")
+    opened = Reader(f"{folder}/{CHECKPOINT}")
     metadata = checkpoint.read_metadata(opened)
     saved = state_like(metadata["averages"], 0)
     like = state_like(averages, skip_window_steps)
@@ -98,9 +98,7 @@ def continued(
     return _assembled(opened, state, metadata, position)
 
 
-def _assembled(
-    saved: checkpoint.Reader, state: TrainState, metadata: dict[str, Any], position: DataPosition
-) -> RunState:
+def _assembled(saved: Reader, state: TrainState, metadata: dict[str, Any], position: DataPosition) -> RunState:
     folder = saved.path.rpartition("/")[0]
     metrics = MetricsTable.from_parquet(checkpoint.read_beside(saved, METRICS), file=f"{folder}/{METRICS}")
     losses = SourceLossesTable.from_parquet(

@@ -50,23 +50,6 @@ class SavingPlan:
     remark: Callable[[str], None] = warn
     """Takes what is to be said to people of the saves."""
 
-    def __post_init__(self) -> None:
-        if self.checkpoint_every_steps < 1:
-            raise ValueError(
-                f"checkpoint_every_steps is {self.checkpoint_every_steps}; a run that saves nothing loses everything "
-                "when it is killed. Pass a distance in steps."
-            )
-        if not self.checkpoint_every_seconds > 0:
-            raise ValueError(
-                f"checkpoint_every_seconds is {self.checkpoint_every_seconds}; pass what a killed run may lose."
-            )
-        if self.certify_every_steps < 1:
-            raise ValueError(
-                f"certify_every_steps is {self.certify_every_steps}; pass a distance in steps, of 1 or more."
-            )
-        if self.publish_every_steps < 0:
-            raise ValueError(f"publish_every_steps is {self.publish_every_steps}; 0 publishes the last step only.")
-
     def is_milestone(self, step: int, until_step: int) -> bool:
         is_due = bool(self.publish_every_steps and step % self.publish_every_steps == 0)
         return step == until_step or is_due or step in self.wanted_steps

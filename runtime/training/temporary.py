@@ -31,7 +31,7 @@ class SupersededError(RuntimeError):
 
 
 class Temporary(NamedTuple):
-    """One temporary checkpoint; `folder` holds `checkpoint/` and `metrics.parquet`."""
+    """One temporary checkpoint; `folder` is laid out as `run_state` says."""
 
     step: int
     lease_epoch: int

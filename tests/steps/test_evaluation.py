@@ -29,7 +29,7 @@ from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE
 from runtime.model.description import DescriptionError
 from runtime.optim.ema import Ema
 from runtime.training import checkpoint
-from runtime.training.checkpoint import CheckpointError
+from runtime.training.checkpoint_reader import CheckpointError
 from steps.ema_eval import EmaEvalConfig, EmaEvalResult, ema_eval
 from steps.evaluation_items import EvaluationItemsResult
 from steps.hf_export import HfExportConfig, HfExportResult, hf_export

@@ -16,8 +16,8 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.events import EventLog
 from runtime.training.checkpoint_reader import TornCheckpointError
-from runtime.training.temporary import TemporaryCheckpoints
-from steps.phase_state import first_state, own_state
+from runtime.training.temporary import Temporary, TemporaryCheckpoints
+from steps.phase_state import first_state, newest_state, own_state
 from steps.train_phase import TrainPhaseConfig
 from tests.steps.phase_runs import MODEL, Attempt, Trajectory, a_phase, cache_of
 
@@ -85,6 +85,25 @@ def test_all_hosts_resume_what_host_0_finds(tmp_path, phase, monkeypatch):
     assert found[0] == (5, 1) and {figures["resumed_at"] for figures in trajectory.told} == {4}
 
 
+def test_a_state_that_is_wanted_is_published_though_a_newer_one_comes_while_an_attempt_looks(
+    tmp_path, phase, monkeypatch
+):
+    trajectory = Trajectory(tmp_path, "e" * 64)
+    with pytest.raises(StepStopped):
+        trajectory.run(phase, stop_after=5)
+    found = []
+
+    def newest(temporary: TemporaryCheckpoints, until_step: int) -> Temporary:
+        """That of step 5 is complete, by an attempt that has lost its lease, when it is looked for again."""
+        found.append({each.step: each for each in temporary.all()}[4 if not found else 5])
+        return found[-1]
+
+    monkeypatch.setattr(TemporaryCheckpoints, "newest", newest)
+    trajectory.wanted_milestones = (4,)
+    trajectory.run(phase)
+    assert [*trajectory.records] == [4, 8]
+
+
 def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_in_one_that_starts_from_it(tmp_path):
     rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)  # so tight that it does skip
     hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
@@ -97,7 +116,8 @@ def test_what_a_skip_rule_has_seen_goes_on_where_a_phase_is_cut_and_begins_anew_
     config = before.model_copy(update={"start": run.at(9), "until_step": 12})
     temporary = TemporaryCheckpoints(str(tmp_path / "work/temporary"), 9)
     with EventLog(str(tmp_path / "events.jsonl")) as events:
-        resumed = own_state(config, Attempt(run, None), mesh, temporary, events)
+        published = Attempt(run, None).milestones()
+        resumed = own_state(config, newest_state(config, published, temporary), published, mesh, temporary, events)
         started = [
             first_state(config.model_copy(update={"restore": restore}), mesh, events)
             for restore in ("everything", "everything_but_optimizer", "weights")
@@ -122,6 +142,19 @@ def test_a_phase_counts_only_the_updates_of_its_own_that_were_left_out(tmp_path)
     assert first.run(before).num_skipped > 0
     start = first.at(9)
     assert second.run(before.model_copy(update={"start": start, "until_step": 11, "skip": None})).num_skipped == 0
+
+
+def test_a_phase_that_was_cut_counts_what_was_left_out_before_the_cut_as_the_uncut_one_does(tmp_path, caplog):
+    rule = SkipRule(window_steps=4, sigma=0.1, warmup_steps=3, max_consecutive=9)
+    hard = cache_of(tmp_path / "hard", "web", last_id=MODEL.vocab_size)
+    first = a_phase(hard, until_step=9, skip=rule)
+    uncut, cut = Trajectory(tmp_path / "uncut", "e" * 64), Trajectory(tmp_path / "cut", "e" * 64)
+    before_the_cut = cut.run(first).num_skipped
+    for at, until_step in ((9, 10), (10, 11)):
+        result = cut.run(first.model_copy(update={"start": cut.at(at), "until_step": until_step}))
+    assert result == uncut.run(first.model_copy(update={"until_step": 11}))
+    assert 0 < before_the_cut <= result.num_skipped
+    assert "the skip rule judges no finite update" not in caplog.text  # its history goes on, however short the part
 
 
 def test_what_is_torn_is_told_in_the_same_words_on_the_other_side_of_a_process():

@@ -29,7 +29,7 @@ from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.kernels.choice import default_kernels
-from runtime.model import initialization, llama
+from runtime.model import llama
 from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.model.rotary import inverse_frequencies
@@ -114,7 +114,8 @@ def test_norms_by_part_are_in_the_event_log_by_the_names_of_digests_and_make_up_
 def test_weights_that_begin_otherwise_than_the_config_says_are_told_by_the_first_loss_and_once(
     tmp_path, phase, monkeypatch, factor
 ):
-    monkeypatch.setattr(llama, "normal", lambda *drawn: factor * initialization.normal(*drawn))
+    normal = llama.normal
+    monkeypatch.setattr(llama, "normal", lambda *drawn: factor * normal(*drawn))
     unseen = dataclasses.replace(phase.model, initializer_range=0.02 + factor / 10_000)  # nothing is compiled of it yet
     phase = phase.model_copy(update={"model": unseen})
     first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "f" * 64)

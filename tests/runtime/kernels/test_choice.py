@@ -16,7 +16,7 @@ from runtime.kernels.choice import (
     default_kernels,
     described_blocks,
 )
-from runtime.kernels.shape import KernelShape
+from runtime.kernels.kernel_shape import KernelShape
 from runtime.parallel.mesh import devices_of, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from tests.runtime.interop.small_llama import CONFIG

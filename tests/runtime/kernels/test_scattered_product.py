@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import Mesh
 
 from runtime.kernels.choice import described_scatter
+from runtime.kernels.kernel_shape import Devices, KernelShape
 from runtime.kernels.scatter_blocks import (
     ScatterBlocks,
     check_scatter_kernel,
@@ -15,7 +16,6 @@ from runtime.kernels.scatter_blocks import (
     scatter_blocks,
     scatter_row,
 )
-from runtime.kernels.shape import Devices, KernelShape
 from runtime.kernels.tuned_blocks import MIB
 from runtime.model.config import LlamaConfig
 from runtime.parallel.mesh import AXES, make_mesh

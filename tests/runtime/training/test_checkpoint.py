@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from runtime.training import checkpoint, checkpoint_leaves
-from runtime.training.checkpoint import CheckpointError
-from runtime.training.checkpoint_reader import TornCheckpointError
+from runtime.training.checkpoint_reader import CheckpointError, TornCheckpointError
 from runtime.training.temporary import TemporaryCheckpoints
 
 

@@ -1,5 +1,6 @@
 """The loop: cutting it anywhere changes nothing, asking it to stop loses nothing, a bad update saves nothing."""
 
+import logging
 import os
 import signal
 import threading
@@ -14,14 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.data import loader, prefetch
+from runtime.data.cache import TokenCache
+from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
+from runtime.data.mixing.loss_drop import LossDrop
+from runtime.data.mixture import MixtureSchedule
 from runtime.optim.skip_rule import SkipRule
 from runtime.tracking.events import read_events
 from runtime.tracking.metrics import MetricsTable
 from runtime.tracking.parts import MEASURED
 from runtime.training import checkpoint, run_state
 from runtime.training import control as control_module
-from runtime.training.checkpoint import CheckpointError
+from runtime.training.checkpoint_reader import CheckpointError
 from runtime.training.control import Control, Order, Word
 from runtime.training.loop import TrainingStopped
 from runtime.training.stop_notice import StopNotice
@@ -260,6 +265,49 @@ def test_a_host_that_waits_for_data_hears_that_another_is_to_stop_and_all_save_t
     assert steps[0] == steps[1] <= 3
     assert f"stopped at step {steps[0]} (the driver asked to stop)" in said[asked]
     assert f"stopped at step {steps[0]} (another host was asked to stop)" in said[1 - asked]
+
+
+def test_a_last_milestone_that_cannot_be_written_is_told_as_every_other_error_of_the_run(tmp_path, monkeypatch):
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_seal", full_disk)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        small_run.run(tmp_path, 3, lease_epoch=1)
+    *_, last = read_events(str(tmp_path / "events/1.jsonl"))
+    assert last["event"] == "error" and "was not written" in last["message"]
+
+
+@pytest.mark.parametrize("is_replayed", [False, True])
+def test_a_run_that_waits_for_the_end_of_a_cache_of_limited_epochs_hears_that_it_is_to_stop(
+    tmp_path, monkeypatch, is_replayed
+):
+    """A replay asks no limits, and so waits for no end."""
+    monkeypatch.setattr(prefetch, "HEAR_SECONDS", 0.1)
+    small_run.small_loader(tmp_path / "caches")
+    policy = LossDrop(warmup_steps=1, window_updates=8, max_epochs={"web": 2.0})
+    waits = threading.Event()
+
+    def watch(known: int) -> Growth:
+        if known:
+            waits.set()
+        return Growth([] if known else [str(tmp_path / "caches/web")], None, is_being_built=True)
+
+    def growing_loader(folder: Path, _: object) -> Loader:
+        web = GrowingCache("web", watch, give_up_seconds=900, log=logging.getLogger(__name__))
+        caches = {"web": web, "code": TokenCache.open(str(folder / "code"))}
+        identities = {name: f"digest of {name}" for name in caches}
+        mixture = MixtureSchedule.constant({"web": 2.0, "code": 1.0})
+        drawn = (lambda step: {"digest of web": 3, "digest of code": 1}) if is_replayed else None
+        return Loader(caches, identities, mixture, small_run.SEQUENCE_LENGTH, 0, policy=policy, replay=drawn)
+
+    monkeypatch.setattr(small_run, "small_loader", growing_loader)
+    if is_replayed:
+        small_run.run(tmp_path, 4, lease_epoch=1)
+        assert not waits.is_set() and [*small_run.records(tmp_path)] == [4]
+        return
+    with pytest.raises(TrainingStopped, match=r"stopped at step 0 \(the driver asked to stop\)"):
+        small_run.run(tmp_path, lease_epoch=1, control=Control(asked_when(waits.is_set)))
 
 
 def test_a_first_update_that_is_not_finite_sends_nobody_to_an_earlier_milestone(tmp_path):

@@ -1,6 +1,5 @@
 """When a run is saved, and what is kept: by steps, by time, and for what later updates have shown of it."""
 
-import math
 import shutil
 import threading
 import time
@@ -14,7 +13,7 @@ from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control, Order, Word
 from runtime.training.loop import TrainingStopped
 from runtime.training.monitors import Monitors
-from runtime.training.saving import Saver, SavingPlan
+from runtime.training.saving import Saver
 from runtime.training.temporary import Temporary, TemporaryCheckpoints
 from runtime.training.update import SkippedTooOftenError
 from tests.runtime.training import small_run
@@ -321,27 +320,3 @@ def test_a_run_that_goes_on_from_the_certified_one_commits_what_one_that_publish
     committed = [small_run.committed_bytes(tmp_path / name) for name in ("rolled-back", "undisturbed")]
     assert committed[0] == committed[1]
     assert temporary(tmp_path / "rolled-back") == before, "it stays, also beside the milestone made of it"
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"checkpoint_every_steps": 0}, "checkpoint_every_steps is 0; a run that saves nothing loses everything"),
-        ({"checkpoint_every_seconds": 0.0}, "checkpoint_every_seconds is 0.0; pass what a killed run may lose"),
-        ({"checkpoint_every_seconds": math.nan}, "checkpoint_every_seconds is nan"),
-        ({"certify_every_steps": 0}, "certify_every_steps is 0; pass a distance in steps"),
-        ({"publish_every_steps": -1}, "publish_every_steps is -1; 0 publishes the last step only"),
-    ],
-)
-def test_a_plan_that_cannot_work_is_refused(tmp_path, changes, message):
-    arguments = {
-        "temporary": TemporaryCheckpoints(str(tmp_path), 1),
-        "checkpoint_every_steps": 1,
-        "checkpoint_every_seconds": math.inf,
-        "certify_every_steps": 1,
-        "output_folder": str(tmp_path),
-        "publish_every_steps": 0,
-        "facts": {},
-    } | changes
-    with pytest.raises(ValueError, match=message):
-        SavingPlan(**arguments)
