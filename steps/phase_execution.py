@@ -113,6 +113,16 @@ def tell_of_other_execution(
     context.computed_with(**others)
 
 
+def tell_what_a_kill_loses(config: TrainPhaseConfig, context: StepContext) -> None:
+    """In the log of a phase that begins."""
+    notice = context.notice_seconds
+    context.log.info(
+        "killed without saving, it loses what is younger than its last save: at most %g s "
+        "(checkpoint_every_seconds) and what a save takes; notice before a kill: %s",
+        *(config.checkpoint_every_seconds, "not known (--notice SECONDS)" if notice is None else f"{notice:g} s"),
+    )
+
+
 def _record_of(context: StepContext, begun: Begun) -> tuple[Mapping[str, str], str, dict[str, str]]:
     """How the state was computed and who saved it, and what its trajectory was told before; nothing of what is not
     known."""

@@ -10,10 +10,9 @@ from pydantic import BaseModel, Field, field_validator
 
 from marin_dag.changes import nearest
 from marin_dag.context import StepStopped
-from marin_dag.cost import Cost
 from marin_dag.fields import identity_fields
 from marin_dag.interrupts import DriverHandler
-from marin_dag.resources import Cpu, Resources
+from marin_dag.resources import Cpu
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
@@ -26,8 +25,9 @@ from runtime.optim.schedule import Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
 from steps.joined_mesh import joined_mesh
-from steps.machine_checks import check_resources, expected_flops, phase_shape
+from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
+from steps.phase_cost import phase_cost
 from steps.phase_requests import WORDS, requests_of
 from steps.phase_result import TrainPhaseResult
 from steps.taken_kernels import TakenKernels
@@ -193,22 +193,6 @@ def hyperparameters(config: TrainPhaseConfig, step: int) -> "Hyperparameters":
     )
 
 
-def _cost(config: TrainPhaseConfig, resources: Resources) -> Cost:
-    """Of what is written, what stays: not the temporary checkpoints that training deletes again."""
-    begin, until, every = config.begin_step, config.until_step, config.publish_every_steps
-    tokens = (until - begin) * config.global_batch_size * config.sequence_length
-    trees = 3 + len(config.averages)  # weights, two moments, averages; float32
-    num_published = 1 + (max(until - 1, 0) // every - begin // every if every else 0)
-    num_certified = max(until - begin - 1, 0) // config.certify_every_steps
-    flops = tokens * config.model.flops_per_token(config.sequence_length)
-    return Cost(
-        tokens=tokens,
-        flops=flops,
-        chip_hours=flops / expected_flops(resources) / 3_600,
-        bytes_written=4 * trees * config.model.num_parameters * (num_published + num_certified),
-    )
-
-
 def _resumes_at(paths: Sequence[str]) -> list[int]:
     """Steps of the complete temporary checkpoints among the files of a work folder."""
     return [int(match[1]) for path in paths if (match := TEMPORARY_CHECKPOINT.fullmatch(path))]
@@ -218,8 +202,8 @@ def _resumes_at(paths: Sequence[str]) -> list[int]:
 # checkpoints of one in progress would be another trajectory's after the first upgrade. The versions are in each record,
 # and what an upgrade changes is found by resuming a run under both. Steps that are cheap to redo do name JAX.
 @step(
-    policy="tracked", resources=Cpu(2), continues="start", check=check_config, check_on=check_resources, cost=_cost,
-    resumes_at=_resumes_at, hears=WORDS,
+    policy="tracked", resources=Cpu(2), continues="start", check=check_config, check_on=check_resources,
+    cost=phase_cost, resumes_at=_resumes_at, hears=WORDS,
 )  # fmt: skip
 def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseResult:
     """Trains to `until_step` from the newest state of this trajectory, or from `start`, or from scratch."""
@@ -241,7 +225,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
-    from steps.phase_execution import execution, tell_of_other_execution
+    from steps.phase_execution import execution, tell_of_other_execution, tell_what_a_kill_loses
     from steps.phase_state import first_state, newest_state, own_state, publish_passed
     from steps.phase_validation import validation_of
 
@@ -346,12 +330,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
             "blocks: attention: %s; loss: %s; scatter: %s; remat %s, micro-batches: %d",
             *(blocks["attention"], blocks["loss"], blocks["scatter"], config.remat, config.num_microbatches),
         )
-        notice = context.notice_seconds
-        context.log.info(
-            "killed without saving, it loses what is younger than its last save: at most %g s "
-            "(checkpoint_every_seconds) and what a save takes; notice before a kill: %s",
-            *(config.checkpoint_every_seconds, "not known (--notice SECONDS)" if notice is None else f"{notice:g} s"),
-        )
+        tell_what_a_kill_loses(config, context)
         if config.scatter_kernel != "xla":
             context.log.info(
                 "the sums of the scatter kernel are held against the compiler's; if this is the last line for minutes, "
