@@ -160,14 +160,14 @@ class Attachments:
         self._fresh_before = fresh
 
         def events(digest: str) -> bool:
-            is_there = self._tried(lambda: self._copier.copy_grown(WORK, f"{digest}/{EVENTS}/"))
+            is_there = self._tried(lambda: self._copier.loose.copy_grown(WORK, f"{digest}/{EVENTS}/"))
             if is_there:
                 self._looked_at.add(digest)
             return is_there
 
         pool = ThreadPoolExecutor(CHECKSUM_THREADS)
         try:
-            logs = [functools.partial(self._copier.copy_logs, record) for record in records]
+            logs = [functools.partial(self._copier.loose.copy_logs, record) for record in records]
             of_attempts = [pool.submit(self._tried, each) for each in logs]
             for future in [*of_attempts, *(pool.submit(events, digest) for digest in digests)]:
                 future.result()

@@ -18,6 +18,7 @@ from marin_dag.damage import Finding
 from marin_dag.epoch import Epoch, LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.lease import COPIES, Held, Lease, Leases
+from marin_dag.loose_files import LooseFiles
 from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, UnreadableRecordError, record_path
 from marin_dag.source_archive import SOURCES
 from marin_dag.store import Store, StoreError, explain_os_error
@@ -27,8 +28,6 @@ BLOCK_IN_BYTES = 8 << 20
 """What is in memory of each of the `CHECKSUM_THREADS` files under way, beside the buffers of a client."""
 FILES_AT_HAND = 2 * CHECKSUM_THREADS
 """Of one output that wait for a thread: another output need not wait for 100,000 of them."""
-STALE_SECONDS = 3600.0
-"""Where no lease is held, what a writer has left for so long is nobody's."""
 POLL_SECONDS = 1.0
 
 What = Literal["copied", "there", "mended", "anothers", "gone"]
@@ -89,6 +88,7 @@ class Copier:
         self.records, self.target_records = Records(source), Records(target)
         self.bytes_done = 0
         """Of files written or found right, since the beginning; for progress."""
+        self.loose = LooseFiles(source, target, self.refuse_cancelled)
         self._say, self._check = say, check
         self._files = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix="copy")
         self._cancelled = threading.Event()
@@ -158,7 +158,7 @@ class Copier:
                     return _as_there(record, there)
                 num_files, size = self._copy_files(record, (there or record).output_path, lease)
                 if there is not None:
-                    self.copy_logs(record)
+                    self.loose.copy_logs(record)
                     return Copied(record.key, "mended" if num_files else "there", record, num_files, size)
                 self._copy_what_it_names(record)
                 winner = Epoch(self.target, record.digest, lease.epoch).commit(record)
@@ -302,53 +302,10 @@ class Copier:
 
     def _copy_what_it_names(self, record: Record) -> None:
         """What the record refers to, and the log beside its attempt as it is now."""
-        self._create(record.provenance.environment)
+        self.loose.create(record.provenance.environment)
         if "code" in record.identity:
-            self._create(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
-        self.copy_logs(record)
-
-    def copy_logs(self, record: Record) -> None:
-        """The logs beside the attempt, one a host, as they are now; they grow for a while after the record is made."""
-        beside, _, _ = record.output_path.partition(record.attempt)
-        folder, _, inside = beside.partition("/")
-        self.copy_grown(folder, f"{inside}{record.attempt}.")
-
-    def copy_grown(self, folder: str, starting_with: str) -> None:
-        """The files which the source has there and the target has not, or with another size."""
-        here = patiently(lambda: self.source.list(folder, starting_with))
-        listed = patiently(lambda: self.target.list(folder, starting_with)) if here else []
-        there = {entry.path: entry.size_in_bytes for entry in listed}
-        grown = [entry.path for entry in here if there.get(entry.path) != entry.size_in_bytes]
-        for parent in {path.rpartition("/")[0] for path in grown}:
-            self.target.sweep(parent, older_than_seconds=STALE_SECONDS)
-        errors: list[StoreError] = []
-        for path in grown:
-            self.refuse_cancelled()
-            try:
-                self._copy_loose(path)
-            except StoreError as error:  # the others are copied all the same
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
-    def _create(self, path: str) -> None:
-        try:
-            data = patiently(lambda: self.source.read(path))
-        except FileNotFoundError:  # of records from before it was kept
-            return
-        patiently(lambda: self.target.create(path, data))
-
-    def _copy_loose(self, path: str) -> None:
-        """A file that no manifest knows and that may be growing, as it is now; nothing, if it is there no more."""
-
-        def blocks() -> Iterator[bytes]:
-            with self.source.open(path) as file:
-                while block := file.read(BLOCK_IN_BYTES):
-                    self.refuse_cancelled()
-                    yield block
-
-        with contextlib.suppress(FileNotFoundError):
-            patiently(lambda: self.target.write_blocks(path, blocks()))
+            self.loose.create(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
+        self.loose.copy_logs(record)
 
     def refuse_cancelled(self) -> None:
         """Raises CopyCancelledError where it was told to leave."""

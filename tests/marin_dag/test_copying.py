@@ -386,6 +386,6 @@ def test_the_last_lines_of_a_log_and_those_of_other_hosts_go_along(places: tuple
     assert target.read(f"{record.output_path}.host1.log") == b"of host 1"
     source.write(f"{record.output_path}.log", b"what it said, and its last line")
     copier = Copier(source, target)
-    copier.copy_logs(record)
+    copier.loose.copy_logs(record)
     copier.close()
     assert target.read(f"{record.output_path}.log") == b"what it said, and its last line"
