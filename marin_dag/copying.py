@@ -90,6 +90,8 @@ class Copier:
         """Of files written or found right, since the beginning; for progress."""
         self.loose = LooseFiles(source, target, self.refuse_cancelled)
         self._say, self._check = say, check
+        self._named: set[str] = set()
+        """Paths that records refer to, and that are at the target: most outputs share them."""
         self._files = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix="copy")
         self._cancelled = threading.Event()
         self._counting = threading.Lock()
@@ -158,8 +160,7 @@ class Copier:
                     return _as_there(record, there)
                 num_files, size = self._copy_files(record, (there or record).output_path, lease)
                 if there is not None:
-                    self.loose.copy_logs(record)
-                    return Copied(record.key, "mended" if num_files else "there", record, num_files, size)
+                    return self._mended(record, there, num_files, size)
                 self._copy_what_it_names(record)
                 winner = Epoch(self.target, record.digest, lease.epoch).commit(record)
                 if winner.attempt != record.attempt:
@@ -170,6 +171,13 @@ class Copier:
                     lease.release()
         finally:
             leases.close()
+
+    def _mended(self, record: Record, there: Record, num_files: int, size: int) -> Copied:
+        """Of an output whose files are right by now, so many of them written: what leads to it and explains it, too."""
+        self.target_records.commit(there)  # it is there; its name or the mark of its code may be lost
+        sizes = self._copy_what_it_names(record) if there.attempt == record.attempt else []
+        num_files += len(sizes)
+        return Copied(record.key, "mended" if num_files else "there", there, num_files, size + sum(sizes))
 
     def _lease(self, leases: Leases, record: Record) -> Lease:
         is_told = False
@@ -300,12 +308,16 @@ class Copier:
         _refuse_other_bytes(entry, size, checksum.digest().hex())
         yield held
 
-    def _copy_what_it_names(self, record: Record) -> None:
-        """What the record refers to, and the log beside its attempt as it is now."""
-        self.loose.create(record.provenance.environment)
+    def _copy_what_it_names(self, record: Record) -> list[int]:
+        """What the record refers to, and the log beside its attempt as it is now; the bytes of each file written, but
+        for the logs, which grow."""
+        paths = {record.provenance.environment}
         if "code" in record.identity:
-            self.loose.create(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
+            paths.add(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
+        sizes = [self.loose.create(path, check=self._check) for path in sorted(paths - self._named)]
+        self._named |= paths
         self.loose.copy_logs(record)
+        return [size for size in sizes if size]
 
     def refuse_cancelled(self) -> None:
         """Raises CopyCancelledError where it was told to leave."""

@@ -1,9 +1,13 @@
 """LooseFiles: copies of what no manifest knows, as it is now: logs, which may be growing, and what records refer to."""
 
 import contextlib
+import gzip
+import zlib
 from collections.abc import Callable, Iterator
 
+from marin_dag.provenance import ENVIRONMENTS, environment_path
 from marin_dag.records import Record
+from marin_dag.source_archive import SOURCES
 from marin_dag.store import Store, StoreError
 from marin_dag.transient import patiently
 
@@ -24,13 +28,21 @@ class LooseFiles:
     def __init__(self, source: Store, target: Store, refuse_cancelled: Callable[[], None]) -> None:
         self._source, self._target, self._refuse_cancelled = source, target, refuse_cancelled
 
-    def create(self, path: str) -> None:
-        """Copies a small file that is created once; one that is there stays, and one that the source lacks is none."""
+    def create(self, path: str, *, check: bool = False) -> int:
+        """Copies a small file that is created once; one that the source lacks is none. Returns the bytes written.
+
+        One that is there stays, but where it is to be checked, is damaged, and is whole at the source.
+        """
         try:
             data = patiently(lambda: self._source.read(path))
         except FileNotFoundError:  # of records from before it was kept
-            return
-        patiently(lambda: self._target.create(path, data))
+            return 0
+        if patiently(lambda: self._target.create(path, data)):
+            return len(data)
+        if not check or not is_whole(path, data) or is_whole(path, patiently(lambda: self._target.read(path))):
+            return 0
+        patiently(lambda: self._target.write(path, data))
+        return len(data)
 
     def copy_logs(self, record: Record) -> None:
         """The logs beside the attempt, one a host, as they are now; they grow for a while after the record is made."""
@@ -67,3 +79,15 @@ class LooseFiles:
 
         with contextlib.suppress(FileNotFoundError):
             patiently(lambda: self._target.write_blocks(path, blocks()))
+
+
+def is_whole(path: str, data: bytes) -> bool:
+    """Whether `data` is what was kept there once, as far as sources and environments tell it of themselves."""
+    if path.startswith(f"{SOURCES}/"):
+        try:
+            gzip.decompress(data)
+        except (OSError, EOFError, zlib.error):
+            return False
+    if path.startswith(f"{ENVIRONMENTS}/"):
+        return path == environment_path(data)
+    return True

@@ -104,6 +104,47 @@ def test_either_prefix_mends_the_other(made: Toy, there: Toy) -> None:
         assert committed_bytes(damaged.prefix) == expected
 
 
+@pytest.mark.parametrize("damage", ["lost", "damaged"])
+def test_check_makes_what_tells_of_code_and_packages_again(made: Toy, there: Toy, damage: str) -> None:
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+
+    def kept() -> dict[Path, bytes]:
+        folders = (there.prefix / "sources", there.prefix / "environments")
+        return {path: path.read_bytes() for folder in folders for path in folder.iterdir()}
+
+    before, num_damaged = kept(), 0
+    for path in before:
+        if damage == "lost":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-9])
+        num_damaged += 1
+    assert num_damaged == 4  # one environment, and the sources of three kinds of step
+    code, said = made("copy", "--check", "--to", str(there.prefix))
+    assert code == 0 and "1 damaged file replaced at the target" in said and " mended, " in said
+    assert kept() == before
+    assert made("copy", "--check", "--to", str(there.prefix))[1].startswith("nothing to copy")
+
+
+def test_check_makes_the_mark_of_a_versioned_output_s_code_again(bench: Workbench, tmp_path: Path) -> None:
+    assert bench()[0] == 0
+    target = LocalStore(str(tmp_path / "there"))
+    assert bench("copy", "--to", target.prefix)[0] == 0
+    before = Records(target).codes()
+    shutil.rmtree(tmp_path / "there" / "codes")
+    assert bench("copy", "--check", "--to", target.prefix)[0] == 0
+    assert Records(target).codes() == before != {}
+
+
+def test_check_does_not_spread_what_is_damaged_at_the_source(made: Toy, there: Toy) -> None:
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    whole = {path.name: path.read_bytes() for path in (there.prefix / "sources").iterdir()}
+    for path in (made.prefix / "sources").iterdir():
+        path.write_bytes(b"rotten")
+    assert made("copy", "--check", "--to", str(there.prefix))[0] == 0
+    assert {path.name: path.read_bytes() for path in (there.prefix / "sources").iterdir()} == whole
+
+
 @pytest.mark.parametrize("damage", ["another figure", "no JSON"])
 @pytest.mark.parametrize("options", [[], ["--check"]], ids=["copy", "check"])
 def test_a_damaged_record_of_a_copy_is_told_with_the_cure_and_mended_by_it(
