@@ -8,16 +8,18 @@ progress (leases, checkpoints, failures) stays: it is fenced by the leases of it
 import functools
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from marin_dag.acceptances import ACCEPTED
 from marin_dag.collect import EVENTS, WORK
+from marin_dag.copy_queue import is_full
 from marin_dag.copying import Copier, CopyCancelledError
 from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import PINS
 from marin_dag.provenance import now, user_name
-from marin_dag.records import CHECKSUM_THREADS, LABELS, Record, first_lines
+from marin_dag.records import CHECKSUM_THREADS, LABELS, Record
 from marin_dag.store import Store, StoreError
 from marin_dag.told import TOLD
 from marin_dag.transient import is_transient, patiently
@@ -46,6 +48,7 @@ class Attachments:
         """Paths of acceptances that are known to be the same on both sides."""
         self._problems: list[str] = []
         self._is_given_up = False
+        self._failing = threading.Lock()
 
     def leave_word(self) -> None:
         """Says at the target, once, that outputs of this source come there; the first write, before a run begins."""
@@ -88,7 +91,7 @@ class Attachments:
 
     def _tried(self, operation: Callable[[], object]) -> bool:
         """Whether it went well; else it is among the problems, or what it was about is gone. After an error that passes
-        and did not, nothing more is tried: the store does not answer."""
+        and did not, nothing more is tried: the store does not answer; nor after that of a full one."""
         self._copier.refuse_cancelled()
         if self._is_given_up:
             return False
@@ -97,8 +100,10 @@ class Attachments:
         except FileNotFoundError:  # taken back since it was listed
             return False
         except StoreError as error:
-            self._is_given_up = is_transient(error)
-            self._problems.append(first_lines(error))
+            with self._failing:
+                if not self._is_given_up:
+                    self._is_given_up = is_transient(error) or is_full(error)
+                    self._problems.append(self._copier.said(error))
             return False
         return True
 

@@ -19,7 +19,15 @@ from marin_dag.epoch import Epoch, LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.lease import COPIES, Held, Lease, Leases
 from marin_dag.loose_files import LooseFiles
-from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, UnreadableRecordError, record_path
+from marin_dag.records import (
+    CHECKSUM_THREADS,
+    FileEntry,
+    Record,
+    Records,
+    UnreadableRecordError,
+    first_lines,
+    record_path,
+)
 from marin_dag.source_archive import SOURCES
 from marin_dag.store import Store, StoreError, explain_os_error
 from marin_dag.transient import TRANSIENT_NUMBERS, patiently
@@ -79,12 +87,19 @@ class Copier:
         target: where the copies go.
         say: takes a line for the user, from any thread.
         check: whether what is there already is compared with its record too, and replaced where it is damaged.
+        option: by which the user gave the target.
     """
 
     def __init__(
-        self, source: Store, target: Store, *, say: Callable[[str], None] = lambda text: None, check: bool = False
+        self,
+        source: Store,
+        target: Store,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+        check: bool = False,
+        option: str = "--to",
     ) -> None:
-        self.source, self.target = source, target
+        self.source, self.target, self.option = source, target, option
         self.records, self.target_records = Records(source), Records(target)
         self.bytes_done = 0
         """Of files written or found right, since the beginning; for progress."""
@@ -318,6 +333,21 @@ class Copier:
         self._named |= paths
         self.loose.copy_logs(record)
         return [size for size in sizes if size]
+
+    def said(self, error: Exception, *, told: set[str] | None = None) -> str:
+        """First lines of an error; where a cure of the target's is another place, by the name of its option.
+
+        `told` are the cures that were told before: a disk has the same one for each file, and it is told once.
+        """
+        text = first_lines(error)
+        if not text.startswith((f"{self.source.prefix}/", f"{self.source.prefix}:")):
+            text = text.replace("--prefix", self.option)
+        if told is None or not isinstance(error.__cause__, OSError):
+            return text
+        what, _, cure = text.partition(f": {error.__cause__.strerror}: ")
+        is_told = bool(cure) and cure in told
+        told.add(cure)
+        return f"{what}: {error.__cause__.strerror}" if is_told else text
 
     def refuse_cancelled(self) -> None:
         """Raises CopyCancelledError where it was told to leave."""

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import FrameType
 from typing import Any, Protocol
 
@@ -13,7 +13,7 @@ from marin_dag.copying import Copied, Copier, DamagedSourceError
 from marin_dag.interrupts import heard
 from marin_dag.lease import Leases
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.records import Records, first_lines
+from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import StoreError
 from marin_dag.transient import is_transient, patiently
@@ -84,6 +84,10 @@ class RunCopying:
         self._damaged: dict[str, None] = {}
         """Names of steps."""
         self._last_problems: list[str] = []
+        self._cures: set[str] = set()
+        """That were told."""
+        self._full = ""
+        """What there is to say of a target that is full."""
         self._num_copied, self._bytes_copied = 0, 0
         self._last_trouble = -TROUBLE_SECONDS
         self._lock = threading.Lock()
@@ -160,10 +164,13 @@ class RunCopying:
                     )
 
         self._end_attaching()
+        if self._full:
+            self._last_problems = [self._full]
+            return
         try:
             self._last_problems = self._attach(is_last=True)
         except StoreError as error:
-            self._last_problems = [first_lines(error)]
+            self._last_problems = [self._copier.said(error)]
 
     def _conclude(self, problems: list[str]) -> bool:
         self._stop()
@@ -171,7 +178,7 @@ class RunCopying:
         try:
             missing = self._missing()
         except StoreError as error:
-            missing, problems = list(self._failed), [*problems, first_lines(error)]
+            missing, problems = list(self._failed), [*problems, self._copier.said(error)]
         if not missing and not problems:
             written = f", {self._num_copied:,} by this run ({in_bytes(self._bytes_copied)})" if self._num_copied else ""
             self._voice.say(f"copies: all {self._num_outputs:,} outputs are in {target}{written}")
@@ -219,7 +226,7 @@ class RunCopying:
             try:
                 problems = self._attach()
             except StoreError as error:
-                problems = [first_lines(error)]
+                problems = [self._copier.said(error)]
             for problem in problems:
                 if problem not in self._problems:
                     self._problems[problem] = None
@@ -232,7 +239,7 @@ class RunCopying:
         try:
             others = of_other_attempts(self._copier, self._names)
         except StoreError as error:
-            self._tell_trouble(f"copies: what is there already could not be compared: {first_lines(error)}")
+            self._tell_trouble(f"copies: what is there already could not be compared: {self._copier.said(error)}")
             return
         if others:
             named = ", ".join(self._name(key) for key in others[:MAX_NAMED])
@@ -246,6 +253,7 @@ class RunCopying:
         """See CopyListener."""
         with self._lock:
             self._failed.pop(copied.key, None)
+            self._full = "" if copied.what == "copied" else self._full
             self._num_copied += copied.what == "copied"
             self._bytes_copied += copied.size_in_bytes
         if copied.what == "copied" and copied.record is not None:
@@ -263,14 +271,14 @@ class RunCopying:
     def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
         """See CopyListener. Of many that wait for one store the first says so."""
         with self._lock:
-            self._failed[key] = first_lines(error).partition("\n")[0]
+            self._failed[key] = self._copier.said(error).partition("\n")[0]
         self._tell_trouble(
-            f"{self._name(key)}: its copy is tried again, as long as that may help: {first_lines(error)}"
+            f"{self._name(key)}: its copy is tried again, as long as that may help: {self._copier.said(error)}"
         )
 
     def on_failed(self, key: str, error: Exception) -> None:
         """See CopyListener."""
-        said = first_lines(error)
+        said = self._copier.said(error, told=self._cures)
         if isinstance(error, DamagedSourceError):
             said = "; ".join([str(error), *(f"{found.path} {found.what}" for found in error.findings[:MAX_NAMED])])
             self._damaged[self._name(key).partition("@")[0]] = None
@@ -278,6 +286,13 @@ class RunCopying:
             self._failed[key] = said.partition("\n")[0]
         complain = self._tell_trouble if is_transient(error) else self._voice.complain  # what stays is never hidden
         complain(f"{self._name(key)}: not copied: {said}")
+
+    def on_full(self, keys: Collection[str], error: Exception) -> None:
+        """See CopyListener."""
+        with self._lock:
+            was_full, self._full = self._full, self._copier.said(error).partition("\n")[0]
+        if not was_full:
+            self._voice.complain(f"copies: no room is left, and none is made before there is: {self._full}")
 
     def _tell_trouble(self, text: str) -> None:
         with self._lock:

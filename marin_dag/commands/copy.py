@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,7 +25,7 @@ from marin_dag.errors import UserError
 from marin_dag.graph import Selection
 from marin_dag.prefix import open_store
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.records import COMMITS, Records, UnreadableRecordError, first_lines
+from marin_dag.records import COMMITS, Records, UnreadableRecordError
 from marin_dag.step import Step
 from marin_dag.store import LocalStore, Store, StoreError
 from marin_dag.transient import patiently
@@ -63,16 +63,14 @@ def target_of(store: Store, prefix: str, option: str) -> Store:
     return target
 
 
-def begun(copier: Copier, session: Session, option: str) -> Attachments:
-    """What goes along with the copies, after a first word at the target; raises UserError where nothing can be written.
-
-    `option` gave the target.
-    """
+def begun(copier: Copier, session: Session) -> Attachments:
+    """What goes along with the copies, after a first word at the target; raises UserError where nothing can be
+    written."""
     attachments = Attachments(copier, session.forks.folder)
     try:
         attachments.leave_word()
     except StoreError as error:
-        raise UserError(f"nothing was started. {str(error).replace('--prefix', option)}") from None
+        raise UserError(f"nothing was started. {copier.said(error)}") from None
     return attachments
 
 
@@ -127,8 +125,11 @@ class _Lines:
 class _Report:
     """What becomes of each output, heard in the threads of the queue, and said by the thread that waits for them."""
 
-    def __init__(self, session: Session, names: dict[str, str], attachments: Attachments, lines: _Lines) -> None:
+    def __init__(
+        self, session: Session, names: dict[str, str], copier: Copier, attachments: Attachments, lines: _Lines
+    ) -> None:
         self._session, self._names, self.lines = session, names, lines
+        self._copier, self._cures = copier, set[str]()
         self._attachments = attachments
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
@@ -136,6 +137,8 @@ class _Report:
         self.size_in_bytes = 0
         """Of what was written."""
         self.failed: dict[str, None] = {}
+        self.is_full = False
+        """Whether the target has no room left."""
 
     def on_copied(self, copied: Copied) -> None:
         with self._lock:
@@ -160,7 +163,7 @@ class _Report:
             self.lines.say(f"{name}: was collected at the source meanwhile")
 
     def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
-        self.lines.say(f"{self._names[key]}: tried again in {pause_seconds:g} s after: {first_lines(error)}")
+        self.lines.say(f"{self._names[key]}: tried again in {pause_seconds:g} s after: {self._copier.said(error)}")
 
     def on_failed(self, key: str, error: Exception) -> None:
         self.failed[key] = None
@@ -171,8 +174,15 @@ class _Report:
             again = self._session.line("--force", step, "--until", step, without=[*SELECTION, "--to", "--check"])
             said.append(f"to make them again, and replace what is damaged:  {again}")
         else:
-            said = first_lines(error).splitlines()
+            said = self._copier.said(error, told=self._cures).splitlines()
         self.lines.say("\n".join([f"{name}: not copied: {said[0]}", *said[1:]]))
+
+    def on_full(self, keys: Collection[str], error: Exception) -> None:
+        with self._lock:
+            was_full, self.is_full = self.is_full, True
+        self.failed |= dict.fromkeys(keys)
+        if not was_full:
+            self.lines.say(f"no room is left, and nothing more is tried: {self._copier.said(error)}")
 
 
 def rate(copied: Copied) -> str:
@@ -201,13 +211,13 @@ def _copy(session: Session) -> int:
         return SOMETHING_WOULD_RUN if left else NOTHING_WOULD_RUN
     lines = _Lines()
     copier = Copier(session.store, target, say=lines.say, check=session.parsed.check)
-    attachments = begun(copier, session, "--to")
-    report = _Report(session, names, attachments, lines)
+    attachments = begun(copier, session)
+    report = _Report(session, names, copier, attachments, lines)
     to_do = list(names) if session.parsed.check else [*left, *of_other_attempts(copier, names)]
     report.counts["there"] = len(names) - len(to_do)
     _carry_out(copier, report, to_do, size)
     there = _tell_missed(session, target, report, names)
-    problems = attachments.copy([key for key in names if key in there])
+    problems = [] if report.is_full else attachments.copy([key for key in names if key in there])
     for problem in problems:
         print(problem)
     return _concluded(session, target, report, len(names), bool(problems))

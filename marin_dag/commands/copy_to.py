@@ -35,10 +35,10 @@ def copies_of(session: Session, plan: Plan, voice: Voice) -> RunCopying | None:
     if session.parsed.copy_to is None:
         return None
     target = target_of(session.store, session.parsed.copy_to, "--copy-to")
-    copier = Copier(session.store, target, say=voice.say)
+    copier = Copier(session.store, target, say=voice.say, option="--copy-to")
     copies = RunCopying(
         copier,
-        begun(copier, session, "--copy-to"),
+        begun(copier, session),
         _steps(plan),
         voice,
         command=session.line("copy", "--to", session.parsed.copy_to),

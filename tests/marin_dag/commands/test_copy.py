@@ -1,13 +1,17 @@
 """copy: what a user types, and a copy that is a prefix like any other."""
 
+import errno
 import json
+import os
 import shutil
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from marin_dag import copy_queue, run_copying
 from marin_dag.acceptances import Acceptances
 from marin_dag.cli import main
 from marin_dag.copying import Copied, Copier
@@ -16,7 +20,7 @@ from marin_dag.pins import Pins
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.step import Step
-from marin_dag.store import LocalStore, StoreError
+from marin_dag.store import LocalStore, StoreError, explain_os_error
 from marin_dag.told import Tellings
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
@@ -384,3 +388,35 @@ def test_where_all_is_there_a_copy_costs_a_listing_and_a_read_on_each_side(
     monkeypatch.setattr(Copier, "copy", lambda self, key: pytest.fail(key))
     assert made("copy", "--to", str(there.prefix))[0] == 0
     assert sum(path.startswith("commits/") for path in reads) == 2 * 8
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG], ids=["full", "too large"])
+@pytest.mark.parametrize("arguments", [["copy", "--to"], ["--copy-to"]], ids=["copy", "run"])
+def test_a_limit_of_the_target_is_told_once_by_the_option_that_named_it(
+    made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch, arguments: list[str], number: int
+) -> None:
+    write_blocks, tried = LocalStore.write_blocks, list[str]()
+
+    def limited(self: LocalStore, path: str, blocks: Iterable[bytes]) -> None:
+        if self.prefix == str(there.prefix) and path.endswith("text.txt"):
+            tried.append(path)
+            error = OSError(number, os.strerror(number))
+            raise StoreError(explain_os_error(error, self.url(path))) from error
+        write_blocks(self, path, blocks)
+
+    monkeypatch.setattr(LocalStore, "write_blocks", limited)
+    monkeypatch.setattr(copy_queue, "OUTPUTS_AT_ONCE", 1)
+    monkeypatch.setattr(run_copying, "POLL_SECONDS", 0.02)
+    code, said = made(*arguments, str(there.prefix))
+    assert code == 1 and "--prefix, then" not in said
+    if number == errno.ENOSPC:
+        told, num_left = f"free some space or pass another {arguments[-1]}, then", 8
+        assert said.count("no room is left, and ") == 1
+        assert len(tried) <= (1 if arguments[0] == "copy" else 2)  # a run tries once more in its end
+    else:
+        told, num_left = "raise `ulimit -f`", 4
+    assert said.count(told) == (1 if arguments[0] == "copy" else 2)  # when it comes about, and in the end
+    assert f"{num_left} of 8 outputs " in said
+    monkeypatch.undo()
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    assert committed_bytes(there.prefix) == committed_bytes(made.prefix)
