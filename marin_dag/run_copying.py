@@ -3,14 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from types import FrameType
 from typing import Any, Protocol
 
 from marin_dag.attachments import Attachments
 from marin_dag.copy_queue import CopyQueue
 from marin_dag.copy_survey import keys_of, of_other_attempts
 from marin_dag.copying import Copied, Copier, DamagedSourceError
-from marin_dag.interrupts import heard
+from marin_dag.interrupts import heard, interrupt
 from marin_dag.lease import Leases
 from marin_dag.quantities import counted, in_bytes
 from marin_dag.records import Records
@@ -26,10 +25,6 @@ TROUBLE_SECONDS = 60.0
 """Where the target does not answer, every output that waits would say so."""
 POLL_SECONDS = 0.2
 MAX_NAMED = 10
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class Voice(Protocol):
@@ -117,7 +112,7 @@ class RunCopying:
         Raises:
             KeyboardInterrupt: the user waits no longer; what is left has been told.
         """
-        with heard(_interrupt):  # SIGTERM and SIGUSR2 as Ctrl-C: what is not there is told before the end
+        with heard(interrupt):  # SIGTERM and SIGUSR2 as Ctrl-C: what is not there is told before the end
             try:
                 if is_interrupted:
                     self._queue.cancel()

@@ -23,6 +23,7 @@ from marin_dag.copy_survey import READ_THREADS, keys_of, of_other_attempts
 from marin_dag.copying import Copied, Copier, DamagedSourceError
 from marin_dag.errors import UserError
 from marin_dag.graph import Selection
+from marin_dag.interrupts import heard, interrupt
 from marin_dag.prefix import open_store
 from marin_dag.quantities import counted, in_bytes
 from marin_dag.records import COMMITS, Records, UnreadableRecordError
@@ -191,6 +192,11 @@ def rate(copied: Copied) -> str:
 
 
 def _copy(session: Session) -> int:
+    with heard(interrupt):  # SIGTERM as Ctrl-C: what is there by then, and what goes on, is told
+        return _copied(session)
+
+
+def _copied(session: Session) -> int:
     if session.parsed.dry_run and session.parsed.check:
         raise UserError("copy --check --dry-run: to compare what is there is to read it all; leave one of the two out.")
     if session.parsed.to is None:
@@ -213,11 +219,21 @@ def _copy(session: Session) -> int:
     copier = Copier(session.store, target, say=lines.say, check=session.parsed.check)
     attachments = begun(copier, session)
     report = _Report(session, names, copier, attachments, lines)
-    to_do = list(names) if session.parsed.check else [*left, *of_other_attempts(copier, names)]
-    report.counts["there"] = len(names) - len(to_do)
-    _carry_out(copier, report, to_do, size)
-    there = _tell_missed(session, target, report, names)
-    problems = [] if report.is_full else attachments.copy([key for key in names if key in there])
+    try:
+        to_do = list(names) if session.parsed.check else [*left, *of_other_attempts(copier, names)]
+        report.counts["there"] = len(names) - len(to_do)
+        _carry_out(copier, report, to_do, size)
+        there = _tell_missed(session, target, report, names)
+        problems = [] if report.is_full else attachments.copy([key for key in names if key in there])
+    except KeyboardInterrupt:
+        num_copied = report.counts["copied"]
+        num_there = len(names) - len(left) + num_copied
+        print(
+            f"{counted(num_copied, 'output')} copied by now: {num_there:,} of {len(names):,} are in {target.prefix}, "
+            f"and stay; to go on:  {session.line('copy', *session.parsed.names)}",
+            flush=True,
+        )
+        raise
     for problem in problems:
         print(problem)
     return _concluded(session, target, report, len(names), bool(problems))
@@ -254,7 +270,6 @@ def _carry_out(copier: Copier, report: _Report, keys: Sequence[str], size: int) 
         queue.cancel()
         while not queue.is_over(POLL_SECONDS):
             pass
-        print("what was copied stays there; the same command goes on")
         raise
     finally:
         copier.close()

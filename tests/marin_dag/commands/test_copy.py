@@ -1,9 +1,13 @@
 """copy: what a user types, and a copy that is a prefix like any other."""
 
 import errno
+import itertools
 import json
 import os
 import shutil
+import signal
+import threading
+import time
 from argparse import Namespace
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +17,9 @@ import pytest
 
 from marin_dag import copy_queue, run_copying
 from marin_dag.acceptances import Acceptances
+from marin_dag.attachments import Attachments
 from marin_dag.cli import main
+from marin_dag.copy_queue import CopyQueue
 from marin_dag.copying import Copied, Copier
 from marin_dag.diff import CodeChanged
 from marin_dag.pins import Pins
@@ -420,3 +426,45 @@ def test_a_limit_of_the_target_is_told_once_by_the_option_that_named_it(
     monkeypatch.undo()
     assert made("copy", "--to", str(there.prefix))[0] == 0
     assert committed_bytes(there.prefix) == committed_bytes(made.prefix)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize("where", ["outputs", "what goes along"])
+def test_a_signal_ends_a_copy_with_what_is_there_and_what_goes_on(
+    made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, where: str
+) -> None:
+    copy, num_copied = Copier.copy, 3 if where == "outputs" else 8
+    turns, are_copied = itertools.count(1), threading.Event()
+
+    def copied(self: Copier, key: str) -> Copied:
+        if next(turns) > num_copied:
+            are_copied.set()
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                self.refuse_cancelled()
+                time.sleep(0.01)
+        return copy(self, key)
+
+    waits, method = (CopyQueue, "is_over") if where == "outputs" else (Attachments, "copy")
+    undisturbed = getattr(waits, method)
+
+    def signalled(self: Any, *args: Any) -> Any:
+        monkeypatch.setattr(waits, method, undisturbed)
+        assert where != "outputs" or are_copied.wait(30)
+        signal.raise_signal(number)
+        return undisturbed(self, *args)
+
+    monkeypatch.setattr(copy_queue, "OUTPUTS_AT_ONCE", 1)
+    monkeypatch.setattr(Copier, "copy", copied)
+    monkeypatch.setattr(waits, method, signalled)
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        code, said = made("copy", "--to", str(there.prefix))
+    finally:
+        signal.signal(number, before)
+    assert code == 130
+    assert f"{num_copied} outputs copied by now: {num_copied} of 8 are in {there.prefix}, and stay; to go on:  " in said
+    assert f" copy --prefix {made.prefix} --backend local --to {there.prefix}\ninterrupted" in said
+    monkeypatch.undo()
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 0 and committed_bytes(there.prefix) == committed_bytes(made.prefix)
