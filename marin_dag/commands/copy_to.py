@@ -1,6 +1,6 @@
 """--copy-to PREFIX: a run that copies what it commits; and what a plan says of it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from marin_dag.commands.copy import begun, still_to_copy, target_of
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, SELECTION, Session
@@ -18,16 +18,33 @@ def refuse_no_second_place(session: Session) -> None:
         target_of(session.store, session.parsed.copy_to, "--copy-to")
 
 
-def copies_said(session: Session, plan: Plan) -> list[tuple[str, str]]:
-    """The line of a plan: how much of what is finished is not at the target."""
+class Outstanding(NamedTuple):
+    """What of a plan's finished outputs a run would copy, beside those that it makes."""
+
+    prefix: str
+    num_outputs: int
+    """That are finished."""
+    num_left: int
+    """Of them, not at the target."""
+    size_in_bytes: int
+    """Of those."""
+
+    @property
+    def said(self) -> str:
+        """For a person."""
+        if not self.num_outputs:
+            return f"{self.prefix}; nothing is finished yet"
+        there = f"{self.num_outputs - self.num_left:,} of {counted(self.num_outputs, 'finished output')} there"
+        return f"{self.prefix}; {there}" + (f", {in_bytes(self.size_in_bytes)} to copy" if self.num_left else "")
+
+
+def outstanding(session: Session, plan: Plan) -> Outstanding | None:
+    """None where no copies are asked for."""
     if session.parsed.copy_to is None:
-        return []
+        return None
     target = target_of(session.store, session.parsed.copy_to, "--copy-to")
     left, num_outputs, size = still_to_copy(session.store, target, _steps(plan))
-    if not num_outputs:
-        return [("copies in", f"{target.prefix}; nothing is finished yet")]
-    there = f"{num_outputs - len(left):,} of {counted(num_outputs, 'finished output')} there"
-    return [("copies in", f"{target.prefix}; {there}" + (f", {in_bytes(size)} to copy" if left else ""))]
+    return Outstanding(target.prefix, num_outputs, len(left), size)
 
 
 def copies_of(session: Session, plan: Plan, voice: Voice) -> RunCopying | None:

@@ -19,6 +19,7 @@ from marin_dag import copy_queue, run_copying
 from marin_dag.acceptances import Acceptances
 from marin_dag.attachments import Attachments
 from marin_dag.cli import main
+from marin_dag.commands.session import program
 from marin_dag.copy_queue import CopyQueue
 from marin_dag.copying import Copied, Copier
 from marin_dag.diff import CodeChanged
@@ -190,13 +191,14 @@ def test_a_dry_run_says_what_would_be_copied_and_writes_nothing(made: Toy, there
     assert code == 2 and "text/web: not there yet\n" in said
     assert said.endswith("8 outputs to copy, 16 B; 0 are there already\n")
     code, said = made("--dry-run", "--copy-to", str(there.prefix))
-    assert code == 0 and f"copies in  {there.prefix}; 0 of 8 finished outputs there, 16 B to copy\n" in said
+    assert code == 2 and f"copies in  {there.prefix}; 0 of 8 finished outputs there, 16 B to copy\n" in said
+    assert f"\ncopy them  {program()} --prefix {made.prefix} --backend local --copy-to {there.prefix}\n" in said
+    assert made("--dry-run", "--until", "count")[0] == 0
     assert not there.prefix.exists()
     made("copy", "--to", str(there.prefix))
     assert made("copy", "--dry-run", "--to", str(there.prefix))[0] == 0
-    assert (
-        f"copies in  {there.prefix}; 8 of 8 finished outputs there\n" in made("plan", "--copy-to", str(there.prefix))[1]
-    )
+    code, said = made("plan", "--copy-to", str(there.prefix))
+    assert code == 0 and f"copies in  {there.prefix}; 8 of 8 finished outputs there\n" in said
 
 
 def test_what_is_no_second_place_is_refused_before_anything_starts(run: Toy, tmp_path: Path) -> None:
