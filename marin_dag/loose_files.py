@@ -45,10 +45,8 @@ class LooseFiles:
         return len(data)
 
     def copy_logs(self, record: Record) -> None:
-        """The logs beside the attempt, one a host, as they are now; they grow for a while after the record is made."""
-        beside, _, _ = record.output_path.partition(record.attempt)
-        folder, _, inside = beside.partition("/")
-        self.copy_grown(folder, f"{inside}{record.attempt}.")
+        """The logs beside the attempt, as they are now; they grow for a while after the record is made."""
+        self.copy_grown(*logs_of(record))
 
     def copy_grown(self, folder: str, starting_with: str) -> None:
         """The files which the source has there and the target has not, or with another size."""
@@ -79,6 +77,13 @@ class LooseFiles:
 
         with contextlib.suppress(FileNotFoundError):
             patiently(lambda: self._target.write_blocks(path, blocks()))
+
+
+def logs_of(record: Record) -> tuple[str, str]:
+    """Where the logs beside the attempt lie, one a host: the folder, and what their paths in it begin with."""
+    beside, _, _ = record.output_path.partition(record.attempt)
+    folder, _, inside = beside.partition("/")
+    return folder, f"{inside}{record.attempt}."
 
 
 def is_whole(path: str, data: bytes) -> bool:

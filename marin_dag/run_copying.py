@@ -75,6 +75,8 @@ class RunCopying:
         """Of what goes along, as far as they were told."""
         self._fresh: set[str] = set()
         """Keys that were committed since the beginning."""
+        self._is_compared = False
+        """What was there before, with what is here."""
         self._failed: dict[str, str] = {}
         self._damaged: dict[str, None] = {}
         """Names of steps."""
@@ -206,6 +208,9 @@ class RunCopying:
 
     def _attach(self, *, is_last: bool = False) -> list[str]:
         """For what is at the target by now."""
+        if not self._is_compared:
+            self._tell_others()
+            self._is_compared = True
         there = self._look()
         keys = frozenset(key for key in self._names if key in there)
         running = frozenset(Leases(self._copier.source).at_work())
@@ -216,7 +221,6 @@ class RunCopying:
         return problems
 
     def _attach_now_and_then(self) -> None:
-        self._tell_others()
         while True:
             try:
                 problems = self._attach()
@@ -231,11 +235,7 @@ class RunCopying:
 
     def _tell_others(self) -> None:
         """Of what was there before: what another attempt made, which no copy will change."""
-        try:
-            others = of_other_attempts(self._copier, self._names)
-        except StoreError as error:
-            self._tell_trouble(f"copies: what is there already could not be compared: {self._copier.said(error)}")
-            return
+        others = of_other_attempts(self._copier, self._names, self._attachments.know)
         if others:
             named = ", ".join(self._name(key) for key in others[:MAX_NAMED])
             more = f" and {len(others) - MAX_NAMED:,} more" if len(others) > MAX_NAMED else ""

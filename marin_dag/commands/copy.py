@@ -220,7 +220,7 @@ def _copied(session: Session) -> int:
     attachments = begun(copier, session)
     report = _Report(session, names, copier, attachments, lines)
     try:
-        to_do = list(names) if session.parsed.check else [*left, *of_other_attempts(copier, names)]
+        to_do = list(names) if session.parsed.check else [*left, *of_other_attempts(copier, names, attachments.know)]
         report.counts["there"] = len(names) - len(to_do)
         _carry_out(copier, report, to_do, size)
         there = _tell_missed(session, target, report, names)

@@ -470,3 +470,21 @@ def test_a_signal_ends_a_copy_with_what_is_there_and_what_goes_on(
     monkeypatch.undo()
     code, said = made("copy", "--to", str(there.prefix))
     assert code == 0 and committed_bytes(there.prefix) == committed_bytes(made.prefix)
+
+
+@pytest.mark.parametrize("arguments", [["copy", "--to"], ["--copy-to"]], ids=["copy", "run"])
+def test_what_a_log_had_still_to_say_when_its_copier_was_killed_follows_with_the_next(
+    made: Toy, there: Toy, arguments: list[str]
+) -> None:
+    assert there("--until", "text/code")[0] == 0  # an attempt of its own
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    logs = {path.relative_to(made.prefix): path for path in made.prefix.rglob("outputs/**/*.log")}
+    copied = {path for path in logs if (there.prefix / path).exists()}
+    assert len(copied) == len(logs) - 1 == 7
+    for path in logs.values():
+        path.write_text(f"{path.read_text()}its last line\n")
+    assert made(*arguments, str(there.prefix))[0] == 0
+    for path in copied:
+        assert (there.prefix / path).read_text() == logs[path].read_text()
+    (others,) = logs.keys() - copied
+    assert not (there.prefix / others).exists(), "it tells of files that are not there"
