@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from marin_dag.acceptances import ACCEPTED
 from marin_dag.collect import EVENTS, WORK
-from marin_dag.copy_queue import is_full
-from marin_dag.copying import Copier, CopyCancelledError
+from marin_dag.copy_errors import CopyCancelledError, is_full
+from marin_dag.copying import Copier
 from marin_dag.loose_files import logs_of
 from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import PINS
@@ -180,7 +180,8 @@ class Attachments:
             with self._lock:
                 of_attempts = sorted(self._logs_of.get(digest, ()))
             places = (*of_attempts, (WORK, f"{digest}/{EVENTS}/"))
-            if all([self._tried(functools.partial(self._copier.loose.copy_grown, *place)) for place in places]):
+            are_there = [self._tried(functools.partial(self._copier.loose.copy_grown, *place)) for place in places]
+            if all(are_there):
                 self._looked_at.add(digest)
 
         pool = ThreadPoolExecutor(CHECKSUM_THREADS)

@@ -3,7 +3,6 @@
 A target that is full refuses all of them, so that none is tried before somebody may have made room.
 """
 
-import errno
 import heapq
 import itertools
 import threading
@@ -12,7 +11,8 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Protocol
 
-from marin_dag.copying import AtWorkThereError, Copied, Copier, CopyCancelledError
+from marin_dag.copy_errors import AtWorkThereError, CopyCancelledError, is_full
+from marin_dag.copying import Copied, Copier
 from marin_dag.epoch import LeaseLostError
 from marin_dag.transient import is_transient
 
@@ -22,7 +22,6 @@ FIRST_PAUSE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
 FULL_PAUSE_SECONDS = 600.0
 """Where the target is full: each try may write until it is full again."""
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 LAST_TRIES = 3
 """Of an output that fails, once nothing more will come: somebody waits for the end."""
 
@@ -204,14 +203,3 @@ class CopyQueue:
             self._listener.on_failed(key, error)
         else:
             self._listener.on_postponed(key, pause, error)
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether it was raised from that of a disk, or a quota, with no room left."""
-    current, seen = error, set[int]()
-    while not (isinstance(current, OSError) and current.errno in FULL):
-        seen.add(id(current))
-        if current.__cause__ is None or id(current.__cause__) in seen:  # `raise error from error`
-            return False
-        current = current.__cause__
-    return True

@@ -8,12 +8,13 @@ and nothing is deleted there under a copy's hands.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Literal, NamedTuple
 
 import google_crc32c
 
+from marin_dag.copy_errors import AtWorkThereError, CopyCancelledError, DamagedSourceError, said_of
 from marin_dag.damage import Finding
 from marin_dag.epoch import Epoch, LeaseLostError
 from marin_dag.errors import UserError
@@ -25,7 +26,6 @@ from marin_dag.records import (
     Record,
     Records,
     UnreadableRecordError,
-    first_lines,
     record_path,
 )
 from marin_dag.source_archive import SOURCES
@@ -54,23 +54,6 @@ class Copied(NamedTuple):
     seconds: float = 0.0
     is_same: bool = True
     """Whether what is there has the files of the record."""
-
-
-class DamagedSourceError(UserError):
-    """Files at the source are not as their record says; nothing of them is at the target."""
-
-    def __init__(self, record: Record, findings: Iterable[Finding]) -> None:
-        self.record = record
-        self.findings = tuple(sorted(findings))
-        super().__init__(f"{len(self.findings)} of its files are not as recorded")
-
-
-class AtWorkThereError(UserError):
-    """Somebody makes the output at the target, or deletes it there."""
-
-
-class CopyCancelledError(Exception):
-    """The copier was told to leave."""
 
 
 class _BadFileError(Exception):
@@ -110,6 +93,7 @@ class Copier:
         self._files = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix="copy")
         self._cancelled = threading.Event()
         self._counting = threading.Lock()
+        self._of_digest: dict[str, threading.Lock] = {}
 
     def cancel(self) -> None:
         """What is under way ends between two blocks, and leaves what it has for the next copy."""
@@ -166,26 +150,19 @@ class Copier:
         return not (self._check and there.manifest == record.manifest)
 
     def _under_lease(self, record: Record) -> Copied:
-        leases = Leases(self.target)
-        try:
-            lease = self._lease(leases, record)
-            try:
-                there = self._record_there(record)  # another copier may have made it while this one waited
-                if there is not None and self._stays(record, there):
-                    return _as_there(record, there)
-                num_files, size = self._copy_files(record, (there or record).output_path, lease)
-                if there is not None:
-                    return self._mended(record, there, num_files, size)
-                self._copy_what_it_names(record)
-                winner = Epoch(self.target, record.digest, lease.epoch).commit(record)
-                if winner.attempt != record.attempt:
-                    return _as_there(record, winner)
-                return Copied(record.key, "copied", record, num_files, size)
-            finally:
-                with contextlib.suppress(StoreError):  # it goes stale by itself
-                    lease.release()
-        finally:
-            leases.close()
+        with self.leased(record.digest, label(record)) as lease:
+            there = self._record_there(record)  # another copier may have made it while this one waited
+            if there is not None and self._stays(record, there):
+                return _as_there(record, there)
+            folder = (there or record).output_path
+            num_files, size = self.copy_files(record.output_path, folder, record.manifest, lease)
+            if there is not None:
+                return self._mended(record, there, num_files, size)
+            self._copy_what_it_names(record)
+            winner = Epoch(self.target, record.digest, lease.epoch).commit(record)
+            if winner.attempt != record.attempt:
+                return _as_there(record, winner)
+            return Copied(record.key, "copied", record, num_files, size)
 
     def _mended(self, record: Record, there: Record, num_files: int, size: int) -> Copied:
         """Of an output whose files are right by now, so many of them written: what leads to it and explains it, too."""
@@ -194,26 +171,51 @@ class Copier:
         num_files += len(sizes)
         return Copied(record.key, "mended" if num_files else "there", there, num_files, size + sum(sizes))
 
-    def _lease(self, leases: Leases, record: Record) -> Lease:
+    @contextlib.contextmanager
+    def leased(self, digest: str, name: str) -> Iterator[Lease]:
+        """The lease of a step at the target, for the block; one thread of this copier has it at a time.
+
+        Raises:
+            AtWorkThereError: somebody else makes the step there.
+            CopyCancelledError: see `cancel`.
+            StoreError: the target.
+        """
+        leases = Leases(self.target)
+        with self._counting:
+            one_at_a_time = self._of_digest.setdefault(digest, threading.Lock())
+        try:
+            with one_at_a_time:
+                lease = self._lease(leases, digest, name)
+                try:
+                    yield lease
+                finally:
+                    with contextlib.suppress(StoreError):  # it goes stale by itself
+                        lease.release()
+        finally:
+            leases.close()
+
+    def _lease(self, leases: Leases, digest: str, name: str) -> Lease:
         is_told = False
-        while isinstance(got := self._acquired(leases, record), Held):
+        # Whoever works asks `is_lost` before each block, and needs no call.
+        while isinstance(got := leases.acquire(digest, f"copy of {name}", lambda: None, does=COPIES), Held):
             holder = got.holder
             who = f"{holder.host} pid {holder.pid}"
             if holder.does != COPIES:
                 raise AtWorkThereError(f"{who} is at work on it there since {holder.since}; it is left to that")
             if not is_told:
                 is_told = True
-                self._say(f"{label(record)}: {who} copies it there too; waiting for it")
+                self._say(f"{name}: {who} copies it there too; waiting for it")
             if self._cancelled.wait(POLL_SECONDS):
                 raise CopyCancelledError
         return got
 
-    def _acquired(self, leases: Leases, record: Record) -> Lease | Held:
-        # Whoever works asks `is_lost` before each block, and needs no call.
-        return leases.acquire(record.digest, f"copy of {record.name}", lambda: None, does=COPIES)
+    def copy_files(
+        self, source_folder: str, folder: str, manifest: Sequence[FileEntry], lease: Lease
+    ) -> tuple[int, int]:
+        """Makes these files of `source_folder` exist in `folder` at the target; number and size of those written.
 
-    def _copy_files(self, record: Record, folder: str, lease: Lease) -> tuple[int, int]:
-        """Number and size of the files of the manifest that had to be written in `folder` at the target."""
+        Raises: as `copy` does; of an interrupt that comes meanwhile, when nothing is written any more.
+        """
         self.target.make_folder(folder)  # a step may list what another left, and that may be nothing
         self.target.sweep(folder)  # nobody else writes there
         listed = patiently(lambda: self.target.list(folder))
@@ -224,7 +226,7 @@ class Copier:
             try:
                 if given_up.is_set():
                     return None
-                return self._copy_file(record, folder, entry, there.get(entry.path), lease)
+                return self._copy_file(source_folder, folder, entry, there.get(entry.path), lease)
             except _BadFileError:  # all that is damaged is told at once
                 raise
             except BaseException:
@@ -234,12 +236,17 @@ class Copier:
                 at_hand.release()
 
         futures = []
-        for entry in record.manifest:
-            at_hand.acquire()
-            futures.append(self._files.submit(copied, entry))
-        wait(futures)  # the lease is held as long as one of them writes
+        try:
+            for entry in manifest:
+                at_hand.acquire()
+                futures.append(self._files.submit(copied, entry))
+            wait(futures)  # the lease is held as long as one of them writes
+        except KeyboardInterrupt:
+            self.cancel()
+            wait(futures)
+            raise
         errors = [error for future in futures if (error := future.exception()) is not None]
-        of_futures = list(zip(record.manifest, futures, strict=True))
+        of_futures = list(zip(manifest, futures, strict=True))
         if errors:  # the next try finds these right, and counts them
             done = (entry for entry, future in of_futures if future.exception() is None and future.result() is not None)
             self._count(-sum(entry.size_in_bytes for entry in done))
@@ -247,13 +254,17 @@ class Copier:
             if not isinstance(error, _BadFileError):
                 raise error
         if errors:
-            raise DamagedSourceError(record, [error.finding for error in errors if isinstance(error, _BadFileError)])
+            raise DamagedSourceError(
+                source_folder, [error.finding for error in errors if isinstance(error, _BadFileError)]
+            )
         written = [entry for entry, future in of_futures if future.result()]
         return len(written), sum(entry.size_in_bytes for entry in written)
 
-    def _copy_file(self, record: Record, folder: str, entry: FileEntry, size_there: int | None, lease: Lease) -> bool:
+    def _copy_file(
+        self, source_folder: str, folder: str, entry: FileEntry, size_there: int | None, lease: Lease
+    ) -> bool:
         """Whether it had to be written."""
-        path, target = f"{record.output_path}/{entry.path}", f"{folder}/{entry.path}"
+        path, target = f"{source_folder}/{entry.path}", f"{folder}/{entry.path}"
         wanted = entry.size_in_bytes, entry.crc32c
         is_there = size_there == entry.size_in_bytes and patiently(lambda: self.target.settle(target)) == wanted
         if not is_there:
@@ -335,19 +346,8 @@ class Copier:
         return [size for size in sizes if size]
 
     def said(self, error: Exception, *, told: set[str] | None = None) -> str:
-        """First lines of an error; where a cure of the target's is another place, by the name of its option.
-
-        `told` are the cures that were told before: a disk has the same one for each file, and it is told once.
-        """
-        text = first_lines(error)
-        if not text.startswith((f"{self.source.prefix}/", f"{self.source.prefix}:")):
-            text = text.replace("--prefix", self.option)
-        if told is None or not isinstance(error.__cause__, OSError):
-            return text
-        what, _, cure = text.partition(f": {error.__cause__.strerror}: ")
-        is_told = bool(cure) and cure in told
-        told.add(cure)
-        return f"{what}: {error.__cause__.strerror}" if is_told else text
+        """First lines of an error, as the user who named the target by an option is to read them; see `said_of`."""
+        return said_of(error, self.source, self.option, told)
 
     def refuse_cancelled(self) -> None:
         """Raises CopyCancelledError where it was told to leave."""

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from marin_dag.attachments import Attachments
+from marin_dag.copy_errors import DamagedSourceError
 from marin_dag.copy_queue import CopyQueue
 from marin_dag.copy_survey import keys_of, of_other_attempts
-from marin_dag.copying import Copied, Copier, DamagedSourceError
+from marin_dag.copying import Copied, Copier
 from marin_dag.interrupts import heard, interrupt
 from marin_dag.lease import Leases
 from marin_dag.quantities import counted, in_bytes

@@ -18,9 +18,10 @@ from marin_dag.commands.session import (
     Command,
     Session,
 )
+from marin_dag.copy_errors import DamagedSourceError
 from marin_dag.copy_queue import CopyQueue
 from marin_dag.copy_survey import READ_THREADS, keys_of, of_other_attempts
-from marin_dag.copying import Copied, Copier, DamagedSourceError
+from marin_dag.copying import Copied, Copier
 from marin_dag.errors import UserError
 from marin_dag.graph import Selection
 from marin_dag.interrupts import heard, interrupt
@@ -100,7 +101,7 @@ def still_to_copy(source: Store, target: Store, steps: Sequence[Step[Any]]) -> t
 
 def damage_said(error: DamagedSourceError, source: Store) -> list[str]:
     """Lines about what of an output is not as recorded, such as `verify` prints."""
-    lines = [f"{error} in {source.url(error.record.output_path)}"]
+    lines = [f"{error} in {source.url(error.folder)}"]
     lines += [f"  {finding.path} {finding.what}" for finding in error.findings[:MAX_FINDINGS]]
     if len(error.findings) > MAX_FINDINGS:
         lines.append(f"  and {len(error.findings) - MAX_FINDINGS} more")

@@ -8,9 +8,10 @@ from collections.abc import Collection
 import pytest
 
 from marin_dag import copy_queue
+from marin_dag.copy_errors import AtWorkThereError
 from marin_dag.copy_queue import LAST_TRIES, CopyQueue
 from marin_dag.copy_survey import keys_of
-from marin_dag.copying import AtWorkThereError, Copied, Copier
+from marin_dag.copying import Copied, Copier
 from marin_dag.epoch import LeaseLostError
 from marin_dag.store import StoreError
 from tests.marin_dag.toy_steps import WriteConfig, write

@@ -299,7 +299,7 @@ def test_a_signal_while_copies_are_waited_for_tells_what_is_not_there(
         signal.raise_signal(number)
         return is_over(self, timeout_seconds)
 
-    monkeypatch.setattr(Copier, "_copy_files", endless)
+    monkeypatch.setattr(Copier, "copy_files", endless)
     monkeypatch.setattr(CopyQueue, "is_over", signalled)
     said: list[str] = []
     copies = copies_of(source, target, [main_step], said)
