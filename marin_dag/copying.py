@@ -87,7 +87,7 @@ class Copier:
         self.bytes_done = 0
         """Of files written or found right, since the beginning; for progress."""
         self.loose = LooseFiles(source, target, self.refuse_cancelled)
-        self._say, self._check = say, check
+        self._say, self.check = say, check
         self._named: set[str] = set()
         """Paths that records refer to, and that are at the target: most outputs share them."""
         self._files = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix="copy")
@@ -147,7 +147,7 @@ class Copier:
 
     def _stays(self, record: Record, there: Record) -> bool:
         """Whether what is there is left as it is: always where another attempt made other files."""
-        return not (self._check and there.manifest == record.manifest)
+        return not (self.check and there.manifest == record.manifest)
 
     def _under_lease(self, record: Record) -> Copied:
         with self.leased(record.digest, label(record)) as lease:
@@ -340,7 +340,7 @@ class Copier:
         paths = {record.provenance.environment}
         if "code" in record.identity:
             paths.add(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
-        sizes = [self.loose.create(path, check=self._check) for path in sorted(paths - self._named)]
+        sizes = [self.loose.create(path, check=self.check) for path in sorted(paths - self._named)]
         self._named |= paths
         self.loose.copy_logs(record)
         return [size for size in sizes if size]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from marin_dag.attachments import Attachments
+from marin_dag.certified_copies import CertifiedStates
 from marin_dag.copy_errors import DamagedSourceError
 from marin_dag.copy_queue import CopyQueue
 from marin_dag.copy_survey import keys_of, of_other_attempts
@@ -22,6 +23,8 @@ TOLD_SECONDS = 15.0
 """A copy that took so long is told by a line; so is each milestone's."""
 ATTACH_SECONDS = 600.0
 """What leads to outputs and explains them is copied anew so often, and in the end."""
+CERTIFIED_SECONDS = 6 * 3600.0
+"""So is the newest certified state of each trajectory. It is as large as a milestone, and stays there."""
 TROUBLE_SECONDS = 60.0
 """Where the target does not answer, every output that waits would say so."""
 POLL_SECONDS = 0.2
@@ -44,6 +47,7 @@ class RunCopying:
     Args:
         copier: from the run's prefix to the other.
         attachments: what goes along.
+        states: what the trajectories have certified.
         steps: those that the run is about, done or not.
         voice: where the user reads.
         command: what the user types to catch up later.
@@ -54,13 +58,14 @@ class RunCopying:
         self,
         copier: Copier,
         attachments: Attachments,
+        states: CertifiedStates,
         steps: Sequence[Step[Any]],
         voice: Voice,
         *,
         command: str,
         command_to_force: Callable[[str], str],
     ) -> None:
-        self._copier, self._attachments, self._voice = copier, attachments, voice
+        self._copier, self._attachments, self._states, self._voice = copier, attachments, states, voice
         self._command, self._command_to_force = command, command_to_force
         self._steps = tuple(steps)
         self._trajectories = {step.digest for step in steps if step.until is not None}
@@ -166,7 +171,7 @@ class RunCopying:
             self._last_problems = [self._full]
             return
         try:
-            self._last_problems = self._attach(is_last=True)
+            self._last_problems = [*self._attach(is_last=True), *self._states.copy(self._copier, self._voice.say)]
         except StoreError as error:
             self._last_problems = [self._copier.said(error)]
 
@@ -222,9 +227,13 @@ class RunCopying:
         return problems
 
     def _attach_now_and_then(self) -> None:
+        states_are_due = time.monotonic()
         while True:
             try:
                 problems = self._attach()
+                if time.monotonic() >= states_are_due:
+                    states_are_due = time.monotonic() + CERTIFIED_SECONDS
+                    problems += self._states.copy(self._copier, self._voice.say)
             except StoreError as error:
                 problems = [self._copier.said(error)]
             for problem in problems:

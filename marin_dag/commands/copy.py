@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from marin_dag.attachments import Attachments
+from marin_dag.certified_copies import CertifiedStates
 from marin_dag.commands.session import (
     FAILED,
     NOTHING_WOULD_RUN,
@@ -141,6 +142,8 @@ class _Report:
         self.failed: dict[str, None] = {}
         self.is_full = False
         """Whether the target has no room left."""
+        self.has_states = False
+        """Whether a certified state was copied."""
 
     def on_copied(self, copied: Copied) -> None:
         with self._lock:
@@ -186,6 +189,11 @@ class _Report:
         if not was_full:
             self.lines.say(f"no room is left, and nothing more is tried: {self._copier.said(error)}")
 
+    def print_state(self, text: str) -> None:
+        """Says of a certified state that it was copied."""
+        self.has_states = True
+        print(text, flush=True)
+
 
 def rate(copied: Copied) -> str:
     """How fast, where it took long enough to tell."""
@@ -211,11 +219,13 @@ def _copied(session: Session) -> int:
             f"{what}: nothing of it is committed in {session.store.prefix}; run it first, or give its --prefix."
         )
     names = keys_of(steps, Records(session.store).committed_keys())
+    states = CertifiedStates(session.store, target, steps)
     if session.parsed.dry_run:
-        for key in left:
-            print(f"{names[key]}: not there yet")
+        certified = states.left()
+        for name in (*(names[key] for key in left), *(f"{state.name}, certified" for state in certified)):
+            print(f"{name}: not there yet")
         print(f"{counted(len(left), 'output')} to copy, {in_bytes(size)}; {num_there - len(left):,} are there already")
-        return SOMETHING_WOULD_RUN if left else NOTHING_WOULD_RUN
+        return SOMETHING_WOULD_RUN if left or certified else NOTHING_WOULD_RUN
     lines = _Lines()
     copier = Copier(session.store, target, say=lines.say, check=session.parsed.check)
     attachments = begun(copier, session)
@@ -226,6 +236,8 @@ def _copied(session: Session) -> int:
         _carry_out(copier, report, to_do, size)
         there = _tell_missed(session, target, report, names)
         problems = [] if report.is_full else attachments.copy([key for key in names if key in there])
+        if not report.is_full:
+            problems += states.copy(copier, report.print_state)
     except KeyboardInterrupt:
         num_copied = report.counts["copied"]
         num_there = len(names) - len(left) + num_copied
@@ -235,6 +247,8 @@ def _copied(session: Session) -> int:
             flush=True,
         )
         raise
+    finally:
+        copier.close()
     for problem in problems:
         print(problem)
     return _concluded(session, target, report, len(names), bool(problems))
@@ -273,7 +287,6 @@ def _carry_out(copier: Copier, report: _Report, keys: Sequence[str], size: int) 
             pass
         raise
     finally:
-        copier.close()
         report.lines.print()
 
 
@@ -285,7 +298,9 @@ def _concluded(session: Session, target: Store, report: _Report, num_outputs: in
         again = session.line("copy", *session.parsed.names)
         print(f"{len(report.failed):,} of {counted(num_outputs, 'output')} not copied; then:  {again}")
     elif not num_new and not num_mended:
-        print(f"nothing to copy: {counted(num_there, 'output')}, {'all ' if num_there != 1 else ''}in {target.prefix}")
+        more = "more " if report.has_states else ""
+        outputs = f"{counted(num_there, 'output')}, {'all ' if num_there != 1 else ''}"
+        print(f"nothing {more}to copy: {outputs}in {target.prefix}")
     else:
         mended = f", {num_mended:,} mended" if num_mended else ""
         were = "was" if num_there == 1 else "were"

@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from marin_dag.certified_copies import CertifiedStates
 from marin_dag.commands.copy import begun, still_to_copy, target_of
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, SELECTION, Session
 from marin_dag.copying import Copier
@@ -28,6 +29,8 @@ class Outstanding(NamedTuple):
     """Of them, not at the target."""
     size_in_bytes: int
     """Of those."""
+    num_certified_left: int
+    """Trajectories whose newest certified state is not there."""
 
     @property
     def said(self) -> str:
@@ -35,7 +38,14 @@ class Outstanding(NamedTuple):
         if not self.num_outputs:
             return f"{self.prefix}; nothing is finished yet"
         there = f"{self.num_outputs - self.num_left:,} of {counted(self.num_outputs, 'finished output')} there"
-        return f"{self.prefix}; {there}" + (f", {in_bytes(self.size_in_bytes)} to copy" if self.num_left else "")
+        left = f", {in_bytes(self.size_in_bytes)} to copy" if self.num_left else ""
+        states = f", {counted(self.num_certified_left, 'certified state')} to copy" if self.num_certified_left else ""
+        return f"{self.prefix}; {there}{left}{states}"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether a run would copy nothing of it."""
+        return not self.num_left and not self.num_certified_left
 
 
 def outstanding(session: Session, plan: Plan) -> Outstanding | None:
@@ -44,7 +54,8 @@ def outstanding(session: Session, plan: Plan) -> Outstanding | None:
         return None
     target = target_of(session.store, session.parsed.copy_to, "--copy-to")
     left, num_outputs, size = still_to_copy(session.store, target, _steps(plan))
-    return Outstanding(target.prefix, num_outputs, len(left), size)
+    states = CertifiedStates(session.store, target, _steps(plan)).left()
+    return Outstanding(target.prefix, num_outputs, len(left), size, len(states))
 
 
 def copies_of(session: Session, plan: Plan, voice: Voice) -> RunCopying | None:
@@ -56,6 +67,7 @@ def copies_of(session: Session, plan: Plan, voice: Voice) -> RunCopying | None:
     copies = RunCopying(
         copier,
         begun(copier, session),
+        CertifiedStates(session.store, target, _steps(plan)),
         _steps(plan),
         voice,
         command=session.line("copy", "--to", session.parsed.copy_to),

@@ -63,7 +63,7 @@ def show_plan(session: Session, plan: Plan) -> int:
     """Prints the plan and how to go on; returns the exit code of a dry run."""
     copies = outstanding(session, plan)
     code, go_on = exit_code(plan), ways_to_go_on(session, plan)
-    if code == NOTHING_WOULD_RUN and copies is not None and copies.num_left:
+    if code == NOTHING_WOULD_RUN and copies is not None and not copies.is_empty:
         code, go_on = SOMETHING_WOULD_RUN, [("copy them", session.line()), *go_on]
     if session.parsed.json:
         document = plan_document(

@@ -105,7 +105,13 @@ def test_a_copy_that_would_be_made_is_2(bench: Workbench, tmp_path: Path) -> Non
     place = str(tmp_path / "there")
     code, plan = document(bench, "--copy-to", place)
     assert (code, plan["exit_code"], plan["totals"]["will_run"]) == (2, 2, 0)
-    assert plan["copies"] == {"prefix": place, "num_outputs": 6, "num_left": 6, "size_in_bytes": 7}
+    assert plan["copies"] == {
+        "prefix": place,
+        "num_outputs": 6,
+        "num_left": 6,
+        "size_in_bytes": 7,
+        "num_certified_left": 0,
+    }
     assert [command["what"] for command in plan["commands"]] == ["copy them"]
     assert f"--copy-to {place}" in plan["commands"][0]["command"]
     assert bench("--copy-to", place)[0] == 0

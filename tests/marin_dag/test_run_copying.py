@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from marin_dag import copy_queue, run_copying, transient
 from marin_dag.attachments import Attachments
+from marin_dag.certified_copies import CertifiedStates
 from marin_dag.cli import main
 from marin_dag.copy_queue import CopyQueue
 from marin_dag.copying import Copier
@@ -167,7 +168,8 @@ def copies_of(source: Store, target: Store, steps: list[Step[Any]], said: list[s
 
     copier = Copier(source, target)
     attachments = Attachments(copier, "names/none")
-    return RunCopying(copier, attachments, steps, Voice(), command="COPY", command_to_force=lambda name: name)
+    states = CertifiedStates(source, target, steps)
+    return RunCopying(copier, attachments, states, steps, Voice(), command="COPY", command_to_force=lambda name: name)
 
 
 def test_who_is_interrupted_waits_for_no_copy(run: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
