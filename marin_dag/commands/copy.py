@@ -38,12 +38,14 @@ PROGRESS_SECONDS = 15.0
 POLL_SECONDS = 0.2
 
 
-def target_of(store: Store, prefix: str, option: str) -> Store:
-    """The store at `prefix`, which `option` gave; reaches it, and writes nothing.
+def target_of(session: Session, option: str) -> Store:
+    """The store that `option` gave; reaches it, and writes nothing.
 
     Raises:
         UserError: it cannot be reached, or is no second place.
     """
+    session.refuse_twice(option)
+    store, prefix = session.store, session.parsed.to if option == "--to" else session.parsed.copy_to
     if not prefix.strip():
         raise UserError(f"{option}: it is empty; name a folder or a bucket.")
     try:
@@ -210,7 +212,7 @@ def _copied(session: Session) -> int:
         raise UserError("copy --check --dry-run: to compare what is there is to read it all; leave one of the two out.")
     if session.parsed.to is None:
         raise UserError("copy: say where to: --to DIR, --to gs://bucket/folder or --to s3://bucket/folder.")
-    target = target_of(session.store, session.parsed.to, "--to")
+    target = target_of(session, "--to")
     steps = _selected(session)
     left, num_there, size = still_to_copy(session.store, target, steps)
     if not num_there:

@@ -16,7 +16,7 @@ from marin_dag.step import Step
 def refuse_no_second_place(session: Session) -> None:
     """Before anything starts; raises UserError."""
     if session.parsed.copy_to is not None:
-        target_of(session.store, session.parsed.copy_to, "--copy-to")
+        target_of(session, "--copy-to")
 
 
 class Outstanding(NamedTuple):
@@ -52,7 +52,7 @@ def outstanding(session: Session, plan: Plan) -> Outstanding | None:
     """None where no copies are asked for."""
     if session.parsed.copy_to is None:
         return None
-    target = target_of(session.store, session.parsed.copy_to, "--copy-to")
+    target = target_of(session, "--copy-to")
     left, num_outputs, size = still_to_copy(session.store, target, _steps(plan))
     states = CertifiedStates(session.store, target, _steps(plan)).left()
     return Outstanding(target.prefix, num_outputs, len(left), size, len(states))
@@ -62,7 +62,7 @@ def copies_of(session: Session, plan: Plan, voice: Voice) -> RunCopying | None:
     """The copies of a run, begun; None where there are to be none."""
     if session.parsed.copy_to is None:
         return None
-    target = target_of(session.store, session.parsed.copy_to, "--copy-to")
+    target = target_of(session, "--copy-to")
     copier = Copier(session.store, target, say=voice.say, option="--copy-to")
     copies = RunCopying(
         copier,

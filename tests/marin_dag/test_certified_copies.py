@@ -14,6 +14,7 @@ from marin_dag.certified_copies import CertifiedStates
 from marin_dag.cli import main
 from marin_dag.copying import Copier
 from marin_dag.lease import Leases
+from marin_dag.prefix import open_store
 from marin_dag.step import Step, StepContext, StopAt, step
 from marin_dag.store import LocalStore, Store, StoreError
 from tests.marin_dag.toy_steps import WriteConfig, write
@@ -105,6 +106,14 @@ def test_the_newest_is_copied_under_epoch_0_with_the_code_that_left_it(
     save(source, 1_200)
     assert copied(states, stores)[0] == ["phase@1200, certified: 4 files, 1.2 kB, copied"]
     assert len(states_at(target)) == 8, "nothing is deleted there"
+
+
+def test_from_bucket_to_bucket_too(gcs_bucket: str, tmp_path: Path) -> None:
+    places = open_store(f"gs://{gcs_bucket}/{tmp_path.name}/a"), open_store(f"gs://{gcs_bucket}/{tmp_path.name}/b")
+    save(places[0], 1_000)
+    states = CertifiedStates(*places, [PHASE])
+    assert copied(states, places) == (["phase@1000, certified: 4 files, 1 kB, copied"], [])
+    assert len(states_at(places[1])) == 4 and states.left() == []
 
 
 def test_until_all_of_it_is_there_nothing_says_so(
@@ -200,6 +209,8 @@ def test_the_command_line_brings_it_and_its_plan_says_so(
     code, said = called(*arguments, there)
     assert (plan, code) == (2, 0)
     if arguments[0] == "copy":
+        at_the_copy = called("--dry-run", "--every-step", "--prefix", there)[1]
+        assert re.search(r"^phase +begun +resumes at step 1,000, saved by ", at_the_copy, re.MULTILINE), at_the_copy
         assert "phase@1000, certified: not there yet\n0 outputs to copy, 0 B; 1 are there" in left
         assert "phase@1000, certified: 4 files, 1 kB, copied\nnothing more to copy: 1 output, in" in said
     else:

@@ -218,6 +218,10 @@ def test_what_is_no_second_place_is_refused_before_anything_starts(run: Toy, tmp
             code, said = run(*arguments, target)
             assert code == 1 and why in said and len(said.splitlines()) == 1, said
     assert not run.prefix.exists()
+    for arguments in (["copy", "--to=a", "--to"], ["--copy-to", "a", "--copy-to"]):
+        code, said = run(*arguments, str(tmp_path / "b"))
+        assert code == 1 and f"{arguments[-1]}: given 2 times, and one place is copied to; call it once" in said
+    assert not run.prefix.exists() and not (tmp_path / "b").exists()
     assert "copy: say where to: --to DIR" in run("copy")[1]
     for words in (["copy"], ["copy", "count"]):
         code, said = run(*words, "--to", str(tmp_path / "x"))
