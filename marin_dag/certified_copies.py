@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from marin_dag.collect import SEALS, WORK, certified_in
 from marin_dag.copy_errors import AtWorkThereError, CopyCancelledError, DamagedSourceError, is_full
 from marin_dag.copying import Copier
@@ -98,7 +100,7 @@ class CertifiedStates:
                 num_files, size = self._copy(copier, state)
             except CopyCancelledError:
                 break
-            except (StoreError, LeaseLostError) as error:
+            except (StoreError, LeaseLostError, ValidationError) as error:  # the last of a claim that is none
                 problems.append(f"{state.name}, certified, was not copied: {copier.said(error)}")
                 if is_full(error) or is_transient(error):  # so would the next
                     break

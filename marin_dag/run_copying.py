@@ -91,6 +91,8 @@ class RunCopying:
         """That were told."""
         self._full = ""
         """What there is to say of a target that is full."""
+        self._is_last = False
+        """Whether the run has ended, and waits for its copies."""
         self._num_copied, self._bytes_copied = 0, 0
         self._last_trouble = -TROUBLE_SECONDS
         self._lock = threading.Lock()
@@ -154,6 +156,7 @@ class RunCopying:
                     self._queue.add(key)
         except StoreError:
             pass  # what there is of it will be told in the end
+        self._is_last = True
         self._queue.end()
         begun = told = time.monotonic()
         while not self._queue.is_over(POLL_SECONDS):
@@ -258,7 +261,7 @@ class RunCopying:
         """See CopyListener."""
         with self._lock:
             self._failed.pop(copied.key, None)
-            self._full = "" if copied.what == "copied" else self._full
+            self._full = "" if copied.what == "copied" and not self._is_last else self._full
             self._num_copied += copied.what == "copied"
             self._bytes_copied += copied.size_in_bytes
         if copied.what == "copied" and copied.record is not None:
@@ -296,7 +299,7 @@ class RunCopying:
         """See CopyListener."""
         with self._lock:
             was_full, self._full = self._full, self._copier.said(error).partition("\n")[0]
-        if not was_full:
+        if not was_full and not self._is_last:  # in the end it is told with what is not there
             self._voice.complain(f"copies: no room is left, and none is made before there is: {self._full}")
 
     def _tell_trouble(self, text: str) -> None:
