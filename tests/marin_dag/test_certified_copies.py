@@ -1,6 +1,8 @@
 """Certified states: the newest of a trajectory is in the copy, whole or not at all, under an epoch that is nobody's."""
 
 import re
+import threading
+import time
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,8 +17,10 @@ from marin_dag.cli import main
 from marin_dag.copying import Copier
 from marin_dag.lease import Leases
 from marin_dag.prefix import open_store
+from marin_dag.records import Records
 from marin_dag.step import Step, StepContext, StopAt, step
 from marin_dag.store import LocalStore, Store, StoreError
+from tests.marin_dag.test_copying import output
 from tests.marin_dag.toy_steps import WriteConfig, write
 
 SAVED = re.compile(r"temporary/step-(\d+)-epoch-\d+/checkpoint/manifest\.json")
@@ -178,6 +182,39 @@ def test_where_somebody_makes_the_step_there_it_is_left_to_that(
     leases.acquire(PHASE.digest, "phase", lambda: None)
     assert copied(states, stores) == ([], []) and states_at(stores[1]) == {}
     leases.close()
+
+
+def test_a_run_that_copies_a_milestone_and_a_state_of_one_trajectory_does_not_wait_for_itself(
+    states: CertifiedStates, stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+    save(source, 1_000)
+    record = output(source, milestone=500, digest=PHASE.digest)
+    copy_files, now, most, both = Copier.copy_files, [0], [0], threading.Barrier(2)
+
+    def slow(self: Copier, *args: Any) -> tuple[int, int]:
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        time.sleep(0.05)
+        now[0] -= 1
+        return copy_files(self, *args)
+
+    monkeypatch.setattr(Copier, "copy_files", slow)
+    said: list[str] = []
+    copier = Copier(source, target, say=said.append)
+
+    def milestone() -> None:
+        both.wait(10)
+        copier.copy(record.key)
+
+    thread = threading.Thread(target=milestone)
+    thread.start()
+    both.wait(10)
+    assert states.copy(copier, lambda text: None) == []
+    thread.join()
+    copier.close()
+    assert most == [1] and said == []
+    assert Records(target).get(record.key) == record and states.left() == []
 
 
 def test_check_mends_a_copied_state(states: CertifiedStates, stores: tuple[Store, Store]) -> None:
