@@ -2,7 +2,8 @@
 
 Small objects that are created once, found by a listing on both sides: names, acceptances, pins, migrations, what steps
 were told, forks. And the logs of attempts and event logs of steps, which may be growing. What only serves work in
-progress (leases, checkpoints, failures) stays: it is fenced by the leases of its own prefix.
+progress (leases, checkpoints, failures) stays: it is fenced by the leases of its own prefix; of a trajectory the newest
+certified state is another matter (certified_copies.py).
 """
 
 import functools

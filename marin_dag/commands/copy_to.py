@@ -35,9 +35,8 @@ class Outstanding(NamedTuple):
     @property
     def said(self) -> str:
         """For a person."""
-        if not self.num_outputs:
-            return f"{self.prefix}; nothing is finished yet"
         there = f"{self.num_outputs - self.num_left:,} of {counted(self.num_outputs, 'finished output')} there"
+        there = there if self.num_outputs else "nothing is finished yet"
         left = f", {in_bytes(self.size_in_bytes)} to copy" if self.num_left else ""
         states = f", {counted(self.num_certified_left, 'certified state')} to copy" if self.num_certified_left else ""
         return f"{self.prefix}; {there}{left}{states}"
