@@ -2,22 +2,26 @@
 
 Small objects that are created once, found by a listing on both sides: names, acceptances, pins, migrations, what steps
 were told, forks. And the logs of attempts and event logs of steps, which may be growing. What only serves work in
-progress (leases, checkpoints, failures) stays: it is fenced by the leases of its own prefix.
+progress (leases, checkpoints, failures) stays: it is fenced by the leases of its own prefix; of a trajectory the newest
+certified state is another matter (certified_copies.py).
 """
 
 import functools
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from marin_dag.acceptances import ACCEPTED
 from marin_dag.collect import EVENTS, WORK
-from marin_dag.copying import Copier, CopyCancelledError
+from marin_dag.copy_errors import CopyCancelledError, is_full
+from marin_dag.copying import Copier
+from marin_dag.loose_files import logs_of
 from marin_dag.migrations import MIGRATIONS
 from marin_dag.pins import PINS
 from marin_dag.provenance import now, user_name
-from marin_dag.records import CHECKSUM_THREADS, LABELS, Record, first_lines
+from marin_dag.records import CHECKSUM_THREADS, LABELS, Record
 from marin_dag.store import Store, StoreError
 from marin_dag.told import TOLD
 from marin_dag.transient import is_transient, patiently
@@ -37,15 +41,18 @@ class Attachments:
     def __init__(self, copier: Copier, forks_folder: str) -> None:
         self._copier, self._forks_folder = copier, forks_folder
         self._source, self._target = copier.source, copier.target
-        self._fresh: dict[str, Record] = {}
-        self._fresh_before: dict[str, Record] = {}
-        """Of fresh copies, and of those before the last call, by attempt: its log grows for some seconds more."""
+        self._logs_of: dict[str, set[tuple[str, str]]] = {}
+        """Where the logs of attempts lie whose outputs are known to be copies, by digest."""
+        self._fresh: set[str] = set()
+        self._fresh_before: set[str] = set()
+        """Digests of fresh copies, and of those before the last call: the logs grow for some seconds more."""
         self._looked_at: set[str] = set()
-        """Digests whose event logs are there, as they were then."""
+        """Digests whose logs are there, as they were then."""
         self._same: set[str] = set()
         """Paths of acceptances that are known to be the same on both sides."""
         self._problems: list[str] = []
         self._is_given_up = False
+        self._lock = threading.Lock()
 
     def leave_word(self) -> None:
         """Says at the target, once, that outputs of this source come there; the first write, before a run begins."""
@@ -53,16 +60,23 @@ class Attachments:
         name = hashlib.sha256(self._source.prefix.encode()).hexdigest()[:16]
         self._target.create(f"{COPIES}/{name}.json", json.dumps(word, indent=1).encode())
 
+    def know(self, record: Record) -> None:
+        """Takes an output that is there as a copy, from any thread: the logs of its attempt belong to it."""
+        with self._lock:
+            self._logs_of.setdefault(record.digest, set()).add(logs_of(record))
+
     def add(self, record: Record) -> None:
         """Takes an output that has just been copied, from any thread."""
-        self._fresh[record.attempt] = record
+        self.know(record)
+        with self._lock:
+            self._fresh.add(record.digest)
 
     def copy(self, keys: Collection[str], growing: Collection[str] = ()) -> list[str]:
         """Makes all that belongs to these keys exist at the target; what is there stays, and what is gone is left out.
 
         Args:
             keys: of outputs that are at the target.
-            growing: digests whose event logs may have grown since the last call; those of others are looked at once.
+            growing: digests whose logs may have grown since the last call; those of others are looked at once.
 
         Returns:
             What could not be copied, each with the cure, a line each. Who cancels the copier ends it early.
@@ -81,14 +95,18 @@ class Attachments:
             self._along(TOLD, of_digest)
             self._acceptances(of_digest)
             self._forks()
-            self._logs([digest for digest in digests if digest in growing or digest not in self._looked_at])
+            with self._lock:
+                fresh, self._fresh = self._fresh, set()
+            again = fresh | self._fresh_before | frozenset(growing)
+            self._fresh_before = fresh
+            self._logs([digest for digest in digests if digest in again or digest not in self._looked_at])
         except CopyCancelledError:
             pass
         return self._problems
 
     def _tried(self, operation: Callable[[], object]) -> bool:
         """Whether it went well; else it is among the problems, or what it was about is gone. After an error that passes
-        and did not, nothing more is tried: the store does not answer."""
+        and did not, nothing more is tried: the store does not answer; nor after that of a full one."""
         self._copier.refuse_cancelled()
         if self._is_given_up:
             return False
@@ -97,8 +115,10 @@ class Attachments:
         except FileNotFoundError:  # taken back since it was listed
             return False
         except StoreError as error:
-            self._is_given_up = is_transient(error)
-            self._problems.append(first_lines(error))
+            with self._lock:
+                if not self._is_given_up:
+                    self._is_given_up = is_transient(error) or is_full(error)
+                    self._problems.append(self._copier.said(error))
             return False
         return True
 
@@ -155,21 +175,19 @@ class Attachments:
             )
 
     def _logs(self, digests: Iterable[str]) -> None:
-        fresh, self._fresh = self._fresh, {}
-        records = (self._fresh_before | fresh).values()
-        self._fresh_before = fresh
+        """Those of attempts, and the event logs."""
 
-        def events(digest: str) -> bool:
-            is_there = self._tried(lambda: self._copier.copy_grown(WORK, f"{digest}/{EVENTS}/"))
-            if is_there:
+        def of_digest(digest: str) -> None:
+            with self._lock:
+                of_attempts = sorted(self._logs_of.get(digest, ()))
+            places = (*of_attempts, (WORK, f"{digest}/{EVENTS}/"))
+            are_there = [self._tried(functools.partial(self._copier.loose.copy_grown, *place)) for place in places]
+            if all(are_there):
                 self._looked_at.add(digest)
-            return is_there
 
         pool = ThreadPoolExecutor(CHECKSUM_THREADS)
         try:
-            logs = [functools.partial(self._copier.copy_logs, record) for record in records]
-            of_attempts = [pool.submit(self._tried, each) for each in logs]
-            for future in [*of_attempts, *(pool.submit(events, digest) for digest in digests)]:
+            for future in [pool.submit(of_digest, digest) for digest in digests]:
                 future.result()
         except KeyboardInterrupt:
             self._copier.cancel()  # else it waits for what is under way

@@ -233,7 +233,7 @@ class Collector:
             if digest not in busy and (digest not in kept or not rest.startswith((f"{EVENTS}/", f"{CODE}/"))):
                 by_digest.setdefault(digest, []).append(entry)
         for digest, entries in by_digest.items():
-            certified = _certified_in(entries)
+            certified = certified_in(entries)
             others = set(entries).difference(*certified.values())
             is_young = any(self._is_young(entry) for entry in entries)
             short = digest[:8]
@@ -351,8 +351,8 @@ class _Running(NamedTuple):
     """Digests of what they read: of a growing output or a trajectory they may read more as they go on."""
 
 
-def _certified_in(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Files by the marked folder that they lie in."""
+def certified_in(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Files of a work folder by the marked folder that they lie in."""
     marked = (entry.path.removesuffix(f"/{CERTIFIED}") for entry in entries if entry.path.endswith(f"/{CERTIFIED}"))
     marks = {folder for folder in marked if folder.count("/") >= 2}  # below work/DIGEST, not all of it
     found: dict[str, list[Entry]] = {folder: [] for folder in sorted(marks)}

@@ -1,13 +1,18 @@
-"""CopyQueue: outputs that are to be copied, side by side, each again after a pause where the error may pass."""
+"""CopyQueue: outputs that are to be copied, side by side, each again after a pause where the error may pass.
+
+A target that is full refuses all of them, so that none is tried before somebody may have made room.
+"""
 
 import heapq
 import itertools
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection
 from typing import Protocol
 
-from marin_dag.copying import AtWorkThereError, Copied, Copier, CopyCancelledError
+from marin_dag.copy_errors import AtWorkThereError, CopyCancelledError, is_full
+from marin_dag.copying import Copied, Copier
 from marin_dag.epoch import LeaseLostError
 from marin_dag.transient import is_transient
 
@@ -15,6 +20,8 @@ OUTPUTS_AT_ONCE = 4
 """Small outputs cost round trips and no bytes; the files of all together are `CHECKSUM_THREADS` at once."""
 FIRST_PAUSE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
+FULL_PAUSE_SECONDS = 600.0
+"""Where the target is full: each try may write until it is full again."""
 LAST_TRIES = 3
 """Of an output that fails, once nothing more will come: somebody waits for the end."""
 
@@ -30,6 +37,10 @@ class CopyListener(Protocol):
 
     def on_failed(self, key: str, error: Exception) -> None:
         """It is given up."""
+
+    def on_full(self, keys: Collection[str], error: Exception) -> None:
+        """The target is full; heard once, and again where something was copied since. `keys` are given up for it: none
+        as long as more may come, since somebody may make room."""
 
 
 class CopyQueue:
@@ -52,6 +63,9 @@ class CopyQueue:
         self._under_way: dict[str, str] = {}
         """Digest to key."""
         self._is_ending = False
+        self._is_full = False
+        self._begins_again = 0.0
+        """When the next is tried after the target was full."""
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(target=self._work, name=f"copies {number}", daemon=True)
@@ -80,6 +94,7 @@ class CopyQueue:
         """Nothing more will be added: what fails now is tried `LAST_TRIES` times more."""
         with self._changed:
             self._is_ending = True
+            self._begins_again = 0.0
             self._tries.clear()
             self._due = [(0.0, order, key) for _, order, key in self._due]
             self._behind = {
@@ -100,18 +115,29 @@ class CopyQueue:
         self._copier.cancel()
         with self._changed:
             self._is_ending = True
-            for waiting in (self._waiting, self._due, self._behind):
-                waiting.clear()
-            self._changed.notify_all()
+            self._forget_waiting()
+
+    def _forget_waiting(self) -> list[str]:
+        keys = list(self._waiting)
+        for waiting in (self._waiting, self._due, self._behind):
+            waiting.clear()
+        self._changed.notify_all()
+        return keys
 
     def _work(self) -> None:
         while (key := self._next()) is not None:
             try:
-                self._listener.on_copied(self._copier.copy(key))
+                copied = self._copier.copy(key)
+                with self._changed:
+                    self._is_full = self._is_full and copied.what != "copied"
+                self._listener.on_copied(copied)
             except CopyCancelledError:
                 pass
             except Exception as error:  # whatever it is, it must not end the thread without a word
-                self._postpone_or_fail(key, error)
+                if is_full(error):
+                    self._hold(key, error)
+                else:
+                    self._postpone_or_fail(key, error)
             finally:
                 with self._changed:
                     digest = key.partition("@")[0]
@@ -131,7 +157,7 @@ class CopyQueue:
                     if digest in self._under_way:
                         self._behind.setdefault(digest, []).append(heapq.heappop(self._due))
                         continue
-                    pause = at - time.monotonic()
+                    pause = max(at, self._begins_again) - time.monotonic()
                     if pause > 0:
                         break
                     heapq.heappop(self._due)
@@ -145,6 +171,20 @@ class CopyQueue:
     def _wait_until(self, at: float, key: str) -> None:
         self._waiting[key] = None
         heapq.heappush(self._due, (at, next(self._order), key))
+
+    def _hold(self, key: str, error: Exception) -> None:
+        with self._changed:
+            was_full, self._is_full = self._is_full, True
+            if self._copier.is_cancelled:
+                return
+            if self._is_ending:
+                given_up = [key, *self._forget_waiting()]
+            else:
+                given_up = []
+                self._begins_again = time.monotonic() + FULL_PAUSE_SECONDS
+                self._wait_until(self._begins_again, key)
+        if given_up or not was_full:
+            self._listener.on_full(given_up, error)
 
     def _postpone_or_fail(self, key: str, error: Exception) -> None:
         may_pass = isinstance(error, LeaseLostError) or is_transient(error)

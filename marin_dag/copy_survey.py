@@ -4,22 +4,30 @@ The copy of a record has its bytes. So two listings and, of two records of one s
 what differs needs to be understood. 10,000 small reads take a second on a disk, and half a minute on a cloud.
 """
 
+import contextlib
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from pydantic import ValidationError
+
 from marin_dag.copying import Copier
-from marin_dag.records import COMMITS, UnreadableRecordError, record_path
+from marin_dag.records import COMMITS, Record, UnreadableRecordError, record_path
 from marin_dag.step import Step
 from marin_dag.transient import patiently
 
 READ_THREADS = 16
 
 
-def of_other_attempts(copier: Copier, keys: Iterable[str]) -> list[str]:
+def of_other_attempts(copier: Copier, keys: Iterable[str], on_same: Callable[[Record], None]) -> list[str]:
     """Those of `keys` that are at both ends from different attempts, or whose records are damaged; none once the copier
     was told to leave.
+
+    Args:
+        copier: from where, and to where.
+        keys: of the source.
+        on_same: called, from any thread, with the record of each that is there as a copy.
 
     Raises:
         StoreError: either store.
@@ -36,8 +44,12 @@ def of_other_attempts(copier: Copier, keys: Iterable[str]) -> list[str]:
         if copier.is_cancelled:
             return False
         try:
-            if here[path] == there[path] and patiently(lambda: copier.source.read(path) == copier.target.read(path)):
-                return False
+            if here[path] == there[path]:
+                data = patiently(lambda: copier.source.read(path))
+                if data == patiently(lambda: copier.target.read(path)):
+                    with contextlib.suppress(ValidationError):  # of a later version of this program, perhaps
+                        on_same(Record.model_validate_json(data))
+                    return False
             ours, theirs = (patiently(functools.partial(records.find, key)) for records in both_records)
         except FileNotFoundError:  # `gc` has taken it away meanwhile
             return False

@@ -8,17 +8,26 @@ and nothing is deleted there under a copy's hands.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Literal, NamedTuple
 
 import google_crc32c
 
+from marin_dag.copy_errors import AtWorkThereError, CopyCancelledError, DamagedSourceError, said_of
 from marin_dag.damage import Finding
 from marin_dag.epoch import Epoch, LeaseLostError
 from marin_dag.errors import UserError
 from marin_dag.lease import COPIES, Held, Lease, Leases
-from marin_dag.records import CHECKSUM_THREADS, FileEntry, Record, Records, UnreadableRecordError, record_path
+from marin_dag.loose_files import LooseFiles
+from marin_dag.records import (
+    CHECKSUM_THREADS,
+    FileEntry,
+    Record,
+    Records,
+    UnreadableRecordError,
+    record_path,
+)
 from marin_dag.source_archive import SOURCES
 from marin_dag.store import Store, StoreError, explain_os_error
 from marin_dag.transient import TRANSIENT_NUMBERS, patiently
@@ -27,8 +36,6 @@ BLOCK_IN_BYTES = 8 << 20
 """What is in memory of each of the `CHECKSUM_THREADS` files under way, beside the buffers of a client."""
 FILES_AT_HAND = 2 * CHECKSUM_THREADS
 """Of one output that wait for a thread: another output need not wait for 100,000 of them."""
-STALE_SECONDS = 3600.0
-"""Where no lease is held, what a writer has left for so long is nobody's."""
 POLL_SECONDS = 1.0
 
 What = Literal["copied", "there", "mended", "anothers", "gone"]
@@ -49,23 +56,6 @@ class Copied(NamedTuple):
     """Whether what is there has the files of the record."""
 
 
-class DamagedSourceError(UserError):
-    """Files at the source are not as their record says; nothing of them is at the target."""
-
-    def __init__(self, record: Record, findings: Iterable[Finding]) -> None:
-        self.record = record
-        self.findings = tuple(sorted(findings))
-        super().__init__(f"{len(self.findings)} of its files are not as recorded")
-
-
-class AtWorkThereError(UserError):
-    """Somebody makes the output at the target, or deletes it there."""
-
-
-class CopyCancelledError(Exception):
-    """The copier was told to leave."""
-
-
 class _BadFileError(Exception):
     def __init__(self, finding: Finding) -> None:
         super().__init__(finding)
@@ -80,19 +70,30 @@ class Copier:
         target: where the copies go.
         say: takes a line for the user, from any thread.
         check: whether what is there already is compared with its record too, and replaced where it is damaged.
+        option: by which the user gave the target.
     """
 
     def __init__(
-        self, source: Store, target: Store, *, say: Callable[[str], None] = lambda text: None, check: bool = False
+        self,
+        source: Store,
+        target: Store,
+        *,
+        say: Callable[[str], None] = lambda text: None,
+        check: bool = False,
+        option: str = "--to",
     ) -> None:
-        self.source, self.target = source, target
+        self.source, self.target, self.option = source, target, option
         self.records, self.target_records = Records(source), Records(target)
         self.bytes_done = 0
         """Of files written or found right, since the beginning; for progress."""
-        self._say, self._check = say, check
+        self.loose = LooseFiles(source, target, self.refuse_cancelled)
+        self._say, self.check = say, check
+        self._named: set[str] = set()
+        """Paths that records refer to, and that are at the target: most outputs share them."""
         self._files = ThreadPoolExecutor(CHECKSUM_THREADS, thread_name_prefix="copy")
         self._cancelled = threading.Event()
         self._counting = threading.Lock()
+        self._of_digest: dict[str, threading.Lock] = {}
 
     def cancel(self) -> None:
         """What is under way ends between two blocks, and leaves what it has for the next copy."""
@@ -146,51 +147,75 @@ class Copier:
 
     def _stays(self, record: Record, there: Record) -> bool:
         """Whether what is there is left as it is: always where another attempt made other files."""
-        return not (self._check and there.manifest == record.manifest)
+        return not (self.check and there.manifest == record.manifest)
 
     def _under_lease(self, record: Record) -> Copied:
+        with self.leased(record.digest, label(record)) as lease:
+            there = self._record_there(record)  # another copier may have made it while this one waited
+            if there is not None and self._stays(record, there):
+                return _as_there(record, there)
+            folder = (there or record).output_path
+            num_files, size = self.copy_files(record.output_path, folder, record.manifest, lease)
+            if there is not None:
+                return self._mended(record, there, num_files, size)
+            self._copy_what_it_names(record)
+            winner = Epoch(self.target, record.digest, lease.epoch).commit(record)
+            if winner.attempt != record.attempt:
+                return _as_there(record, winner)
+            return Copied(record.key, "copied", record, num_files, size)
+
+    def _mended(self, record: Record, there: Record, num_files: int, size: int) -> Copied:
+        """Of an output whose files are right by now, so many of them written: what leads to it and explains it, too."""
+        self.target_records.commit(there)  # it is there; its name or the mark of its code may be lost
+        sizes = self._copy_what_it_names(record) if there.attempt == record.attempt else []
+        num_files += len(sizes)
+        return Copied(record.key, "mended" if num_files else "there", there, num_files, size + sum(sizes))
+
+    @contextlib.contextmanager
+    def leased(self, digest: str, name: str) -> Iterator[Lease]:
+        """The lease of a step at the target, for the block; one thread of this copier has it at a time.
+
+        Raises:
+            AtWorkThereError: somebody else makes the step there.
+            CopyCancelledError: see `cancel`.
+            StoreError: the target.
+        """
         leases = Leases(self.target)
+        with self._counting:
+            one_at_a_time = self._of_digest.setdefault(digest, threading.Lock())
         try:
-            lease = self._lease(leases, record)
-            try:
-                there = self._record_there(record)  # another copier may have made it while this one waited
-                if there is not None and self._stays(record, there):
-                    return _as_there(record, there)
-                num_files, size = self._copy_files(record, (there or record).output_path, lease)
-                if there is not None:
-                    self.copy_logs(record)
-                    return Copied(record.key, "mended" if num_files else "there", record, num_files, size)
-                self._copy_what_it_names(record)
-                winner = Epoch(self.target, record.digest, lease.epoch).commit(record)
-                if winner.attempt != record.attempt:
-                    return _as_there(record, winner)
-                return Copied(record.key, "copied", record, num_files, size)
-            finally:
-                with contextlib.suppress(StoreError):  # it goes stale by itself
-                    lease.release()
+            with one_at_a_time:
+                lease = self._lease(leases, digest, name)
+                try:
+                    yield lease
+                finally:
+                    with contextlib.suppress(StoreError):  # it goes stale by itself
+                        lease.release()
         finally:
             leases.close()
 
-    def _lease(self, leases: Leases, record: Record) -> Lease:
+    def _lease(self, leases: Leases, digest: str, name: str) -> Lease:
         is_told = False
-        while isinstance(got := self._acquired(leases, record), Held):
+        # Whoever works asks `is_lost` before each block, and needs no call.
+        while isinstance(got := leases.acquire(digest, f"copy of {name}", lambda: None, does=COPIES), Held):
             holder = got.holder
             who = f"{holder.host} pid {holder.pid}"
             if holder.does != COPIES:
                 raise AtWorkThereError(f"{who} is at work on it there since {holder.since}; it is left to that")
             if not is_told:
                 is_told = True
-                self._say(f"{label(record)}: {who} copies it there too; waiting for it")
+                self._say(f"{name}: {who} copies it there too; waiting for it")
             if self._cancelled.wait(POLL_SECONDS):
                 raise CopyCancelledError
         return got
 
-    def _acquired(self, leases: Leases, record: Record) -> Lease | Held:
-        # Whoever works asks `is_lost` before each block, and needs no call.
-        return leases.acquire(record.digest, f"copy of {record.name}", lambda: None, does=COPIES)
+    def copy_files(
+        self, source_folder: str, folder: str, manifest: Sequence[FileEntry], lease: Lease
+    ) -> tuple[int, int]:
+        """Makes these files of `source_folder` exist in `folder` at the target; number and size of those written.
 
-    def _copy_files(self, record: Record, folder: str, lease: Lease) -> tuple[int, int]:
-        """Number and size of the files of the manifest that had to be written in `folder` at the target."""
+        Raises: as `copy` does; of an interrupt that comes meanwhile, when nothing is written any more.
+        """
         self.target.make_folder(folder)  # a step may list what another left, and that may be nothing
         self.target.sweep(folder)  # nobody else writes there
         listed = patiently(lambda: self.target.list(folder))
@@ -201,7 +226,7 @@ class Copier:
             try:
                 if given_up.is_set():
                     return None
-                return self._copy_file(record, folder, entry, there.get(entry.path), lease)
+                return self._copy_file(source_folder, folder, entry, there.get(entry.path), lease)
             except _BadFileError:  # all that is damaged is told at once
                 raise
             except BaseException:
@@ -211,12 +236,17 @@ class Copier:
                 at_hand.release()
 
         futures = []
-        for entry in record.manifest:
-            at_hand.acquire()
-            futures.append(self._files.submit(copied, entry))
-        wait(futures)  # the lease is held as long as one of them writes
+        try:
+            for entry in manifest:
+                at_hand.acquire()
+                futures.append(self._files.submit(copied, entry))
+            wait(futures)  # the lease is held as long as one of them writes
+        except KeyboardInterrupt:
+            self.cancel()
+            wait(futures)
+            raise
         errors = [error for future in futures if (error := future.exception()) is not None]
-        of_futures = list(zip(record.manifest, futures, strict=True))
+        of_futures = list(zip(manifest, futures, strict=True))
         if errors:  # the next try finds these right, and counts them
             done = (entry for entry, future in of_futures if future.exception() is None and future.result() is not None)
             self._count(-sum(entry.size_in_bytes for entry in done))
@@ -224,13 +254,17 @@ class Copier:
             if not isinstance(error, _BadFileError):
                 raise error
         if errors:
-            raise DamagedSourceError(record, [error.finding for error in errors if isinstance(error, _BadFileError)])
+            raise DamagedSourceError(
+                source_folder, [error.finding for error in errors if isinstance(error, _BadFileError)]
+            )
         written = [entry for entry, future in of_futures if future.result()]
         return len(written), sum(entry.size_in_bytes for entry in written)
 
-    def _copy_file(self, record: Record, folder: str, entry: FileEntry, size_there: int | None, lease: Lease) -> bool:
+    def _copy_file(
+        self, source_folder: str, folder: str, entry: FileEntry, size_there: int | None, lease: Lease
+    ) -> bool:
         """Whether it had to be written."""
-        path, target = f"{record.output_path}/{entry.path}", f"{folder}/{entry.path}"
+        path, target = f"{source_folder}/{entry.path}", f"{folder}/{entry.path}"
         wanted = entry.size_in_bytes, entry.crc32c
         is_there = size_there == entry.size_in_bytes and patiently(lambda: self.target.settle(target)) == wanted
         if not is_there:
@@ -300,55 +334,20 @@ class Copier:
         _refuse_other_bytes(entry, size, checksum.digest().hex())
         yield held
 
-    def _copy_what_it_names(self, record: Record) -> None:
-        """What the record refers to, and the log beside its attempt as it is now."""
-        self._create(record.provenance.environment)
+    def _copy_what_it_names(self, record: Record) -> list[int]:
+        """What the record refers to, and the log beside its attempt as it is now; the bytes of each file written, but
+        for the logs, which grow."""
+        paths = {record.provenance.environment}
         if "code" in record.identity:
-            self._create(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
-        self.copy_logs(record)
+            paths.add(f"{SOURCES}/{record.identity['code']['fingerprint']}.json.gz")
+        sizes = [self.loose.create(path, check=self.check) for path in sorted(paths - self._named)]
+        self._named |= paths
+        self.loose.copy_logs(record)
+        return [size for size in sizes if size]
 
-    def copy_logs(self, record: Record) -> None:
-        """The logs beside the attempt, one a host, as they are now; they grow for a while after the record is made."""
-        beside, _, _ = record.output_path.partition(record.attempt)
-        folder, _, inside = beside.partition("/")
-        self.copy_grown(folder, f"{inside}{record.attempt}.")
-
-    def copy_grown(self, folder: str, starting_with: str) -> None:
-        """The files which the source has there and the target has not, or with another size."""
-        here = patiently(lambda: self.source.list(folder, starting_with))
-        listed = patiently(lambda: self.target.list(folder, starting_with)) if here else []
-        there = {entry.path: entry.size_in_bytes for entry in listed}
-        grown = [entry.path for entry in here if there.get(entry.path) != entry.size_in_bytes]
-        for parent in {path.rpartition("/")[0] for path in grown}:
-            self.target.sweep(parent, older_than_seconds=STALE_SECONDS)
-        errors: list[StoreError] = []
-        for path in grown:
-            self.refuse_cancelled()
-            try:
-                self._copy_loose(path)
-            except StoreError as error:  # the others are copied all the same
-                errors.append(error)
-        if errors:
-            raise errors[0]
-
-    def _create(self, path: str) -> None:
-        try:
-            data = patiently(lambda: self.source.read(path))
-        except FileNotFoundError:  # of records from before it was kept
-            return
-        patiently(lambda: self.target.create(path, data))
-
-    def _copy_loose(self, path: str) -> None:
-        """A file that no manifest knows and that may be growing, as it is now; nothing, if it is there no more."""
-
-        def blocks() -> Iterator[bytes]:
-            with self.source.open(path) as file:
-                while block := file.read(BLOCK_IN_BYTES):
-                    self.refuse_cancelled()
-                    yield block
-
-        with contextlib.suppress(FileNotFoundError):
-            patiently(lambda: self.target.write_blocks(path, blocks()))
+    def said(self, error: Exception, *, told: set[str] | None = None) -> str:
+        """First lines of an error, as the user who named the target by an option is to read them; see `said_of`."""
+        return said_of(error, self.source, self.option, told)
 
     def refuse_cancelled(self) -> None:
         """Raises CopyCancelledError where it was told to leave."""

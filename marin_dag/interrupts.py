@@ -55,3 +55,8 @@ def heard(on_signal: Callable[[int, FrameType | None], None]) -> Iterator[Callab
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """For `heard`: each of them as Ctrl-C, which a command ends by."""
+    raise KeyboardInterrupt

@@ -26,9 +26,11 @@ def plan_document(
     store: Store,
     exit_code: int,
     remarks: Mapping[str, Sequence[Remark]],
+    copies: Mapping[str, Any] | None,
     commands: Sequence[tuple[str, str]],
 ) -> dict[str, Any]:
-    """The document of `plan`: causes first, then steps, each with its `remarks`, totals, and the commands to go on."""
+    """The document of `plan`: causes first, then steps, each with its `remarks`, totals, the outputs that a
+    second prefix lacks, and the commands to go on."""
     selected = [planned for planned in plan.steps if planned.is_selected]
     return {
         "schema": SCHEMA,
@@ -46,6 +48,7 @@ def plan_document(
         },
         "open_questions": dict(plan.open_questions),
         "opaque": sorted({line for planned in plan.steps for line in planned.step.identity["code"]["opaque"]}),
+        "copies": None if copies is None else dict(copies),
         "commands": [{"what": what, "command": command} for what, command in commands],
     }
 

@@ -26,6 +26,7 @@ NOTHING_TRACKED_CHANGED = hashlib.sha256(b"").hexdigest()
 """The `dirty_diff` of older records whose only changes were untracked files, which they do not tell of."""
 UNTRACKED_FILES, UNTRACKED_BYTES = 1000, 64 * 2**20
 """How many untracked files are read, and how much of them: a recipe is small, and outputs may lie beside it."""
+ENVIRONMENTS = "environments"
 LOCK_FILES = ("requirements.lock", "uv.lock", "pylock.toml", "poetry.lock")
 
 
@@ -154,9 +155,14 @@ def _keep_environment(store: Store) -> str:
         python=platform.python_version(), platform=platform.platform(), packages=installed_packages()
     )
     data = environment.model_dump_json(indent=1).encode()
-    path = f"environments/{hashlib.sha256(data).hexdigest()[:16]}.json"
+    path = environment_path(data)
     store.create(path, data)
     return path
+
+
+def environment_path(data: bytes) -> str:
+    """Where an Environment of these bytes is kept: two that say the same share one file."""
+    return f"{ENVIRONMENTS}/{hashlib.sha256(data).hexdigest()[:16]}.json"
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

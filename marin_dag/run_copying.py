@@ -2,18 +2,19 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from marin_dag.attachments import Attachments
+from marin_dag.certified_copies import CertifiedStates
+from marin_dag.copy_errors import DamagedSourceError
 from marin_dag.copy_queue import CopyQueue
 from marin_dag.copy_survey import keys_of, of_other_attempts
-from marin_dag.copying import Copied, Copier, DamagedSourceError
-from marin_dag.interrupts import heard
+from marin_dag.copying import Copied, Copier
+from marin_dag.interrupts import heard, interrupt
 from marin_dag.lease import Leases
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.records import Records, first_lines
+from marin_dag.records import Records
 from marin_dag.step import Step
 from marin_dag.store import StoreError
 from marin_dag.transient import is_transient, patiently
@@ -22,14 +23,12 @@ TOLD_SECONDS = 15.0
 """A copy that took so long is told by a line; so is each milestone's."""
 ATTACH_SECONDS = 600.0
 """What leads to outputs and explains them is copied anew so often, and in the end."""
+CERTIFIED_SECONDS = 6 * 3600.0
+"""So is the newest certified state of each trajectory. It is as large as a milestone, and stays there."""
 TROUBLE_SECONDS = 60.0
 """Where the target does not answer, every output that waits would say so."""
 POLL_SECONDS = 0.2
 MAX_NAMED = 10
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class Voice(Protocol):
@@ -48,6 +47,7 @@ class RunCopying:
     Args:
         copier: from the run's prefix to the other.
         attachments: what goes along.
+        states: what the trajectories have certified.
         steps: those that the run is about, done or not.
         voice: where the user reads.
         command: what the user types to catch up later.
@@ -58,13 +58,14 @@ class RunCopying:
         self,
         copier: Copier,
         attachments: Attachments,
+        states: CertifiedStates,
         steps: Sequence[Step[Any]],
         voice: Voice,
         *,
         command: str,
         command_to_force: Callable[[str], str],
     ) -> None:
-        self._copier, self._attachments, self._voice = copier, attachments, voice
+        self._copier, self._attachments, self._states, self._voice = copier, attachments, states, voice
         self._command, self._command_to_force = command, command_to_force
         self._steps = tuple(steps)
         self._trajectories = {step.digest for step in steps if step.until is not None}
@@ -80,10 +81,18 @@ class RunCopying:
         """Of what goes along, as far as they were told."""
         self._fresh: set[str] = set()
         """Keys that were committed since the beginning."""
+        self._is_compared = False
+        """What was there before, with what is here."""
         self._failed: dict[str, str] = {}
         self._damaged: dict[str, None] = {}
         """Names of steps."""
         self._last_problems: list[str] = []
+        self._cures: set[str] = set()
+        """That were told."""
+        self._full = ""
+        """What there is to say of a target that is full."""
+        self._is_last = False
+        """Whether the run has ended, and waits for its copies."""
         self._num_copied, self._bytes_copied = 0, 0
         self._last_trouble = -TROUBLE_SECONDS
         self._lock = threading.Lock()
@@ -113,7 +122,7 @@ class RunCopying:
         Raises:
             KeyboardInterrupt: the user waits no longer; what is left has been told.
         """
-        with heard(_interrupt):  # SIGTERM and SIGUSR2 as Ctrl-C: what is not there is told before the end
+        with heard(interrupt):  # SIGTERM and SIGUSR2 as Ctrl-C: what is not there is told before the end
             try:
                 if is_interrupted:
                     self._queue.cancel()
@@ -147,6 +156,7 @@ class RunCopying:
                     self._queue.add(key)
         except StoreError:
             pass  # what there is of it will be told in the end
+        self._is_last = True
         self._queue.end()
         begun = told = time.monotonic()
         while not self._queue.is_over(POLL_SECONDS):
@@ -160,10 +170,13 @@ class RunCopying:
                     )
 
         self._end_attaching()
+        if self._full:
+            self._last_problems = [self._full]
+            return
         try:
-            self._last_problems = self._attach(is_last=True)
+            self._last_problems = [*self._attach(is_last=True), *self._states.copy(self._copier, self._voice.say)]
         except StoreError as error:
-            self._last_problems = [first_lines(error)]
+            self._last_problems = [self._copier.said(error)]
 
     def _conclude(self, problems: list[str]) -> bool:
         self._stop()
@@ -171,7 +184,7 @@ class RunCopying:
         try:
             missing = self._missing()
         except StoreError as error:
-            missing, problems = list(self._failed), [*problems, first_lines(error)]
+            missing, problems = list(self._failed), [*problems, self._copier.said(error)]
         if not missing and not problems:
             written = f", {self._num_copied:,} by this run ({in_bytes(self._bytes_copied)})" if self._num_copied else ""
             self._voice.say(f"copies: all {self._num_outputs:,} outputs are in {target}{written}")
@@ -204,6 +217,9 @@ class RunCopying:
 
     def _attach(self, *, is_last: bool = False) -> list[str]:
         """For what is at the target by now."""
+        if not self._is_compared:
+            self._tell_others()
+            self._is_compared = True
         there = self._look()
         keys = frozenset(key for key in self._names if key in there)
         running = frozenset(Leases(self._copier.source).at_work())
@@ -214,12 +230,15 @@ class RunCopying:
         return problems
 
     def _attach_now_and_then(self) -> None:
-        self._tell_others()
+        states_are_due = time.monotonic()
         while True:
             try:
                 problems = self._attach()
+                if time.monotonic() >= states_are_due:
+                    states_are_due = time.monotonic() + CERTIFIED_SECONDS
+                    problems += self._states.copy(self._copier, self._voice.say)
             except StoreError as error:
-                problems = [first_lines(error)]
+                problems = [self._copier.said(error)]
             for problem in problems:
                 if problem not in self._problems:
                     self._problems[problem] = None
@@ -229,11 +248,7 @@ class RunCopying:
 
     def _tell_others(self) -> None:
         """Of what was there before: what another attempt made, which no copy will change."""
-        try:
-            others = of_other_attempts(self._copier, self._names)
-        except StoreError as error:
-            self._tell_trouble(f"copies: what is there already could not be compared: {first_lines(error)}")
-            return
+        others = of_other_attempts(self._copier, self._names, self._attachments.know)
         if others:
             named = ", ".join(self._name(key) for key in others[:MAX_NAMED])
             more = f" and {len(others) - MAX_NAMED:,} more" if len(others) > MAX_NAMED else ""
@@ -246,6 +261,7 @@ class RunCopying:
         """See CopyListener."""
         with self._lock:
             self._failed.pop(copied.key, None)
+            self._full = "" if copied.what == "copied" and not self._is_last else self._full
             self._num_copied += copied.what == "copied"
             self._bytes_copied += copied.size_in_bytes
         if copied.what == "copied" and copied.record is not None:
@@ -263,14 +279,14 @@ class RunCopying:
     def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
         """See CopyListener. Of many that wait for one store the first says so."""
         with self._lock:
-            self._failed[key] = first_lines(error).partition("\n")[0]
+            self._failed[key] = self._copier.said(error).partition("\n")[0]
         self._tell_trouble(
-            f"{self._name(key)}: its copy is tried again, as long as that may help: {first_lines(error)}"
+            f"{self._name(key)}: its copy is tried again, as long as that may help: {self._copier.said(error)}"
         )
 
     def on_failed(self, key: str, error: Exception) -> None:
         """See CopyListener."""
-        said = first_lines(error)
+        said = self._copier.said(error, told=self._cures)
         if isinstance(error, DamagedSourceError):
             said = "; ".join([str(error), *(f"{found.path} {found.what}" for found in error.findings[:MAX_NAMED])])
             self._damaged[self._name(key).partition("@")[0]] = None
@@ -278,6 +294,13 @@ class RunCopying:
             self._failed[key] = said.partition("\n")[0]
         complain = self._tell_trouble if is_transient(error) else self._voice.complain  # what stays is never hidden
         complain(f"{self._name(key)}: not copied: {said}")
+
+    def on_full(self, keys: Collection[str], error: Exception) -> None:
+        """See CopyListener."""
+        with self._lock:
+            was_full, self._full = self._full, self._copier.said(error).partition("\n")[0]
+        if not was_full and not self._is_last:  # in the end it is told with what is not there
+            self._voice.complain(f"copies: no room is left, and none is made before there is: {self._full}")
 
     def _tell_trouble(self, text: str) -> None:
         with self._lock:

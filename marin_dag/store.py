@@ -184,13 +184,12 @@ class LocalStore(Store):
 
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         base = self._root / checked(folder)
-        # Only the deepest folder that `starting_with` names in full needs walking.
-        inside, _, _ = starting_with.rpartition("/")
+        # Only the deepest folder that `starting_with` names in full needs walking, and there what begins as it ends.
+        inside, _, beginning = starting_with.rpartition("/")
         entries: list[Entry] = []
         with _explained(base):
-            _walk(base / inside, entries, len(self.prefix) + 1)
-        beginning = f"{folder}/{starting_with}"
-        return sorted(entry for entry in entries if entry.path.startswith(beginning))
+            _walk(base / inside, entries, len(self.prefix) + 1, beginning)
+        return sorted(entry for entry in entries if entry.path.startswith(f"{folder}/{starting_with}"))
 
     def read(self, path: str) -> bytes:
         with _explained(target := self._root / checked(path)):
@@ -301,14 +300,14 @@ class LocalStore(Store):
                 temporary.unlink(missing_ok=True)
 
 
-def _walk(folder: Path, entries: list[Entry], skip: int) -> None:
+def _walk(folder: Path, entries: list[Entry], skip: int, beginning: str = "") -> None:
     try:
         children = os.scandir(folder)
     except FileNotFoundError:
         return
     with children:
         for child in children:
-            if TEMPORARY_NAME.fullmatch(child.name):
+            if not child.name.startswith(beginning) or TEMPORARY_NAME.fullmatch(child.name):
                 continue
             if child.is_dir(follow_symlinks=False):
                 _walk(Path(child.path), entries, skip)

@@ -95,6 +95,11 @@ def why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
     events = [event for attempt in attempts_of(store, phase.digest) for event in attempt]
     if not events:
         return "it has not trained under this prefix as the recipe stands now"
+    if certified := _steps_of(events, "certified"):
+        return (
+            f"step {max(certified):,} was, the last of {len(certified):,}, and no such state lies under this prefix: "
+            "`gc --certified` let it go, or this is a copy, to which `copy` at its source brings the newest"
+        )
     saved = sorted(_steps_of(events, "checkpoint"))
     reached = max((event["step"] for event in events if "step" in event), default=phase.config.begin_step)
     if not saved:

@@ -3,13 +3,14 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from marin_dag.attachments import Attachments
+from marin_dag.certified_copies import CertifiedStates
 from marin_dag.commands.session import (
     FAILED,
     NOTHING_WOULD_RUN,
@@ -18,14 +19,16 @@ from marin_dag.commands.session import (
     Command,
     Session,
 )
+from marin_dag.copy_errors import DamagedSourceError
 from marin_dag.copy_queue import CopyQueue
 from marin_dag.copy_survey import READ_THREADS, keys_of, of_other_attempts
-from marin_dag.copying import Copied, Copier, DamagedSourceError
+from marin_dag.copying import Copied, Copier
 from marin_dag.errors import UserError
 from marin_dag.graph import Selection
+from marin_dag.interrupts import heard, interrupt
 from marin_dag.prefix import open_store
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.records import COMMITS, Records, UnreadableRecordError, first_lines
+from marin_dag.records import COMMITS, Records, UnreadableRecordError
 from marin_dag.step import Step
 from marin_dag.store import LocalStore, Store, StoreError
 from marin_dag.transient import patiently
@@ -35,12 +38,14 @@ PROGRESS_SECONDS = 15.0
 POLL_SECONDS = 0.2
 
 
-def target_of(store: Store, prefix: str, option: str) -> Store:
-    """The store at `prefix`, which `option` gave; reaches it, and writes nothing.
+def target_of(session: Session, option: str) -> Store:
+    """The store that `option` gave; reaches it, and writes nothing.
 
     Raises:
         UserError: it cannot be reached, or is no second place.
     """
+    session.refuse_twice(option)
+    store, prefix = session.store, session.parsed.to if option == "--to" else session.parsed.copy_to
     if not prefix.strip():
         raise UserError(f"{option}: it is empty; name a folder or a bucket.")
     try:
@@ -63,16 +68,14 @@ def target_of(store: Store, prefix: str, option: str) -> Store:
     return target
 
 
-def begun(copier: Copier, session: Session, option: str) -> Attachments:
-    """What goes along with the copies, after a first word at the target; raises UserError where nothing can be written.
-
-    `option` gave the target.
-    """
+def begun(copier: Copier, session: Session) -> Attachments:
+    """What goes along with the copies, after a first word at the target; raises UserError where nothing can be
+    written."""
     attachments = Attachments(copier, session.forks.folder)
     try:
         attachments.leave_word()
     except StoreError as error:
-        raise UserError(f"nothing was started. {str(error).replace('--prefix', option)}") from None
+        raise UserError(f"nothing was started. {copier.said(error)}") from None
     return attachments
 
 
@@ -101,7 +104,7 @@ def still_to_copy(source: Store, target: Store, steps: Sequence[Step[Any]]) -> t
 
 def damage_said(error: DamagedSourceError, source: Store) -> list[str]:
     """Lines about what of an output is not as recorded, such as `verify` prints."""
-    lines = [f"{error} in {source.url(error.record.output_path)}"]
+    lines = [f"{error} in {source.url(error.folder)}"]
     lines += [f"  {finding.path} {finding.what}" for finding in error.findings[:MAX_FINDINGS]]
     if len(error.findings) > MAX_FINDINGS:
         lines.append(f"  and {len(error.findings) - MAX_FINDINGS} more")
@@ -127,8 +130,11 @@ class _Lines:
 class _Report:
     """What becomes of each output, heard in the threads of the queue, and said by the thread that waits for them."""
 
-    def __init__(self, session: Session, names: dict[str, str], attachments: Attachments, lines: _Lines) -> None:
+    def __init__(
+        self, session: Session, names: dict[str, str], copier: Copier, attachments: Attachments, lines: _Lines
+    ) -> None:
         self._session, self._names, self.lines = session, names, lines
+        self._copier, self._cures = copier, set[str]()
         self._attachments = attachments
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
@@ -136,6 +142,10 @@ class _Report:
         self.size_in_bytes = 0
         """Of what was written."""
         self.failed: dict[str, None] = {}
+        self.is_full = False
+        """Whether the target has no room left."""
+        self.has_states = False
+        """Whether a certified state was copied."""
 
     def on_copied(self, copied: Copied) -> None:
         with self._lock:
@@ -160,7 +170,7 @@ class _Report:
             self.lines.say(f"{name}: was collected at the source meanwhile")
 
     def on_postponed(self, key: str, pause_seconds: float, error: Exception) -> None:
-        self.lines.say(f"{self._names[key]}: tried again in {pause_seconds:g} s after: {first_lines(error)}")
+        self.lines.say(f"{self._names[key]}: tried again in {pause_seconds:g} s after: {self._copier.said(error)}")
 
     def on_failed(self, key: str, error: Exception) -> None:
         self.failed[key] = None
@@ -171,8 +181,20 @@ class _Report:
             again = self._session.line("--force", step, "--until", step, without=[*SELECTION, "--to", "--check"])
             said.append(f"to make them again, and replace what is damaged:  {again}")
         else:
-            said = first_lines(error).splitlines()
+            said = self._copier.said(error, told=self._cures).splitlines()
         self.lines.say("\n".join([f"{name}: not copied: {said[0]}", *said[1:]]))
+
+    def on_full(self, keys: Collection[str], error: Exception) -> None:
+        with self._lock:
+            was_full, self.is_full = self.is_full, True
+        self.failed |= dict.fromkeys(keys)
+        if not was_full:
+            self.lines.say(f"no room is left, and nothing more is tried: {self._copier.said(error)}")
+
+    def print_state(self, text: str) -> None:
+        """Says of a certified state that it was copied."""
+        self.has_states = True
+        print(text, flush=True)
 
 
 def rate(copied: Copied) -> str:
@@ -181,11 +203,16 @@ def rate(copied: Copied) -> str:
 
 
 def _copy(session: Session) -> int:
+    with heard(interrupt):  # SIGTERM as Ctrl-C: what is there by then, and what goes on, is told
+        return _copied(session)
+
+
+def _copied(session: Session) -> int:
     if session.parsed.dry_run and session.parsed.check:
         raise UserError("copy --check --dry-run: to compare what is there is to read it all; leave one of the two out.")
     if session.parsed.to is None:
         raise UserError("copy: say where to: --to DIR, --to gs://bucket/folder or --to s3://bucket/folder.")
-    target = target_of(session.store, session.parsed.to, "--to")
+    target = target_of(session, "--to")
     steps = _selected(session)
     left, num_there, size = still_to_copy(session.store, target, steps)
     if not num_there:
@@ -194,20 +221,36 @@ def _copy(session: Session) -> int:
             f"{what}: nothing of it is committed in {session.store.prefix}; run it first, or give its --prefix."
         )
     names = keys_of(steps, Records(session.store).committed_keys())
+    states = CertifiedStates(session.store, target, steps)
     if session.parsed.dry_run:
-        for key in left:
-            print(f"{names[key]}: not there yet")
+        certified = states.left()
+        for name in (*(names[key] for key in left), *(f"{state.name}, certified" for state in certified)):
+            print(f"{name}: not there yet")
         print(f"{counted(len(left), 'output')} to copy, {in_bytes(size)}; {num_there - len(left):,} are there already")
-        return SOMETHING_WOULD_RUN if left else NOTHING_WOULD_RUN
+        return SOMETHING_WOULD_RUN if left or certified else NOTHING_WOULD_RUN
     lines = _Lines()
     copier = Copier(session.store, target, say=lines.say, check=session.parsed.check)
-    attachments = begun(copier, session, "--to")
-    report = _Report(session, names, attachments, lines)
-    to_do = list(names) if session.parsed.check else [*left, *of_other_attempts(copier, names)]
-    report.counts["there"] = len(names) - len(to_do)
-    _carry_out(copier, report, to_do, size)
-    there = _tell_missed(session, target, report, names)
-    problems = attachments.copy([key for key in names if key in there])
+    attachments = begun(copier, session)
+    report = _Report(session, names, copier, attachments, lines)
+    try:
+        to_do = list(names) if session.parsed.check else [*left, *of_other_attempts(copier, names, attachments.know)]
+        report.counts["there"] = len(names) - len(to_do)
+        _carry_out(copier, report, to_do, size)
+        there = _tell_missed(session, target, report, names)
+        problems = [] if report.is_full else attachments.copy([key for key in names if key in there])
+        if not report.is_full:
+            problems += states.copy(copier, report.print_state)
+    except KeyboardInterrupt:
+        num_copied = report.counts["copied"]
+        num_there = len(names) - len(left) + num_copied
+        print(
+            f"{counted(num_copied, 'output')} copied by now: {num_there:,} of {len(names):,} are in {target.prefix}, "
+            f"and stay; to go on:  {session.line('copy', *session.parsed.names)}",
+            flush=True,
+        )
+        raise
+    finally:
+        copier.close()
     for problem in problems:
         print(problem)
     return _concluded(session, target, report, len(names), bool(problems))
@@ -244,10 +287,8 @@ def _carry_out(copier: Copier, report: _Report, keys: Sequence[str], size: int) 
         queue.cancel()
         while not queue.is_over(POLL_SECONDS):
             pass
-        print("what was copied stays there; the same command goes on")
         raise
     finally:
-        copier.close()
         report.lines.print()
 
 
@@ -259,7 +300,9 @@ def _concluded(session: Session, target: Store, report: _Report, num_outputs: in
         again = session.line("copy", *session.parsed.names)
         print(f"{len(report.failed):,} of {counted(num_outputs, 'output')} not copied; then:  {again}")
     elif not num_new and not num_mended:
-        print(f"nothing to copy: {counted(num_there, 'output')}, {'all ' if num_there != 1 else ''}in {target.prefix}")
+        more = "more " if report.has_states else ""
+        outputs = f"{counted(num_there, 'output')}, {'all ' if num_there != 1 else ''}"
+        print(f"nothing {more}to copy: {outputs}in {target.prefix}")
     else:
         mended = f", {num_mended:,} mended" if num_mended else ""
         were = "was" if num_there == 1 else "were"

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from marin_dag.commands.copy_to import concluded, copies_of, copies_said, refuse_no_second_place
+from marin_dag.commands.copy_to import concluded, copies_of, outstanding, refuse_no_second_place
 from marin_dag.commands.detach import detach
 from marin_dag.commands.session import (
     FAILED,
@@ -66,25 +66,31 @@ def dry_run(session: Session, plan: Plan) -> int:
 
 def show_plan(session: Session, plan: Plan) -> int:
     """Prints the plan and how to go on; returns the exit code of a dry run."""
+    copies = outstanding(session, plan)
+    code, go_on = exit_code(plan), ways_to_go_on(session, plan)
+    if code == NOTHING_WOULD_RUN and copies is not None and not copies.is_empty:
+        code, go_on = SOMETHING_WOULD_RUN, [("copy them", session.line()), *go_on]
     if session.parsed.json:
         document = plan_document(
             plan,
             pipeline=session.pipeline,
             store=session.store,
-            exit_code=exit_code(plan),
+            exit_code=code,
             remarks=_remarks(session, plan),
-            commands=ways_to_go_on(session, plan),
+            copies=None if copies is None else copies._asdict(),
+            commands=go_on,
         )
         print(json.dumps(document, indent=1))
-        return exit_code(plan)
+        return code
     is_terminal = sys.stdout.isatty()
     width = max(shutil.get_terminal_size().columns, 60) if is_terminal else None
     print(render_plan(plan, width=width, color=is_terminal, every_step=session.parsed.every_step))
     print("\n".join(_rendered(_remarks(session, plan))), end="")
-    lines = [("outputs in", _outputs(session, plan)), *copies_said(session, plan), *ways_to_go_on(session, plan)]
+    copied = [] if copies is None else [("copies in", copies.said)]
+    lines = [("outputs in", _outputs(session, plan)), *copied, *go_on]
     width = max(len(what) for what, _ in lines)
     print("\n".join(["", *(f"{what:<{width}} {said}" for what, said in lines)]))
-    return exit_code(plan)
+    return code
 
 
 def _remarks(session: Session, plan: Plan) -> dict[str, Sequence[Remark]]:

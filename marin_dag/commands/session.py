@@ -137,6 +137,12 @@ class Session:
         gc.freeze()  # it stays until the command ends; to look through it once more then took a third of a second
         return plan
 
+    def refuse_twice(self, option: str) -> None:
+        """Raises UserError where an option that has one value was given several: but for the last they are ignored."""
+        given = [words for words in options_of(self.arguments, self._flags) if words[0].partition("=")[0] == option]
+        if len(given) > 1:
+            raise UserError(f"{option}: given {len(given)} times, and one place is copied to; call it once for each.")
+
     def lines_to_tell(self, planned: Iterable[PlannedStep]) -> list[tuple[str, str]]:
         """What has an attempt at work keep a step that it was not told of, and that these steps start from."""
         found: dict[str, str] = {}

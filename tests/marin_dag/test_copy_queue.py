@@ -1,14 +1,17 @@
 """Pins down: which copies are under way at once."""
 
+import errno
 import threading
 import time
+from collections.abc import Collection
 
 import pytest
 
 from marin_dag import copy_queue
+from marin_dag.copy_errors import AtWorkThereError
 from marin_dag.copy_queue import LAST_TRIES, CopyQueue
 from marin_dag.copy_survey import keys_of
-from marin_dag.copying import AtWorkThereError, Copied, Copier
+from marin_dag.copying import Copied, Copier
 from marin_dag.epoch import LeaseLostError
 from marin_dag.store import StoreError
 from tests.marin_dag.toy_steps import WriteConfig, write
@@ -47,6 +50,9 @@ class Heard:
     def on_failed(self, key: str, error: Exception) -> None:
         raise AssertionError(key)
 
+    def on_full(self, keys: Collection[str], error: Exception) -> None:
+        raise AssertionError(error)
+
 
 def test_of_one_trajectory_one_milestone_is_under_way_and_none_twice() -> None:
     copier, heard = Slow(), Heard()
@@ -82,6 +88,7 @@ class Told:
     def __init__(self) -> None:
         self.copied: list[str] = []
         self.failed: list[str] = []
+        self.full: list[list[str]] = []
         self.is_postponed = threading.Event()
 
     def on_copied(self, copied: Copied) -> None:
@@ -92,6 +99,9 @@ class Told:
 
     def on_failed(self, key: str, error: Exception) -> None:
         self.failed.append(key)
+
+    def on_full(self, keys: Collection[str], error: Exception) -> None:
+        self.full.append(list(keys))
 
 
 @pytest.fixture
@@ -165,3 +175,38 @@ def test_the_keys_of_ten_thousand_steps_are_found_at_once() -> None:
         made.key: "web"
     }
     assert time.process_time() - begun < 0.5
+
+
+def full() -> StoreError:
+    try:
+        raise StoreError("t/x: No space left on device") from OSError(errno.ENOSPC, "No space left on device")
+    except StoreError as error:
+        return error
+
+
+def test_a_full_target_is_left_alone_until_somebody_may_have_made_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_queue, "OUTPUTS_AT_ONCE", 1)
+    copier, told = Failing(full(), 1), Told()
+    queue = CopyQueue(copier, told)
+    queue.start()
+    queue.add("a")
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not told.full:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    queue.add("b")
+    time.sleep(0.1)
+    assert copier.tries == 1 and told.full == [[]] and set(queue.left) == {"a", "b"}
+    queue.end()  # somebody waits now
+    assert queue.is_over(WAIT_SECONDS) and copier.tries == 3 and told.full == [[]]
+
+
+def test_once_nothing_more_comes_a_full_target_ends_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_queue, "OUTPUTS_AT_ONCE", 1)
+    copier, told = Failing(full(), 99), Told()
+    queue = CopyQueue(copier, told)
+    for key in "abc":
+        queue.add(key)
+    queue.end()
+    queue.start()
+    assert queue.is_over(WAIT_SECONDS) and copier.tries == 1 and told.full == [["a", "b", "c"]]

@@ -13,7 +13,8 @@ import google_crc32c
 import pytest
 
 from marin_dag import copying, transient
-from marin_dag.copying import AtWorkThereError, Copier, DamagedSourceError
+from marin_dag.copy_errors import AtWorkThereError, DamagedSourceError
+from marin_dag.copying import Copier
 from marin_dag.damage import findings_of
 from marin_dag.epoch import LeaseLostError, seal
 from marin_dag.lease import Lease, Leases
@@ -174,13 +175,13 @@ def test_a_large_file_passes_in_blocks(tmp_path: Path) -> None:
 def test_two_copiers_at_once_make_one_copy(places: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = places
     output(source, {f"file{number}": b"x" * BLOCK for number in range(20)})
-    both_begun, first = threading.Barrier(2), Copier._copy_files
+    both_begun, first = threading.Barrier(2), Copier.copy_files
 
     def slow(self: Copier, *args: Any) -> tuple[int, int]:
         both_begun.wait(10)
         return first(self, *args)
 
-    monkeypatch.setattr(Copier, "_copy_files", slow)
+    monkeypatch.setattr(Copier, "copy_files", slow)
     said: list[str] = []
     done: list[str] = []
 
@@ -242,7 +243,7 @@ def test_what_another_attempt_makes_while_the_lease_is_waited_for_is_not_mended_
     source, other, target = (LocalStore(str(tmp_path / name)) for name in "sot")
     output(source, {"w": b"ours", "more": b"x"})
     theirs = output(other, {"w": b"theirs"})
-    copy_files, is_begun, is_waited_for = Copier._copy_files, threading.Event(), threading.Event()
+    copy_files, is_begun, is_waited_for = Copier.copy_files, threading.Event(), threading.Event()
 
     def slow(self: Copier, *args: Any) -> tuple[int, int]:
         if self.source is other:
@@ -250,7 +251,7 @@ def test_what_another_attempt_makes_while_the_lease_is_waited_for_is_not_mended_
             assert is_waited_for.wait(10)
         return copy_files(self, *args)
 
-    monkeypatch.setattr(Copier, "_copy_files", slow)
+    monkeypatch.setattr(Copier, "copy_files", slow)
     first = threading.Thread(target=copied, args=(other, target))
     first.start()
     assert is_begun.wait(10)
@@ -386,6 +387,6 @@ def test_the_last_lines_of_a_log_and_those_of_other_hosts_go_along(places: tuple
     assert target.read(f"{record.output_path}.host1.log") == b"of host 1"
     source.write(f"{record.output_path}.log", b"what it said, and its last line")
     copier = Copier(source, target)
-    copier.copy_logs(record)
+    copier.loose.copy_logs(record)
     copier.close()
     assert target.read(f"{record.output_path}.log") == b"what it said, and its last line"

@@ -3,6 +3,7 @@
 import inspect
 import json
 import typing
+from pathlib import Path
 from typing import Any
 
 from marin_dag.diff import CodeChanged, Difference
@@ -63,12 +64,12 @@ def test_a_document_has_the_fields_of_its_schema(bench: Workbench) -> None:
     assert (code, plan["exit_code"]) == (2, 2)
     assert list(plan) == [
         *("schema", "pipeline", "prefix", "exit_code", "causes", "steps", "totals"),
-        *("open_questions", "opaque", "commands"),
+        *("open_questions", "opaque", "copies", "commands"),
     ]
     assert plan["schema"] == "marin_dag.plan/2"
     assert all(set(step) == STEP and set(step["cost"]) == set(step["saved"]) == COST for step in plan["steps"])
     assert plan["totals"]["verdicts"]["missing"] == plan["totals"]["will_run"] == 6
-    assert plan["totals"]["cost"]["tokens"] == 30_000
+    assert plan["totals"]["cost"]["tokens"] == 30_000 and plan["copies"] is None
     assert [command["what"] for command in plan["commands"]] == ["run it"]
     assert plan["commands"][0]["command"].endswith("--backend local"), "the line runs; it does not plan again"
 
@@ -97,6 +98,25 @@ def test_nothing_to_do_is_0_and_drift_is_1(bench: Workbench) -> None:
     assert reason["type"] == "drifted" and reason["version"] == "1"
     assert reason["difference"]["type"] == "code_changed"
     assert reason["difference"]["changed"] == ["workbench_recipe.FACTOR"]
+
+
+def test_a_copy_that_would_be_made_is_2(bench: Workbench, tmp_path: Path) -> None:
+    assert bench()[0] == 0
+    place = str(tmp_path / "there")
+    code, plan = document(bench, "--copy-to", place)
+    assert (code, plan["exit_code"], plan["totals"]["will_run"]) == (2, 2, 0)
+    assert plan["copies"] == {
+        "prefix": place,
+        "num_outputs": 6,
+        "num_left": 6,
+        "size_in_bytes": 7,
+        "num_certified_left": 0,
+    }
+    assert [command["what"] for command in plan["commands"]] == ["copy them"]
+    assert f"--copy-to {place}" in plan["commands"][0]["command"]
+    assert bench("--copy-to", place)[0] == 0
+    code, plan = document(bench, "--copy-to", place)
+    assert (code, plan["copies"]["num_left"], plan["commands"]) == (0, 0, [])
 
 
 def test_root_causes_come_with_all_that_follows_and_reasons_are_typed(bench: Workbench) -> None:

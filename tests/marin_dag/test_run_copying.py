@@ -1,5 +1,7 @@
 """--copy-to: copies beside a run, that delay and fail no step, and are never missing without a word."""
 
+import errno
+import os
 import signal
 import threading
 import time
@@ -13,14 +15,15 @@ from pydantic import BaseModel
 
 from marin_dag import copy_queue, run_copying, transient
 from marin_dag.attachments import Attachments
+from marin_dag.certified_copies import CertifiedStates
 from marin_dag.cli import main
 from marin_dag.copy_queue import CopyQueue
-from marin_dag.copying import Copier
+from marin_dag.copying import Copied, Copier
 from marin_dag.prefix import open_store
 from marin_dag.records import Record, Records
 from marin_dag.run_copying import RunCopying
 from marin_dag.step import Runtime, Step, StepContext, StopAt, step
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.store import LocalStore, Store, StoreError, explain_os_error
 from tests.gcs_server.control import GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.marin_dag.kill_everywhere import committed_bytes
@@ -167,7 +170,8 @@ def copies_of(source: Store, target: Store, steps: list[Step[Any]], said: list[s
 
     copier = Copier(source, target)
     attachments = Attachments(copier, "names/none")
-    return RunCopying(copier, attachments, steps, Voice(), command="COPY", command_to_force=lambda name: name)
+    states = CertifiedStates(source, target, steps)
+    return RunCopying(copier, attachments, states, steps, Voice(), command="COPY", command_to_force=lambda name: name)
 
 
 def test_who_is_interrupted_waits_for_no_copy(run: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +303,7 @@ def test_a_signal_while_copies_are_waited_for_tells_what_is_not_there(
         signal.raise_signal(number)
         return is_over(self, timeout_seconds)
 
-    monkeypatch.setattr(Copier, "_copy_files", endless)
+    monkeypatch.setattr(Copier, "copy_files", endless)
     monkeypatch.setattr(CopyQueue, "is_over", signalled)
     said: list[str] = []
     copies = copies_of(source, target, [main_step], said)
@@ -323,3 +327,30 @@ def test_what_will_not_pass_is_told_whatever_was_told_a_moment_ago(
         copies.on_postponed(f"{main_step.digest}@{number}", 1.0, StoreError("down", is_transient=True))
     copies.on_failed(f"{main_step.digest}@5", StoreError("no permission"))
     assert [line.partition(":")[0] for line in said] == ["main@0", "main@5"] and "no permission" in said[1]
+
+
+def test_a_full_target_is_told_again_once_something_was_copied_since_and_in_the_end_with_what_is_not_there(
+    stores: tuple[Store, Store], main_step: Step[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+    record, said = committed(source, main_step, 5), list[str]()
+    copies = copies_of(source, target, [main_step], said)
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def full() -> StoreError:
+        raised = StoreError(explain_os_error(error, f"{target.prefix}/x"))
+        raised.__cause__ = error
+        return raised
+
+    for _ in range(2):
+        copies.on_full([], full())
+    assert len(said) == 1 and "no room is left" in said[0] and "pass another --to, then" in said[0]
+    copies.on_copied(Copied(record.key, "copied", None))
+    copies.on_full([], full())
+    assert len(said) == 2
+    failing(monkeypatch, Path(target.prefix), full)
+    copies.start()
+    assert not copies.finish(is_interrupted=False)
+    told = f"copies: {target.prefix}/x: No space left on device"
+    assert [line for line in said[2:] if "No space left" in line] == [line for line in said if line.startswith(told)]
+    assert said[-1] == "to catch up:  COPY" and said[-2].startswith(told)

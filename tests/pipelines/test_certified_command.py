@@ -136,6 +136,10 @@ def test_of_several_phases_it_says_what_it_says_of_each_and_of_one_that_is_publi
             "50 good updates in a row certify a state, and behind its saves a monitor alarmed, the last at step 1,270",
         ),
         (
+            [("checkpoint", 1210), ("certified", 1210), ("checkpoint", 1260), ("skipped", 1265), ("end", 1301)],
+            "step 1,210 was, the last of 1, and no such state lies under this prefix: `gc --certified` let it go, or",
+        ),
+        (
             [("skipped", 1205), ("checkpoint", 1210), ("skipped", 1230), ("skipped", 1270), ("end", 1301)],
             "50 good updates in a row certify a state, and updates behind its saves were skipped, "
             "the last at step 1,270",

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from marin_dag.certified_copies import place_of
 from marin_dag.changes import ChangeError
 from marin_dag.context import StepStopped
 from marin_dag.errors import RefusedConfigError
@@ -171,6 +173,26 @@ def test_a_phase_that_ended_is_published_where_it_was_certified_without_training
     )
     asked.run(until(phase, 6))
     assert ended.files(6) == asked.files(6)
+
+
+def test_a_copied_certified_state_is_gone_on_from_at_another_prefix_with_the_same_bytes(tmp_path, phase, monkeypatch):
+    monkeypatch.setattr(saving, "CERTIFYING_STEPS", 2)
+    phase = phase.model_copy(update={"certify_every_steps": 1})
+    first, second = Trajectory(tmp_path / "first", "e" * 64), Trajectory(tmp_path / "second", "e" * 64)
+    with pytest.raises(StepStopped):  # under an epoch that no attempt at the other prefix has reached
+        first.run(phase, stop_after=1)
+    first.run(phase)
+    certified = max((tmp_path / "first/work/temporary").glob("*/certified.json")).parent
+    at, epoch = (int(number) for number in re.findall(r"\d+", certified.name))
+    assert epoch > 1 and 0 < at < 8
+    copy = Path(place_of(f"{tmp_path}/second/work/temporary/{certified.name}"))
+    shutil.copytree(certified, copy)
+    second.run(phase)
+    assert [event["step"] for event in second.events() if event["event"] == "resume"] == [at]
+    assert second.files(8) == first.files(8)
+    second.run(until(phase, at))
+    first.run(until(phase, at))
+    assert second.files(at) == first.files(at) and (copy / "certified.json").exists()
 
 
 def test_milestones_are_published_on_the_way(tmp_path, phase):

@@ -1,22 +1,33 @@
 """copy: what a user types, and a copy that is a prefix like any other."""
 
+import errno
+import itertools
 import json
+import os
 import shutil
+import signal
+import threading
+import time
 from argparse import Namespace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from marin_dag import copy_queue, run_copying
 from marin_dag.acceptances import Acceptances
+from marin_dag.attachments import Attachments
 from marin_dag.cli import main
+from marin_dag.commands.session import program
+from marin_dag.copy_queue import CopyQueue
 from marin_dag.copying import Copied, Copier
 from marin_dag.diff import CodeChanged
 from marin_dag.pins import Pins
 from marin_dag.prefix import open_store
 from marin_dag.records import Records
 from marin_dag.step import Step
-from marin_dag.store import LocalStore, StoreError
+from marin_dag.store import LocalStore, StoreError, explain_os_error
 from marin_dag.told import Tellings
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
@@ -104,6 +115,47 @@ def test_either_prefix_mends_the_other(made: Toy, there: Toy) -> None:
         assert committed_bytes(damaged.prefix) == expected
 
 
+@pytest.mark.parametrize("damage", ["lost", "damaged"])
+def test_check_makes_what_tells_of_code_and_packages_again(made: Toy, there: Toy, damage: str) -> None:
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+
+    def kept() -> dict[Path, bytes]:
+        folders = (there.prefix / "sources", there.prefix / "environments")
+        return {path: path.read_bytes() for folder in folders for path in folder.iterdir()}
+
+    before, num_damaged = kept(), 0
+    for path in before:
+        if damage == "lost":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-9])
+        num_damaged += 1
+    assert num_damaged == 4  # one environment, and the sources of three kinds of step
+    code, said = made("copy", "--check", "--to", str(there.prefix))
+    assert code == 0 and "1 damaged file replaced at the target" in said and " mended, " in said
+    assert kept() == before
+    assert made("copy", "--check", "--to", str(there.prefix))[1].startswith("nothing to copy")
+
+
+def test_check_makes_the_mark_of_a_versioned_output_s_code_again(bench: Workbench, tmp_path: Path) -> None:
+    assert bench()[0] == 0
+    target = LocalStore(str(tmp_path / "there"))
+    assert bench("copy", "--to", target.prefix)[0] == 0
+    before = Records(target).codes()
+    shutil.rmtree(tmp_path / "there" / "codes")
+    assert bench("copy", "--check", "--to", target.prefix)[0] == 0
+    assert Records(target).codes() == before != {}
+
+
+def test_check_does_not_spread_what_is_damaged_at_the_source(made: Toy, there: Toy) -> None:
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    whole = {path.name: path.read_bytes() for path in (there.prefix / "sources").iterdir()}
+    for path in (made.prefix / "sources").iterdir():
+        path.write_bytes(b"rotten")
+    assert made("copy", "--check", "--to", str(there.prefix))[0] == 0
+    assert {path.name: path.read_bytes() for path in (there.prefix / "sources").iterdir()} == whole
+
+
 @pytest.mark.parametrize("damage", ["another figure", "no JSON"])
 @pytest.mark.parametrize("options", [[], ["--check"]], ids=["copy", "check"])
 def test_a_damaged_record_of_a_copy_is_told_with_the_cure_and_mended_by_it(
@@ -139,13 +191,14 @@ def test_a_dry_run_says_what_would_be_copied_and_writes_nothing(made: Toy, there
     assert code == 2 and "text/web: not there yet\n" in said
     assert said.endswith("8 outputs to copy, 16 B; 0 are there already\n")
     code, said = made("--dry-run", "--copy-to", str(there.prefix))
-    assert code == 0 and f"copies in  {there.prefix}; 0 of 8 finished outputs there, 16 B to copy\n" in said
+    assert code == 2 and f"copies in  {there.prefix}; 0 of 8 finished outputs there, 16 B to copy\n" in said
+    assert f"\ncopy them  {program()} --prefix {made.prefix} --backend local --copy-to {there.prefix}\n" in said
+    assert made("--dry-run", "--until", "count")[0] == 0
     assert not there.prefix.exists()
     made("copy", "--to", str(there.prefix))
     assert made("copy", "--dry-run", "--to", str(there.prefix))[0] == 0
-    assert (
-        f"copies in  {there.prefix}; 8 of 8 finished outputs there\n" in made("plan", "--copy-to", str(there.prefix))[1]
-    )
+    code, said = made("plan", "--copy-to", str(there.prefix))
+    assert code == 0 and f"copies in  {there.prefix}; 8 of 8 finished outputs there\n" in said
 
 
 def test_what_is_no_second_place_is_refused_before_anything_starts(run: Toy, tmp_path: Path) -> None:
@@ -165,6 +218,10 @@ def test_what_is_no_second_place_is_refused_before_anything_starts(run: Toy, tmp
             code, said = run(*arguments, target)
             assert code == 1 and why in said and len(said.splitlines()) == 1, said
     assert not run.prefix.exists()
+    for arguments in (["copy", "--to=a", "--to"], ["--copy-to", "a", "--copy-to"]):
+        code, said = run(*arguments, str(tmp_path / "b"))
+        assert code == 1 and f"{arguments[-1]}: given 2 times, and one place is copied to; call it once" in said
+    assert not run.prefix.exists() and not (tmp_path / "b").exists()
     assert "copy: say where to: --to DIR" in run("copy")[1]
     for words in (["copy"], ["copy", "count"]):
         code, said = run(*words, "--to", str(tmp_path / "x"))
@@ -343,3 +400,95 @@ def test_where_all_is_there_a_copy_costs_a_listing_and_a_read_on_each_side(
     monkeypatch.setattr(Copier, "copy", lambda self, key: pytest.fail(key))
     assert made("copy", "--to", str(there.prefix))[0] == 0
     assert sum(path.startswith("commits/") for path in reads) == 2 * 8
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG], ids=["full", "too large"])
+@pytest.mark.parametrize("arguments", [["copy", "--to"], ["--copy-to"]], ids=["copy", "run"])
+def test_a_limit_of_the_target_is_told_once_by_the_option_that_named_it(
+    made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch, arguments: list[str], number: int
+) -> None:
+    write_blocks, tried = LocalStore.write_blocks, list[str]()
+
+    def limited(self: LocalStore, path: str, blocks: Iterable[bytes]) -> None:
+        if self.prefix == str(there.prefix) and path.endswith("text.txt"):
+            tried.append(path)
+            error = OSError(number, os.strerror(number))
+            raise StoreError(explain_os_error(error, self.url(path))) from error
+        write_blocks(self, path, blocks)
+
+    monkeypatch.setattr(LocalStore, "write_blocks", limited)
+    monkeypatch.setattr(copy_queue, "OUTPUTS_AT_ONCE", 1)
+    monkeypatch.setattr(run_copying, "POLL_SECONDS", 0.02)
+    code, said = made(*arguments, str(there.prefix))
+    assert code == 1 and "--prefix, then" not in said
+    if number == errno.ENOSPC:
+        told, num_left = f"free some space or pass another {arguments[-1]}, then", 8
+        assert said.count("no room is left, and ") <= 1
+        assert len(tried) <= (1 if arguments[0] == "copy" else 2)  # a run tries once more in its end
+    else:
+        told, num_left = "raise `ulimit -f`", 4
+    assert 1 <= said.count(told) <= (1 if arguments[0] == "copy" else 2)  # when it comes about, and in the end
+    assert f"{num_left} of 8 outputs " in said
+    monkeypatch.undo()
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    assert committed_bytes(there.prefix) == committed_bytes(made.prefix)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+@pytest.mark.parametrize("where", ["outputs", "what goes along"])
+def test_a_signal_ends_a_copy_with_what_is_there_and_what_goes_on(
+    made: Toy, there: Toy, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, where: str
+) -> None:
+    copy, num_copied = Copier.copy, 3 if where == "outputs" else 8
+    turns, are_copied = itertools.count(1), threading.Event()
+
+    def copied(self: Copier, key: str) -> Copied:
+        if next(turns) > num_copied:
+            are_copied.set()
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                self.refuse_cancelled()
+                time.sleep(0.01)
+        return copy(self, key)
+
+    waits, method = (CopyQueue, "is_over") if where == "outputs" else (Attachments, "copy")
+    undisturbed = getattr(waits, method)
+
+    def signalled(self: Any, *args: Any) -> Any:
+        monkeypatch.setattr(waits, method, undisturbed)
+        assert where != "outputs" or are_copied.wait(30)
+        signal.raise_signal(number)
+        return undisturbed(self, *args)
+
+    monkeypatch.setattr(copy_queue, "OUTPUTS_AT_ONCE", 1)
+    monkeypatch.setattr(Copier, "copy", copied)
+    monkeypatch.setattr(waits, method, signalled)
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        code, said = made("copy", "--to", str(there.prefix))
+    finally:
+        signal.signal(number, before)
+    assert code == 130
+    assert f"{num_copied} outputs copied by now: {num_copied} of 8 are in {there.prefix}, and stay; to go on:  " in said
+    assert f" copy --prefix {made.prefix} --backend local --to {there.prefix}\ninterrupted" in said
+    monkeypatch.undo()
+    code, said = made("copy", "--to", str(there.prefix))
+    assert code == 0 and committed_bytes(there.prefix) == committed_bytes(made.prefix)
+
+
+@pytest.mark.parametrize("arguments", [["copy", "--to"], ["--copy-to"]], ids=["copy", "run"])
+def test_what_a_log_had_still_to_say_when_its_copier_was_killed_follows_with_the_next(
+    made: Toy, there: Toy, arguments: list[str]
+) -> None:
+    assert there("--until", "text/code")[0] == 0  # an attempt of its own
+    assert made("copy", "--to", str(there.prefix))[0] == 0
+    logs = {path.relative_to(made.prefix): path for path in made.prefix.rglob("outputs/**/*.log")}
+    copied = {path for path in logs if (there.prefix / path).exists()}
+    assert len(copied) == len(logs) - 1 == 7
+    for path in logs.values():
+        path.write_text(f"{path.read_text()}its last line\n")
+    assert made(*arguments, str(there.prefix))[0] == 0
+    for path in copied:
+        assert (there.prefix / path).read_text() == logs[path].read_text()
+    (others,) = logs.keys() - copied
+    assert not (there.prefix / others).exists(), "it tells of files that are not there"
