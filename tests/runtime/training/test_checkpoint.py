@@ -100,6 +100,21 @@ def test_a_checkpoint_restores_into_shapes_without_arrays(tmp_path):
     assert_equal_states(restored, state_on(1))
 
 
+def test_of_several_copies_one_is_written_and_each_file_once(tmp_path, monkeypatch):
+    state, written = state_on(4, model=2), []
+    write = checkpoint.ChunkedArray.write_chunk
+
+    def noted(array, start, data):
+        written.append(array.chunk_key(start))
+        return write(array, start, data)
+
+    monkeypatch.setattr(checkpoint.ChunkedArray, "write_chunk", noted)
+    saving = checkpoint.save(str(tmp_path / "checkpoint"), {"params": state.params, "count": state.count}, {})
+    saving.wait()
+    assert sorted(written) == sorted(set(written)) and len(written) == 4 + 1 + 1  # a quarter each, and two held by all
+    assert saving.size_in_bytes == 4 * (16 * 6 + 6 + 1)
+
+
 def test_equal_states_give_equal_bytes(tmp_path):
     saved(tmp_path / "a", state_on(2))
     saved(tmp_path / "b", state_on(2))

@@ -580,6 +580,18 @@ def test_metrics_have_a_row_for_each_update_with_exact_tokens(undisturbed):
     assert [table[row].learning_rate for row in range(12)] == [0.1 / (1 + step) for step in range(12)]
 
 
+def test_tokens_are_counted_exactly_where_neither_32_bits_nor_a_float_would(tmp_path, monkeypatch):
+    begin, far = run_state.from_scratch, 2**53 + 1
+    monkeypatch.setattr(run_state, "from_scratch", lambda state: begin(state)._replace(consumed_tokens=far))
+    small_run.run(tmp_path, 6, lease_epoch=1)
+    reached = small_run.run(tmp_path, 12, lease_epoch=2)  # goes on from what was written
+    assert reached is not None and reached.consumed_tokens == far + 32 * 12
+    folder = small_run.records(tmp_path)[12]
+    assert checkpoint.read_metadata(f"{folder}/checkpoint")["consumed_tokens"] == far + 32 * 12
+    table = MetricsTable.from_parquet((folder / "metrics.parquet").read_bytes())
+    assert [table[row].consumed_tokens for row in range(12)] == [far + 32 * step for step in range(1, 13)]
+
+
 def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undisturbed):
     events = read_events(str(undisturbed / "events" / "1.jsonl"))
     assert [event["event"] for event in events] == ["begin", "checkpoint", "checkpoint", "milestone", "progress", "end"]
