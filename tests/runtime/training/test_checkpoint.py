@@ -4,6 +4,8 @@ import concurrent.futures
 import errno
 import itertools
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -354,6 +356,29 @@ def test_each_process_writes_only_what_it_holds_and_the_first_one_seals(tmp_path
     save_as(0)
     assert checkpoint.is_complete(path)
     assert_equal_states(checkpoint.load(path, {"embed": state_on(4).params["embed"]})[0], state)
+
+
+def test_of_several_processes_the_first_seals_nothing_before_the_last_has_written_its_part(tmp_path, monkeypatch):
+    state, path = {"norm": state_on(1).params["norm"]}, str(tmp_path / "checkpoint")
+    is_asked = threading.Event()
+    read = checkpoint.CheckpointFiles.read
+
+    def noted(files, key):
+        if key.endswith("parts/00001.json"):
+            is_asked.set()
+        return read(files, key)
+
+    monkeypatch.setattr(checkpoint.CheckpointFiles, "read", noted)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 0)
+    first = checkpoint.save(path, state, {"step": 1})
+    assert is_asked.wait(60)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    time.sleep(0.2)
+    assert not first.done() and not checkpoint.is_complete(path)
+    checkpoint.save(path, {}, {"step": 1}).wait()
+    first.wait()
+    assert checkpoint.is_complete(path)
 
 
 @settings(max_examples=30)
