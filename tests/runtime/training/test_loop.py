@@ -292,6 +292,33 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
     assert sum(told[0]["data_position"]["consumed"].values()) == 4 * (bad_step - 1)
 
 
+@pytest.mark.parametrize("asked", ["by the clock", "by a person", "by a stop"])
+def test_right_behind_an_update_that_is_not_finite_nothing_is_saved_whoever_asks(tmp_path, asked):
+    desk, bad_step, is_taken = Desk(), 6, threading.Event()
+
+    def step_function(state, tokens, segment_ids, told):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+        if int(state.count) == bad_step:
+            metrics = metrics._replace(loss=jnp.float32(np.nan))
+            is_taken.set()
+            if asked == "by a person":
+                desk.ask(Word.SAVE)
+        return state, metrics
+
+    stops = Control(asked_when(lambda: asked == "by a stop" and is_taken.is_set()), requests=desk.open)
+    with pytest.raises(NonFiniteError, match="step 6: loss is nan"):
+        small_run.run(
+            tmp_path,
+            lease_epoch=1,
+            checkpoint_every_steps=100,
+            checkpoint_every_seconds=1e-9 if asked == "by the clock" else np.inf,
+            control=stops,
+            step_function=step_function,
+        )
+    saved = [found.step for found in TemporaryCheckpoints(str(tmp_path / "work"), 2).all()]
+    assert bad_step not in saved and (5 in saved) == (asked == "by the clock")
+
+
 @pytest.mark.parametrize("measured", ["gradient", "parameters"])
 def test_an_update_that_is_not_finite_says_in_which_parts_of_the_model(tmp_path, measured):
     row = MEASURED.index(measured)
