@@ -6,6 +6,7 @@ cast, and to cast a gradient after it is summed; each is seen only in the compil
 
 import math
 
+from runtime.cost.collectives import Collective
 from runtime.cost.request import Compiled, Request
 from runtime.parallel.tiles import padded_to_tiles
 
@@ -13,6 +14,8 @@ SMALL = 2**20
 """Elements; norms and scalars may be reduced as they like."""
 SUMS = ("reduce-scatter", "all-reduce", "collective-permute")
 """What sums gradients; permutes do where a reduce-scatter has become a ring of parts of the product before it."""
+FEWEST_ROWS = 8
+"""That a reduce-scatter leaves a chip; of fewer the TPU's compiler makes an all-reduce, which is small then."""
 HLO_NAMES = {"bfloat16": "bf16", "float32": "f32"}
 
 
@@ -30,8 +33,9 @@ def faults(request: Request, compiled: Compiled) -> list[str]:
         if size < SMALL:
             continue
         where = f"{item.dtype} [{shape}] over {'+'.join(item.axes)}"
-        if item.kind == "all-reduce" and "replica" not in item.axes and size in whole:
-            found.append(f"an all-reduce of a whole gradient, {where}: a reduce-scatter would send half as much")
+        if item.kind == "all-reduce" and "replica" not in item.axes and (size in whole or _is_scattered_part(item)):
+            what = "whole" if size in whole else "part of a"
+            found.append(f"an all-reduce of a {what} gradient, {where}: a reduce-scatter would send half as much")
         if item.kind == "all-gather" and item.dtype == "f32" and request.compute_dtype == "bfloat16":
             found.append(f"a parameter gathered before it is cast, {where}: bfloat16 would send half as much")
         # Over the model and context axes, partial sums of activations and of keys go in the compute dtype.
@@ -39,3 +43,9 @@ def faults(request: Request, compiled: Compiled) -> list[str]:
         if request.step == "train" and is_of_gradients and item.dtype != wanted:
             found.append(f"a gradient summed in another dtype than reduce_dtype={request.reduce_dtype!r}, {where}")
     return sorted(set(found))
+
+
+def _is_scattered_part(item: Collective) -> bool:
+    """Whether it is over a data axis, of what the axes before may have left of a gradient, and could be scattered."""
+    is_of_data = any(axis.startswith("data") for axis in item.axes)
+    return is_of_data and math.prod(item.shape[:-1]) >= FEWEST_ROWS * item.num_devices

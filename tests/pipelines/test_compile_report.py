@@ -135,12 +135,13 @@ def test_the_compiler_is_given_the_program_of_the_request_and_a_state_with_its_h
             return self
 
     def train_program(model, mesh, *, donate, **options):
-        asked.update(options, model=model)
+        asked.update(options, model=model, donate=donate)
         return Program()
 
     monkeypatch.setattr(compile_program, "train_program", train_program)
     compile_program.compiled_program(request_of(unusual, "train"), make_mesh(MeshShape(), jax.devices()[:1]))
-    assert asked == {name: getattr(unusual.config, name) for name in ("model", *arguments)}
+    # Donated as in a run: otherwise the memory would be told with the state twice in it.
+    assert asked == {name: getattr(unusual.config, name) for name in ("model", *arguments)} | {"donate": True}
     (state,) = states
     assert (state.skip_window_steps, len(state.averages)) == (77, 2)
 

@@ -550,6 +550,8 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
     assert begin["event"] == "phase"
     names = {"attention": "chunked", "loss": "reference", "scatter": "xla"}
     assert begin["kernels"] == names | {"reason": reason, "blocks": blocks}
+    described = {kernel: f"{name}: {blocks[kernel]}" for kernel, name in names.items()}
+    assert trajectory.how == described | {"reason": reason}, "which goes into the record of the step"
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
     printed = [record.getMessage() for record in caplog.records if record.name == phase_runs.__name__]
     assert printed == [

@@ -25,8 +25,18 @@ def test_a_whole_gradient_reduced_on_every_device_and_a_float32_gather_are_fault
     assert "an all-reduce of a whole gradient, f32 [4096x129024] over data_x" in reduced + gathered
 
 
+def test_what_an_axis_of_the_torus_left_of_a_gradient_is_not_to_be_reduced_in_full_over_the_next():
+    request = dataclasses.replace(REQUEST, reduce_dtype="bfloat16")
+    part = dataclasses.replace(GRADIENT, dtype="bf16", shape=(4096 // 8, 4096), axes=("data_y",))
+    (fault,) = faults_in(request, (part,))
+    assert fault.startswith("an all-reduce of a part of a gradient, bf16 [512x4096] over data_y: ")
+    of_activations = dataclasses.replace(part, axes=("model",))
+    of_four_rows_a_chip = dataclasses.replace(part, shape=(16, 4, 129_024), axes=("data_z",), num_devices=16)
+    assert faults_in(request, (of_activations, of_four_rows_a_chip)) == []
+
+
 def test_where_heads_are_shared_the_gradient_of_a_chip_s_own_columns_is_whole():
-    own = dataclasses.replace(GRADIENT, shape=(4096, 7168))
+    own = dataclasses.replace(GRADIENT, shape=(4096, 7168), axes=("context",))
     assert faults_in(REQUEST, (own,)) == []
     (fault,) = faults_in(dataclasses.replace(REQUEST, model_parallel=2), (own,))
     assert "an all-reduce of a whole gradient, f32 [4096x7168]" in fault

@@ -56,7 +56,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cross_entropy_chunked, name, cut._replace(num_logits=1 << 14))
 
 
-def run(kernel: str) -> Callable:
+def differentiated(kernel: str) -> Callable:
     def objective(
         hidden: jax.Array, head: jax.Array, labels: jax.Array, weights: jax.Array
     ) -> tuple[jax.Array, cross_entropy.CrossEntropy]:
@@ -65,7 +65,12 @@ def run(kernel: str) -> Callable:
         )
         return 3 * result.objective, result  # 3: a cotangent other than one
 
-    return jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True))
+    return jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)
+
+
+def run(kernel: str) -> Callable:
+    """With every rounding that is written: XLA may leave one out that another cast follows, and hide it from a test."""
+    return jax.jit(differentiated(kernel), compiler_options={"xla_allow_excess_precision": False})
 
 
 # The second takes `pallas_tpu` several blocks of tokens and of the vocabulary in each of its three passes.
@@ -105,9 +110,11 @@ def test_huge_logits_neither_overflow_nor_give_nan(kernel: str) -> None:
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+# The second is of so many blocks that a sum of them in bfloat16 would show.
+@pytest.mark.parametrize(("tokens", "vocab_size"), [(128, 128), (1536, 768)])
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_bfloat16_products_are_summed_in_float32(kernel: str) -> None:
-    hidden, head, labels, weights = inputs(tokens=128, vocab_size=128)
+def test_bfloat16_products_are_summed_in_float32(kernel: str, tokens: int, vocab_size: int) -> None:
+    hidden, head, labels, weights = inputs(tokens, vocab_size)
     narrow = jnp.asarray(hidden, jnp.bfloat16), jnp.asarray(head, jnp.bfloat16)
     (_, result), gradients = run(kernel)(*narrow, labels, weights)
     expected = exact(*(np.asarray(part, np.float32) for part in narrow), labels, weights)
@@ -115,7 +122,8 @@ def test_bfloat16_products_are_summed_in_float32(kernel: str) -> None:
     np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-4, atol=1e-4)
     for gradient, wanted in zip(gradients, expected[3:], strict=True):
         assert gradient.dtype == jnp.bfloat16
-        np.testing.assert_allclose(np.asarray(gradient, np.float32), 3 * wanted, rtol=3e-2, atol=6e-2)
+        error = np.asarray(gradient, np.float64) - 3 * wanted
+        assert np.linalg.norm(error) < 0.004 * np.linalg.norm(3 * wanted)
 
 
 def sizes_of_results(program: Jaxpr) -> Iterator[int]:
@@ -134,7 +142,7 @@ def test_only_the_reference_holds_tokens_by_vocabulary(kernel: str, monkeypatch:
     tokens, hidden_size, vocab_size = 8192, 4096, 128_256
     shapes = (((tokens, hidden_size), "bfloat16"), ((hidden_size, vocab_size), "bfloat16"))
     per_token = (((tokens,), "int32"), ((tokens,), "float32"))
-    program = jax.make_jaxpr(run(kernel))(*(jax.ShapeDtypeStruct(*each) for each in (*shapes, *per_token)))
+    program = jax.make_jaxpr(differentiated(kernel))(*(jax.ShapeDtypeStruct(*each) for each in (*shapes, *per_token)))
     largest = max(sizes_of_results(program.jaxpr))
     assert largest >= hidden_size * vocab_size  # the gradient of the head, so all of the program was looked through
     assert (largest < tokens * vocab_size) == (kernel != "reference")

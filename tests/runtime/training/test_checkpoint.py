@@ -4,6 +4,8 @@ import concurrent.futures
 import errno
 import itertools
 import json
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,6 +99,21 @@ def test_a_checkpoint_restores_into_shapes_without_arrays(tmp_path):
     like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding), state_on(4))
     restored, _ = checkpoint.load(path, like)
     assert_equal_states(restored, state_on(1))
+
+
+def test_of_several_copies_one_is_written_and_each_file_once(tmp_path, monkeypatch):
+    state, written = state_on(4, model=2), []
+    write = checkpoint.ChunkedArray.write_chunk
+
+    def noted(array, start, data):
+        written.append(array.chunk_key(start))
+        return write(array, start, data)
+
+    monkeypatch.setattr(checkpoint.ChunkedArray, "write_chunk", noted)
+    saving = checkpoint.save(str(tmp_path / "checkpoint"), {"params": state.params, "count": state.count}, {})
+    saving.wait()
+    assert sorted(written) == sorted(set(written)) and len(written) == 4 + 1 + 1  # a quarter each, and two held by all
+    assert saving.size_in_bytes == 4 * (16 * 6 + 6 + 1)
 
 
 def test_equal_states_give_equal_bytes(tmp_path):
@@ -338,6 +355,29 @@ def test_each_process_writes_only_what_it_holds_and_the_first_one_seals(tmp_path
     save_as(0)
     assert checkpoint.is_complete(path)
     assert_equal_states(checkpoint.load(path, {"embed": state_on(4).params["embed"]})[0], state)
+
+
+def test_of_several_processes_the_first_seals_nothing_before_the_last_has_written_its_part(tmp_path, monkeypatch):
+    state, path = {"norm": state_on(1).params["norm"]}, str(tmp_path / "checkpoint")
+    is_asked = threading.Event()
+    read = checkpoint.CheckpointFiles.read
+
+    def noted(files, key):
+        if key.endswith("parts/00001.json"):
+            is_asked.set()
+        return read(files, key)
+
+    monkeypatch.setattr(checkpoint.CheckpointFiles, "read", noted)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "process_index", lambda: 0)
+    first = checkpoint.save(path, state, {"step": 1})
+    assert is_asked.wait(60)
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    time.sleep(0.2)
+    assert not first.done() and not checkpoint.is_complete(path)
+    checkpoint.save(path, {}, {"step": 1}).wait()
+    first.wait()
+    assert checkpoint.is_complete(path)
 
 
 @settings(max_examples=30)

@@ -340,6 +340,33 @@ def test_an_update_that_is_not_finite_stops_the_run_and_nothing_of_it_is_saved(t
     assert sum(told[0]["data_position"]["consumed"].values()) == 4 * (bad_step - 1)
 
 
+@pytest.mark.parametrize("asked", ["by the clock", "by a person", "by a stop"])
+def test_right_behind_an_update_that_is_not_finite_nothing_is_saved_whoever_asks(tmp_path, asked):
+    desk, bad_step, is_taken = Desk(), 6, threading.Event()
+
+    def step_function(state, tokens, segment_ids, told):
+        state, metrics = small_run.train_step(state, tokens, segment_ids, told)
+        if int(state.count) == bad_step:
+            metrics = metrics._replace(loss=jnp.float32(np.nan))
+            is_taken.set()
+            if asked == "by a person":
+                desk.ask(Word.SAVE)
+        return state, metrics
+
+    stops = Control(asked_when(lambda: asked == "by a stop" and is_taken.is_set()), requests=desk.open)
+    with pytest.raises(NonFiniteError, match="step 6: loss is nan"):
+        small_run.run(
+            tmp_path,
+            lease_epoch=1,
+            checkpoint_every_steps=100,
+            checkpoint_every_seconds=1e-9 if asked == "by the clock" else np.inf,
+            control=stops,
+            step_function=step_function,
+        )
+    saved = [found.step for found in TemporaryCheckpoints(str(tmp_path / "work"), 2).all()]
+    assert bad_step not in saved and (5 in saved) == (asked == "by the clock")
+
+
 @pytest.mark.parametrize("measured", ["gradient", "parameters"])
 def test_an_update_that_is_not_finite_says_in_which_parts_of_the_model(tmp_path, measured):
     row = MEASURED.index(measured)
@@ -626,6 +653,18 @@ def test_metrics_have_a_row_for_each_update_with_exact_tokens(undisturbed):
     assert [table[row].step for row in range(12)] == list(range(1, 13))
     assert [table[row].consumed_tokens for row in range(12)] == [32 * step for step in range(1, 13)]
     assert [table[row].learning_rate for row in range(12)] == [0.1 / (1 + step) for step in range(12)]
+
+
+def test_tokens_are_counted_exactly_where_neither_32_bits_nor_a_float_would(tmp_path, monkeypatch):
+    begin, far = run_state.from_scratch, 2**53 + 1
+    monkeypatch.setattr(run_state, "from_scratch", lambda state: begin(state)._replace(consumed_tokens=far))
+    small_run.run(tmp_path, 6, lease_epoch=1)
+    reached = small_run.run(tmp_path, 12, lease_epoch=2)  # goes on from what was written
+    assert reached is not None and reached.consumed_tokens == far + 32 * 12
+    folder = small_run.records(tmp_path)[12]
+    assert checkpoint.read_metadata(f"{folder}/checkpoint")["consumed_tokens"] == far + 32 * 12
+    table = MetricsTable.from_parquet((folder / "metrics.parquet").read_bytes())
+    assert [table[row].consumed_tokens for row in range(12)] == [far + 32 * step for step in range(1, 13)]
 
 
 def test_the_event_log_tells_what_happened_and_nothing_of_it_is_committed(undisturbed):

@@ -66,14 +66,19 @@ def test_a_jump_of_the_learning_rate_is_refused_with_both_values_and_the_line_to
     ("field", "value"),
     [
         ("weight_decay", 0.1),
-        ("rope", LLAMA3_ROPE),
+        ("b1", 0.8),
         ("b2", 0.99),
+        ("eps", 1e-6),
+        ("max_norm", 0.5),
+        ("rope", LLAMA3_ROPE),
+        ("sequence_length", 16),
         ("seed", 1),
         ("restore", "weights"),
         ("mixing", Stratified()),
         ("packing", "whole_documents"),
         ("restore", "everything_but_optimizer"),
         ("compute_dtype", "float32"),
+        ("reduce_dtype", "bfloat16"),
     ],
 )
 def test_each_abrupt_change_is_refused_until_it_is_acknowledged(field, value):
