@@ -183,6 +183,8 @@ class RunCopying:
         target = self._copier.target.prefix
         try:
             missing = self._missing()
+            if not problems:  # an interrupt, or somebody at work there, may have left them
+                problems = [f"{state.name}, certified, is not there yet" for state in self._states.left()]
         except StoreError as error:
             missing, problems = list(self._failed), [*problems, self._copier.said(error)]
         if not missing and not problems:

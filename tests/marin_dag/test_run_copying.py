@@ -27,6 +27,7 @@ from marin_dag.store import LocalStore, Store, StoreError, explain_os_error
 from tests.gcs_server.control import GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.marin_dag.test_certified_copies import PHASE, save
 from tests.marin_dag.test_cli import Toy
 from tests.marin_dag.test_copying import FILES, output
 from tests.marin_dag.toy_steps import CountConfig, count
@@ -199,6 +200,26 @@ def test_who_is_interrupted_waits_for_no_copy(run: Toy, tmp_path: Path, monkeypa
         "to catch up:  COPY",
     ]
     assert target.list("outputs") == [] and target.list("commits") == []
+
+
+def test_who_is_interrupted_is_told_of_a_certified_state_that_is_not_there(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(stores[0], 1_000)
+    is_begun, copy = threading.Event(), CertifiedStates.copy
+
+    def interrupted(self: CertifiedStates, copier: Copier, say: Callable[[str], None]) -> list[str]:
+        is_begun.set()
+        eventually(lambda: copier.is_cancelled)
+        return copy(self, copier, say)
+
+    monkeypatch.setattr(CertifiedStates, "copy", interrupted)
+    said: list[str] = []
+    copies = copies_of(*stores, [PHASE], said)
+    copies.start()
+    assert is_begun.wait(WAIT_SECONDS)
+    assert not copies.finish(is_interrupted=True)
+    assert said == ["copies: phase@1000, certified, is not there yet", "to catch up:  COPY"]
 
 
 def committed(source: Store, main_step: Step[Any], milestone: int, files: dict[str, bytes] = FILES) -> Record:
