@@ -101,6 +101,13 @@ def test_a_checkpoint_restores_into_shapes_without_arrays(tmp_path):
     assert_equal_states(restored, state_on(1))
 
 
+def test_the_manifest_tells_the_lease_epoch_of_whoever_saved_it(tmp_path):
+    for lease_epoch in (3, None):
+        path = str(tmp_path / str(lease_epoch) / "checkpoint")
+        checkpoint.save(path, {"norm": state_on(1).params["norm"]}, {}, lease_epoch=lease_epoch).wait()
+        assert checkpoint.Reader(path).manifest.lease_epoch == lease_epoch
+
+
 def test_of_several_copies_one_is_written_and_each_file_once(tmp_path, monkeypatch):
     state, written = state_on(4, model=2), []
     write = checkpoint.ChunkedArray.write_chunk
