@@ -30,9 +30,9 @@ def main() -> None:
         from benchmarks.layered_graph import layered_graph, record_of
         from marin_dag.graph import Graph
         from marin_dag.plan import make_plan
-        from marin_dag.planned import Verdict
-        from marin_dag.prefix import open_store
-        from marin_dag.records import LABELS, record_path
+        from marin_dag.planning.planned import Verdict
+        from marin_dag.storage.prefix import open_store
+        from marin_dag.storage.records import LABELS, record_path
 
         whole = Graph(layered_graph(LAYERS, WIDTH))
         small = Graph(layered_graph(1, WIDTH))

@@ -45,7 +45,7 @@ def plan_once(prefix: str) -> dict[str, float]:
     from benchmarks.layered_graph import layered_graph
     from marin_dag.graph import Graph
     from marin_dag.plan import make_plan
-    from marin_dag.prefix import open_store
+    from marin_dag.storage.prefix import open_store
 
     began = time.perf_counter()
     graph = Graph(layered_graph(LAYERS, WIDTH))
@@ -60,7 +60,7 @@ def commit_everything(prefix: Path) -> None:
     """A record for each step: what a plan lists is their names."""
     from benchmarks.layered_graph import layered_graph
     from marin_dag.graph import Graph
-    from marin_dag.records import record_path
+    from marin_dag.storage.records import record_path
 
     for step in Graph(layered_graph(LAYERS, WIDTH)).steps:
         path = prefix / record_path(step.key)

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import google_crc32c
 from pydantic import BaseModel
 
-from marin_dag.epoch import Epoch
 from marin_dag.errors import UserError
-from marin_dag.lease import ADOPTS, Held, Leases
-from marin_dag.provenance import collect_provenance, now
-from marin_dag.records import FileEntry, Record, Records, attempt_path, make_manifest, new_attempt
 from marin_dag.step import Step, StepContext, step
+from marin_dag.storage.epoch import Epoch
+from marin_dag.storage.lease import ADOPTS, Held, Leases
+from marin_dag.storage.provenance import collect_provenance, now
+from marin_dag.storage.records import FileEntry, Record, Records, attempt_path, make_manifest, new_attempt
 from marin_dag.store import Store
 
 BLOCK_IN_BYTES = 1 << 20

@@ -10,9 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from marin_dag.errors import UserError
-from marin_dag.inputs import Input
-from marin_dag.readings import (
+from marin_dag.commands.readings import (
     RefusedValueError,
     fields_of,
     first_problem,
@@ -21,6 +19,8 @@ from marin_dag.readings import (
     structures_in,
     validated,
 )
+from marin_dag.errors import UserError
+from marin_dag.inputs import Input
 
 MAX_FIELDS = 8
 """Those of a class that are listed beside a hint."""

@@ -17,7 +17,6 @@ from typing import TextIO, cast
 from pydantic import ValidationError
 
 from marin_dag.changes import nearest
-from marin_dag.collection import collection_of_a_command
 from marin_dag.commands import (
     accept,
     adopt,
@@ -38,6 +37,7 @@ from marin_dag.commands import (
     verify,
     why,
 )
+from marin_dag.commands.parser import Parser
 from marin_dag.commands.run import plan_and_run
 from marin_dag.commands.session import (
     EVERYWHERE,
@@ -53,13 +53,13 @@ from marin_dag.commands.session import (
     options_of,
     program,
 )
-from marin_dag.early_interrupt import INTERRUPTED
 from marin_dag.errors import UserError, listed
 from marin_dag.forks import Follow, WithForks
-from marin_dag.mistakes import said_of
-from marin_dag.parser import Parser
+from marin_dag.paused_collection import collection_of_a_command
+from marin_dag.planning.remarks import Remarks, no_remarks
 from marin_dag.redact import RedactingStream
-from marin_dag.remarks import Remarks, no_remarks
+from marin_dag.running.early_interrupt import INTERRUPTED
+from marin_dag.source.mistakes import said_of
 
 COMMANDS = {
     command.name: command

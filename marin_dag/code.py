@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from marin_dag.collection import collection_paused
 from marin_dag.fields import identity_fields
 from marin_dag.inputs import Input
-from marin_dag.references import Aspect
-from marin_dag.sources import Closure, CodeError, Place, Sources
+from marin_dag.paused_collection import collection_paused
+from marin_dag.source.references import Aspect
+from marin_dag.source.sources import Closure, CodeError, Place, Sources
 
 if TYPE_CHECKING:
     from marin_dag.step import Step

@@ -21,18 +21,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple
 
-from marin_dag.acceptances import ACCEPTED
-from marin_dag.attempt_files import Attempt, attempt_at, beside_attempts, by_attempt, files_of, folder_of, name_in
 from marin_dag.diff import input_keys
-from marin_dag.epoch import LEASES, parts
-from marin_dag.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
-from marin_dag.migrations import MIGRATIONS
-from marin_dag.pins import Pins
-from marin_dag.records import CODES, COMMITS, LABELS, Record, Records, key_at, record_path
+from marin_dag.storage.acceptances import ACCEPTED
+from marin_dag.storage.attempt_files import (
+    Attempt,
+    attempt_at,
+    beside_attempts,
+    by_attempt,
+    files_of,
+    folder_of,
+    name_in,
+)
+from marin_dag.storage.epoch import LEASES, parts
+from marin_dag.storage.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
+from marin_dag.storage.migrations import MIGRATIONS
+from marin_dag.storage.pins import Pins
+from marin_dag.storage.records import CODES, COMMITS, LABELS, Record, Records, key_at, record_path
+from marin_dag.storage.told import TOLD
+from marin_dag.storage.work_code import FOLDER as CODE
 from marin_dag.store import Entry, Store
-from marin_dag.told import TOLD
 from marin_dag.verify import VERIFICATIONS
-from marin_dag.work_code import FOLDER as CODE
 
 OUTPUTS, WORK = "outputs", "work"
 EVENTS = "events"

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from marin_dag.inputs import Input
 from marin_dag.resources import Resources
-from marin_dag.told import Telling
+from marin_dag.storage.told import Telling
 
 ItemT = TypeVar("ItemT")
 MappedT = TypeVar("MappedT")

@@ -6,12 +6,12 @@ from marin_dag.diff import CodeChanged, shown
 from marin_dag.graph import Graph
 from marin_dag.identity import canonical
 from marin_dag.plan import Plan
-from marin_dag.planned import PlannedStep, Verdict
+from marin_dag.planning.planned import PlannedStep, Verdict
+from marin_dag.planning.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, Running, render, short_key
 from marin_dag.quantities import counted
-from marin_dag.reasons import Accepted, BlockedBy, Changed, Drifted, Failed, Reason, Running, render, short_key
-from marin_dag.records import Records
-from marin_dag.source_archive import SourceDiffs
 from marin_dag.step import Milestone, Step
+from marin_dag.storage.records import Records
+from marin_dag.storage.source_archive import SourceDiffs
 from marin_dag.store import Store
 
 MAX_SOURCE_LINES = 40

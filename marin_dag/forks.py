@@ -7,25 +7,25 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
+from marin_dag.commands.assignments import parse_fork_settings
 from marin_dag.errors import UserError, listed
 from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
-from marin_dag.lease import Leases
-from marin_dag.lost_milestones import Lost, LostMilestones, lost_in
-from marin_dag.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.plan import MAX_NAMED, RefusedStepsError, check_configs
-from marin_dag.progress_mark import standing_failures
-from marin_dag.provenance import user_name
-from marin_dag.reasons import render
-from marin_dag.records import Records
+from marin_dag.planning.lost_milestones import Lost, LostMilestones, lost_in
+from marin_dag.planning.milestone_reasons import MilestoneMissing, NotTold
+from marin_dag.planning.reasons import render
+from marin_dag.planning.remainder import LeftBehind
+from marin_dag.planning.wanted_milestones import own_stop_not_told
 from marin_dag.redact import redact, refuse_secrets
-from marin_dag.remainder import LeftBehind
+from marin_dag.running.progress_mark import standing_failures
 from marin_dag.step import NAME, Milestone, Step, StepKind
+from marin_dag.storage.lease import Leases
+from marin_dag.storage.provenance import user_name
+from marin_dag.storage.records import Records
+from marin_dag.storage.told import PUBLISH, Tellings
 from marin_dag.store import Store
-from marin_dag.told import PUBLISH, Tellings
-from marin_dag.wanted_milestones import own_stop_not_told
 
 NAMES = "names"
 MAX_NAME_LENGTH = 100

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from marin_dag.attempt import failure_of, run_attempt
-from marin_dag.backend import Listener
-from marin_dag.progress import Progress
 from marin_dag.resources import Resources
-from marin_dag.supply import refuse_gangs
-from marin_dag.task import Outcome, Task
-from marin_dag.transient import SHARD_PAUSES_SECONDS, patiently
+from marin_dag.running.attempt import failure_of, run_attempt
+from marin_dag.running.backend import Listener
+from marin_dag.running.supply import refuse_gangs
+from marin_dag.running.task import Outcome, Task
+from marin_dag.storage.progress import Progress
+from marin_dag.storage.transient import SHARD_PAUSES_SECONDS, patiently
 
 
 class LocalBackend:

@@ -7,20 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from marin_dag.acceptances import Acceptances
-from marin_dag.causes import Cause, Causes
-from marin_dag.collection import collection_paused
 from marin_dag.cost import Cost
 from marin_dag.diff import Difference, code_difference
 from marin_dag.errors import RefusedConfigError, UserError, listed
-from marin_dag.estimate import with_seconds
 from marin_dag.graph import Graph, Selection
-from marin_dag.lease import Held, Leases
-from marin_dag.lost_milestones import LostMilestones, kept_milestones
-from marin_dag.milestone_reasons import MilestoneMissing
-from marin_dag.planned import Compared, PlannedStep, Verdict
-from marin_dag.progress_mark import standing_failures
-from marin_dag.reasons import (
+from marin_dag.paused_collection import collection_paused
+from marin_dag.planning.causes import Cause, Causes
+from marin_dag.planning.estimate import with_seconds
+from marin_dag.planning.lost_milestones import LostMilestones, kept_milestones
+from marin_dag.planning.milestone_reasons import MilestoneMissing
+from marin_dag.planning.planned import Compared, PlannedStep, Verdict
+from marin_dag.planning.reasons import (
     Accepted,
     BlockedBy,
     Changed,
@@ -36,15 +33,18 @@ from marin_dag.reasons import (
     Running,
     SameAs,
 )
-from marin_dag.records import Records
-from marin_dag.remainder import LeftBehind, with_remainders
-from marin_dag.siblings import Siblings
+from marin_dag.planning.remainder import LeftBehind, with_remainders
+from marin_dag.planning.siblings import Siblings
+from marin_dag.planning.stops import Stops
+from marin_dag.planning.wanted_milestones import WantedMilestones, wanted_milestones
+from marin_dag.running.progress_mark import standing_failures
 from marin_dag.step import Step
-from marin_dag.stops import Stops
+from marin_dag.storage.acceptances import Acceptances
+from marin_dag.storage.lease import Held, Leases
+from marin_dag.storage.records import Records
+from marin_dag.storage.told import Tellings
+from marin_dag.storage.work_code import codes_left
 from marin_dag.store import Store
-from marin_dag.told import Tellings
-from marin_dag.wanted_milestones import WantedMilestones, wanted_milestones
-from marin_dag.work_code import codes_left
 
 MAX_NAMED = 3
 

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, Queue
 from typing import Any
 
-from marin_dag.attempt import failure_of, run_attempt
-from marin_dag.backend import Listener
 from marin_dag.errors import UserError
-from marin_dag.gang import Gang
-from marin_dag.ray_cluster import hear_ray, is_connected, join_cluster, start_cluster
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
-from marin_dag.supply import refuse_what_never_fits, what_is_not_there_yet
-from marin_dag.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
-from marin_dag.task import Outcome, Task
-from marin_dag.transient import SHARD_PAUSES_SECONDS, patiently
+from marin_dag.running.attempt import failure_of, run_attempt
+from marin_dag.running.backend import Listener
+from marin_dag.running.gang import Gang
+from marin_dag.running.ray_cluster import hear_ray, is_connected, join_cluster, start_cluster
+from marin_dag.running.supply import refuse_what_never_fits, what_is_not_there_yet
+from marin_dag.running.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
+from marin_dag.running.task import Outcome, Task
+from marin_dag.storage.transient import SHARD_PAUSES_SECONDS, patiently
 
 CANCEL_GRACE_SECONDS = 5.0
 REMARK_SECONDS = 2.0

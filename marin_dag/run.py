@@ -8,29 +8,29 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from marin_dag.attempt import failure_of
-from marin_dag.backend import Backend
-from marin_dag.epoch import LeaseLostError
 from marin_dag.errors import UserError
-from marin_dag.frontier import Frontier
-from marin_dag.interrupts import heard
-from marin_dag.lease import Held, Lease, Leases
-from marin_dag.live import Display
-from marin_dag.node import Node, PreemptedError
-from marin_dag.obituary import last_words
-from marin_dag.progress import Progress
-from marin_dag.provenance import collect_provenance
-from marin_dag.records import Failure, Record, Records, first_lines, new_attempt
+from marin_dag.planning.wanted_milestones import WantedMilestones, still_wanted, wanted_milestones
 from marin_dag.resources import Resources
-from marin_dag.run_hearing import RunHearing
-from marin_dag.setbacks import Setbacks
-from marin_dag.source_archive import SourceArchive
+from marin_dag.running.attempt import failure_of
+from marin_dag.running.backend import Backend
+from marin_dag.running.frontier import Frontier
+from marin_dag.running.interrupts import heard
+from marin_dag.running.live import Display
+from marin_dag.running.node import Node, PreemptedError
+from marin_dag.running.obituary import last_words
+from marin_dag.running.run_hearing import RunHearing
+from marin_dag.running.setbacks import Setbacks
+from marin_dag.running.task import KindReference, Outcome, Task, bound_config
 from marin_dag.step import Step
+from marin_dag.storage.epoch import LeaseLostError
+from marin_dag.storage.lease import Held, Lease, Leases
+from marin_dag.storage.progress import Progress
+from marin_dag.storage.provenance import collect_provenance
+from marin_dag.storage.records import Failure, Record, Records, first_lines, new_attempt
+from marin_dag.storage.source_archive import SourceArchive
+from marin_dag.storage.told import Tellings
+from marin_dag.storage.transient import patiently
 from marin_dag.store import Store, StoreError
-from marin_dag.task import KindReference, Outcome, Task, bound_config
-from marin_dag.told import Tellings
-from marin_dag.transient import patiently
-from marin_dag.wanted_milestones import WantedMilestones, still_wanted, wanted_milestones
 
 POLL_SECONDS = 0.2
 ELSEWHERE_POLL_SECONDS = 2.0

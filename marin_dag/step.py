@@ -12,12 +12,12 @@ from pydantic import BaseModel
 from marin_dag.changes import apply_changes
 from marin_dag.context import StepContext, StepStopped
 from marin_dag.cost import Cost
-from marin_dag.declared import Declared, declared_by_caller
 from marin_dag.errors import UserError
 from marin_dag.fields import OnceField, RuntimeField, StopField, once_fields, stop_field
 from marin_dag.identity import Identity, identity_of
 from marin_dag.inputs import Input, inputs_in
 from marin_dag.resources import Cpu, Resources
+from marin_dag.source.declared import Declared, declared_by_caller
 from marin_dag.step_function import types_of
 
 __all__ = [

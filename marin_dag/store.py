@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 import google_crc32c
 
 from marin_dag.errors import UserError
-from marin_dag.transient import TRANSIENT_NUMBERS
+from marin_dag.storage.transient import TRANSIENT_NUMBERS
 
 # What NFS calls a file that was deleted while it was open, and what a desktop leaves, is nobody's either. Nothing else
 # is hidden: a step's own `.tmp-something` is part of its output.

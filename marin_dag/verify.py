@@ -4,18 +4,18 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from marin_dag.backend import Backend
-from marin_dag.epoch import LEASES
 from marin_dag.errors import UserError
 from marin_dag.identity import sha256
-from marin_dag.lease import VERIFIES, Lease, Leases
-from marin_dag.prefix import open_store
-from marin_dag.progress import Progress
-from marin_dag.provenance import collect_provenance
-from marin_dag.records import Record, Records, new_attempt
+from marin_dag.running.backend import Backend
+from marin_dag.running.task import KindReference, Outcome, Task, bound_config
 from marin_dag.step import Step
+from marin_dag.storage.epoch import LEASES
+from marin_dag.storage.lease import VERIFIES, Lease, Leases
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.progress import Progress
+from marin_dag.storage.provenance import collect_provenance
+from marin_dag.storage.records import Record, Records, new_attempt
 from marin_dag.store import Store
-from marin_dag.task import KindReference, Outcome, Task, bound_config
 
 VERIFICATIONS = "verifications"
 POLL_SECONDS = 0.2

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.records import Records
 from marin_dag.step import Step
+from marin_dag.storage.records import Records
 from marin_dag.store import Store
 from pipelines.trainings import attempts_of, names_of_trainings
 from steps.train_phase import TrainPhaseConfig

@@ -12,7 +12,7 @@ from marin_dag.changes import nearest
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, WRITES_WHAT_IS_ASKED_FOR, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.records import Records, UnreadableRecordError
+from marin_dag.storage.records import Records, UnreadableRecordError
 from marin_dag.store import Store
 from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
 from pipelines.timeline import legs_in, main_line_of, phases_in

@@ -10,8 +10,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from marin_dag.planning.remarks import Remark
 from marin_dag.quantities import in_short
-from marin_dag.remarks import Remark
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.optim.schedule import Rewarm, WsdS
 from runtime.report.recipe import rate

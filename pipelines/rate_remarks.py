@@ -6,8 +6,8 @@ elsewhere than it was written to keeps them too: the rate then stands still, or 
 
 from collections.abc import Iterator, Mapping
 
+from marin_dag.planning.remarks import Remark
 from marin_dag.quantities import counted
-from marin_dag.remarks import Remark
 from runtime.optim.schedule import Cosine, Linear, Rewarm
 from runtime.report.recipe import rate
 from runtime.training.timeline import Leg

@@ -9,8 +9,8 @@ from typing import Any
 
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
+from marin_dag.planning.remarks import Remark
 from marin_dag.quantities import counted
-from marin_dag.remarks import Remark
 from marin_dag.step import Step
 from pipelines.model_remarks import model_remarks
 from pipelines.rate_remarks import rate_remarks

@@ -9,7 +9,7 @@ and a jump that is meant is acknowledged.
 """
 
 if __name__ == "__main__":  # first: the other imports take half a second
-    from marin_dag.early_interrupt import say_it_in_one_line
+    from marin_dag.running.early_interrupt import say_it_in_one_line
 
     say_it_in_one_line()
 

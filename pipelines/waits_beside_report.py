@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from marin_dag.commands.session import Session
 from marin_dag.plan import Plan
-from marin_dag.records import Records
 from marin_dag.step import Step
+from marin_dag.storage.records import Records
 from marin_dag.store import Store
 from pipelines.trainings import names_of_trainings, shared
 from pipelines.waits_command import read_waits

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from marin_dag.inputs import Input
-from marin_dag.lease import STALE_SECONDS
 from marin_dag.step import StepContext
+from marin_dag.storage.lease import STALE_SECONDS
+from marin_dag.storage.transient import is_transient
 from marin_dag.store import StoreError
-from marin_dag.transient import is_transient
 from runtime.data.cache import TokenCache
 from runtime.data.consumption import Leg, consumption
 from runtime.data.growing_cache import GrowingCache, Growth

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, field_validator
 from marin_dag.changes import nearest
 from marin_dag.context import StepStopped
 from marin_dag.fields import identity_fields
-from marin_dag.interrupts import DriverHandler
 from marin_dag.resources import Cpu
+from marin_dag.running.interrupts import DriverHandler
 from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy

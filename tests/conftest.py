@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from marin_dag.ray_cluster import require_a_token
+from marin_dag.running.ray_cluster import require_a_token
 from tests.gcs_server.control import GcsServerProcess
 from tests.s3_server.server import S3Server
 
@@ -46,9 +46,9 @@ LONGEST_FILES = (
     "tests/docs/test_own_recipe.py",
     "tests/marin_dag/test_kill.py",
     "tests/steps/test_train_phase.py",
-    "tests/marin_dag/test_gang.py",
+    "tests/marin_dag/running/test_gang.py",
     "tests/end_to_end/test_whole_run.py",
-    "tests/marin_dag/test_detach.py",
+    "tests/marin_dag/running/test_detach.py",
     "tests/steps/test_train_phase_killed.py",
     "tests/marin_dag/test_cluster.py",
     "tests/runtime/parallel/test_eight_devices.py",

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 import tokenize
@@ -24,6 +25,8 @@ HEAVY = (
     "jax", "ray", "numpy", "pyarrow", "tensorstore", "tokenizers", "torch", "lm_eval", "fsspec", "gcsfs", "asyncio",
     "rich",
 )  # fmt: skip
+ENGINE_FOLDERS = ("commands", "copies", "running", "planning", "storage", "source")
+"""A module of one imports from its own, from those behind it and from the modules above all folders."""
 VAGUE = {"utils", "util", "common", "helpers", "misc"}
 FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
 
@@ -41,6 +44,15 @@ def test_imports_go_one_way(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0]
     first_party = set(imported_packages(path)) & set(PACKAGES)
     assert first_party <= ALLOWED[package]
+
+
+def test_folders_of_the_engine_import_one_way() -> None:
+    folders = {path.parent.name for path in FILES if path.relative_to(ROOT).parts[0] == "marin_dag"} - {"marin_dag"}
+    assert folders == set(ENGINE_FOLDERS)
+    for index, folder in enumerate(ENGINE_FOLDERS):
+        for path in (ROOT / "marin_dag" / folder).glob("*.py"):
+            imported = set(re.findall(r"(?:from|import) marin_dag\.(\w+)", path.read_text()))
+            assert not imported & set(ENGINE_FOLDERS[:index]), path
 
 
 def test_the_engine_knows_no_machine_learning() -> None:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from marin_dag.acceptances import Acceptances, refuse_empty
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.plan import Plan
-from marin_dag.planned import PlannedStep, Verdict
-from marin_dag.reasons import Drifted, render_difference
+from marin_dag.planning.planned import PlannedStep, Verdict
+from marin_dag.planning.reasons import Drifted, render_difference
+from marin_dag.storage.acceptances import Acceptances, refuse_empty
 
 
 def _accept(session: Session) -> int:

@@ -3,11 +3,11 @@
 from typing import Any
 
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
-from marin_dag.early_interrupt import INTERRUPTED
+from marin_dag.running.early_interrupt import INTERRUPTED
 
 
 def _attach(session: Session) -> int:
-    from marin_dag.detach import DetachedRuns
+    from marin_dag.running.detach import DetachedRuns
 
     runs = DetachedRuns(session.pipeline, session.store.prefix)
     return follow(session, runs, runs.newest(session.parsed.names[0] if session.parsed.names else None).name)

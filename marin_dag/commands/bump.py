@@ -4,7 +4,7 @@ from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError, listed
-from marin_dag.versions import next_version, version_edit, version_origin
+from marin_dag.source.versions import next_version, version_edit, version_origin
 
 MAX_NAMES = 8
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from marin_dag.attachments import Attachments
-from marin_dag.certified_copies import CertifiedStates
 from marin_dag.commands.session import (
     FAILED,
     NOTHING_WOULD_RUN,
@@ -19,19 +17,21 @@ from marin_dag.commands.session import (
     Command,
     Session,
 )
-from marin_dag.copy_errors import DamagedSourceError
-from marin_dag.copy_queue import CopyQueue
-from marin_dag.copy_survey import READ_THREADS, keys_of, of_other_attempts
-from marin_dag.copying import Copied, Copier
+from marin_dag.copies.attachments import Attachments
+from marin_dag.copies.certified_copies import CertifiedStates
+from marin_dag.copies.copy_errors import DamagedSourceError
+from marin_dag.copies.copy_queue import CopyQueue
+from marin_dag.copies.copy_survey import READ_THREADS, keys_of, of_other_attempts
+from marin_dag.copies.copying import Copied, Copier
 from marin_dag.errors import UserError
 from marin_dag.graph import Selection
-from marin_dag.interrupts import heard, interrupt
-from marin_dag.prefix import open_store
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.records import COMMITS, Records, UnreadableRecordError
+from marin_dag.running.interrupts import heard, interrupt
 from marin_dag.step import Step
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import COMMITS, Records, UnreadableRecordError
+from marin_dag.storage.transient import patiently
 from marin_dag.store import LocalStore, Store, StoreError
-from marin_dag.transient import patiently
 
 MAX_FINDINGS = 20
 PROGRESS_SECONDS = 15.0

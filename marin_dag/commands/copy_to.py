@@ -2,14 +2,14 @@
 
 from typing import Any, NamedTuple
 
-from marin_dag.certified_copies import CertifiedStates
 from marin_dag.commands.copy import begun, still_to_copy, target_of
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, SELECTION, Session
-from marin_dag.copying import Copier
-from marin_dag.early_interrupt import INTERRUPTED
+from marin_dag.copies.certified_copies import CertifiedStates
+from marin_dag.copies.copying import Copier
+from marin_dag.copies.run_copying import RunCopying, Voice
 from marin_dag.plan import Plan
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.run_copying import RunCopying, Voice
+from marin_dag.running.early_interrupt import INTERRUPTED
 from marin_dag.step import Step
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from marin_dag.commands.attach import how_to_go_on
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Session
-from marin_dag.prefix import open_store
+from marin_dag.storage.prefix import open_store
 
 
 def detach(session: Session) -> int:
     """Starts the driver there, with this call's options and the prefix spelt out."""
-    from marin_dag.detach import DetachedRuns
+    from marin_dag.running.detach import DetachedRuns
 
     runs = DetachedRuns(session.pipeline, session.store.prefix)
     line = session.line(without=["--detach", "--prefix", "--backend", "--copy-to"])

@@ -1,10 +1,10 @@
 """diff A [B]: config fields, inputs down to the root, and the source of what changed, from A to B."""
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
-from marin_dag.compare import Side, compare, find_record, newest_made, of_record, of_step
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.records import Records
+from marin_dag.planning.compare import Side, compare, find_record, newest_made, of_record, of_step
+from marin_dag.storage.records import Records
 
 
 def _diff(session: Session) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.forks import Fork
-from marin_dag.lease import Holder, Leases
+from marin_dag.storage.lease import Holder, Leases
 
 
 def _drop(session: Session) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.forks import changes_of_execution, forked, made_by
-from marin_dag.reasons import render
+from marin_dag.planning.reasons import render
 from marin_dag.step import Step
 
 

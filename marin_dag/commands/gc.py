@@ -11,9 +11,9 @@ from typing import Any
 from marin_dag.collect import Collector, Garbage, Roots
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, SOMETHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.lost_milestones import lost_in
-from marin_dag.pins import Pins
+from marin_dag.planning.lost_milestones import lost_in
 from marin_dag.quantities import in_bytes
+from marin_dag.storage.pins import Pins
 
 OLDER_THAN_DAYS = 7.0
 SECONDS_OF_A_DAY = 86_400.0

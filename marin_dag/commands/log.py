@@ -3,9 +3,9 @@
 import sys
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
-from marin_dag.compare import find_record, made_before
 from marin_dag.errors import UserError
-from marin_dag.records import Record, Records, attempt_path
+from marin_dag.planning.compare import find_record, made_before
+from marin_dag.storage.records import Record, Records, attempt_path
 from marin_dag.store import Store
 
 

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, SELECTION, Command, Session
-from marin_dag.planned import PlannedStep, Verdict
-from marin_dag.records import Record, Records
+from marin_dag.planning.planned import PlannedStep, Verdict
+from marin_dag.storage.records import Record, Records
 
 READERS = 16
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.pins import Pins
-from marin_dag.records import Records
+from marin_dag.storage.pins import Pins
+from marin_dag.storage.records import Records
 
 
 def _pin(session: Session) -> int:

@@ -19,17 +19,17 @@ from marin_dag.commands.session import (
     Finished,
     Session,
 )
-from marin_dag.early_interrupt import INTERRUPTED
 from marin_dag.errors import UserError
 from marin_dag.explain import explain
 from marin_dag.plan import Plan
-from marin_dag.plan_document import plan_document
-from marin_dag.planned import Verdict
-from marin_dag.provenance import RUN_NAME
+from marin_dag.planning.plan_document import plan_document
+from marin_dag.planning.planned import Verdict
+from marin_dag.planning.remarks import Remark
+from marin_dag.planning.table import render_plan
 from marin_dag.quantities import counted
-from marin_dag.records import Records
-from marin_dag.remarks import Remark
-from marin_dag.table import render_plan
+from marin_dag.running.early_interrupt import INTERRUPTED
+from marin_dag.storage.provenance import RUN_NAME
+from marin_dag.storage.records import Records
 
 
 def plan_and_run(session: Session) -> int:
@@ -145,13 +145,13 @@ def ways_to_go_on(session: Session, plan: Plan) -> list[tuple[str, str]]:
 
 
 def _copied_alone(session: Session, plan: Plan) -> int:
-    from marin_dag.live import display_for
+    from marin_dag.running.live import display_for
 
     return concluded(copies_of(session, plan, display_for()), NOTHING_WOULD_RUN)
 
 
 def _carry_out(session: Session, plan: Plan) -> int:
-    from marin_dag.live import display_for  # a dry run must not wait for what only a run needs
+    from marin_dag.running.live import display_for  # a dry run must not wait for what only a run needs
 
     display = display_for()
     copies = copies_of(session, plan, display)

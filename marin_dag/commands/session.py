@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marin_dag.assignments import parse_assignment, said_twice
-from marin_dag.collection import collection_paused
+from marin_dag.commands.assignments import parse_assignment, said_twice
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
 from marin_dag.graph import Graph, Selection
-from marin_dag.milestone_reasons import NotTold
+from marin_dag.paused_collection import collection_paused
 from marin_dag.plan import Plan, RefusedStepsError, make_plan
-from marin_dag.planned import PlannedStep
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
-from marin_dag.remarks import Remarks
+from marin_dag.planning.milestone_reasons import NotTold
+from marin_dag.planning.planned import PlannedStep
+from marin_dag.planning.remarks import Remarks
 from marin_dag.step import Step
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
+from marin_dag.storage.told import PUBLISH
 from marin_dag.store import Store
-from marin_dag.told import PUBLISH
 
 NOTHING_WOULD_RUN, FAILED, SOMETHING_WOULD_RUN = 0, 1, 2
 

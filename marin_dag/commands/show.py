@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, ONLY_LOOKS, Command, Session
-from marin_dag.compare import find_record, made_before
 from marin_dag.diff import config_fields
 from marin_dag.errors import UserError
-from marin_dag.provenance import NOTHING_TRACKED_CHANGED, Provenance
+from marin_dag.planning.compare import find_record, made_before
 from marin_dag.quantities import counted
-from marin_dag.records import Record, Records
+from marin_dag.storage.provenance import NOTHING_TRACKED_CHANGED, Provenance
+from marin_dag.storage.records import Record, Records
 from marin_dag.store import Store
 
 

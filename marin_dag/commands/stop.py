@@ -5,11 +5,11 @@ from typing import Any
 from marin_dag.commands.attach import follow
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
-from marin_dag.told import END, STOP, Tellings
+from marin_dag.storage.told import END, STOP, Tellings
 
 
 def _stop(session: Session) -> int:
-    from marin_dag.detach import DetachedRuns
+    from marin_dag.running.detach import DetachedRuns
 
     runs = DetachedRuns(session.pipeline, session.store.prefix)
     job = runs.newest(session.parsed.names[0] if session.parsed.names else None)

@@ -8,15 +8,15 @@ from marin_dag.changes import nearest
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.lease import Held, Leases
-from marin_dag.lost_milestones import LostMilestones
-from marin_dag.milestone_reasons import OutsideTrajectory
-from marin_dag.reasons import render
-from marin_dag.records import Records
-from marin_dag.remainder import LeftBehind
+from marin_dag.planning.lost_milestones import LostMilestones
+from marin_dag.planning.milestone_reasons import OutsideTrajectory
+from marin_dag.planning.reasons import render
+from marin_dag.planning.remainder import LeftBehind
 from marin_dag.step import Step
+from marin_dag.storage.lease import Held, Leases
+from marin_dag.storage.records import Records
+from marin_dag.storage.told import PUBLISH, STOP, Telling, Tellings
 from marin_dag.store import Store
-from marin_dag.told import PUBLISH, STOP, Telling, Tellings
 
 POLL_SECONDS = 1.0
 GONE_SECONDS = 15.0

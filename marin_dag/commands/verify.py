@@ -4,11 +4,11 @@ from typing import Any
 
 from marin_dag.commands.run import backend_named
 from marin_dag.commands.session import FAILED, NOTHING_WOULD_RUN, Command, Session
-from marin_dag.damage import NOT_OURS, findings_of
 from marin_dag.errors import UserError
 from marin_dag.quantities import counted, in_bytes
-from marin_dag.records import Record, Records, UnreadableRecordError
 from marin_dag.step import Step
+from marin_dag.storage.damage import NOT_OURS, findings_of
+from marin_dag.storage.records import Record, Records, UnreadableRecordError
 from marin_dag.verify import Rerunner
 
 ALL = "all"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from marin_dag.records import Records
+from marin_dag.storage.records import Records
 from marin_dag.store import LocalStore
 
 ROOT = Path(__file__).parents[2]

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from marin_dag.graph import Graph
-from marin_dag.records import Record, Records
 from marin_dag.step import Step
+from marin_dag.storage.records import Record, Records
 from marin_dag.store import LocalStore
 from pipelines.timeline import legs_in, phases_in
 from pipelines.tootsie import RESULTS

@@ -12,9 +12,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from marin_dag.attempt import AttemptContext
 from marin_dag.cli import main
 from marin_dag.resources import Cpu
+from marin_dag.running.attempt import AttemptContext
 from marin_dag.step import Step
 from pipelines.corpus import Corpus
 from pipelines.fork_report import fork_report

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.backend import Backend
 from marin_dag.local_backend import LocalBackend
-from marin_dag.prefix import open_store
 from marin_dag.ray_backend import RayBackend
+from marin_dag.running.backend import Backend
+from marin_dag.storage.prefix import open_store
 from marin_dag.store import Store
 from tests.marin_dag.workbench import MODULE, Workbench
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from marin_dag.attempt import failure_of, run_attempt
-from marin_dag.backend import Listener
 from marin_dag.local_backend import SequentialFanOut
-from marin_dag.progress import Progress
 from marin_dag.resources import Resources
-from marin_dag.task import Outcome, Task
+from marin_dag.running.attempt import failure_of, run_attempt
+from marin_dag.running.backend import Listener
+from marin_dag.running.task import Outcome, Task
+from marin_dag.storage.progress import Progress
 
 
 class WorkerDiedError(Exception):

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marin_dag import provenance, run, transient
-from marin_dag.live import display_for
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag import run
+from marin_dag.running.live import display_for
+from marin_dag.storage import provenance, transient
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from tests.gcs_server.control import GcsControl, GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.marin_dag.fleets import Fleet
@@ -89,7 +90,7 @@ def _prefixes(
     if not with_server:
         yield lambda name: str(folder / "runs" / name), None
         return
-    import marin_dag.gcs_store  # noqa: F401 -- once, before the forks
+    import marin_dag.storage.gcs_store  # noqa: F401 -- once, before the forks
 
     with GcsServerProcess(buckets=[BUCKET]) as server:
         os.environ.update(server.environment())

@@ -16,8 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from marin_dag import provenance
-from marin_dag.records import Records
+from marin_dag.storage import provenance
+from marin_dag.storage.records import Records
 from marin_dag.store import LocalStore
 from tests.marin_dag.fleets import ForkedFleet, RayFleet
 from tests.marin_dag.kill_campaign import campaign

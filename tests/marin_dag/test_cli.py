@@ -14,10 +14,10 @@ import pytest
 from marin_dag.cli import main
 from marin_dag.commands.session import program
 from marin_dag.errors import UserError
-from marin_dag.prefix import open_store
-from marin_dag.records import Records, record_path
 from marin_dag.resources import Gpu
 from marin_dag.run import Run
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records, record_path
 from tests.marin_dag import toy
 from tests.marin_dag.toy_steps import AddConfig, AskConfig, add, ask
 

@@ -6,8 +6,8 @@ from textwrap import dedent
 import pytest
 
 from marin_dag.code import package_version
-from marin_dag.references import Aspect
-from marin_dag.sources import CodeError, Place, Sources
+from marin_dag.source.references import Aspect
+from marin_dag.source.sources import CodeError, Place, Sources
 
 MODULES = {
     "steps/__init__.py": "",

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from marin_dag import lease, transient
-from marin_dag.backend import Backend
-from marin_dag.epoch import seal
 from marin_dag.local_backend import LocalBackend
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
 from marin_dag.run import Run
+from marin_dag.running.backend import Backend
 from marin_dag.step import Runtime, StepContext, StepStopped, step
+from marin_dag.storage import lease, transient
+from marin_dag.storage.epoch import seal
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from marin_dag.store import Entry, LocalStore, StoreError
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_kill import driver, finish

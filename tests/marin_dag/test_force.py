@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.backend import Backend
-from marin_dag.damage import findings_of
 from marin_dag.graph import Graph, Selection
 from marin_dag.plan import make_plan
-from marin_dag.planned import Verdict
-from marin_dag.prefix import open_store
-from marin_dag.reasons import Forced
-from marin_dag.records import Records
+from marin_dag.planning.planned import Verdict
+from marin_dag.planning.reasons import Forced
+from marin_dag.running.backend import Backend
+from marin_dag.storage.damage import findings_of
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from tests.marin_dag.test_run import output, record, run
 from tests.marin_dag.toy_steps import (
     AddConfig,

@@ -26,8 +26,8 @@ from pydantic import BaseModel
 from marin_dag import code
 from marin_dag.identity import NotCanonicalError, canonical, sha256
 from marin_dag.inputs import replace_inputs
-from marin_dag.prefix import open_store
 from marin_dag.step import Input, Step, StepContext, step
+from marin_dag.storage.prefix import open_store
 from steps.download import DownloadConfig, download
 from steps.fetch import files_in
 from tests.marin_dag.golden import Open

@@ -227,8 +227,8 @@ def test_a_cloud_that_cannot_be_reached_is_one_message(tmp_path: Path):
     command = [sys.executable, "tests/marin_dag/toy_driver.py", "gs://bucket/runs", "ray", "0", str(tmp_path)]
     code = f"""
 import sys
-import marin_dag.gcs_store
-marin_dag.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS = 0.5
+import marin_dag.storage.gcs_store
+marin_dag.storage.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS = 0.5
 from tests.marin_dag.toy_driver import main
 sys.exit(main({command[2:]!r}))
 """

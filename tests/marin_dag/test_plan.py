@@ -11,10 +11,10 @@ from marin_dag.cost import Cost
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph, Selection
 from marin_dag.plan import check_configs, make_plan
-from marin_dag.planned import Verdict
-from marin_dag.prefix import open_store
-from marin_dag.reasons import KeptParts, NeverMade, NotSelected
-from marin_dag.records import Records
+from marin_dag.planning.planned import Verdict
+from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from marin_dag.store import Entry, LocalStore
 from tests.marin_dag import toy
 from tests.marin_dag.toy_steps import ShardsConfig, squares

@@ -8,9 +8,9 @@ import pytest
 
 from marin_dag.graph import Graph
 from marin_dag.plan import make_plan
-from marin_dag.planned import Verdict
-from marin_dag.records import Records
+from marin_dag.planning.planned import Verdict
 from marin_dag.step import Step
+from marin_dag.storage.records import Records
 from marin_dag.store import LocalStore
 from tests.marin_dag.test_run import run
 from tests.marin_dag.toy_steps import Text, WriteConfig, write

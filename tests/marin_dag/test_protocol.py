@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from marin_dag import attempt, lease, records
 from marin_dag.collect import Collector, Garbage
-from marin_dag.epoch import Epoch, LeaseLostError, parts
-from marin_dag.records import LABELS, FileEntry, Record, Records, record_path
+from marin_dag.running import attempt
+from marin_dag.storage import lease, records
+from marin_dag.storage.epoch import Epoch, LeaseLostError, parts
+from marin_dag.storage.records import LABELS, FileEntry, Record, Records, record_path
 from marin_dag.store import Store
 from tests.marin_dag import protocol
 from tests.marin_dag.interleavings import Content, Violation, described

@@ -13,22 +13,22 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from marin_dag.backend import Backend, Listener, Outcome
-from marin_dag.epoch import seal
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
-from marin_dag.lease import Lease, Leases
-from marin_dag.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
-from marin_dag.planned import Verdict
-from marin_dag.prefix import open_store
-from marin_dag.progress import Progress
+from marin_dag.planning.planned import Verdict
 from marin_dag.ray_backend import RayBackend
-from marin_dag.records import Records
 from marin_dag.resources import Cpu, Gpu, Resources
 from marin_dag.run import Run
+from marin_dag.running.backend import Backend, Listener, Outcome
+from marin_dag.running.live import LineDisplay, TableDisplay, figures_of
 from marin_dag.step import Step, StepContext, step
+from marin_dag.storage.epoch import seal
+from marin_dag.storage.lease import Lease, Leases
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.progress import Progress
+from marin_dag.storage.records import Records
 from tests.marin_dag.toy_steps import (
     Count,
     CountConfig,

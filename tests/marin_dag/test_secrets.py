@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from marin_dag.identity import canonical, sha256
-from marin_dag.records import Records
-from marin_dag.shards import Shard
+from marin_dag.running.shards import Shard
+from marin_dag.storage.records import Records
 from marin_dag.store import LocalStore, Store, StoreError
 
 REPOSITORY = Path(__file__).parents[2]

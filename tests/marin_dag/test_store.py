@@ -13,7 +13,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from marin_dag.prefix import open_store
+from marin_dag.storage.prefix import open_store
 from marin_dag.store import LocalStore, Store, StoreError, explain_os_error, limit_met
 
 
@@ -227,7 +227,7 @@ def test_a_file_in_the_place_of_the_prefix_is_one_clear_message(tmp_path: Path):
 
 def test_an_unreachable_cloud_is_one_clear_message(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
-    monkeypatch.setattr("marin_dag.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("marin_dag.storage.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(StoreError, match=r"gs://b/runs/commits: Cloud Storage cannot be reached .*; check the network"):
         open_store("gs://b/runs").list("commits")
 

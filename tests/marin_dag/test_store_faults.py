@@ -11,10 +11,10 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from marin_dag import gcs_requests
-from marin_dag.prefix import open_store
+from marin_dag.storage import gcs_requests
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.transient import Backoff, is_transient
 from marin_dag.store import Store, StoreError
-from marin_dag.transient import Backoff, is_transient
 from tests.gcs_server.control import GcsServerProcess
 from tests.gcs_server.faults import Fault
 from tests.s3_server.server import S3Server

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.records import Records, make_manifest
+from marin_dag.storage.records import Records, make_manifest
+from marin_dag.storage.transient import is_transient
 from marin_dag.store import LocalStore, StoreError
-from marin_dag.transient import is_transient
 from tests.marin_dag.kill_everywhere import committed_bytes
 
 REPOSITORY = Path(__file__).parents[2]

@@ -13,21 +13,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from marin_dag import lease
-from marin_dag.acceptances import Acceptances
 from marin_dag.commands.run import exit_code
 from marin_dag.explain import explain
 from marin_dag.graph import Graph, Selection
-from marin_dag.lease import Leases
-from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
-from marin_dag.lost_milestones import lost_in
-from marin_dag.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.plan import Plan, make_plan
-from marin_dag.planned import Verdict
-from marin_dag.prefix import open_store
-from marin_dag.progress import Progress
-from marin_dag.reasons import (
+from marin_dag.planning.lost_milestones import lost_in
+from marin_dag.planning.milestone_reasons import MilestoneMissing, NotTold
+from marin_dag.planning.planned import Verdict
+from marin_dag.planning.reasons import (
     BlockedBy,
     Continues,
     Drifted,
@@ -36,12 +30,18 @@ from marin_dag.reasons import (
     Resumes,
     render,
 )
-from marin_dag.records import Records
+from marin_dag.planning.table import render_plan
 from marin_dag.run import Run
+from marin_dag.running.live import LineDisplay
 from marin_dag.step import Step
+from marin_dag.storage import lease
+from marin_dag.storage.acceptances import Acceptances
+from marin_dag.storage.lease import Leases
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.progress import Progress
+from marin_dag.storage.records import Records
+from marin_dag.storage.told import PUBLISH, Tellings
 from marin_dag.store import Store
-from marin_dag.table import render_plan
-from marin_dag.told import PUBLISH, Tellings
 from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, executions, summed
 
 TOKENS_A_STEP = 10

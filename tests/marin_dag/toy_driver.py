@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from marin_dag.errors import UserError
-from marin_dag.live import display_for
 from marin_dag.local_backend import LocalBackend
-from marin_dag.prefix import open_store
 from marin_dag.ray_backend import RayBackend
 from marin_dag.run import Run
+from marin_dag.running.live import display_for
 from marin_dag.step import Step
+from marin_dag.storage.prefix import open_store
 from marin_dag.store import LocalStore
 from tests.marin_dag.toy_steps import (
     CountConfig,

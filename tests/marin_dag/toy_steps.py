@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from marin_dag.cost import Cost
 from marin_dag.resources import Cpu, Resources
+from marin_dag.running.switchboard import NEWS_SECONDS
 from marin_dag.step import Input, Runtime, StepContext, StepStopped, StopAt, step
-from marin_dag.switchboard import NEWS_SECONDS
 
 
 class WriteConfig(BaseModel, frozen=True, extra="forbid"):

@@ -8,12 +8,12 @@ from types import ModuleType
 import pytest
 
 from marin_dag import code
-from marin_dag.assignments import parse_assignment
 from marin_dag.cli import main
+from marin_dag.commands.assignments import parse_assignment
 from marin_dag.graph import Graph
 from marin_dag.plan import Plan, make_plan
-from marin_dag.prefix import open_store
-from marin_dag.remarks import no_remarks
+from marin_dag.planning.remarks import no_remarks
+from marin_dag.storage.prefix import open_store
 
 MODULE = "workbench_recipe"
 RECIPE = '''\

@@ -8,13 +8,13 @@ import pytest
 
 from marin_dag.cli import main
 from marin_dag.graph import Graph
-from marin_dag.prefix import open_store
-from marin_dag.records import record_path
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import record_path
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from runtime.training import checkpoint
 from runtime.training.temporary import TemporaryCheckpoints
-from tests.marin_dag.test_records import a_record
+from tests.marin_dag.storage.test_records import a_record
 
 
 def run(prefix, capsys, *words):

@@ -17,8 +17,8 @@ import pytest
 from marin_dag.cli import main
 from marin_dag.forks import Forks
 from marin_dag.graph import Graph
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.timeline import legs_in, phases_in
@@ -31,7 +31,7 @@ from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 from runtime.training import checkpoint
 from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
 from runtime.training.temporary import TemporaryCheckpoints
-from tests.marin_dag.test_records import a_record
+from tests.marin_dag.storage.test_records import a_record
 from tests.runtime.tracking.test_curves import events_in, records_in
 
 

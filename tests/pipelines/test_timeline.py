@@ -12,7 +12,7 @@ import pytest
 from marin_dag.cli import main
 from marin_dag.graph import Graph
 from marin_dag.plan import make_plan, refusals
-from marin_dag.prefix import open_store
+from marin_dag.storage.prefix import open_store
 from pipelines.corpus import eight_b_corpus
 from pipelines.scales import EIGHT_B
 from pipelines.timeline import document, legs_in, main_line_of, phases_in, render, trained_tokens, twins_in

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from marin_dag.graph import Graph
 from marin_dag.inputs import replace_inputs
-from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
 from marin_dag.run import Run
+from marin_dag.running.live import LineDisplay
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from pipelines import web_corpus
 from pipelines.evaluation import stages_of
 from pipelines.reporting import graph_of, with_report

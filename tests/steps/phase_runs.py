@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from marin_dag.context import ALONE
 from marin_dag.inputs import Input
 from marin_dag.resources import Cpu, Resources
-from marin_dag.told import Telling
+from marin_dag.storage.told import Telling
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.mixture import MixtureSchedule

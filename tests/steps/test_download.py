@@ -18,11 +18,11 @@ from pydantic import ValidationError
 
 from marin_dag.errors import RefusedConfigError
 from marin_dag.graph import Graph
-from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
 from marin_dag.run import Run
+from marin_dag.running.live import LineDisplay
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from runtime.text.fetch import arrivals, hub
 from runtime.text.fetch import http as fetch_http
 from runtime.text.fetch.errors import UnreachableError

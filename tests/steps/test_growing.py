@@ -18,14 +18,14 @@ from rich.console import Console
 from marin_dag.context import Parts, StepStopped
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
-from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
-from marin_dag.parts import parts_of
-from marin_dag.prefix import open_store
-from marin_dag.records import Record, Records
 from marin_dag.resources import Cpu
 from marin_dag.run import Run
+from marin_dag.running.live import LineDisplay
+from marin_dag.running.parts import parts_of
 from marin_dag.step import Step
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Record, Records
 from runtime.data import growing_cache, prefetch
 from runtime.data.cache import TokenCache
 from runtime.data.loader import Loader

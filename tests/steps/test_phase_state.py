@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from marin_dag.context import StepStopped
-from marin_dag.damage import DamagedInputError
+from marin_dag.storage.damage import DamagedInputError
 from runtime.optim.skip_rule import SkipRule
 from runtime.optim.skipping import empty_history
 from runtime.parallel.mesh import make_mesh

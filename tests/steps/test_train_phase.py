@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from marin_dag.certified_copies import place_of
 from marin_dag.changes import ChangeError
 from marin_dag.context import StepStopped
+from marin_dag.copies.certified_copies import place_of
 from marin_dag.errors import RefusedConfigError
 from marin_dag.fields import RuntimeField, markers
 from marin_dag.inputs import Input
-from marin_dag.mistakes import said_of
 from marin_dag.resources import Cpu, Gpu, Tpu
-from marin_dag.told import Telling
+from marin_dag.source.mistakes import said_of
+from marin_dag.storage.told import Telling
 from runtime.data.loader import DataPosition
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixing.odm_paper import OdmPaper

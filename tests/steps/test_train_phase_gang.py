@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from marin_dag.inputs import Input
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
 from marin_dag.step import Step
-from marin_dag.told import Tellings
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
+from marin_dag.storage.told import Tellings
 from runtime.parallel import mesh
 from runtime.tracking.events import read_events
 from runtime.training.replay import main as replay

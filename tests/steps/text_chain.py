@@ -20,12 +20,12 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from marin_dag.graph import Graph
-from marin_dag.live import LineDisplay
 from marin_dag.local_backend import LocalBackend
-from marin_dag.prefix import open_store
 from marin_dag.run import Run
-from marin_dag.shards import ShardCall
+from marin_dag.running.live import LineDisplay
+from marin_dag.running.shards import ShardCall
 from marin_dag.step import Step, StepContext, step
+from marin_dag.storage.prefix import open_store
 from runtime.text import quality_training, signature_files, span_files  # noqa: F401 -- once, not in each fork
 from runtime.text.decontamination import build_index, read_item_fields
 from runtime.text.extraction.formats import JsonLines

@@ -12,10 +12,10 @@ from marin_dag import adopt as adopt_module
 from marin_dag.adopt import AdoptedConfig, AdoptedResult, adopt, adopted
 from marin_dag.cli import main
 from marin_dag.errors import UserError
-from marin_dag.lease import Leases
-from marin_dag.prefix import open_store
-from marin_dag.records import Records, make_manifest, record_path
 from marin_dag.step import Input, Step, StepContext, step
+from marin_dag.storage.lease import Leases
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records, make_manifest, record_path
 from marin_dag.store import Store
 
 

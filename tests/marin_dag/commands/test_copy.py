@@ -15,20 +15,20 @@ from typing import Any
 
 import pytest
 
-from marin_dag import copy_queue, run_copying
-from marin_dag.acceptances import Acceptances
-from marin_dag.attachments import Attachments
 from marin_dag.cli import main
 from marin_dag.commands.session import program
-from marin_dag.copy_queue import CopyQueue
-from marin_dag.copying import Copied, Copier
+from marin_dag.copies import copy_queue, run_copying
+from marin_dag.copies.attachments import Attachments
+from marin_dag.copies.copy_queue import CopyQueue
+from marin_dag.copies.copying import Copied, Copier
 from marin_dag.diff import CodeChanged
-from marin_dag.pins import Pins
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
 from marin_dag.step import Step
+from marin_dag.storage.acceptances import Acceptances
+from marin_dag.storage.pins import Pins
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
+from marin_dag.storage.told import Tellings
 from marin_dag.store import LocalStore, StoreError, explain_os_error
-from marin_dag.told import Tellings
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
 from tests.marin_dag.toy_steps import CountConfig, count, executions
@@ -289,7 +289,7 @@ def test_a_branch_starts_at_the_target_from_a_copied_milestone(
 
 
 def test_a_detached_run_copies_to_the_same_place(run: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import marin_dag.detach
+    import marin_dag.running.detach
 
     sent: list[Any] = []
 
@@ -300,7 +300,7 @@ def test_a_detached_run_copies_to_the_same_place(run: Toy, tmp_path: Path, monke
             sent.append((command[-4:], not_sent))
             return "toy-1"
 
-    monkeypatch.setattr(marin_dag.detach, "DetachedRuns", Recorded)
+    monkeypatch.setattr(marin_dag.running.detach, "DetachedRuns", Recorded)
     monkeypatch.chdir(tmp_path)
     assert run("--detach", "--copy-to", "there")[0] == 0
     place = str(tmp_path / "there")

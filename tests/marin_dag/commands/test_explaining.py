@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from tests.marin_dag.workbench import Workbench
 
 ROOT = Path(__file__).parents[3]

@@ -8,9 +8,9 @@ import shlex
 import pytest
 
 from marin_dag.forks import Forks
-from marin_dag.lease import COPIES, Leases
-from marin_dag.prefix import open_store
-from marin_dag.told import Tellings
+from marin_dag.storage.lease import COPIES, Leases
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.told import Tellings
 from tests.marin_dag.workbench import Workbench
 
 EVALUATION = """
@@ -310,7 +310,7 @@ def test_a_fork_that_changes_execution_alone_is_told_where_to_set_it_and_no_rema
 ) -> None:
     bench.edit(
         "from marin_dag.step import Input,",
-        "from marin_dag.remarks import Remark\nfrom marin_dag.step import Input, Runtime,",
+        "from marin_dag.planning.remarks import Remark\nfrom marin_dag.step import Input, Runtime,",
     )
     bench.edit(
         "    rate: float = 0.5",

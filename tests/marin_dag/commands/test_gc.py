@@ -12,16 +12,16 @@ import pytest
 
 from marin_dag import collect
 from marin_dag.collect import Collector, Roots
-from marin_dag.epoch import seal
-from marin_dag.lease import Lease, Leases
-from marin_dag.pins import Pins
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.storage.epoch import seal
+from marin_dag.storage.lease import Lease, Leases
+from marin_dag.storage.pins import Pins
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
+from marin_dag.storage.told import Tellings
 from marin_dag.store import Entry, LocalStore
-from marin_dag.told import Tellings
 from tests.marin_dag.kill_everywhere import committed_bytes
+from tests.marin_dag.storage.test_records import a_record
 from tests.marin_dag.test_cli import ROOT, Toy
-from tests.marin_dag.test_records import a_record
 
 NOW = ("--older-than-days", "0")
 

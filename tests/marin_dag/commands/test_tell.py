@@ -8,11 +8,11 @@ import time
 import pytest
 
 from marin_dag.commands import tell
-from marin_dag.lease import COLLECTS, COPIES, Leases
-from marin_dag.milestone_reasons import NotTold
-from marin_dag.prefix import open_store
-from marin_dag.progress import Progress
-from marin_dag.told import Tellings
+from marin_dag.planning.milestone_reasons import NotTold
+from marin_dag.storage.lease import COLLECTS, COPIES, Leases
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.progress import Progress
+from marin_dag.storage.told import Tellings
 from tests.marin_dag.workbench import Workbench
 
 

@@ -9,10 +9,10 @@ from pydantic import BaseModel
 from marin_dag.cli import main
 from marin_dag.collect import Collector, Roots
 from marin_dag.local_backend import LocalBackend
-from marin_dag.prefix import open_store
-from marin_dag.records import Records
+from marin_dag.running.task import Task
 from marin_dag.step import Step, StepContext, StopAt, step
-from marin_dag.task import Task
+from marin_dag.storage.prefix import open_store
+from marin_dag.storage.records import Records
 from tests.marin_dag.kill_everywhere import committed_bytes
 from tests.marin_dag.test_cli import Toy
 

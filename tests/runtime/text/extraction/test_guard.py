@@ -2,7 +2,7 @@
 
 import pytest
 
-from marin_dag.transient import is_transient
+from marin_dag.storage.transient import is_transient
 from runtime.text.extraction.extracted import Text, Unreadable
 from runtime.text.extraction.guard import DEADLY, Guarded, ReaderKilledError, guard_after_death, unguarded
 from tests.runtime.text.extraction import deadly_readers

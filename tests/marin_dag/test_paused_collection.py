@@ -1,0 +1,66 @@
+"""Python's own garbage collector around a command: paused by a plan, seldom while a command looks, never at its end."""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from marin_dag.cli import main
+from marin_dag.paused_collection import SELDOM, collection_of_a_command, collection_paused
+from tests.marin_dag import toy
+
+ROOT = Path(__file__).parents[2]
+COMMAND = """
+import atexit, gc, sys
+from marin_dag.cli import main
+from tests.marin_dag import toy
+atexit.register(lambda: print(gc.get_freeze_count() > 10_000, *gc.get_threshold(), file=sys.stderr))
+sys.exit(main(toy.build, name="toy"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def collector():
+    """As it was, whatever a test does."""
+    before = gc.get_threshold()
+    yield
+    gc.enable()
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+def test_a_pause_ends_and_leaves_off_what_was_off() -> None:
+    with collection_paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    with collection_paused():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+
+
+@pytest.mark.parametrize("is_run", [False, True])
+def test_a_command_looks_for_circles_seldom_a_run_as_ever_and_neither_at_its_end(is_run: bool) -> None:
+    before = gc.get_threshold()
+    gc.unfreeze()
+    with collection_of_a_command(is_run=is_run):
+        assert gc.get_threshold() == (before if is_run else SELDOM)
+        assert gc.isenabled()
+        assert gc.get_freeze_count() == 0
+    assert gc.get_threshold() == before
+    assert gc.get_freeze_count() > 0
+
+
+def test_a_process_that_only_looks_does_not_look_through_all_that_it_made(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMAND, "pin", "--prefix", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stderr.split() == ["True", *map(str, gc.get_threshold())]
+
+
+def test_a_command_of_a_process_that_goes_on_leaves_the_collector_alone(tmp_path: Path) -> None:
+    gc.unfreeze()
+    before = gc.get_threshold()
+    assert main(toy.build, name="toy", argv=["pin", "--prefix", str(tmp_path)]) == 0
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
