@@ -79,6 +79,10 @@ def test_a_plan_s_chip_hours_are_those_of_the_compiled_steps_within_three_percen
     assert planned == pytest.approx(compiled, rel=0.03)
     on_gpus = train_phase.cost(configs["phoenix"], Gpu("H200", 8))
     assert on_gpus.chip_hours == pytest.approx(on_gpus.flops / (0.4 * 989e12) / 3_600)
+    for of, slower in ((EIGHT_B.branch_resources, 6), (Gpu("H200", 8), 989 / 67)):
+        wide = train_phase.cost(configs["spoonbill_focused_fp32"], of)
+        narrow = configs["spoonbill_focused_fp32"].model_copy(update={"compute_dtype": "bfloat16"})
+        assert wide.chip_hours == pytest.approx(train_phase.cost(narrow, of).chip_hours * slower)
     for unknown in (Cpu(2), Gpu("V100", 8)):
         assert train_phase.cost(configs["phoenix"], unknown).chip_hours == 0
 
