@@ -55,7 +55,7 @@ def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
 
 
 def test_the_branch_in_float32_takes_its_sequences_in_parts_and_no_other_does(configs):
-    # Compiled for its slices, all twelve sequences of a chip at once need 41 GiB of 30.75.
+    # Compiled for its slices: six of a chip's twelve sequences at a time need 28.2 GiB of 30.75.
     parts = {name: config.num_microbatches for name, config in configs.items()}
     assert parts.pop("spoonbill_focused_fp32") == 2
     assert set(parts.values()) == {1}
