@@ -149,7 +149,7 @@ def main() -> None:
     sequences, tokens, heads, _, head_dim = ATTENTION
     flops = PRODUCTS * sequences * heads * tokens**2 * head_dim  # a product and a sum each, half of the square
     floor_seconds = blocks["moved_bytes"] / gpu.hbm_bytes_per_second
-    share = flops / gpu.peak_flops / floor_seconds
+    share = flops / gpu.bfloat16_flops / floor_seconds
     line = {
         "claim": "for an H200: steps fit with all activations and hold nothing slow; the loss takes 5 GiB at most; a "
         "quarter of the peak is enough for pallas_gpu to be faster than chunked can be",

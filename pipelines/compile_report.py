@@ -216,7 +216,7 @@ def _program(request: Request, outcome: Outcome, users: Sequence[str]) -> list[s
     roofline = roofline_of(request, outcome)
     flops = flops_of(request)
     num_chips = slice_of(request.slice).num_chips * request.num_slices
-    peak = num_chips * chip.peak_flops * roofline.step_seconds
+    peak = num_chips * chip.peak_flops(request.compute_dtype) * roofline.step_seconds
     peak_gib, limit_gib = outcome.peak_memory_in_bytes / GIB, chip.hbm_in_bytes / GIB
     here = (
         f"compiled in {outcome.compile_seconds:.0f} s with {outcome.host_memory_in_bytes / GIB:.1f} GiB of this machine"

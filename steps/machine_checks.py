@@ -100,10 +100,10 @@ def devices_on(resources: Resources, *, context_parallel: int = 1) -> Devices:
     return Devices(platform=platform, kind=kind, num_devices=num_devices, context_parallel=context_parallel)
 
 
-def expected_flops(resources: Resources) -> float:
+def expected_flops(resources: Resources, compute_dtype: str) -> float:
     """FLOPs a second of a model's own products that a chip is planned with; infinite of what nothing is known of."""
     chip = (GENERATIONS | GPUS).get(devices_on(resources).kind.removeprefix("TPU "))
-    return math.inf if chip is None else chip.peak_flops * REACHED_SHARE_OF_PEAK[chip.platform]
+    return math.inf if chip is None else chip.peak_flops(compute_dtype) * REACHED_SHARE_OF_PEAK[chip.platform]
 
 
 def phase_shape(config: "TrainPhaseConfig", devices: Devices) -> KernelShape:

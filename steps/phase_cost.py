@@ -21,6 +21,6 @@ def phase_cost(config: "TrainPhaseConfig", resources: Resources) -> Cost:
     return Cost(
         tokens=tokens,
         flops=flops,
-        chip_hours=flops / expected_flops(resources) / 3_600,
+        chip_hours=flops / expected_flops(resources, config.compute_dtype) / 3_600,
         bytes_written=4 * trees * config.model.num_parameters * (num_published + num_certified),
     )

@@ -1,8 +1,9 @@
 """Accelerators and how many of them share wires: TPU slices by their public names, GPUs as "2 x 8 x H200".
 
-Peaks and bandwidths are the published ones (cloud.google.com/tpu/docs; NVIDIA's data sheets, dense bfloat16; one
-direction of one link for the wires). `hbm_in_bytes` is what a program gets: of a TPU what the compiler's own message
-says for a program far too large, of a GPU the three quarters of its memory that JAX takes when it starts.
+Peaks and bandwidths are the published ones (cloud.google.com/tpu/docs; NVIDIA's data sheets, dense bfloat16, and FP32
+without tensor cores; one direction of one link for the wires). `hbm_in_bytes` is what a program gets: of a TPU what the
+compiler's own message says for a program far too large, of a GPU the three quarters of its memory that JAX takes when
+it starts.
 """
 
 import dataclasses
@@ -11,6 +12,8 @@ import re
 from typing import Literal
 
 GIB = 2**30
+FLOAT32_PASSES = 6
+"""In bfloat16, of a TPU for a float32 product at the precision "highest" (documentation of `jax.lax.Precision`)."""
 REACHED_SHARE_OF_PEAK = {"tpu": 0.53, "gpu": 0.4}
 """By a model's own products, attention counted below the diagonal; to plan chip-hours with before anything is compiled.
 What days are planned with (`roofline`) is 52 to 54 % of the peak for the 8B's steps; Llama 3 405B reports 38 to 43 % on
@@ -23,8 +26,10 @@ class Generation:
 
     name: str
     """As topologies are called: "v4" in "v4:2x2x1"."""
-    peak_flops: float
-    """bfloat16 products, FLOPs a second."""
+    bfloat16_flops: float
+    """Products, FLOPs a second."""
+    float32_flops: float
+    """The same of float32: of a TPU in `FLOAT32_PASSES`, of a GPU without its tensor cores."""
     hbm_in_bytes: int
     hbm_bytes_per_second: float
     link_bytes_per_second: float
@@ -39,22 +44,26 @@ class Generation:
     """For the topology: v4 is used as megacore, one device a chip."""
     platform: Literal["tpu", "gpu"] = "tpu"
 
+    def peak_flops(self, compute_dtype: str) -> float:
+        """Of products in that dtype, FLOPs a second; see `runtime.model.computation.matmul_precision`."""
+        return {"bfloat16": self.bfloat16_flops, "float32": self.float32_flops}[compute_dtype]
+
 
 GENERATIONS = {
     generation.name: generation
     for generation in (
-        Generation("v4", 275e12, int(30.75 * GIB), 1.228e12, 45e9, 6.25e9, 2, 3, "megacore"),
-        Generation("v5e", 197e12, int(15.75 * GIB), 0.819e12, 45e9, 3.125e9, 1, 2),
-        Generation("v5p", 459e12, int(95.73 * GIB), 2.765e12, 90e9, 6.25e9, 2, 3),
-        Generation("v6e", 918e12, int(31.24 * GIB), 1.64e12, 90e9, 12.5e9, 1, 2),
+        Generation("v4", 275e12, 275e12 / FLOAT32_PASSES, int(30.75 * GIB), 1.228e12, 45e9, 6.25e9, 2, 3, "megacore"),
+        Generation("v5e", 197e12, 197e12 / FLOAT32_PASSES, int(15.75 * GIB), 0.819e12, 45e9, 3.125e9, 1, 2),
+        Generation("v5p", 459e12, 459e12 / FLOAT32_PASSES, int(95.73 * GIB), 2.765e12, 90e9, 6.25e9, 2, 3),
+        Generation("v6e", 918e12, 918e12 / FLOAT32_PASSES, int(31.24 * GIB), 1.64e12, 90e9, 12.5e9, 1, 2),
     )
 }
 GPUS = {
     generation.name: generation
     for generation in (
-        Generation("A100-80G", 312e12, int(79.1 * GIB) * 3 // 4, 2.039e12, 300e9, 25e9, 1, 1, platform="gpu"),
-        Generation("H100", 989e12, int(79.1 * GIB) * 3 // 4, 3.35e12, 450e9, 50e9, 1, 1, platform="gpu"),
-        Generation("H200", 989e12, int(139.8 * GIB) * 3 // 4, 4.8e12, 450e9, 50e9, 1, 1, platform="gpu"),
+        Generation("A100-80G", 312e12, 19.5e12, int(79.1 * GIB) * 3 // 4, 2.039e12, 300e9, 25e9, 1, 1, platform="gpu"),
+        Generation("H100", 989e12, 67e12, int(79.1 * GIB) * 3 // 4, 3.35e12, 450e9, 50e9, 1, 1, platform="gpu"),
+        Generation("H200", 989e12, 67e12, int(139.8 * GIB) * 3 // 4, 4.8e12, 450e9, 50e9, 1, 1, platform="gpu"),
     )
 }
 """By Ray's names; the boards with NVLink (SXM). Their memory is what CUDA reports, less than what the driver does."""

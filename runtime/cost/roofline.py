@@ -8,8 +8,8 @@ bandwidth of the torus axis it goes along, and each costs what it takes longer t
 beside it takes at the peak. Model and context axes are neighbours on
 one axis of the torus; the data axis that they were cut from reaches over them, so its rings share wires. GPUs of a host
 have a switch; what leaves a host goes over the network cards of those of its GPUs that share in it. Activations through
-memory are left out, and so are launch and host times. By JAX's default precision a TPU forms products of float32 from
-bfloat16, as which its compiler gathers most weights; a GPU forms them at half the peak (TF32), from weights in float32.
+memory are left out, and so are launch and host times. Products of float32 are float32's: six bfloat16 passes of a TPU,
+and of a GPU none of its tensor cores'; weights are then gathered and read in float32.
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     embeddings = _embeddings(request.model)
     multiplied = embeddings + (parameters - embeddings) / request.model_parallel  # by one chip
     is_training = request.step == "train"
-    number = 4 if _is_tf32(request) else 2
+    number = 4 if request.compute_dtype == "float32" else 2
     # Written once a gather, read once a pass; gradients in float32: written, and read to be scattered.
     passes = (number * (2 + 3) + 4 * 2) if is_training else number * 2
     trees = 3 + request.num_averages
@@ -119,13 +119,9 @@ def roofline_of(request: Request, compiled: Compiled) -> Roofline:
     )
 
 
-def _is_tf32(request: Request) -> bool:
-    return slice_of(request.slice).generation.platform == "gpu" and request.compute_dtype == "float32"
-
-
 def _peak_flops(request: Request) -> float:
     """A second, of one chip, in the request's dtype."""
-    return slice_of(request.slice).generation.peak_flops / (2 if _is_tf32(request) else 1)
+    return slice_of(request.slice).generation.peak_flops(request.compute_dtype)
 
 
 def _share_of_the_last_stretch(request: Request) -> float:

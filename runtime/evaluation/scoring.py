@@ -16,7 +16,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Float32, Int32
 
-from runtime.model.computation import whole
+from runtime.model.computation import matmul_precision, whole
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
@@ -69,14 +69,12 @@ class Scorer:
         self._frequencies = jnp.asarray(inverse_frequencies(rope, config.head_dim))
         self._rows_per_batch = max(1, tokens_per_batch // self.max_length)
         computation = whole(compute_dtype, attention_kernel)
-        # Accelerators multiply float32 in fewer bits unless told not to; a score in float32 should be one.
-        precision = "highest" if np.dtype(compute_dtype) == np.float32 else "default"
 
         @jax.jit
         def hidden_states(
             params: Llama, tokens: Int32[Array, "row position"], segment_ids: Int32[Array, "row position"]
         ) -> Float[Array, "row position hidden_size"]:
-            with jax.default_matmul_precision(precision):
+            with matmul_precision(compute_dtype):
                 return params.hidden_states(
                     tokens, segment_ids, self._frequencies, config=config, computation=computation
                 )
@@ -87,7 +85,7 @@ class Scorer:
             row: Int32[Array, "query"],
             position: Int32[Array, "query"],
         ) -> Float32[Array, "query vocab_size"]:
-            with jax.default_matmul_precision(precision):
+            with matmul_precision(compute_dtype):
                 head = params.head(computation)
                 return jnp.einsum("qh,hv->qv", hidden[row, position], head, preferred_element_type=jnp.float32)
 

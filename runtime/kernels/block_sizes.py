@@ -184,17 +184,25 @@ def splash_bytes(blocks: SplashBlocks, head_dim: int, item_bytes: int) -> int:
 def fused_bytes(blocks: FusedBlocks, hidden_size: int, item_bytes: int) -> int:
     """Of vector memory that a grid step takes, the largest of the three passes: an estimate from above."""
 
-    def step(block: tuple[int, int], *, rows: int, columns: int, kept: int) -> int:
-        """`rows` and `columns`: arrays of tokens x hidden and hidden x vocabulary that are fetched or written."""
+    def step(
+        block: tuple[int, int], *, rows: int, columns: int, kept: int, multiplied_rows: int, multiplied_columns: int
+    ) -> int:
+        """`rows` and `columns`: arrays of tokens x hidden and hidden x vocabulary that are fetched or written; of them
+        `multiplied_…` are sides of products, one that is of two as often."""
         fetched = 2 * hidden_size * (rows * block[0] + columns * block[1]) * item_bytes
         per_token = 16 * 4 * LANES * block[0]  # a figure of each token takes a whole row of lanes
         exact = fetched + 4 * hidden_size * kept + 4 * 4 * block[0] * block[1] + per_token
+        if item_bytes == 4:
+            # Each side of a float32 product also as three arrays of bfloat16, and the product beside what it adds to.
+            sides = hidden_size * (multiplied_rows * block[0] + multiplied_columns * block[1]) + block[0] * block[1]
+            exact += 3 * 2 * sides + 4 * hidden_size * kept
         return exact + exact // 8  # the compiler was seen to take up to an eighth more
 
+    by_tokens, by_columns = blocks.hidden_gradient, blocks.head_gradient
     return max(
-        step(blocks.forward, rows=1, columns=1, kept=0),
-        step(blocks.hidden_gradient, rows=2, columns=1, kept=blocks.hidden_gradient[0]),
-        step(blocks.head_gradient, rows=1, columns=2, kept=blocks.head_gradient[1]),
+        step(blocks.forward, rows=1, columns=1, kept=0, multiplied_rows=1, multiplied_columns=1),
+        step(by_tokens, rows=2, columns=1, kept=by_tokens[0], multiplied_rows=1, multiplied_columns=2),
+        step(by_columns, rows=1, columns=2, kept=by_columns[1], multiplied_rows=2, multiplied_columns=1),
     )
 
 

@@ -49,7 +49,7 @@ def _not_by_triton(shape: KernelShape) -> str | None:
     if (family := block_sizes.family_of(shape.device_kind)) is None:
         return f"pallas_gpu was never compiled for {shape.device_kind}"
     if shape.compute_dtype != "bfloat16":
-        return f"blocks of pallas_gpu in {shape.compute_dtype} may need more shared memory than a GPU has"
+        return f"pallas_gpu in {shape.compute_dtype} keeps tens of KB a thread in memory, not in registers"
     try:
         block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=shape.stretch)
     except ValueError as error:

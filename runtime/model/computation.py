@@ -3,6 +3,7 @@
 None of it changes what is computed, beyond rounding.
 """
 
+import contextlib
 import dataclasses
 from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar, get_args
 
@@ -63,6 +64,15 @@ FORMS = {
     "cpu": Forms(weight_gradient="transposed", gate_gradient="recomputed", most_unrolled_layers=4),
 }
 """By platform."""
+
+
+def matmul_precision(compute_dtype: jax.typing.DTypeLike) -> contextlib.AbstractContextManager[None]:
+    """To trace a program in, together with its backward pass: float32 products are formed in float32.
+
+    Left to itself JAX forms them from bfloat16 on a TPU and from TF32 on a GPU, of 8 and 11 bits. Products in Pallas
+    kernels follow. Other dtypes have one way, and JAX_DEFAULT_MATMUL_PRECISION changes neither.
+    """
+    return jax.default_matmul_precision("highest" if np.dtype(compute_dtype) == np.float32 else None)
 
 
 class Computation(NamedTuple):

@@ -10,7 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32
 
 from runtime.kernels.choice import check_kernels
-from runtime.model.computation import Computation
+from runtime.model.computation import Computation, matmul_precision
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
@@ -83,15 +83,16 @@ def _eval_program(config: LlamaConfig, mesh: Mesh, computation: Computation, los
         batch = Batch(tokens, segment_ids, labels, has_target.astype(jnp.float32))
         # Labels come from the next device of the context axis: before the layers, not beside them.
         batch = computation.order.after(batch, (labels, has_target), tokens)
-        result = token_losses(
-            params,
-            batch,
-            frequencies,
-            z_loss=jnp.zeros(()),
-            config=config,
-            computation=computation,
-            loss_kernel=loss_kernel,
-        )
+        with matmul_precision(computation.compute_dtype):
+            result = token_losses(
+                params,
+                batch,
+                frequencies,
+                z_loss=jnp.zeros(()),
+                config=config,
+                computation=computation,
+                loss_kernel=loss_kernel,
+            )
         loss = spread.gather_tokens(result.loss)
         return TokenLosses(jnp.where(has_target, loss.reshape(tokens.shape), 0.0), has_target)
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.choice import check_kernels
 from runtime.kernels.scatter_blocks import ScatterKernel, check_scatter_kernel
-from runtime.model.computation import REMATS, Computation, Remat
+from runtime.model.computation import REMATS, Computation, Remat, matmul_precision
 from runtime.model.config import LlamaConfig, Rope
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
@@ -293,7 +293,8 @@ def _train_program(
             out_specs=(specs, everywhere),
             check_vma=False,  # the splash kernel's outputs carry no varying-axes type
         )
-        return mapped(state, tokens, segment_ids, packed, frequencies)
+        with matmul_precision(computation.compute_dtype):
+            return mapped(state, tokens, segment_ids, packed, frequencies)
 
     return jax.jit(program, donate_argnums=(0,) if donate else (), compiler_options=compiler_options(mesh))
 

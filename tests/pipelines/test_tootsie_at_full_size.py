@@ -55,7 +55,7 @@ def test_the_main_line_has_the_published_steps_tokens_and_batches(configs):
 
 
 def test_the_branch_in_float32_takes_its_sequences_in_parts_and_no_other_does(configs):
-    # Compiled for its slices, all twelve sequences of a chip at once need 41 GiB of 30.75.
+    # Compiled for its slices: six of a chip's twelve sequences at a time need 28.2 GiB of 30.75.
     parts = {name: config.num_microbatches for name, config in configs.items()}
     assert parts.pop("spoonbill_focused_fp32") == 2
     assert set(parts.values()) == {1}
@@ -79,6 +79,10 @@ def test_a_plan_s_chip_hours_are_those_of_the_compiled_steps_within_three_percen
     assert planned == pytest.approx(compiled, rel=0.03)
     on_gpus = train_phase.cost(configs["phoenix"], Gpu("H200", 8))
     assert on_gpus.chip_hours == pytest.approx(on_gpus.flops / (0.4 * 989e12) / 3_600)
+    for of, slower in ((EIGHT_B.branch_resources, 6), (Gpu("H200", 8), 989 / 67)):
+        wide = train_phase.cost(configs["spoonbill_focused_fp32"], of)
+        narrow = configs["spoonbill_focused_fp32"].model_copy(update={"compute_dtype": "bfloat16"})
+        assert wide.chip_hours == pytest.approx(train_phase.cost(narrow, of).chip_hours * slower)
     for unknown in (Cpu(2), Gpu("V100", 8)):
         assert train_phase.cost(configs["phoenix"], unknown).chip_hours == 0
 

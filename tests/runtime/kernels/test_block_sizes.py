@@ -15,7 +15,7 @@ from runtime.kernels.block_sizes import (
     splash_bytes,
     triton_blocks,
 )
-from runtime.kernels.tuned_blocks import FUSED, SCOPED_VMEM_IN_BYTES, SPLASH, VMEM_IN_BYTES
+from runtime.kernels.tuned_blocks import FUSED, SCOPED_VMEM_IN_BYTES, SPLASH, VMEM_IN_BYTES, FusedBlocks
 
 
 def memory_told(reason: str) -> tuple[list[float], float]:
@@ -82,6 +82,16 @@ def test_a_shape_without_a_row_gets_what_the_rule_holds_to_fit_and_says_so() -> 
     fused = fused_blocks("v5p", hidden_size=6144, num_tokens=4096, vocab_size=128_256, item_bytes=2)
     assert "no row for v5p, hidden size 6144" in fused.reason
     assert fused_bytes(fused.blocks, 6144, 2) <= VMEM_IN_BYTES["v5p"]
+
+
+def test_float32_products_are_counted_with_the_parts_that_they_are_formed_from() -> None:
+    # What the compiler said of the gradient of the hidden states in blocks of 512 x 256, on a v5e.
+    refused = FusedBlocks((128, 128), (512, 256), (128, 128), VMEM_IN_BYTES["v5e"])
+    assert 89.39 <= fused_bytes(refused, 4096, 4) / 2**20 <= 89.39 * 1.25
+    taken = fused_blocks("v5e", hidden_size=4096, num_tokens=8192, vocab_size=128_256, item_bytes=4)
+    assert taken.blocks[:3] == ((256, 256),) * 3  # compiled
+    with pytest.raises(ValueError, match="no block of hidden size 4096 fits in the 16 MiB of vector memory of a v4"):
+        fused_blocks("v4", hidden_size=4096, num_tokens=8192, vocab_size=128_256, item_bytes=4)
 
 
 def test_blocks_that_were_cut_say_from_what_and_quote_no_figure_of_others() -> None:

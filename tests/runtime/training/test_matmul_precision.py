@@ -1,0 +1,124 @@
+"""What computes in float32 multiplies in float32: every product of a step, forward, backward and in its kernels."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from runtime.cost.compile_program import arguments_of
+from runtime.cost.request import Request
+from runtime.evaluation.scoring import Scorer
+from runtime.model.config import LLAMA3_ROPE, LlamaConfig
+from runtime.model.llama import Llama
+from runtime.parallel.mesh import make_mesh
+from runtime.parallel.mesh_shape import MeshShape
+from runtime.training.eval_step import eval_program
+from runtime.training.train_step import train_program
+
+MODEL = LlamaConfig(
+    vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=64, max_position_embeddings=256,
+)  # fmt: skip
+KERNELS = {  # of attention and of the loss, and whose they are
+    "cpu": ("chunked", "chunked"),
+    "gpu": ("pallas_gpu", "chunked_wide"),
+    "tpu": ("splash", "pallas_tpu"),
+    "plain": ("reference", "reference"),
+}
+HIGHEST = (lax.Precision.HIGHEST, lax.Precision.HIGHEST)
+
+
+def traced(step: str, compute_dtype: str, kernels: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    """The program of a train or evaluation step on two devices."""
+    for module in ("train_step", "eval_step"):
+        monkeypatch.setattr(f"runtime.training.{module}.platform", lambda mesh: kernels)
+    attention, loss = KERNELS[kernels]
+    mesh = make_mesh(MeshShape(data=2), jax.devices()[:2])
+    request = Request(step, "none", 1, MODEL, 256, 4, 0, compute_dtype, attention, loss)
+    asked = {"attention_kernel": attention, "loss_kernel": loss, "compute_dtype": compute_dtype}
+    if step == "eval":
+        return eval_program(MODEL, mesh, **asked).trace(*arguments_of(request, mesh))
+    return train_program(
+        MODEL,
+        mesh,
+        **asked,
+        **{"remat": "full", "num_microbatches": 2, "reduce_dtype": "float32"} | options,
+        donate=True,
+    ).trace(*arguments_of(request, mesh))
+
+
+def products(program: Any) -> Iterator[JaxprEqn]:
+    """All of a traced program, those within its loops and kernels too."""
+    match program:
+        case ClosedJaxpr():
+            yield from products(program.jaxpr)
+        case tuple() | list():
+            for part in program:
+                yield from products(part)
+        case Jaxpr():
+            for equation in program.eqns:
+                if equation.primitive.name == "dot_general":
+                    yield equation
+                yield from products(list(equation.params.values()))
+
+
+def precisions(step: str, compute_dtype: str, kernels: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list:
+    program = traced(step, compute_dtype, kernels, monkeypatch, **options)
+    return [equation.params["precision"] for equation in products(program.jaxpr)]
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_every_product_of_a_step_in_float32_is_float32_s_also_backward_and_in_kernels(
+    kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated = precisions("eval", "float32", kernels, monkeypatch)
+    trained = precisions("train", "float32", kernels, monkeypatch)
+    assert len(evaluated) >= 10  # seven of a layer, two of attention, the head
+    assert len(trained) > 2 * len(evaluated)
+    assert {*evaluated, *trained} == {HIGHEST}
+
+
+@pytest.mark.parametrize("options", [{"remat": "none"}, {"remat": "dots"}, {"num_microbatches": 1}])
+def test_so_are_they_whatever_is_computed_again(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(precisions("train", "float32", "cpu", monkeypatch, **options)) == {HIGHEST}
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("step", ["train", "eval"])
+def test_of_a_step_in_bfloat16_no_precision_is_asked_for_whatever_jax_is_told(
+    step: str, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with jax.default_matmul_precision("highest"):
+        told = precisions(step, "bfloat16", kernels, monkeypatch)
+    assert set(told) == {None}
+    assert told == precisions(step, "bfloat16", kernels, monkeypatch)
+
+
+@pytest.mark.parametrize("step", ["train", "eval"])
+@pytest.mark.parametrize(("compute_dtype", "precision"), [("float32", "HIGHEST"), ("bfloat16", "DEFAULT")])
+def test_the_lowered_program_says_so_of_each_product(
+    step: str, compute_dtype: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = traced(step, compute_dtype, "cpu", monkeypatch).lower().as_text()
+    asked = re.findall(r"stablehlo\.dot_general.*precision = \[(\w+), (\w+)\]", text)
+    assert len(asked) == text.count("stablehlo.dot_general") > 0
+    assert set(asked) == {(precision, precision)}
+
+
+@pytest.mark.parametrize(("compute_dtype", "precision"), [("float32", HIGHEST), ("bfloat16", None)])
+def test_scores_are_computed_by_the_same_rule(compute_dtype: str, precision: Any) -> None:
+    params = Llama.init(MODEL, key=jax.random.key(0))
+    scorer = Scorer(params, MODEL, LLAMA3_ROPE, compute_dtype=jnp.dtype(compute_dtype), tokens_per_batch=256)
+    tokens, hidden, index = jnp.zeros((1, 256), int), jnp.zeros((1, 256, 128), compute_dtype), jnp.zeros(4, int)
+    for program, arguments in (
+        (scorer._hidden_states, (tokens, tokens)),
+        (scorer._score, (hidden, index, index, index)),
+        (scorer._likeliest, (hidden, index[:1])),
+    ):
+        asked = {equation.params["precision"] for equation in products(program.trace(params, *arguments).jaxpr)}
+        assert asked == {precision}
