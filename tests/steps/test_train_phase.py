@@ -348,10 +348,10 @@ def test_a_checkpoint_tells_the_configuration_but_nothing_of_its_execution(tmp_p
 
 
 def test_the_cost_of_a_phase_counts_its_own_steps_only(phase):
-    first = train_phase.cost(phase)
+    first = train_phase.cost(phase, Cpu(2))
     assert first.tokens == 8 * 4 * SEQUENCE_LENGTH
     start = Input(None, milestone=8, name="first", digest="e" * 64)
-    assert train_phase.cost(until(phase, 10, start=start)).tokens == 2 * 4 * SEQUENCE_LENGTH
+    assert train_phase.cost(until(phase, 10, start=start), Cpu(2)).tokens == 2 * 4 * SEQUENCE_LENGTH
 
 
 def test_a_phase_resumes_on_another_mesh_with_the_same_data_and_losses_within_rounding(tmp_path, phase, use_devices):
@@ -551,7 +551,8 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
     names = {"attention": "chunked", "loss": "reference", "scatter": "xla"}
     assert begin["kernels"] == names | {"reason": reason, "blocks": blocks}
     described = {kernel: f"{name}: {blocks[kernel]}" for kernel, name in names.items()}
-    assert trajectory.how == described | {"reason": reason}, "which goes into the record of the step"
+    recorded = described | {"reason": reason}
+    assert recorded.items() <= trajectory.how.items(), "which go into the record of the step"
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
     printed = [record.getMessage() for record in caplog.records if record.name == phase_runs.__name__]
     assert printed == [
