@@ -53,6 +53,7 @@ TINY = dataclasses.replace(
     ),
     sequence_length=64,
     batches=(BatchSize(2, 1), BatchSize(3, 1), BatchSize(4, 2)),
+    float32_num_microbatches=1,
     remat="dots",
     boundaries=Boundaries(
         kestrel=6,
