@@ -9,7 +9,7 @@ _BESIDE_PRODUCTS: dict[str, str | bool | int] = {
     # other generation the compiler refuses to ("not supported/recommended on platforms other than TPU v5e ... incorrect
     # results, hang").
     "xla_enable_async_all_gather": "true",
-    # Of most gradients that are summed in bfloat16, the product is cut into parts, which go round the ring while the
+    # Of the gradients that are summed in bfloat16, the product is cut into parts, which go round the ring while the
     # next is computed. On v5e the same holds the chip up longer: its permutes are not asynchronous.
     "xla_tpu_reduce_scatter_collective_matmul_mode": "POST_SPMD",
 }
@@ -51,3 +51,8 @@ def compiler_options(mesh: Mesh) -> dict[str, str | bool | int] | None:
         case "cpu":
             return _ON_CPU
     return _BY_TPU.get(device_kind(mesh))
+
+
+def hides_scatters(kind: str) -> bool:
+    """Whether programs for devices of that kind (JAX's name) are compiled with an option that hides reduce-scatters."""
+    return kind in _BY_TPU

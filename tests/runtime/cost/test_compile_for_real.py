@@ -89,6 +89,10 @@ def test_a_train_step_compiles_and_moves_no_more_than_it_needs_to(
     assert {item.dtype for item in within if item.kind != "all-gather"} == {HLO_NAMES[reduce_dtype]}
     assert {item.kind for item in within} == hidden | {"all-gather", "reduce-scatter"}
     assert {item.kind for item in large if item.is_hidden} == hidden
+    if "collective-permute" in hidden:  # every gradient of a layer goes round the first axis in parts
+        over_first = [item for item in compiled.collectives if item.axes == ("data_x",) and item.array_bytes >= 2**18]
+        of_layers = [item.kind for item in over_first if item.times % MODEL.num_hidden_layers == 0]
+        assert set(of_layers) == {"all-gather", "collective-permute"}
     roofline = roofline_of(request, compiled)
     assert 0 < roofline.exposed_share < 1
     assert roofline.found_share == pytest.approx(1, abs=0.01)

@@ -9,13 +9,14 @@ import re
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from runtime.model.computation import Remat
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
-from runtime.parallel.mesh import make_mesh
+from runtime.parallel.collectives import scatter, splits
+from runtime.parallel.mesh import DATA_AXES, make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.tracking.parts import part_names
 from runtime.training.eval_step import build_eval_step
@@ -47,6 +48,7 @@ VARIANTS = {  # mesh, sizes of its data axes, rematerialisation, micro-batches
     "context": (MeshShape(context=8), (1, 1, 1), "full", 1),
     "all_axes": (MeshShape(data=2, model=2, context=2), (2, 1, 1), "dots", 2),
 }
+TORI = ((8, 1, 1), (2, 4, 1), (2, 2, 2))
 # A large eps, so that an update is proportional to the gradient and shows an error in it.
 HYPERPARAMETERS = Hyperparameters(1e-2, 0.1, 0.9, 0.95, eps=1.0, max_norm=0.5, z_loss=1e-3, average_decays=(0.9,))
 
@@ -114,6 +116,9 @@ def main() -> None:
             "evaluation": difference(losses, expected[3]),
             "part_norms": part_norms,
         }
+    report["scatters"] = [
+        scattered(make_mesh(FSDP, torus=torus), dtype) for torus in TORI for dtype in ("float32", "bfloat16")
+    ]
     tensor = lowered(FSDP_AND_TENSOR, (2, 2, 1), "bfloat16")
     keeping = lowered(FSDP_AND_TENSOR, (2, 2, 1), "bfloat16", remat="none")
     report["programs"] = {
@@ -124,6 +129,23 @@ def main() -> None:
         "compiled": re.findall(r" = (\S+) (?:all-reduce|all-reduce-start)\(", tensor.compile().as_text()),
     }
     print(json.dumps(report))
+
+
+def scattered(mesh: Mesh, dtype: str) -> dict[str, bool | float]:
+    """Rows of a gradient in either form of `scatter`: whether the bits are the same, and how far from NumPy's sum."""
+    parts = np.random.default_rng(0).normal(size=(8, 32, 200)).astype(dtype)
+    split = splits(PartitionSpec(DATA_AXES), dict(mesh.shape))
+
+    def scatter_as(rows_as_they_are: bool) -> np.ndarray:
+        program = jax.shard_map(
+            lambda part: scatter(part[0], split, rows_as_they_are=rows_as_they_are),
+            mesh=mesh, in_specs=PartitionSpec(DATA_AXES), out_specs=PartitionSpec(DATA_AXES), check_vma=False,
+        )  # fmt: skip
+        return np.asarray(jax.jit(program)(parts))
+
+    divided, as_they_are = scatter_as(False), scatter_as(True)
+    exact = parts.astype(np.float64).sum(axis=0)
+    return {"same_bits": divided.tobytes() == as_they_are.tobytes(), "difference": difference(as_they_are, exact)}
 
 
 def lowered(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from runtime.parallel.compiler_options import compiler_options
+from runtime.parallel.compiler_options import compiler_options, hides_scatters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +43,13 @@ def test_on_a_gpu_sums_have_one_order_and_the_compiler_knows_the_options(platfor
 )
 def test_each_generation_hides_collectives_in_its_own_way(device_kind: str, name: str) -> None:
     assert name in (compiler_options(mesh_of("tpu", device_kind)) or {})
+    assert hides_scatters(device_kind)
 
 
 @pytest.mark.parametrize(("platform", "device_kind"), [("tpu", "TPU v5 lite"), ("tpu", "TPU7x")])
 def test_others_are_compiled_as_the_compiler_likes(platform: str, device_kind: str) -> None:
     assert compiler_options(mesh_of(platform, device_kind)) is None
+    assert not hides_scatters(device_kind)
 
 
 def test_a_cpu_uses_whole_registers_and_the_compiler_knows_the_option() -> None:

@@ -46,6 +46,12 @@ def test_parameters_moments_and_average_are_those_of_one_device(report: dict, va
     assert report[variant]["evaluation"] < 1e-5
 
 
+def test_rows_are_scattered_to_the_same_bits_in_the_form_for_compilers_that_hide_it(report: dict) -> None:
+    assert len(report["scatters"]) == 6 and all(found["same_bits"] for found in report["scatters"])
+    assert max(found["difference"] for found in report["scatters"][::2]) < 1e-6  # float32
+    assert max(found["difference"] for found in report["scatters"][1::2]) < 1e-2  # bfloat16
+
+
 @pytest.mark.parametrize(("reduce_dtype", "written"), [("float32", "xf32"), ("bfloat16", "xbf16")])
 def test_parameters_are_gathered_in_bfloat16_and_gradients_scattered_in_the_dtype_that_was_chosen(
     report: dict, reduce_dtype: str, written: str
