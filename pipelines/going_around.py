@@ -35,7 +35,7 @@ def sightings(events: Iterable[Mapping[str, Any]]) -> list[Sighting]:
     found = set()
     for event in events:
         match event["event"]:
-            case "alarm" if event["monitor"] in SPIKE_MONITORS:
+            case "alarm" if event.get("monitor") in SPIKE_MONITORS:
                 found.add(Sighting(event["step"], event["monitor"]))
             case "skipped":
                 found.add(Sighting(event["step"], "an update left out by the skip rule"))
