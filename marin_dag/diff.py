@@ -6,6 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from pydantic import BaseModel
+
+from marin_dag.fields import added_fields, class_named
+
 ABSENT = "(absent)"
 
 
@@ -105,9 +109,9 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
     elif tags == ("input", "input"):
         yield InputChanged(path, _input_key(old), _input_key(new))
     elif tags[0] == tags[1] and tags[0] in ("model", "dataclass", "namedtuple") and old[1] == new[1]:
-        yield from _mappings(dict(old[2:]), dict(new[2:]), path)
+        yield from _mappings(dict(old[2:]), dict(new[2:]), path, _shown_without(old[1]))
     elif tags == ("dict", "dict"):
-        yield from _mappings(_keyed(old), _keyed(new), path)
+        yield from _mappings(_keyed(old), _keyed(new), path, {})
     elif tags == ("list", "list") and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old[1:], new[1:], strict=True)):
             yield from _items(before, after, f"{path}.{index}")
@@ -133,13 +137,25 @@ def _name(node: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _mappings(old: dict[str, Any], new: dict[str, Any], path: str) -> Iterator[Difference]:
+def _shown_without(class_name: str) -> dict[str, str]:
+    """What a class means where its document lacks a field, by field; nothing of one that this process does not know."""
+    owner = class_named(class_name)
+    has_fields = owner is not None and (issubclass(owner, BaseModel) or dataclasses.is_dataclass(owner))
+    return (
+        {name: "[]" if value == () else shown(value) for name, value in added_fields(owner).items()}
+        if has_fields
+        else {}
+    )
+
+
+def _mappings(old: dict[str, Any], new: dict[str, Any], path: str, absent: dict[str, str]) -> Iterator[Difference]:
+    """`absent` says, by key, what is meant where there is none."""
     for key in sorted(old.keys() | new.keys()):
         inner = f"{path}.{key}" if path else key
         if key not in old:
-            yield FieldChanged(inner, ABSENT, shown(new[key]))
+            yield FieldChanged(inner, absent.get(key, ABSENT), shown(new[key]))
         elif key not in new:
-            yield FieldChanged(inner, shown(old[key]), ABSENT)
+            yield FieldChanged(inner, shown(old[key]), absent.get(key, ABSENT))
         else:
             yield from _values(old[key], new[key], inner)
 

@@ -1,6 +1,9 @@
 """Field markers: what a config field is for, said by its type. A field without marker is identity."""
 
 import dataclasses
+import math
+import operator
+import sys
 import typing
 from functools import cache
 from typing import Any
@@ -23,6 +26,30 @@ class OnceField:
     """Marks what acts only where a trajectory leaves its predecessor."""
 
 
+Plain = bool | int | float | str | tuple[()] | None
+
+
+# Equal to itself alone: of two equal ones (0 and False) `Annotated` would take the first it ever saw for both.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Added:
+    """Marks identity that came to a class when there were outputs already: at `without` it is not in the document.
+
+    The value is what the class meant before it had the field, which nothing that happens later can change. The default
+    of the field may become another one: as with every field, whoever does not write it then has another identity.
+    """
+
+    without: Plain
+    """What was meant without the field: None, a truth value, a number, a text or ()."""
+
+    def __post_init__(self) -> None:
+        is_plain = self.without is None or type(self.without) in (bool, int, float, str) or self.without == ()
+        if not is_plain or (isinstance(self.without, float) and not math.isfinite(self.without)):
+            raise TypeError(
+                f"Added(without={self.without!r}): it is None, a truth value, a finite number, a text or (), so that "
+                "no edit of another class changes what was meant; type the field `X | None`, and None means as before."
+            )
+
+
 @cache
 def markers(owner: Any) -> dict[str, tuple[object, ...]]:
     """Field name to its markers, for a pydantic model or a dataclass, in order of declaration."""
@@ -40,6 +67,52 @@ def identity_fields(owner: Any) -> tuple[str, ...]:
     return tuple(
         sorted(name for name, marks in markers(owner).items() if not any(isinstance(m, execution) for m in marks))
     )
+
+
+@cache
+def added_fields(owner: Any) -> dict[str, Plain]:
+    """`Added` fields, and what was meant without each.
+
+    Raises:
+        TypeError: one has no default, or is no identity.
+    """
+    found: dict[str, Plain] = {}
+    for name, marks in markers(owner).items():
+        added = [mark for mark in marks if isinstance(mark, Added)]
+        if not added:
+            continue
+        where = f"{owner.__qualname__}.{name} is Added"
+        if len(added) > 1:
+            raise TypeError(f"{where} {len(added)} times; a class once had no such field, and meant one value then.")
+        if name not in identity_fields(owner):
+            raise TypeError(
+                f"{where}, and is execution or where a trajectory stops, which no digest has; leave it out."
+            )
+        if _is_required(owner, name):
+            raise TypeError(f"{where}, so it needs a default: recipes that are older than the field do not write it.")
+        found[name] = added[0].without
+    return found
+
+
+def _is_required(owner: Any, name: str) -> bool:
+    if issubclass(owner, BaseModel):
+        return bool(owner.model_fields[name].is_required())
+    field: Any = owner.__dataclass_fields__[name]
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def class_named(name: str) -> type | None:
+    """A class by the module and name that a document has, where this process has imported it; nothing is imported."""
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        module = sys.modules.get(".".join(parts[:cut]))
+        if module is not None:
+            try:
+                found = operator.attrgetter(".".join(parts[cut:]))(module)
+            except AttributeError:
+                break
+            return found if isinstance(found, type) else None
+    return None
 
 
 def stop_field(config_type: type[BaseModel]) -> str | None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from marin_dag.code import CodeIdentity, code_of, module_name, qualified_name
 from marin_dag.errors import UserError
-from marin_dag.fields import identity_fields, once_fields
+from marin_dag.fields import added_fields, identity_fields, once_fields
 from marin_dag.inputs import Input, inputs_in
 from marin_dag.redact import redact_field, redact_identity
 
@@ -149,6 +149,10 @@ def _fields(tag: str, value: object, path: str, extra: dict[str, Any], *, is_fro
     if not is_frozen:
         raise NotCanonicalError(path, value, f"declare {owner.__qualname__} with frozen=True")
     named = [[name, _named(name, getattr(value, name), path)] for name in identity_fields(owner)]
+    if added := added_fields(owner):
+        # As texts: 0, 0.0 and False are equal to `==`.
+        before = {name: json.dumps(_named(name, without, path)) for name, without in added.items()}
+        named = [[name, node] for name, node in named if name not in before or json.dumps(node) != before[name]]
     named += [[name, _named(name, extra[name], path)] for name in sorted(extra)]
     return [tag, qualified_name(owner), *named]
 

@@ -13,14 +13,15 @@ from marin_dag.changes import apply_changes
 from marin_dag.context import StepContext, StepStopped
 from marin_dag.cost import Cost
 from marin_dag.errors import UserError
-from marin_dag.fields import OnceField, RuntimeField, StopField, once_fields, stop_field
+from marin_dag.fields import Added, OnceField, RuntimeField, StopField, once_fields, stop_field
 from marin_dag.identity import Identity, identity_of
 from marin_dag.inputs import Input, inputs_in
 from marin_dag.resources import Cpu, Resources
 from marin_dag.source.declared import Declared, declared_by_caller
-from marin_dag.step_function import types_of
+from marin_dag.step_function import refuse_wrong_markers, types_of
 
 __all__ = [
+    "Added",
     "Cost",
     "Input",
     "Milestone",
@@ -74,6 +75,7 @@ class StepKind(Generic[ConfigT, ResultT]):
     def __post_init__(self) -> None:
         self.name = self.function.__name__
         self.config_type, self.result_type = types_of(self.function)
+        refuse_wrong_markers(self.config_type)
         self.stop_field = stop_field(self.config_type)
         self.__doc__ = self.function.__doc__
         self._refuse_contradictions()

@@ -6,6 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from marin_dag.commands.readings import fields_of, structures_in
+from marin_dag.fields import added_fields
+
 
 def types_of(function: Callable[..., Any]) -> tuple[type[Any], type[Any]]:
     """Config and result type of a step function.
@@ -20,6 +23,18 @@ def types_of(function: Callable[..., Any]) -> tuple[type[Any], type[Any]]:
     result = inspect.signature(function).return_annotation
     types = tuple(_models(where, function, (parameters[0].annotation, result)))
     return types[0], types[1]
+
+
+def refuse_wrong_markers(config_type: type[BaseModel]) -> None:
+    """Raises TypeError where a config type, or a class that its fields take, has a wrong `Added` field."""
+    pending: list[type] = [config_type]
+    seen: set[type] = set()
+    while pending:
+        owner = pending.pop()
+        if owner not in seen:
+            seen.add(owner)
+            added_fields(owner)
+            pending.extend(inner for _, hint in fields_of(owner) for inner in structures_in(hint))
 
 
 def _models(where: str, function: Callable[..., Any], annotations: tuple[Any, ...]) -> Iterator[type[Any]]:

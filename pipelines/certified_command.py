@@ -10,6 +10,7 @@ from marin_dag.graph import Graph
 from marin_dag.step import Step
 from marin_dag.storage.records import Records
 from marin_dag.store import Store
+from pipelines.going_around import going_around
 from pipelines.trainings import attempts_of, names_of_trainings
 from steps.train_phase import TrainPhaseConfig
 
@@ -48,12 +49,25 @@ def _certified(session: Session) -> int:
 
 
 def _of_one(session: Session, graph: Graph, phase: Step[TrainPhaseConfig], names: list[str]) -> Iterator[str]:
-    """All of one phase, and how to go back to the newest; or why there is none."""
+    """All of one phase, and how to go back to the newest; or why there is none. Then what was seen since."""
     store = session.store
     found = certified_of(store, phase.digest, names[0], only_newest=False)
-    if not found:
-        yield f"nothing of {phase.name} is certified: {why_none(store, phase)}"
-        return
+    events = [event for attempt in attempts_of(store, phase.digest) for event in attempt]
+    if found:
+        yield from _ways_back(session, graph, phase, names, found)
+    else:
+        yield f"nothing of {phase.name} is certified: {why_none(events, phase)}"
+    free_name = _free_name(graph, f"{phase.name}-around")
+    certified = [each.step for each in found]
+    yield from going_around(
+        session, graph, phase, trained_as=names[0], certified=certified, events=events, free_name=free_name
+    )
+
+
+def _ways_back(
+    session: Session, graph: Graph, phase: Step[TrainPhaseConfig], names: list[str], found: Sequence[Certified]
+) -> Iterator[str]:
+    store = session.store
     yield from _listed(found)
     each = found[0]
     if len(found) > 1:
@@ -88,11 +102,10 @@ def _listed(found: Sequence[Certified]) -> Iterator[str]:
         )
 
 
-def why_none(store: Store, phase: Step[TrainPhaseConfig]) -> str:
+def why_none(events: Sequence[Mapping[str, Any]], phase: Step[TrainPhaseConfig]) -> str:
     """Why no checkpoint of this training is certified, as its event logs tell."""
     from runtime.training.saving import CERTIFYING_STEPS  # not above: a plan imports this module and nothing heavy
 
-    events = [event for attempt in attempts_of(store, phase.digest) for event in attempt]
     if not events:
         return "it has not trained under this prefix as the recipe stands now"
     if certified := _steps_of(events, "certified"):

@@ -18,7 +18,8 @@ from pipelines.picture_file import PAGE, refuse_unwritable, write_picture
 from pipelines.timeline import legs_in, main_line_of, phases_in
 from pipelines.trainings import attempts_of, names_of_trainings, shared
 from runtime.training.timeline import Leg
-from steps.train_phase import FINAL_LOSS_STEPS, TrainPhaseConfig
+from steps.phase_result import FINAL_LOSS_STEPS
+from steps.train_phase import TrainPhaseConfig
 
 if TYPE_CHECKING:
     from runtime.report.validation_page import ValidationCurve

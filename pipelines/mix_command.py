@@ -85,6 +85,7 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
                 sequence_length=config.sequence_length,
                 mixture=config.mixture,
                 mixing=config.mixing,
+                skip_batches=config.skip_batches,
             )
         )
         begin = end
@@ -137,6 +138,10 @@ def _notes(mix: Mix) -> list[str]:
         notes.append("~ and the epochs of such a source: estimated, it is not tokenized yet.")
     if any(use.source not in mix.num_tokens for use in mix.found.uses):
         notes.append("? of a source whose size nothing tells: it is not tokenized yet.")
+    for leg in mix.legs:
+        if tokens := leg.skip_batches * leg.global_batch_size * leg.sequence_length:
+            said = "tokens are left out as it begins (skip_batches): they count as read, and nobody reads them"
+            notes.append(f"Of those of {leg.name}, {in_short(tokens)} {said}.")
     learned = sorted({leg.mixing.kind for leg in mix.legs if leg.mixing.lag_steps})
     if learned:
         notes.append(f"* as the mixture is written: {', '.join(learned)} will move the shares with what it learns.")

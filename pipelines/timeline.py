@@ -12,6 +12,7 @@ from marin_dag.inputs import Input
 from marin_dag.planning.remarks import Remark
 from marin_dag.quantities import counted
 from marin_dag.step import Step
+from pipelines.data_remarks import data_remarks
 from pipelines.model_remarks import model_remarks
 from pipelines.rate_remarks import rate_remarks
 from pipelines.validation_remarks import validation_remarks
@@ -68,7 +69,7 @@ def remarks(graph: Graph) -> dict[str, list[Remark]]:
 
 def remarks_on(legs: Mapping[str, Leg]) -> dict[str, list[Remark]]:
     """The same, by phase; of those of which there is nothing to say there is no entry."""
-    kinds = model_remarks(legs), rate_remarks(legs), validation_remarks(legs)
+    kinds = data_remarks(legs), model_remarks(legs), rate_remarks(legs), validation_remarks(legs)
     return {name: found for name in legs if (found := [remark for kind in kinds for remark in kind.get(name, ())])}
 
 

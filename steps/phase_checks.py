@@ -63,6 +63,7 @@ def check_config(config: "TrainPhaseConfig") -> None:
                 f"data afresh, or keep the {field}.",
                 {"restore": "weights_and_optimizer", "acknowledge": json.dumps(tuple(meant))},
             )
+    _refuse_to_replay_what_is_left_out(config)
     if before is not None:
         _refuse_jumps(before, config)
     imported = imported_by(config.start)
@@ -154,6 +155,20 @@ def _refuse_larger_vocabularies(config: "TrainPhaseConfig") -> None:
         its = cache.config_of(TokenizeConfig)
         trained = None if its is None else its.tokenizer.config_of(TrainTokenizerConfig)
         refuse_larger_vocabulary(name, 0 if trained is None else trained.vocab_size, config.model.vocab_size)
+
+
+def _refuse_to_replay_what_is_left_out(config: "TrainPhaseConfig") -> None:
+    """A log says how many sequences each update drew, and nothing of those between them."""
+    if config.replay is None:
+        return
+    its = config.replay.config_of(type(config))
+    where = "" if config.skip_batches else f" of {config.replay.name!r}, which this phase replays,"
+    num_batches = config.skip_batches or (0 if its is None else its.skip_batches)
+    if num_batches:
+        raise ValueError(
+            f"skip_batches{where} is {num_batches:,}, and a log of draws says nothing of what was left out, so that a "
+            "replay would read other text; replay a phase that left nothing out, and leave nothing out beside it."
+        )
 
 
 def _refuse_jumps(before: "TrainPhaseConfig", config: "TrainPhaseConfig") -> None:

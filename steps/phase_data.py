@@ -14,8 +14,10 @@ from runtime.data.consumption import Leg, consumption
 from runtime.data.growing_cache import GrowingCache, Growth
 from runtime.data.loader import Loader
 from runtime.data.token_source import TokenSource
+from runtime.tracking.events import EventLog
 from runtime.tracking.source_losses import SourceLossesTable
 from runtime.training import checkpoint
+from runtime.training.run_state import RunState
 from steps.phase_checks import refuse_larger_vocabulary
 from steps.tokenize import TokenizeResult
 from steps.train_phase import TrainPhaseConfig, begins_anew_at
@@ -33,6 +35,26 @@ def loader_of(config: TrainPhaseConfig, context: StepContext) -> Loader:
         policy=config.mixing,
         replay=None if config.replay is None else _log_of(config.replay),
     )
+
+
+def leave_out(config: TrainPhaseConfig, run: RunState, loader: Loader, events: EventLog) -> RunState:
+    """What a phase begins with, behind the batches that it leaves out; never of a state that it has saved itself.
+
+    Step, tokens and tables stay as they are: they count what is trained on.
+    """
+    if not config.skip_batches:
+        return run
+    before = run.data_position
+    after = loader.left_out(before, run.step, config.global_batch_size, config.skip_batches)
+    sequences = {
+        loader.names[identity]: count - before.consumed.get(identity, 0)
+        for identity, count in after.consumed.items()
+        if count > before.consumed.get(identity, 0)
+    }
+    events.write("left_out", step=run.step, batches=config.skip_batches, sequences=sequences)
+    for source in sorted(loader.exhausted(after) - loader.exhausted(before)):
+        events.write("exhausted", step=run.step, source=source)
+    return run._replace(data_position=after)
 
 
 def _cache(name: str, cache: Input[TokenizeResult], config: TrainPhaseConfig, context: StepContext) -> TokenSource:

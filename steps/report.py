@@ -15,9 +15,8 @@ from steps.documents import DocumentsResult
 from steps.ema_eval import EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
-from steps.phase_result import TrainPhaseResult
+from steps.phase_result import FINAL_LOSS_STEPS, TrainPhaseResult
 from steps.tokenize import TokenizeResult
-from steps.train_phase import FINAL_LOSS_STEPS
 
 if TYPE_CHECKING:
     from runtime.report.contents import Evaluation, Export, Filling, Node, Phase, Report, Score, SourceCurve, Stage

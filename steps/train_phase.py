@@ -4,7 +4,7 @@ import functools
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
@@ -13,7 +13,7 @@ from marin_dag.context import StepStopped
 from marin_dag.fields import identity_fields
 from marin_dag.resources import Cpu
 from marin_dag.running.interrupts import DriverHandler
-from marin_dag.step import Input, Once, Runtime, StepContext, StopAt, step
+from marin_dag.step import Added, Input, Once, Runtime, StepContext, StopAt, step
 from runtime.data.mixing.fixed import Static
 from runtime.data.mixing.policies import MixingPolicy
 from runtime.data.mixture import MixtureSchedule
@@ -29,7 +29,7 @@ from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
 from steps.phase_cost import phase_cost
 from steps.phase_requests import WORDS, requests_of
-from steps.phase_result import TrainPhaseResult
+from steps.phase_result import TrainPhaseResult, result_of, skipped_steps
 from steps.taken_kernels import TakenKernels
 from steps.tokenize import TokenizeResult
 
@@ -37,9 +37,7 @@ if TYPE_CHECKING:
     from runtime.training.run_state import RunState
     from runtime.training.train_step import Hyperparameters
 
-FINAL_LOSS_STEPS = 20
-"""`TrainPhaseResult.final_loss` is the mean over as many updates: one batch alone is too noisy to compare."""
-UNTOLD_FIELDS = {"start", "restore", "caches", "replay"}
+UNTOLD_FIELDS = {"start", "restore", "skip_batches", "caches", "replay"}
 """Not written into checkpoints, as execution is not, and where a run stops: a milestone must not tell how its phase
 came to it, or what its inputs were called."""
 
@@ -55,6 +53,9 @@ class TrainPhaseConfig(BaseModel, frozen=True, extra="forbid"):
     restore: Once[Literal["everything", "everything_but_optimizer", "weights_and_optimizer", "weights"]] = "everything"
     """What to take from `start`, of an import the weights; data position and averages restart where it does not begin
     with "everything". Without the optimiser, moments and count begin at zero."""
+    skip_batches: Once[Annotated[int, Added(without=0)]] = Field(default=0, ge=0)
+    """Batches of the data left out as the phase begins, after which it draws as if it had taken them: to go around what
+    a run spiked on (PaLM, arXiv:2204.02311, section 5.1). They are of the size and mixture of its first update."""
     until_step: StopAt[int] = Field(ge=1)
     """Finished updates since the start of the run at which the phase ends. Moving it later continues the run."""
     model: LlamaConfig
@@ -224,7 +225,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
-    from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
+    from steps.phase_data import leave_out, loader_of, warn_of_the_mixture, warn_of_the_skip_rule
     from steps.phase_execution import execution, tell_of_other_execution, tell_what_a_kill_loses
     from steps.phase_state import first_state, newest_state, own_state, publish_passed
     from steps.phase_validation import validation_of
@@ -275,7 +276,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         )
 
         def publish(run: "RunState", folder: str) -> None:
-            context.publish(run.step, folder, _result(config, run, begin_step))
+            context.publish(run.step, folder, result_of(run, config.averages, begin_step=begin_step))
 
         def publish_as_it_is(run: "RunState") -> None:
             context.log.info("step %d, which an earlier attempt saved, is published as it is", run.step)
@@ -299,7 +300,8 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         own = own_state(config, newest, published, mesh, temporary, events)
         begun = first_state(config, mesh, events) if own is None else own
         tell_of_other_execution(config, context, begun, how, events)
-        run = begun.run
+        loader = loader_of(config, context)
+        run = leave_out(config, begun.run, loader, events) if own is None else own.run
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         warn_of_the_skip_rule(config, context, begin=begin_step)
         resumed = {} if own is None else {"resumed_at": run.step}
@@ -344,7 +346,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 settings=settings,
                 hyperparameters=functools.partial(hyperparameters, config),
                 train_step=train_step,
-                loader=loader_of(config, context),
+                loader=loader,
                 saving=saving,
                 events=events,
                 control=Control(
@@ -364,11 +366,11 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         except TrainingStopped as stopped:
             where = f"at step {stopped.step:,} of {config.until_step:,}"
             raise StepStopped(f"{where} ({stopped.reason})") from stopped
-        if skipped := _skipped_steps(run, begin_step):
+        if skipped := skipped_steps(run, begin_step):
             context.log.warning(
                 "the skip rule left out %d updates so far, the last at step %d", len(skipped), skipped[-1]
             )
-    return _result(config, run, begin_step)
+    return result_of(run, config.averages, begin_step=begin_step)
 
 
 def _begin_of_trajectory(config: TrainPhaseConfig, digest: str) -> int:
@@ -376,23 +378,3 @@ def _begin_of_trajectory(config: TrainPhaseConfig, digest: str) -> int:
     if config.start is not None and config.start.digest == digest:
         return config.start.result.begin_step
     return config.begin_step
-
-
-def _skipped_steps(run: "RunState", begin_step: int) -> list[int]:
-    return [step for step in run.metrics.skipped_steps if step > begin_step]
-
-
-def _result(config: TrainPhaseConfig, run: "RunState", begin_step: int) -> TrainPhaseResult:
-    from runtime.training.run_state import CHECKPOINT, METRICS, SOURCE_LOSSES
-
-    return TrainPhaseResult(
-        begin_step=begin_step,
-        step=run.step,
-        consumed_tokens=run.consumed_tokens,
-        checkpoint=CHECKPOINT,
-        metrics=METRICS,
-        source_losses=SOURCE_LOSSES,
-        final_loss=run.metrics.mean_loss_of_last(FINAL_LOSS_STEPS),
-        averages=config.averages,
-        num_skipped=len(_skipped_steps(run, begin_step)),
-    )

@@ -1,8 +1,6 @@
 """Former: the config that a record was made with, rebuilt from the identity document that lies beside the output."""
 
 import dataclasses
-import operator
-import sys
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from marin_dag.errors import UserError
-from marin_dag.fields import identity_fields
+from marin_dag.fields import added_fields, class_named, identity_fields
 from marin_dag.inputs import Input
 from marin_dag.step import Step
 from marin_dag.storage.records import Record
@@ -23,7 +21,8 @@ class _UnknownError(Exception):
 def former_config(step: Step[Any], record: Record) -> BaseModel | None:
     """The config of `record`, in the types that `step` has now; None where it cannot be rebuilt in them.
 
-    What no document says is as it is now: execution, and fields that were added since.
+    What no document says is as it is now: execution, and fields that were added since; but for those that are typed
+    `Added`, of which a document without them says what they meant.
     """
     stop, start = step.kind.stop_field, step.predecessor
     leg = {} if stop is None else {stop: record.milestone}
@@ -47,7 +46,7 @@ def _value(node: Any, now: Any, more: Mapping[str, Any] | None = None) -> Any:
         case ["input", str(digest), milestone, str(subpath)] if isinstance(now, Input):
             return Input(now.step, milestone=milestone, subpath=subpath, digest=digest)
         case ["model" | "dataclass", str(name), *fields]:
-            return _object(_class_named(name), dict(fields), now, more or {})
+            return _object(class_named(name), dict(fields), now, more or {})
         case ["list", *items]:
             inner = list(now) if isinstance(now, list | tuple) else []
             return [_value(item, inner[i] if i < len(inner) else None) for i, item in enumerate(items)]
@@ -58,20 +57,20 @@ def _value(node: Any, now: Any, more: Mapping[str, Any] | None = None) -> Any:
                 raise _UnknownError
             return {key: _value(item, known.get(key)) for key, (_, item) in zip(keys, items, strict=True)}
         case ["enum", str(name), str(member)]:
-            owner = _class_named(name)
-            if issubclass(owner, Enum) and member in owner.__members__:
+            owner = class_named(name)
+            if owner is not None and issubclass(owner, Enum) and member in owner.__members__:
                 return owner[member]
     raise _UnknownError
 
 
-def _object(owner: type, fields: Mapping[str, Any], now: Any, more: Mapping[str, Any]) -> Any:
-    if not (issubclass(owner, BaseModel) or dataclasses.is_dataclass(owner)):
+def _object(owner: type | None, fields: Mapping[str, Any], now: Any, more: Mapping[str, Any]) -> Any:
+    if owner is None or not (issubclass(owner, BaseModel) or dataclasses.is_dataclass(owner)):
         raise _UnknownError
     today = _fields_of(now) if type(now) is owner else {}
     known = set(identity_fields(owner))
     former = {name: _value(node, today.get(name)) for name, node in fields.items() if name in known - more.keys()}
     try:
-        return owner(**{**today, **former, **more})
+        return owner(**{**today, **added_fields(owner), **former, **more})
     except (ValueError, TypeError, UserError) as error:  # today's program refuses what was allowed then
         raise _UnknownError from error
 
@@ -80,18 +79,3 @@ def _fields_of(value: Any) -> dict[str, Any]:
     if isinstance(value, BaseModel):
         return {name: getattr(value, name) for name in type(value).model_fields}
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-
-
-def _class_named(name: str) -> type:
-    """A class by module and name, if the recipe has imported it; nothing is imported for an estimate."""
-    parts = name.split(".")
-    for cut in range(len(parts) - 1, 0, -1):
-        module = sys.modules.get(".".join(parts[:cut]))
-        if module is not None:
-            try:
-                found = operator.attrgetter(".".join(parts[cut:]))(module)
-            except AttributeError:
-                break
-            if isinstance(found, type):
-                return found
-    raise _UnknownError

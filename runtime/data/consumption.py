@@ -27,6 +27,8 @@ class Leg:
     sequence_length: int
     mixture: MixtureSchedule
     mixing: MixingPolicy = field(default_factory=Static)
+    skip_batches: int = 0
+    """Left out of its data as it begins, by the mixture of its first step: read by nobody, and gone all the same."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start_step <= self.until_step or self.global_batch_size < 1:
@@ -192,9 +194,11 @@ def _sequences(leg: Leg, num_tokens: Mapping[str, int]) -> dict[str, Fraction]:
     owed: dict[str, Fraction] = {}
     segments = leg.mixture.segments
     ends = [segment.start_step for segment in segments[1:]] + [leg.until_step]
+    first = leg.mixture.segment_at(leg.start_step)
     for segment, end in zip(segments, ends, strict=True):
-        steps = min(end, leg.until_step) - max(segment.start_step, leg.start_step)
-        if steps <= 0:
+        steps = max(0, min(end, leg.until_step) - max(segment.start_step, leg.start_step))
+        steps += leg.skip_batches if segment is first else 0
+        if not steps:
             continue
         weights = _weights(leg.mixing, segment, num_tokens, leg.sequence_length)
         total = sum(weights.values())

@@ -9,24 +9,24 @@ sources, on which other sources there are, on how much of a cache is built yet, 
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Int32, Int64
 
 from runtime.data.activity import Activity
-from runtime.data.allocation import Allocation, allocate, allocate_within, drawn, integer_weights, shuffled_slots
+from runtime.data.allocation import shuffled_slots
 from runtime.data.batch import Batch, BatchPlan, DataPosition, Rows
-from runtime.data.mixing.feedback import BySource, Feedback, noted
+from runtime.data.draws import Draws
+from runtime.data.mixing.feedback import BySource, Feedback
 from runtime.data.mixing.fixed import Static
-from runtime.data.mixing.mixer import next_shares
-from runtime.data.mixing.policy import Policy, Sources
+from runtime.data.mixing.policy import Policy
 from runtime.data.mixture import MixtureSchedule
 from runtime.data.order import Slots, SourceOrder, segments
 from runtime.data.packing import EmptySourceError, Packing
 from runtime.data.permutation import permuted
 from runtime.data.prefetch import Prefetch
-from runtime.data.shares import apportioned
 from runtime.data.sources import LoaderError, check_sources, max_epochs_by_identity
 from runtime.data.token_source import TokenSource
 from runtime.data.whole_documents import Bookmark
@@ -82,16 +82,23 @@ class Loader:
             )
             for name in self.sources
         ]
-        self.policy = policy
         self.names = {self._identities[index]: self.sources[index] for index in self.index_of.values()}
         """Name of each identity; of two names of one source, the first."""
         limits = max_epochs_by_identity(policy, identities, mixture)
-        self._max_epochs = {} if replay else limits
-        self._replay = replay
-        self.lag_steps = 0 if replay else policy.lag_steps
+        self._draws = Draws(
+            {identity: self._orders[index] for identity, index in self.index_of.items()},
+            identities,
+            mixture,
+            sequence_length,
+            seed,
+            packing=packing,
+            policy=policy,
+            max_epochs={} if replay else limits,
+            replay=replay,
+        )
+        self.policy = policy
+        self.lag_steps = self._draws.lag_steps
         """A batch depends on the losses up to so many steps before it; 0: on none."""
-        self._identity_of = dict(identities)
-        self._mixture = mixture
         self._sequence_length = sequence_length
         self._packing: Packing = packing
         self._seed = seed
@@ -148,6 +155,31 @@ class Loader:
         )
         return plan, after
 
+    def left_out(
+        self,
+        position: DataPosition,
+        step: int,
+        global_batch_size: int,
+        num_batches: int,
+        *,
+        activity: Activity | None = None,
+    ) -> DataPosition:
+        """The position after so many batches that nobody takes, each drawn as that of `step`, without reading any.
+
+        Carry, epochs and limits of epochs are those of batches that were taken. A policy that learns stands still: the
+        shares are those that it has at `step` by what it had learned before, and where it draws by chance, sequences
+        are allotted by them instead.
+
+        Raises:
+            LoaderError: this replays the log of another run, which says what is drawn and nothing of what is not.
+        """
+        self._refuse_other_rows(position)
+        activity = activity or Activity()
+        after = self._draws.left_out(position, step, global_batch_size, num_batches, activity)
+        gone = {identity: count - position.consumed.get(identity, 0) for identity, count in after.consumed.items()}
+        bookmarks = self._bookmarks(gone, after.consumed, activity, known=position.bookmarks)
+        return dataclasses.replace(after, bookmarks=position.bookmarks | bookmarks)
+
     def prefetched(
         self,
         position: DataPosition,
@@ -199,9 +231,7 @@ class Loader:
 
     def exhausted(self, position: DataPosition) -> set[str]:
         """Names of the sources that have given all that the policy lets them."""
-        sizes = _NumSequences(self._orders, self.index_of, Activity())
-        limits = Sources({}, sizes, position.consumed, self._max_epochs).limits()
-        return {self.names[identity] for identity, left in limits.items() if not left}
+        return {self.names[identity] for identity in self._draws.exhausted(position)}
 
     def _most_steps_together(self, global_batch_size: int) -> int:
         # Not where a later step waits for what an earlier one need not wait for: losses, or the end of a cache.
@@ -221,7 +251,7 @@ class Loader:
         self._refuse_other_rows(position)
         allotted, positions, here = [], [], position
         for step in steps:
-            counts, here = self._counts(here, step, global_batch_size, feedback, activity)
+            counts, here = self._draws.of_batch(here, step, global_batch_size, feedback, activity)
             allotted.append(counts)
             positions.append(here)
         slots = shuffled_slots(allotted, seed=self._seed, first_step=steps.start)
@@ -238,54 +268,18 @@ class Loader:
             positions[number] = dataclasses.replace(positions[number], bookmarks=dict(bookmarks))
         return BatchPlan(source_index, located.blocks, places, starts, located.data_epochs), positions
 
-    def _counts(
-        self,
-        position: DataPosition,
-        step: int,
-        global_batch_size: int,
-        feedback: Callable[[int], BySource] | None,
-        activity: Activity,
-    ) -> tuple[dict[str, int], DataPosition]:
-        """Rows of each source in one batch, and the position after it, whose bookmarks are those before it."""
-        weights: dict[str, float] = {}
-        for name, weight in sorted(self._mixture.segment_at(step).weights.items()):
-            identity = self._identity_of[name]
-            weights[identity] = weights.get(identity, 0.0) + weight
-        sizes = _NumSequences(self._orders, self.index_of, activity)
-        sources = Sources(integer_weights(weights), sizes, position.consumed, self._max_epochs)
-        if self._replay is None:
-            shares, mixer = next_shares(
-                self.policy,
-                position.mixer,
-                step=step,
-                sources=sources,
-                feedback=noted(feedback or _no_feedback, activity),
-            )
-            counts, carry = self._allotted(shares, position, step, global_batch_size, sources)
-        else:
-            counts, carry, mixer = self._replayed(step, global_batch_size), position.carry, None
-            shares = apportioned(counts)
-        consumed = dict(position.consumed)
-        for identity, count in counts.items():
-            consumed[identity] = consumed.get(identity, 0) + count
-        after = DataPosition(
-            consumed=consumed,
-            carry=carry,
-            sequence_length=self._sequence_length,
-            packing=self._packing,
-            bookmarks=position.bookmarks,
-            shares=shares,
-            mixer=mixer,
-        )
-        return counts, after
-
     def _bookmarks(
-        self, counts: Mapping[str, int], consumed: Mapping[str, int], activity: Activity
+        self,
+        counts: Mapping[str, int],
+        consumed: Mapping[str, int],
+        activity: Activity,
+        *,
+        known: Mapping[str, Bookmark] = MappingProxyType({}),
     ) -> dict[str, Bookmark]:
         found = {}
         for identity, count in counts.items():
             order = self._orders[self.index_of[identity]]
-            if count and (bookmark := order.bookmark(consumed[identity] - 1, activity)):
+            if count and (bookmark := order.bookmark(consumed[identity] - 1, activity, known.get(identity))):
                 found[identity] = bookmark
         return found
 
@@ -302,37 +296,6 @@ class Loader:
                     f"which, so it would point at other text. Keep the {name.replace('_', ' ')}, or start the data "
                     'afresh with restore="weights_and_optimizer".'
                 )
-
-    def _allotted(
-        self, shares: Mapping[str, int], position: DataPosition, step: int, global_batch_size: int, sources: Sources
-    ) -> Allocation:
-        size = self.policy.sequences_per_draw
-        if not size:
-            limits = sources.limits()
-            return (
-                allocate_within(shares, position.carry, global_batch_size, limits)
-                if limits
-                else allocate(shares, position.carry, global_batch_size)
-            )
-        if global_batch_size % size:
-            raise LoaderError(
-                f"mixing.sequences_per_draw is {size}, which a global batch of {global_batch_size} sequences is no "
-                "multiple of; take a divisor of it."
-            )
-        counts = drawn(shares, seed=self._seed, step=step, num_draws=global_batch_size // size)
-        return Allocation({identity: count * size for identity, count in counts.items()}, position.carry)
-
-    def _replayed(self, step: int, global_batch_size: int) -> dict[str, int]:
-        assert self._replay is not None
-        counts = dict(self._replay(step))
-        unknown = sorted(set(counts) - set(self.index_of))
-        if sum(counts.values()) != global_batch_size or unknown:
-            raise LoaderError(
-                f"replay: the log has {sum(counts.values())} sequences for the update after step {step}, of which "
-                f"{sum(counts[name] for name in unknown)} are of no source here; this one takes {global_batch_size}. "
-                "Replay a run with the batch size and the sources of its log, over its steps."
-            )
-        return counts
 
     def _located(
         self,
@@ -372,23 +335,3 @@ class Loader:
                 blocks[where], places[where], starts[where], activity
             )
         return tokens, segment_ids
-
-
-class _NumSequences(Mapping[str, int]):
-    """Sequences in the cache of each source, by identity; asking for one that is being built waits for its end."""
-
-    def __init__(self, orders: Sequence[SourceOrder], index_of: Mapping[str, int], activity: Activity) -> None:
-        self._orders, self._index_of, self._activity = orders, index_of, activity
-
-    def __getitem__(self, identity: str) -> int:
-        return self._orders[self._index_of[identity]].num_sequences(self._activity)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._index_of)
-
-    def __len__(self) -> int:
-        return len(self._index_of)
-
-
-def _no_feedback(step: int) -> BySource:
-    raise LoaderError(f"mixing: the policy learns, and nobody told it the losses of step {step}; pass `feedback`.")

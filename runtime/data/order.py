@@ -101,9 +101,10 @@ class SourceOrder:
             sizes = np.array(self._num_rows, np.int64)[blocks]
             return Slots(blocks, indices, sizes, self._keys(data_epochs, blocks), data_epochs)
 
-    def bookmark(self, last: int, activity: Activity) -> Bookmark | None:
-        """What leads to the draw after the `last`-th; None where nothing needs to."""
-        return None if self._documents is None else self._documents.bookmark(last, activity)
+    def bookmark(self, last: int, activity: Activity, known: Bookmark | None = None) -> Bookmark | None:
+        """What leads to the draw after the `last`-th; None where nothing needs to. `known` is one of an earlier draw,
+        and changes nothing but how long it takes."""
+        return None if self._documents is None else self._documents.bookmark(last, activity, known)
 
     def starts(self, slots: Slots, rows: Int64[np.ndarray, "n"], activity: Activity) -> Int64[np.ndarray, "n"]:
         """Position of the first token of each row; `rows` are the places of `slots` after the permutation."""

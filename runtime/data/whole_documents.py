@@ -110,10 +110,13 @@ class WholeDocuments:
             del self._ends[:passed]
             return found
 
-    def bookmark(self, last: int, activity: Activity) -> Bookmark:
-        """Where to go on after the `last`-th row; depends on nothing but the source and on which row that is."""
+    def bookmark(self, last: int, activity: Activity, known: Bookmark | None = None) -> Bookmark:
+        """Where to go on after the `last`-th row; depends on nothing but the source and on which row that is.
+
+        `known` is a bookmark of an earlier row, to count from.
+        """
         with self._lock:
-            self._open_at(last, None)
+            self._open_at(last, known)
             self._read_on(last, activity)
             ends = [self._draws, *self._ends]
             turn = int(np.searchsorted(np.array(ends), last, side="right")) - 1

@@ -96,7 +96,8 @@ class Finding(NamedTuple):
 
 GO_BACK = (
     "Nothing was stopped or changed. If it does not come back, go back: `certified` with the name of the phase lists "
-    "the checkpoints to go on from; take one that is 100 updates older than this at least."
+    "the checkpoints to go on from, of which one that is 100 updates older than this at least is to be taken; it "
+    "prints the line that goes around what it met."
 )
 LOOK_AT_DATA = (
     "Nothing was stopped or changed. Look at what was drawn (text that repeats, a broken source, targets that leak); "

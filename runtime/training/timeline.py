@@ -33,6 +33,8 @@ class PhaseSettings(Protocol):
     @property
     def restore(self) -> str: ...
     @property
+    def skip_batches(self) -> int: ...
+    @property
     def model(self) -> LlamaConfig: ...
     @property
     def rope(self) -> Rope: ...
@@ -83,10 +85,10 @@ class PhaseSettings(Protocol):
 # A change of any of these is felt by the run at once: the public run changed weight decay, and the rotary
 # embedding, without anybody writing it down. A mixing policy begins anew where it changes: what it had learned is lost.
 # Rows of another packing are other rows, and the data position does not count them. What a source has given is counted
-# by its cache, so that another one is read from its beginning.
+# by its cache, so that another one is read from its beginning. Batches that are left out move the position itself.
 ABRUPT_FIELDS = (
     "weight_decay", "b1", "b2", "eps", "max_norm", "rope", "sequence_length", "seed", "caches", "mixing", "packing",
-    "restore", "compute_dtype", "reduce_dtype",
+    "restore", "skip_batches", "compute_dtype", "reduce_dtype",
 )  # fmt: skip
 KEEP_THE_DATA_POSITION = ("everything", "everything_but_optimizer")
 """What `restore` may be for the data to go on where the phase before left them."""
@@ -122,6 +124,8 @@ def changes(before: PhaseSettings, after: PhaseSettings) -> tuple[Change, ...]:
         match field:
             case "restore":
                 old = "everything"  # what it is unless a phase says otherwise, whatever the phase before said
+            case "skip_batches":
+                old = 0  # the phase before left out its own
             case "caches":
                 old, new = _replaced(before, after)
         if old == new:
@@ -187,6 +191,9 @@ def refuse_unacknowledged_changes(name: str, before: PhaseSettings, after: Phase
                 "run had left that one)"
                 for source in _replaced(before, after)[1]
             ]
+        elif change.field == "skip_batches":
+            tokens = change.after * after.global_batch_size * after.sequence_length  # type: ignore[operator]
+            lines.append(f"  skip_batches leaves out the next {change.after:,} batches of the data, {tokens:,} tokens")
         else:
             lines.append(f"  {change.field} changes from {change.before} to {change.after}")
     fields = tuple(dict.fromkeys((*after.acknowledge, *(change.field for change in missing))))
@@ -208,7 +215,7 @@ class Leg:
     begin_step: int
     """Finished updates when it begins."""
     begin_tokens: int
-    """Tokens that its run has drawn by then."""
+    """Tokens that its run has trained on by then."""
 
     @property
     def steps(self) -> int:
@@ -219,11 +226,16 @@ class Leg:
         return self.settings.global_batch_size * self.settings.sequence_length
 
     @property
+    def skipped_tokens(self) -> int:
+        """Of the data that it leaves out as it begins, which are trained on by nobody."""
+        return self.settings.skip_batches * self.tokens_per_step
+
+    @property
     def end_tokens(self) -> int:
         return self.tokens_at(self.settings.until_step)
 
     def tokens_at(self, step: int) -> int:
-        """Tokens that the run has drawn after `step` finished updates, for a step of this leg."""
+        """Tokens that the run has trained on after `step` finished updates, for a step of this leg."""
         return self.begin_tokens + (step - self.begin_step) * self.tokens_per_step
 
     @property

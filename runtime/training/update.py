@@ -16,9 +16,14 @@ from runtime.tracking.source_losses import SourceLosses, rows_of_update
 from runtime.training.norm_places import Place
 from runtime.training.train_step import StepMetrics
 
+GO_AROUND = (
+    "Or go around them: `certified` with the name of the phase prints the line that goes on from an earlier checkpoint "
+    "with these batches left out."
+)
+
 
 class BadBatchError(RuntimeError):
-    """An update that cannot stand; `facts` are for its event, `data_position` among them: where its batch was drawn."""
+    """An update that cannot stand; `facts` are for its event, `step` and its `data_position` among them."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -68,18 +73,22 @@ def metrics_row(update: Update, placed: Callable[[], Place]) -> MetricsRow:
             "a next token of its own document, so there is nothing to learn from it. Nothing of this update was saved, "
             "and a resumed run would meet it again: look for a source whose documents are of one token, or write a "
             "skip rule, which leaves such a batch out.",
+            step=update.row["step"],
             data_position=update.before.to_json(),
         )
     wrong = sorted(name for name, value in figures.items() if not math.isfinite(value))
     if wrong:
         # What precedes the first update of a run is no state that was trained.
-        cure = "take" if update.row["step"] == 1 else "fork an earlier milestone with"
+        is_first = update.row["step"] == 1
+        cure = "take" if is_first else "fork an earlier milestone with"
         place = placed()
         raise NonFiniteError(
             f"step {update.row['step']}: {', '.join(f'{name} is {figures[name]}' for name in wrong)} at learning rate "
             f"{update.row['learning_rate']:.6g}, with a batch of {update.row['global_batch_size']} sequences (the "
             f"event log has their data position). {place.said} Nothing of this update was saved, and a resumed run "
-            f"would meet it again: {cure} a lower learning_rate or max_norm, or another mixture.",
+            f"would meet it again: {cure} a lower learning_rate or max_norm, or another mixture."
+            f"{'' if is_first else f' {GO_AROUND}'}",
+            step=update.row["step"],
             data_position=update.before.to_json(),
             **place.facts,
         )
@@ -106,7 +115,8 @@ def tell_of_skip(update: Update, row: MetricsRow, skip_rule: SkipRule, events: E
             f"{row.loss:.6g} (limit {told.loss_limit:.6g}) and gradient norm {row.grad_norm:.6g} "
             f"(limit {told.grad_norm_limit:.6g}) over {row.num_targets} predicted positions. {place.said} "
             "So many are no matter of single batches: fork an earlier milestone with a lower learning_rate or another "
-            "mixture, or with a larger skip.sigma if these values are what training should go on from."
+            "mixture, or with a larger skip.sigma if these values are what training should go on from. "
+            f"{GO_AROUND}"
         )
 
 

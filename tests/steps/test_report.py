@@ -16,9 +16,9 @@ from steps.documents import DocumentsResult
 from steps.ema_eval import AverageResult, EmaEvalResult
 from steps.hf_export import HfExportResult
 from steps.lm_eval import LmEvalResult
+from steps.phase_result import FINAL_LOSS_STEPS
 from steps.report import GraphNode, RecipeChange, ReportConfig, _order, contents_of, refuse_unknown_names, report
 from steps.tokenize import TokenizeResult
-from steps.train_phase import FINAL_LOSS_STEPS
 from tests.steps.report_inputs import made, phase
 
 

@@ -66,6 +66,15 @@ def next_shares(
     return shares, dataclasses.replace(state, memory=memory, awaiting=tuple(awaiting))
 
 
+def standing_shares(policy: Policy, state: MixerState | None, *, step: int, sources: Sources) -> dict[str, int]:
+    """Shares that the policy has at `step` by what it had learned before, without a turn being taken or waited for."""
+    if policy.lag_steps == 0:
+        return policy.shares({}, turn=step + 1, step=step, sources=sources)
+    if state is None or state.policy != described(policy):
+        state = MixerState(described(policy), step, policy.begin())
+    return policy.shares(state.memory, turn=step - state.begin_step + 1, step=step, sources=sources)
+
+
 def described(policy: Policy) -> dict[str, Any]:
     """A policy as JSON data."""
     return dataclasses.asdict(policy)  # type: ignore[call-overload]

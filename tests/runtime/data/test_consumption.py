@@ -1,5 +1,6 @@
 """Pins down: the report of what a run will draw is what the loader then draws, and bad mixtures are found."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -36,6 +37,18 @@ def test_the_report_is_what_is_drawn_step_by_step():
         assert abs(reported[source] - 100 * count) <= 200
     last = {use.source: use.epochs for use in report().uses}
     assert last["b"] == pytest.approx(drawn["b"] / 50, abs=0.05)
+
+
+def test_batches_that_are_left_out_count_as_read_by_the_mixture_of_the_first_step_alone():
+    begin = dataclasses.replace(LEGS[0], start_step=10, skip_batches=30)
+    uses = {use.source: use for use in report([begin]).uses}
+    # Three steps and thirty batches by the first segment, seven steps by the second.
+    assert uses["a"].num_tokens == round(33 * 7 * 100 * 3 / 4)
+    assert uses["c"].num_tokens == round(7 * 7 * 100 * 2 / 3)
+    assert uses["a"].epochs == pytest.approx(33 * 7 * 3 / 4 / 50)
+    later = dataclasses.replace(begin, start_step=13)
+    assert "a" not in {use.source for use in report([later]).uses}
+    assert sum(use.num_tokens for use in report([later]).uses) == (7 + 30) * 7 * 100
 
 
 def test_tokens_of_all_sources_sum_to_those_of_the_leg():

@@ -95,6 +95,16 @@ def test_resumed_while_it_grows_it_goes_on_with_the_same_batches(building):
     assert np.array_equal(expected.tokens, found.tokens)
 
 
+def test_batches_are_left_out_of_what_is_not_built_yet_and_only_the_first_update_waits_for_its_block(building):
+    loader = loader_of(building.growing())
+    num_batches = (building.whole.block_ends[0] // LENGTH) // 4  # twice what the first block holds
+    after = loader.left_out(DataPosition(), 0, 8, num_batches)
+    assert after == loader_of(building.whole).left_out(DataPosition(), 0, 8, num_batches)
+    assert building.built <= 1
+    found, _ = loader.batch(after, 0, 8)
+    assert np.array_equal(found.tokens, loader_of(building.whole).batch(after, 0, 8)[0].tokens) and building.built > 1
+
+
 def test_each_epoch_reads_every_row_of_every_block_once_and_later_ones_mix_the_blocks(building):
     loader, ends = loader_of(building.whole), (0, *building.whole.block_ends)
     rows = [(end - begin) // LENGTH for begin, end in itertools.pairwise(ends)]

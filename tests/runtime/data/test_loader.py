@@ -1,5 +1,6 @@
 """Pins down: a batch depends on the position, the step, the seed and what the sources are, and on nothing else."""
 
+import dataclasses
 import json
 from collections import Counter
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.data.cache import TokenCache
 from runtime.data.loader import DataPosition, Loader, LoaderError, segments
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.permutation import key_of, permuted
@@ -273,6 +275,41 @@ def test_a_read_that_fails_once_costs_only_the_batches_that_it_was_for_their_com
     # The first alone, sixteen at once in vain and then one at a time, and three times sixteen.
     assert faltering.num_reads == 1 + 1 + 16 + 3
     assert "steps 1 to 16 are read one at a time: TimeoutError('the store is silent')" in caplog.text
+
+
+@given(taken=st.integers(0, 9), num_batches=st.integers(0, 9), batch_size=st.integers(1, 9))
+def test_after_batches_that_are_left_out_it_stands_where_it_would_if_they_had_been_taken(
+    loader, taken, num_batches, batch_size
+):
+    _, position = draw(loader, range(taken), batch_size)
+    expected = position
+    for _ in range(num_batches):
+        _, expected = loader.plan(expected, taken, batch_size)
+    assert loader.left_out(position, taken, batch_size, num_batches) == expected
+    by_twos = loader.left_out(loader.left_out(position, taken, batch_size, num_batches // 2), taken, batch_size, 1)
+    assert by_twos == loader.left_out(position, taken, batch_size, num_batches // 2 + 1)
+
+
+def test_left_out_batches_are_of_the_mixture_of_their_step_however_many_they_are(caches):
+    early, late = {"a": 1.0}, {"b": 1.0, "c": 1.0}
+    mixture = MixtureSchedule((MixtureSegment(0, early), MixtureSegment(5, late)))
+    loader = Loader(caches, IDENTITIES, mixture, LENGTH, seed=0)
+    assert loader.left_out(DataPosition(), 4, 8, 50).consumed == {"identity-a": 400}
+    assert loader.left_out(DataPosition(), 5, 8, 50).consumed == {"identity-b": 200, "identity-c": 200}
+
+
+def test_no_token_is_read_for_what_is_left_out(loader, monkeypatch):
+    for cache in ("read", "read_spans"):
+        monkeypatch.setattr(TokenCache, cache, None)
+    assert sum(loader.left_out(DataPosition(), 0, 8, 300).consumed.values()) == 2400
+
+
+def test_positions_of_a_trillion_sequences_are_left_behind_exactly(loader):
+    position = loader.left_out(DataPosition(), 0, 8, 17)
+    far = dataclasses.replace(position, consumed={name: 2**40 + n for name, n in position.consumed.items()})
+    after = loader.left_out(far, 0, 8, 17)
+    assert sum(after.consumed.values()) - sum(far.consumed.values()) == 8 * 17
+    assert after.consumed["identity-a"] > 2**40
 
 
 def test_slots_of_all_sources_are_spread_over_the_batch(loader):

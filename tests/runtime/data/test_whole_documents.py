@@ -102,6 +102,19 @@ def test_a_bookmark_is_spared_work_and_nothing_else(caches, drawn, step):
     assert same(loader.batch(before, step, BATCH)[0], expected)
 
 
+@given(step=st.integers(0, 10**6), num_batches=st.integers(0, 30))
+def test_left_out_batches_lead_to_where_they_would_have_led_and_nothing_before_them_is_packed(
+    caches, drawn, step, num_batches
+):
+    step %= len(drawn)
+    num_batches = min(num_batches, len(drawn) - 1 - step)
+    before, there = drawn[step][0], drawn[step + num_batches][0]
+    watched = Watched(caches[300])
+    assert loader_of(watched).left_out(before, step, BATCH, num_batches) == there
+    portions = there.bookmarks["identity"]["turn"] - before.bookmarks["identity"]["turn"] if before.bookmarks else 9
+    assert watched.asked <= (portions + 2) * 3 * (8 + 1)
+
+
 def test_a_bookmark_of_another_order_leads_nowhere(caches, drawn):
     before, _, _ = drawn[-1]
     with_it, _ = loader_of(caches[300], seed=1).batch(before, 0, BATCH)

@@ -18,6 +18,7 @@ from runtime.data.mixing.mixer import MixerState
 from runtime.data.mixing.odm_paper import OdmPaper
 from runtime.data.mixing.odm_released import OdmReleased
 from runtime.data.mixing.policy import Policy
+from runtime.data.mixture import MixtureSchedule
 from runtime.data.shares import WHOLE
 from runtime.tracking.events import read_events
 from runtime.tracking.source_losses import SourceLossesTable
@@ -112,7 +113,7 @@ def test_a_replay_of_the_log_draws_the_same_rows_whatever_the_losses_are(undistu
     replaying = type(replaying)(
         {order.name: order.source for order in replaying._orders},
         {name: f"digest of {name}" for name in replaying.sources},
-        replaying._mixture,
+        MixtureSchedule.constant({"web": 2.0, "code": 1.0}),
         small_run.SEQUENCE_LENGTH,
         0,
         replay=lambda step: {identity: seen.num_sequences for identity, seen in table.seen(step + 1).items()},

@@ -21,6 +21,7 @@ from runtime.training.timeline import changes, legs_of, refuse_unacknowledged_ch
 class Settings:
     until_step: int = 100
     restore: str = "everything"
+    skip_batches: int = 0
     model: LlamaConfig = dataclasses.field(default_factory=lambda: LlamaConfig(64, 16, 32, 1, 2, 1, 8, 32))
     rope: Rope = LLAMA2_ROPE
     sequence_length: int = 32
@@ -123,6 +124,28 @@ def test_a_cache_is_no_change_of_its_own_where_the_mixture_adds_or_drops_its_sou
 def test_what_a_phase_restored_is_no_change_of_the_one_after():
     before = dataclasses.replace(BEFORE, restore="weights")
     assert changes(before, then()) == ()
+
+
+def test_batches_left_out_are_refused_until_it_is_acknowledged_and_are_no_change_of_the_phase_after():
+    with pytest.raises(
+        ValueError, match=r"skip_batches leaves out the next 300 batches of the data, 76,800 tokens"
+    ) as e:
+        refuse_unacknowledged_changes("next", BEFORE, then(skip_batches=300))
+    assert "acknowledge=('skip_batches',)" in str(e.value)
+    left_out = then(skip_batches=300, acknowledge=("skip_batches",))
+    refuse_unacknowledged_changes("next", BEFORE, left_out)
+    (change,) = changes(BEFORE, left_out)
+    assert (change.field, change.before, change.after, change.is_abrupt) == ("skip_batches", 0, 300, True)
+    assert changes(left_out, then()) == ()
+    (again,) = changes(left_out, then(skip_batches=300))
+    assert (again.before, again.after) == (0, 300), "as many once more"
+
+
+def test_batches_left_out_are_no_tokens_of_the_run():
+    phases = {"first": BEFORE, "second": then(skip_batches=300)}
+    leg = legs_of(phases, {"second": ("first", 100)})["second"]
+    assert (leg.begin_tokens, leg.end_tokens) == (100 * 8 * 32, 200 * 8 * 32)
+    assert leg.skipped_tokens == 300 * 8 * 32
 
 
 def test_a_model_of_another_shape_and_an_end_before_the_beginning_are_refused():
