@@ -217,10 +217,11 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
-    from runtime.training.loop import TrainingStopped, TrainSettings, train
+    from runtime.training.loop import TrainingStopped, train
     from runtime.training.monitors import Alarm, first_loss_of
     from runtime.training.profiling import Profiler
     from runtime.training.saving import Saver, SavingPlan
+    from runtime.training.settings import TrainSettings
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
     from runtime.training.train_step import build_train_step
