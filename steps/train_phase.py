@@ -361,6 +361,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 profiler=Profiler(f"{context.work_path}/profiles", events),
                 rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),
                 validation=validation_of(config, context, mesh, events),
+                is_resumed=begun.is_own,
             )
         except TrainingStopped as stopped:
             where = f"at step {stopped.step:,} of {config.until_step:,}"

@@ -144,7 +144,7 @@ def save(
         arrays.append((array, shards))
     for array, shards in arrays:
         for shard in shards:
-            # On a CPU device NumPy would see the live buffer, which the next train step overwrites.
+            # On a CPU device NumPy would see the buffer itself, and the next train step could not take it over.
             data = np.array(shard.data, copy=True)
             first, last = box_of(shard.index, array.shape)
             for start in chunk_starts(first, last, array.chunk_shape):

@@ -58,6 +58,7 @@ def train(
     on_alarm: Callable[[Alarm], None] = lambda alarm: None,
     rows: HostRows | None = None,
     validation: Validation | None = None,
+    is_resumed: bool = False,
 ) -> RunState:
     """Takes updates from `run.step` to `settings.until_step` and returns the state there, published.
 
@@ -69,9 +70,11 @@ def train(
         on_alarm: Called, on each host, with what a monitor finds wrong; the log and the event log have it already.
         rows: What this host reads of each batch, where there are several; None reads all of it.
         validation: Measured where it is due; None measures nothing.
+        is_resumed: Whether `run` lies where the next attempt looks for it: a stop before the first update does not
+            save it once more.
 
     Raises:
-        TrainingStopped: `control` asked for it; a temporary checkpoint of that step is complete.
+        TrainingStopped: `control` asked for it; a checkpoint of that step is complete.
         NonFiniteError: an update gave a loss or a norm that is not finite, and no skip rule left it out.
         NoTargetsError: a batch had nothing to predict, and no skip rule left it out.
         SkippedTooOftenError: as many updates in a row were left out as the skip rule allows.
@@ -98,7 +101,7 @@ def train(
 
     def leave() -> NoReturn:
         figures.fetch()
-        if saver.last_step != run.step:
+        if saver.last_step != run.step and not (is_resumed and run.step == begin_step):
             saver.begin(run)
         saver.finish()
         events.write("stop", step=run.step, consumed_tokens=run.consumed_tokens, reason=control.reason)

@@ -76,7 +76,7 @@ class Saver:
         self._under_way: tuple[Save, RunState, str | None, float, Callable[[str], None]] | None = None
         self._preemption = Preemption(plan.notice_seconds, events, plan.remark)
         self._last_began = time.monotonic()
-        found = plan.temporary.all() if jax.process_index() == 0 else []  # who marks and deletes
+        found = plan.temporary.found if jax.process_index() == 0 else []  # who marks and deletes
         certified = (each.step for each in found if each.is_certified and each.step <= begin_step)
         self._last_certified = max(certified, default=None)
         """One that lies ahead does not count: it may be torn, and why this run begins before it."""

@@ -233,6 +233,7 @@ def run(
             control=control or Control(),
             profiler=Profiler(str(folder / "profiles"), events),
             on_milestone=commit,
+            is_resumed=bool(found),
         )
 
 
