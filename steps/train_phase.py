@@ -224,7 +224,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.training.settings import TrainSettings
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
-    from runtime.training.train_step import build_train_step
+    from runtime.training.train_step import ProgramOptions, build_train_step
     from steps.phase_data import loader_of, warn_of_the_mixture, warn_of_the_skip_rule
     from steps.phase_execution import execution, tell_of_other_execution, tell_what_a_kill_loses
     from steps.phase_state import first_state, newest_state, own_state, publish_passed
@@ -251,13 +251,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         config.model,
         config.rope,
         mesh,
-        attention_kernel=kernels.attention,
-        loss_kernel=kernels.loss,
-        compute_dtype=config.compute_dtype,
-        remat=config.remat,
-        num_microbatches=config.num_microbatches,
-        reduce_dtype=config.reduce_dtype,
-        scatter_kernel=config.scatter_kernel,
+        ProgramOptions.of(config, attention_kernel=kernels.attention, loss_kernel=kernels.loss),
     )
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
     with EventLog(f"{context.work_path}/events/{log_name(context.attempt, host.index)}") as events:
