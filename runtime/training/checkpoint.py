@@ -271,6 +271,10 @@ def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[Sta
 
     Any mesh will do: a process reads the chunks that its devices hold parts of. `partial` allows leaves in the
     checkpoint that `like` does not ask for; without it the trees must agree.
+
+    Raises:
+        CheckpointError: there is no complete checkpoint, or it is of another state.
+        TornCheckpointError: a file of it is damaged or gone.
     """
     reader = _opened(path)
     leaves = named_leaves(like)

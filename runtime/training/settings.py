@@ -9,11 +9,14 @@ from runtime.training.monitors import FirstLoss, never
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """A phase's own config has the same names (steps/train_phase.py)."""
+    """Of a phase, whose config has the same names (steps/train_phase.py)."""
 
     until_step: int
+    """Finished updates since the start of the run at which the loop ends."""
     sequence_length: int
+    """Tokens."""
     global_batch_size: int
+    """Sequences an update, over all devices."""
     skip_rule: SkipRule | None = None
     """None where the state holds no history."""
     digest_every_steps: int = 0

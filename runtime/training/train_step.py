@@ -25,7 +25,7 @@ from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import all_averaged
-from runtime.optim.skipping import Verdict, begun_anew, judged, remembered, unless
+from runtime.optim.skipping import begun_anew, judged, remembered, unless
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import BATCH_AXES, TOKEN_AXES, platform
 from runtime.parallel.placement import check_placement
@@ -246,9 +246,9 @@ def _train_program(
         )
         skip = None
         if state.history is not None:
-            judge = functools.partial(judged, sigma=told["skip_sigma"], warmup_steps=told["skip_warmup_steps"])
+            sigma, warmup_steps = told["skip_sigma"], told["skip_warmup_steps"]
             history = begun_anew(state.history, told["skip_begins_anew"])
-            verdict: Verdict = judge(history, loss, grad_norm, num_targets)
+            verdict = judged(history, loss, grad_norm, num_targets, sigma=sigma, warmup_steps=warmup_steps)
             history = remembered(history, verdict, loss, grad_norm)
             new_state = unless(verdict.is_bad, new_state, dataclasses.replace(state, history=None))
             new_state = dataclasses.replace(new_state, history=history)
