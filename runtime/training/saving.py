@@ -132,11 +132,6 @@ class Saver:
         if milestone is None:
             if self._is_far_enough(run.step):
                 self._uncertified.append(run.step)
-            candidates = tuple(self._uncertified)
-
-            def prune() -> None:
-                self._prune(run.step, candidates=candidates)
-
             saving = run_state.save(
                 temporary.folder_of(run.step),
                 run,
@@ -144,7 +139,7 @@ class Saver:
                 lease_epoch=temporary.lease_epoch,
                 described=False,  # nobody else reads it, and each of its many small files is synced
                 before=superseded,
-                after=prune,
+                after=functools.partial(self._prune, run.step, candidates=tuple(self._uncertified)),
             )
         else:
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.
