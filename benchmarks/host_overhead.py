@@ -48,9 +48,11 @@ from runtime.parallel.mesh import mesh_of_cores
 from runtime.tracking.events import EventLog
 from runtime.training import run_state
 from runtime.training.control import Control
-from runtime.training.loop import METRICS_LATE_STEPS, TrainingStopped, TrainSettings, train
+from runtime.training.figures import METRICS_LATE_STEPS
+from runtime.training.loop import TrainingStopped, train
 from runtime.training.profiling import Profiler
 from runtime.training.saving import SavingPlan
+from runtime.training.settings import TrainSettings
 from runtime.training.state import TrainState
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import Hyperparameters, StepMetrics, TrainStep

@@ -17,7 +17,7 @@ from runtime.model.config import LLAMA2_ROPE
 from runtime.parallel.hosts import open_cores
 from runtime.parallel.mesh import devices_of, mesh_of_cores
 from runtime.training.state import TrainState, initial_state
-from runtime.training.train_step import TrainStep, build_train_step
+from runtime.training.train_step import ProgramOptions, TrainStep, build_train_step
 
 NUM_SOURCES = 6
 DOCUMENT_TOKENS = 700
@@ -47,16 +47,14 @@ class LaptopStep:
                 num_microbatches=size.num_microbatches,
             )
         )
-        self.step: TrainStep = build_train_step(
-            LAPTOP.model,
-            LLAMA2_ROPE,
-            self._mesh,
+        options = ProgramOptions(
             attention_kernel=kernels.attention,
             loss_kernel=kernels.loss,
             compute_dtype=LAPTOP.compute_dtype,
             remat=LAPTOP.remat,
             num_microbatches=size.num_microbatches,
         )
+        self.step: TrainStep = build_train_step(LAPTOP.model, LLAMA2_ROPE, self._mesh, options)
 
     def state(self, *, averages: tuple[str, ...] = ()) -> TrainState:
         """A new one: the step uses it up."""

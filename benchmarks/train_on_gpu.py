@@ -111,7 +111,7 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     from runtime.parallel.mesh import devices_of, make_mesh
     from runtime.parallel.mesh_shape import MeshShape
     from runtime.training.state import initial_state
-    from runtime.training.train_step import Hyperparameters, build_train_step
+    from runtime.training.train_step import Hyperparameters, ProgramOptions, build_train_step
 
     mesh = make_mesh(MeshShape(), jax.devices()[:1])
     length, rows = case.model.max_position_embeddings, len(batch(case))
@@ -120,15 +120,10 @@ def ours(case: Case, turns: int, attention_kernel: str | None, remat: "Remat") -
     )
     kernels = default_kernels(shape)
     attention = attention_kernel or kernels.attention
-    step = build_train_step(
-        case.model,
-        LLAMA2_ROPE,
-        mesh,
-        attention_kernel=attention,
-        loss_kernel=kernels.loss,
-        compute_dtype="bfloat16",
-        remat=remat,
+    options = ProgramOptions(
+        attention_kernel=attention, loss_kernel=kernels.loss, compute_dtype="bfloat16", remat=remat
     )
+    step = build_train_step(case.model, LLAMA2_ROPE, mesh, options)
     told = Hyperparameters(1e-4, 0.1, 0.9, 0.95, 1e-8, 1.0, 0.0)
     state, tokens = initial_state(case.model, 0, mesh), batch(case)
     segment_ids = np.zeros_like(tokens)

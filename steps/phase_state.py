@@ -104,7 +104,7 @@ def publish_passed(
     steps = sorted(step for step in wanted if step <= config.until_step)
     if not steps:
         return
-    saved = {each.step: each.lease_epoch for each in temporary.all() if each.is_complete and each.step != newest.step}
+    saved = {each.step: each.lease_epoch for each in temporary.found if each.is_complete and each.step != newest.step}
     epochs = of_first_host(*(saved.get(step, NONE) for step in steps))
     for step, lease_epoch in zip(steps, epochs, strict=True):
         if lease_epoch != NONE:  # one state in memory at a time

@@ -218,13 +218,14 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
     from runtime.tracking.events import EventLog
     from runtime.tracking.log_names import log_name
     from runtime.training.control import Control
-    from runtime.training.loop import TrainingStopped, TrainSettings, train
+    from runtime.training.loop import TrainingStopped, train
     from runtime.training.monitors import Alarm, first_loss_of
     from runtime.training.profiling import Profiler
     from runtime.training.saving import Saver, SavingPlan
+    from runtime.training.settings import TrainSettings
     from runtime.training.stop_notice import StopNotice
     from runtime.training.temporary import TemporaryCheckpoints
-    from runtime.training.train_step import build_train_step
+    from runtime.training.train_step import ProgramOptions, build_train_step
     from steps.phase_data import leave_out, loader_of, warn_of_the_mixture, warn_of_the_skip_rule
     from steps.phase_execution import execution, tell_of_other_execution, tell_what_a_kill_loses
     from steps.phase_state import first_state, newest_state, own_state, publish_passed
@@ -251,13 +252,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         config.model,
         config.rope,
         mesh,
-        attention_kernel=kernels.attention,
-        loss_kernel=kernels.loss,
-        compute_dtype=config.compute_dtype,
-        remat=config.remat,
-        num_microbatches=config.num_microbatches,
-        reduce_dtype=config.reduce_dtype,
-        scatter_kernel=config.scatter_kernel,
+        ProgramOptions.of(config, attention_kernel=kernels.attention, loss_kernel=kernels.loss),
     )
     temporary = TemporaryCheckpoints(f"{context.work_path}/temporary", context.lease_epoch)
     with EventLog(f"{context.work_path}/events/{log_name(context.attempt, host.index)}") as events:
@@ -362,6 +357,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 profiler=Profiler(f"{context.work_path}/profiles", events),
                 rows=None if host.num_hosts == 1 else host_rows(mesh, config.global_batch_size),
                 validation=validation_of(config, context, mesh, events),
+                is_resumed=begun.is_own,
             )
         except TrainingStopped as stopped:
             where = f"at step {stopped.step:,} of {config.until_step:,}"

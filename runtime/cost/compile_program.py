@@ -27,7 +27,7 @@ from runtime.cost.request import Compiled, Request
 from runtime.parallel.mesh import TOKEN_AXES, make_mesh, platform
 from runtime.training.eval_step import eval_program
 from runtime.training.state import placed_shapes
-from runtime.training.train_step import NUMBERS, train_program
+from runtime.training.train_step import NUMBERS, ProgramOptions, train_program
 
 WRITTEN_BY_THE_COMPILER = ("v5p", "v6e")
 """Generations whose scheduled program jaxlib 0.10 cannot read back ("async-update instruction should have 1 operands
@@ -56,22 +56,17 @@ def arguments_of(request: Request, mesh: Mesh) -> tuple[Any, ...]:
 
 def compiled_program(request: Request, mesh: Mesh, *, text_folder: str | None = None) -> Any:
     """The compiled step; its scheduled text is written below `text_folder`, where there is one."""
-    kernels = {"attention_kernel": request.attention_kernel, "loss_kernel": request.loss_kernel}
     program: Any
     if request.step == "eval":
-        program = eval_program(request.model, mesh, **kernels, compute_dtype=request.compute_dtype)
-    else:
-        program = train_program(
+        program = eval_program(
             request.model,
             mesh,
-            **kernels,
+            attention_kernel=request.attention_kernel,
+            loss_kernel=request.loss_kernel,
             compute_dtype=request.compute_dtype,
-            remat=request.remat,
-            num_microbatches=request.num_microbatches,
-            reduce_dtype=request.reduce_dtype,
-            scatter_kernel=request.scatter_kernel,
-            donate=True,
         )
+    else:
+        program = train_program(request.model, mesh, ProgramOptions.of(request), donate=True)
     options = None if text_folder is None else {"xla_dump_to": text_folder, "xla_dump_hlo_as_text": True}
     with as_default(mesh):
         lowered = program.lower(*arguments_of(request, mesh))

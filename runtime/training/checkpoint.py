@@ -144,7 +144,7 @@ def save(
         arrays.append((array, shards))
     for array, shards in arrays:
         for shard in shards:
-            # On a CPU device NumPy would see the live buffer, which the next train step overwrites.
+            # On a CPU device NumPy would see the buffer itself, and the next train step could not take it over.
             data = np.array(shard.data, copy=True)
             first, last = box_of(shard.index, array.shape)
             for start in chunk_starts(first, last, array.chunk_shape):
@@ -178,11 +178,11 @@ def _write(
     written: dict[str, dict[str, int]] = {}
     pending = [array.write_chunk(start, data) for array, start, data in chunks]
     for array, start, data in chunks:
-        written[array.chunk_key(start)] = {"size": data.nbytes, "crc32c": crc32c(data)}
+        written[array.chunk_key(start)] = _recorded(data)
     for key, form in small_files.items() if process == 0 else []:
         content = form()
         pending.append(files.start_write(key, content))
-        written[key] = {"size": len(content), "crc32c": crc32c(content)}
+        written[key] = _recorded(content)
     for future in pending:
         future.result()
     if num_processes > 1:
@@ -194,6 +194,11 @@ def _write(
     if lease_epoch is not None:
         body["lease_epoch"] = lease_epoch
     _seal(files, name, body)
+
+
+def _recorded(data: bytes | np.ndarray) -> dict[str, int]:
+    """What the manifest holds of a file."""
+    return {"size": len(data) if isinstance(data, bytes) else data.nbytes, "crc32c": crc32c(data)}
 
 
 def _seal(files: CheckpointFiles, name: str, body: Mapping[str, Any]) -> None:
@@ -228,14 +233,14 @@ def save_pieces(
         small_files[array.description_key] = canonical_json(array.description, array.key)
         starts = chunk_starts((0,) * len(leaf.shape), leaf.shape, chunk_shape)
         for start, data in zip(starts, leaf.pieces(chunk_shape), strict=True):
-            written[array.chunk_key(start)] = {"size": data.nbytes, "crc32c": crc32c(data)}
+            written[array.chunk_key(start)] = _recorded(data)
             pending.append(array.write_chunk(start, data))
             if len(pending) > CHUNKS_WRITTEN_AT_ONCE:
                 pending.popleft().result()
         on_leaf(done, len(leaves))
     for key, content in small_files.items():
         pending.append(files.start_write(key, content))
-        written[key] = {"size": len(content), "crc32c": crc32c(content)}
+        written[key] = _recorded(content)
     for future in pending:
         future.result()
     _seal(files, name, {"format": FORMAT, "leaves": described, "files": written})
@@ -271,6 +276,10 @@ def load(path: str | Reader, like: State, *, partial: bool = False) -> tuple[Sta
 
     Any mesh will do: a process reads the chunks that its devices hold parts of. `partial` allows leaves in the
     checkpoint that `like` does not ask for; without it the trees must agree.
+
+    Raises:
+        CheckpointError: there is no complete checkpoint, or it is of another state.
+        TornCheckpointError: a file of it is damaged or gone.
     """
     reader = _opened(path)
     leaves = named_leaves(like)

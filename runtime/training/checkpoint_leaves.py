@@ -84,6 +84,7 @@ def chunk_starts(first: tuple[int, ...], last: tuple[int, ...], chunk: tuple[int
 
 
 def box_of(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Its first element along each axis, and the one past its last."""
     bounds = [piece.indices(size) for piece, size in zip(index, shape, strict=True)]
     return tuple(first for first, _, _ in bounds), tuple(last for _, last, _ in bounds)
 

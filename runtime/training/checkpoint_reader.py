@@ -44,9 +44,15 @@ class Manifest(NamedTuple):
 
 
 class Reader:
-    """A complete checkpoint, opened: manifest verified, every file it names present."""
+    """A complete checkpoint, opened: its manifest is verified, and each file as it is read."""
 
     def __init__(self, path: str) -> None:
+        """Reads the manifest.
+
+        Raises:
+            CheckpointError: there is none, or one of another format.
+            TornCheckpointError: it is damaged.
+        """
         self.path = path.rstrip("/")
         parent, _, self.name = self.path.rpartition("/")
         self.files = CheckpointFiles(parent or ".")
@@ -83,12 +89,18 @@ class Reader:
         return f"leaf {below.rpartition('/')[0]} (file {key})" if below != key else f"file {key}"
 
     def refuse_missing_files(self) -> None:
+        """Raises TornCheckpointError unless every file of the manifest is there; one listing, and no file is read."""
         present = self.files.list_keys(f"{self.name}/")
         for key in sorted(key for key in self.manifest.files if key.startswith(f"{self.name}/")):
             if key not in present:
                 raise self._torn(key, "the file is missing")
 
     def read(self, key: str) -> bytes:
+        """A file, verified.
+
+        Raises:
+            TornCheckpointError: it is damaged or gone.
+        """
         data = self.files.read(key)
         if data is None:
             raise self._torn(key, "the file is missing")
@@ -120,6 +132,11 @@ class Reader:
         return array, starts
 
     def finish_leaf(self, leaf: Leaf, array: ChunkedArray, reads: dict[tuple[int, ...], Any]) -> jax.Array:
+        """Waits for the `reads` that `start_leaf` began, and places the leaf as its sharding says.
+
+        Raises:
+            TornCheckpointError: a chunk is damaged.
+        """
         chunks = {}
         whole = tuple(slice(None) for _ in leaf.shape)
         for start, future in reads.items():
@@ -156,6 +173,7 @@ class Reader:
 
 
 def refuse_other_state(path: str, manifest: Manifest, leaves: list[Leaf], *, partial: bool) -> None:
+    """Raises CheckpointError where a leaf is missing, or another than in the state, or (unless `partial`) too many."""
     names = {leaf.name for leaf in leaves}
     for leaf in leaves:
         recorded = manifest.leaves.get(leaf.name)

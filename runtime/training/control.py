@@ -75,6 +75,11 @@ class Order(NamedTuple):
         for request in self.requests:
             request.answer(said)
 
+    def answer_published(self, step: int, path: str) -> None:
+        """To who wants the very next step, once `step` is saved: the next attempt would know nothing of the request."""
+        if self.word == Word.PUBLISH and self.step == step:
+            self.answer(f"published step {step:,}: {path}")
+
     def refuse(self, said: str) -> None:
         """Likewise, where it will not be."""
         for request in self.requests:

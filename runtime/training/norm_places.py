@@ -34,6 +34,10 @@ class Place(NamedTuple):
     """For an event: `norms_of`, and `parts` with their `factor` and `norm`, or what is `not_finite`."""
 
 
+NOWHERE = Place("", {})
+"""Of what is not seen in norms."""
+
+
 class RecentNorms:
     """The norms by part of the last accepted updates of this attempt."""
 

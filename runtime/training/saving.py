@@ -54,10 +54,6 @@ class SavingPlan:
         is_due = bool(self.publish_every_steps and step % self.publish_every_steps == 0)
         return step == until_step or is_due or step in self.wanted_steps
 
-    def milestone_folder(self, step: int) -> str:
-        """Relative to `output_folder`."""
-        return f"step-{step}"
-
 
 class Saver:
     """At most one save under way.
@@ -80,7 +76,7 @@ class Saver:
         self._under_way: tuple[Save, RunState, str | None, float, Callable[[str], None]] | None = None
         self._preemption = Preemption(plan.notice_seconds, events, plan.remark)
         self._last_began = time.monotonic()
-        found = plan.temporary.all() if jax.process_index() == 0 else []  # who marks and deletes
+        found = plan.temporary.found if jax.process_index() == 0 else []  # who marks and deletes
         certified = (each.step for each in found if each.is_certified and each.step <= begin_step)
         self._last_certified = max(certified, default=None)
         """One that lies ahead does not count: it may be torn, and why this run begins before it."""
@@ -101,7 +97,7 @@ class Saver:
 
     def publish(self, run: RunState) -> None:
         """Makes a state that an earlier attempt saved a milestone, file for file what that would have published."""
-        self.begin(run, self._plan.milestone_folder(run.step))
+        self.begin(run, is_milestone=True)
         self.finish()
 
     def is_due(self) -> bool:
@@ -114,9 +110,13 @@ class Saver:
         return step % distance == 0 and (self.last_step is None or step - self.last_step > distance // 2)
 
     def begin(
-        self, run: RunState, milestone: str | None, *, on_complete: Callable[[str], None] = lambda path: None
+        self,
+        run: RunState,
+        *,
+        is_milestone: bool = False,
+        on_complete: Callable[[str], None] = lambda path: None,
     ) -> None:
-        """Starts to save; `milestone` is the folder of one, relative to the output, and None for a temporary one.
+        """Starts to save, a milestone or a temporary checkpoint.
 
         Waits first for the save before it, where that is still being written. `on_complete` is called, by whoever
         comes to find that this one is, with where it lies.
@@ -126,16 +126,12 @@ class Saver:
         waited_seconds = time.monotonic() - asked
         temporary, facts = self._plan.temporary, self._plan.facts
         run = run._replace(metrics=run.metrics.copy(), source_losses=run.source_losses.copy())
+        milestone = f"step-{run.step}" if is_milestone else None
         # The first host asks for all: without its manifest nobody sees what the others write.
         superseded = temporary.refuse_if_superseded if jax.process_index() == 0 else lambda: None
         if milestone is None:
             if self._is_far_enough(run.step):
                 self._uncertified.append(run.step)
-            candidates = tuple(self._uncertified)
-
-            def prune() -> None:
-                self._prune(run.step, candidates=candidates)
-
             saving = run_state.save(
                 temporary.folder_of(run.step),
                 run,
@@ -143,7 +139,7 @@ class Saver:
                 lease_epoch=temporary.lease_epoch,
                 described=False,  # nobody else reads it, and each of its many small files is synced
                 before=superseded,
-                after=prune,
+                after=functools.partial(self._prune, run.step, candidates=tuple(self._uncertified)),
             )
         else:
             # No lease epoch here: committed bytes must not tell how often the run was interrupted.

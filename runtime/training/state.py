@@ -37,10 +37,6 @@ class TrainState(eqx.Module):
         """Size of the history; 0 without one."""
         return 0 if self.history is None else self.history.losses.shape[0]
 
-    def root(self) -> Key[Array, ""]:
-        """The PRNG root as a key."""
-        return jax.random.wrap_key_data(self.key, impl="threefry2x32")
-
 
 def state_specs(config: LlamaConfig, *, averages: Collection[str], with_history: bool = False) -> TrainState:
     """The state's tree with a partition spec for each leaf: moments and averages lie where their parameters do."""

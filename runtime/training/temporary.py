@@ -9,6 +9,7 @@ A folder is named by step and lease epoch, so an attempt that lost its lease and
 neither overwrite nor delete what its successor writes; it finds the newer epoch before it writes, and stops.
 """
 
+import functools
 import re
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -69,9 +70,15 @@ class TemporaryCheckpoints:
         self._certified.update(each.folder.rpartition("/")[2] for each in found if each.is_certified)
         return found
 
+    @functools.cached_property
+    def found(self) -> list[Temporary]:
+        """As `all`, when this attempt first looked: a start needs to know it several times, and lists it once."""
+        return self.all()
+
     def newest(self, until_step: int) -> Temporary | None:
-        """The newest complete one not past `until_step`."""
-        usable = [found for found in self._own_past() if found.is_complete and found.step <= until_step]
+        """The newest complete one not past `until_step`, of those that were `found`."""
+        self._refuse_newer([each.lease_epoch for each in self.found])
+        usable = [each for each in self.found if each.is_complete and each.step <= until_step]
         return usable[-1] if usable else None
 
     def refuse_if_superseded(self) -> None:
@@ -82,11 +89,6 @@ class TemporaryCheckpoints:
         """Name, step and lease epoch of every folder, in order of steps."""
         matches = map(FOLDER.fullmatch, sorted(CheckpointFiles(self.folder).folders()))
         return [(match[0], int(match[1]), int(match[2])) for match in matches if match]
-
-    def _own_past(self) -> list[Temporary]:
-        found = self.all()
-        self._refuse_newer([temporary.lease_epoch for temporary in found])
-        return found
 
     def _refuse_newer(self, lease_epochs: list[int]) -> None:
         newer = [lease_epoch for lease_epoch in lease_epochs if lease_epoch > self.lease_epoch]
@@ -117,7 +119,9 @@ class TemporaryCheckpoints:
         oldest. There is no way to delete a certified one here, nor one that an attempt marks meanwhile which does not
         know yet that it lost its lease.
         """
-        past = [found for found in self._own_past() if found.step <= step]
+        every = self.all()
+        self._refuse_newer([each.lease_epoch for each in every])
+        past = [found for found in every if found.step <= step]
         complete = [found for found in past if found.is_complete]
         kept = {found.folder for found in complete[max(len(complete) - keep, 0) :]}
         kept |= {found.folder for found in complete if found.is_certified}

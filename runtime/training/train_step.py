@@ -25,7 +25,7 @@ from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from runtime.optim.adamw import adamw, clip_by_global_norm
 from runtime.optim.averaging import all_averaged
-from runtime.optim.skipping import Verdict, begun_anew, judged, remembered, unless
+from runtime.optim.skipping import begun_anew, judged, remembered, unless
 from runtime.parallel.compiler_options import compiler_options
 from runtime.parallel.mesh import BATCH_AXES, TOKEN_AXES, platform
 from runtime.parallel.placement import check_placement
@@ -104,44 +104,45 @@ class SkipMetrics(NamedTuple):
 TrainStep = Callable[[TrainState, Tokens, Tokens, Hyperparameters], tuple[TrainState, StepMetrics]]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """How the program of an update runs; whatever they are, it computes the same but for rounding."""
+
+    attention_kernel: str
+    loss_kernel: str
+    compute_dtype: jax.typing.DTypeLike
+    """Of activations and of products."""
+    remat: Remat
+    num_microbatches: int = 1
+    """Parts of each device's share of the batch, one after the other, whose gradients are summed in float32."""
+    reduce_dtype: jax.typing.DTypeLike = np.float32
+    """What gradients are summed in over all devices."""
+    scatter_kernel: ScatterKernel = "xla"
+
+    @classmethod
+    def of(cls, source: Any, **changes: Any) -> "ProgramOptions":
+        """As the fields of the same names of `source` are (of a phase's config, say), but for `changes`."""
+        return cls(**{field.name: getattr(source, field.name) for field in dataclasses.fields(cls)} | changes)
+
+
 def build_train_step(
-    config: LlamaConfig,
-    rope: Rope,
-    mesh: Mesh,
-    *,
-    attention_kernel: str,
-    loss_kernel: str,
-    compute_dtype: jax.typing.DTypeLike,
-    remat: Remat,
-    num_microbatches: int = 1,
-    reduce_dtype: jax.typing.DTypeLike = np.float32,
-    scatter_kernel: ScatterKernel = "xla",
-    donate: bool = True,
+    config: LlamaConfig, rope: Rope, mesh: Mesh, options: ProgramOptions, *, donate: bool = True
 ) -> TrainStep:
     """`step(state, tokens, segment_ids, hyperparameters) -> (state, metrics)`; calls with equal arguments share it.
 
     Tokens and segment ids are the global batch, as NumPy arrays or arrays placed by `batch_sharding`. With `donate`,
-    the state passed in is used up. `num_microbatches` splits each device's share of the batch and sums gradients;
-    it changes rounding only.
+    the state passed in is used up.
+
+    Raises:
+        ValueError: a kernel, a policy or the mesh does not suit the model or the devices, or a batch not the mesh.
     """
-    program = train_program(
-        config,
-        mesh,
-        attention_kernel=attention_kernel,
-        loss_kernel=loss_kernel,
-        compute_dtype=compute_dtype,
-        remat=remat,
-        num_microbatches=num_microbatches,
-        reduce_dtype=reduce_dtype,
-        scatter_kernel=scatter_kernel,
-        donate=donate,
-    )
+    program = train_program(config, mesh, options, donate=donate)
     frequencies = inverse_frequencies(rope, config.head_dim)
 
     def step(
         state: TrainState, tokens: Tokens, segment_ids: Tokens, hyperparameters: Hyperparameters
     ) -> tuple[TrainState, StepMetrics]:
-        check_batch(tokens, config, mesh, num_microbatches)
+        check_batch(tokens, config, mesh, options.num_microbatches)
         if len(hyperparameters.average_decays) != len(state.averages):
             raise ValueError(
                 f"average_decays are {hyperparameters.average_decays}, and the state keeps averages called "
@@ -152,39 +153,30 @@ def build_train_step(
     return step
 
 
-def train_program(
-    config: LlamaConfig,
-    mesh: Mesh,
-    *,
-    attention_kernel: str,
-    loss_kernel: str,
-    compute_dtype: jax.typing.DTypeLike,
-    remat: Remat,
-    num_microbatches: int,
-    reduce_dtype: jax.typing.DTypeLike,
-    donate: bool,
-    scatter_kernel: ScatterKernel = "xla",
-) -> Callable:
+def train_program(config: LlamaConfig, mesh: Mesh, options: ProgramOptions, *, donate: bool) -> Callable:
     """The program of `build_train_step`, not yet compiled: for machines that are not there, too.
 
     Its arguments: state, tokens, segment ids, the hyperparameters as one float32 array, and the rotary frequencies.
     """
     check_placement(config, mesh)
-    check_kernels(platform(mesh), attention_kernel=attention_kernel, loss_kernel=loss_kernel)
-    check_scatter_kernel(platform(mesh), scatter_kernel)
-    _check_remat(remat)
-    if num_microbatches < 1:
-        raise ValueError(f"num_microbatches is {num_microbatches}; it must be at least 1.")
+    check_kernels(platform(mesh), attention_kernel=options.attention_kernel, loss_kernel=options.loss_kernel)
+    check_scatter_kernel(platform(mesh), options.scatter_kernel)
+    _check_remat(options.remat)
+    if options.num_microbatches < 1:
+        raise ValueError(f"num_microbatches is {options.num_microbatches}; it must be at least 1.")
     computation = computation_on(
         mesh,
         config,
-        attention_kernel=attention_kernel,
-        compute_dtype=compute_dtype,
-        remat=remat,
-        reduce_dtype=reduce_dtype,
-        scatter_kernel=scatter_kernel,
+        attention_kernel=options.attention_kernel,
+        compute_dtype=options.compute_dtype,
+        remat=options.remat,
+        reduce_dtype=options.reduce_dtype,
+        scatter_kernel=options.scatter_kernel,
     )
-    return _train_program(config, mesh, computation, loss_kernel, num_microbatches, np.dtype(reduce_dtype), donate)
+    reduce_dtype = np.dtype(options.reduce_dtype)
+    return _train_program(
+        config, mesh, computation, options.loss_kernel, options.num_microbatches, reduce_dtype, donate
+    )
 
 
 @functools.cache
@@ -254,9 +246,9 @@ def _train_program(
         )
         skip = None
         if state.history is not None:
-            judge = functools.partial(judged, sigma=told["skip_sigma"], warmup_steps=told["skip_warmup_steps"])
+            sigma, warmup_steps = told["skip_sigma"], told["skip_warmup_steps"]
             history = begun_anew(state.history, told["skip_begins_anew"])
-            verdict: Verdict = judge(history, loss, grad_norm, num_targets)
+            verdict = judged(history, loss, grad_norm, num_targets, sigma=sigma, warmup_steps=warmup_steps)
             history = remembered(history, verdict, loss, grad_norm)
             new_state = unless(verdict.is_bad, new_state, dataclasses.replace(state, history=None))
             new_state = dataclasses.replace(new_state, history=history)

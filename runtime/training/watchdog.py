@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 HANG_SECONDS = 600.0
 """The least time without an answer that is a hang."""
 HANG_FACTOR = 20.0
-"""And so many times the longest of the last waits: an update, or a batch of an evaluation, may be long."""
+"""And so many times the longest of the last waits that count: an update, or a batch of an evaluation, may be long."""
 REMEMBERED_WAITS = 100
 SETTLING_ANSWERS = 3
-"""The first compile, for as long as they like."""
+"""The first compile, for as long as they like, and say nothing of how long the others take."""
 LAST_WORDS_SECONDS = 20.0
 """Before the process ends: its log is written to a bucket every fifteen seconds."""
 EXIT_CODE = 70
@@ -61,8 +61,13 @@ class Watchdog:
             yield
         finally:
             self._waiting = None
-        self._waits.append(time.monotonic() - began)
+        if self._is_settled:
+            self._waits.append(time.monotonic() - began)
         self._num_answered += 1
+
+    @property
+    def _is_settled(self) -> bool:
+        return self._num_answered >= SETTLING_ANSWERS
 
     def watching(self) -> contextlib.AbstractContextManager[None]:
         """A thread that looks, inside the block."""
@@ -75,7 +80,7 @@ class Watchdog:
 
     def _look(self) -> None:
         waiting = self._waiting
-        if waiting is None or self._num_answered < SETTLING_ANSWERS:
+        if waiting is None or not self._is_settled:
             return
         number, began = waiting
         seconds = time.monotonic() - began

@@ -1,5 +1,6 @@
 """Every setting of a phase reaches the update, the program and the checkpoints: a wrong config is found too late."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from runtime.optim.schedule import Constant, Cycles, Linear, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.parallel import scatter_check
 from runtime.training import loop, train_step
-from runtime.training.train_step import Hyperparameters
+from runtime.training.train_step import Hyperparameters, ProgramOptions
 from steps.train_phase import TrainPhaseConfig, hyperparameters
 from tests.steps.phase_runs import MODEL, Trajectory, a_phase, cache_of
 
@@ -91,9 +92,9 @@ class Seen:
         self.trained: list[dict[str, Any]] = []
         build, train = train_step.build_train_step, loop.train
 
-        def recorded_build(model: Any, rope: Any, mesh: Any, **asked: Any) -> Callable:
-            self.built.append({"model": model, "rope": rope, **asked})
-            update = build(model, rope, mesh, **asked)
+        def recorded_build(model: Any, rope: Any, mesh: Any, options: ProgramOptions) -> Callable:
+            self.built.append({"model": model, "rope": rope, **dataclasses.asdict(options)})
+            update = build(model, rope, mesh, options)
 
             def recorded(state: Any, tokens: Any, segment_ids: Any, told: Hyperparameters) -> Any:
                 self.told.append(told)
@@ -148,7 +149,11 @@ def test_a_phase_that_scatters_by_a_kernel_first_asks_whether_these_devices_sum_
 ):
     meshes = []
     build = train_step.build_train_step
-    monkeypatch.setattr(train_step, "build_train_step", lambda *a, **k: build(*a, **k | {"scatter_kernel": "xla"}))
+
+    def built(model: Any, rope: Any, mesh: Any, options: ProgramOptions) -> Callable:
+        return build(model, rope, mesh, dataclasses.replace(options, scatter_kernel="xla"))
+
+    monkeypatch.setattr(train_step, "build_train_step", built)
     monkeypatch.setattr(choice, "described_scatter", lambda *_: "in parts")
     monkeypatch.setattr(scatter_check, "refuse_wrong_sums", lambda mesh, dtype: meshes.append((mesh, dtype)))
     phase = a_phase(cache_of(tmp_path / "cache", "web", last_id=MODEL.vocab_size), scatter_kernel=kernel, until_step=1)

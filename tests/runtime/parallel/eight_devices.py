@@ -22,7 +22,7 @@ from runtime.tracking.parts import part_names
 from runtime.training.eval_step import build_eval_step
 from runtime.training.part_norms import tensors_of
 from runtime.training.state import TrainState, initial_state
-from runtime.training.train_step import Hyperparameters, StepMetrics, train_program
+from runtime.training.train_step import Hyperparameters, ProgramOptions, StepMetrics, train_program
 from tests.runtime.training.plain_step import plain_step
 
 CONFIG = LlamaConfig(
@@ -154,10 +154,11 @@ def lowered(
     """The bfloat16 step on eight devices."""
     mesh = make_mesh(shape, torus=torus)
     state = initial_state(CONFIG, 0, mesh)
-    program = train_program(
-        CONFIG, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="bfloat16", remat=remat,
-        num_microbatches=1, reduce_dtype=reduce_dtype, donate=True,
+    options = ProgramOptions(
+        attention_kernel="reference", loss_kernel="chunked", compute_dtype="bfloat16", remat=remat,
+        reduce_dtype=reduce_dtype,
     )  # fmt: skip
+    program = train_program(CONFIG, mesh, options, donate=True)
     told = HYPERPARAMETERS._replace(average_decays=())
     return program.lower(state, *batch(), told.packed(), inverse_frequencies(LLAMA3_ROPE, CONFIG.head_dim))
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from jax.sharding import Mesh
 
+from runtime.model.computation import Remat
 from runtime.model.config import LLAMA3_ROPE, LlamaConfig, Rope
-from runtime.training.train_step import TrainStep, build_train_step
+from runtime.training.train_step import ProgramOptions, TrainStep, build_train_step
 
 
 def plain_step(
@@ -14,17 +15,12 @@ def plain_step(
     *,
     rope: Rope = LLAMA3_ROPE,
     compute_dtype: str = "float32",
-    remat: str = "full",
+    remat: Remat = "full",
     attention_kernel: str = "reference",
-    **options: Any,
+    donate: bool = True,
+    **others: Any,
 ) -> TrainStep:
-    return build_train_step(
-        config,
-        rope,
-        mesh,
-        attention_kernel=attention_kernel,
-        loss_kernel="chunked",
-        compute_dtype=compute_dtype,
-        remat=remat,
-        **options,
+    options = ProgramOptions(
+        attention_kernel=attention_kernel, loss_kernel="chunked", compute_dtype=compute_dtype, remat=remat, **others
     )
+    return build_train_step(config, rope, mesh, options, donate=donate)

@@ -26,10 +26,11 @@ from runtime.tracking.events import EventLog
 from runtime.training import run_state, saving
 from runtime.training.checkpoint_files import CheckpointFiles, ChunkedArray
 from runtime.training.control import Control, Request, Word
-from runtime.training.loop import TrainSettings, train
+from runtime.training.loop import train
 from runtime.training.profiling import Profiler
 from runtime.training.run_state import RunState
 from runtime.training.saving import SavingPlan
+from runtime.training.settings import TrainSettings
 from runtime.training.temporary import TemporaryCheckpoints
 from runtime.training.train_step import Hyperparameters, StepMetrics
 
@@ -232,6 +233,7 @@ def run(
             control=control or Control(),
             profiler=Profiler(str(folder / "profiles"), events),
             on_milestone=commit,
+            is_resumed=bool(found),
         )
 
 

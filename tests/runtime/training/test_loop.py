@@ -109,6 +109,24 @@ def test_a_stop_saves_at_that_step_and_the_next_run_goes_on_from_it(tmp_path, un
     assert committed_bytes(tmp_path) == committed_bytes(undisturbed)
 
 
+@pytest.mark.parametrize("is_milestone", [False, True])
+def test_a_stop_right_after_a_resume_saves_nothing_twice_and_the_next_run_goes_on(tmp_path, undisturbed, is_milestone):
+    count = Counted()
+    asked = Control(asked_when(lambda: count.steps == 6))
+    if is_milestone:
+        small_run.run(tmp_path, 6, lease_epoch=1)
+    else:
+        with pytest.raises(TrainingStopped):
+            small_run.run(tmp_path, lease_epoch=1, control=asked, step_function=count)
+    with pytest.raises(TrainingStopped, match="stopped at step 6"):
+        small_run.run(tmp_path, lease_epoch=2, control=Control(asked_when(lambda: True)))
+    assert [event["event"] for event in read_events(str(tmp_path / "events/2.jsonl"))] == ["begin", "stop"]
+    rest = Counted()
+    small_run.run(tmp_path, lease_epoch=3, step_function=rest)
+    assert rest.steps == 6
+    assert milestone(tmp_path, 12) == milestone(undisturbed, 12)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
 def test_a_signal_saves_and_exits_and_gives_the_handler_back(tmp_path, number):
     before = signal.getsignal(number)

@@ -18,7 +18,7 @@ from runtime.model.llama import Llama
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.eval_step import eval_program
-from runtime.training.train_step import train_program
+from runtime.training.train_step import ProgramOptions, train_program
 
 MODEL = LlamaConfig(
     vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
@@ -43,13 +43,8 @@ def traced(step: str, compute_dtype: str, kernels: str, monkeypatch: pytest.Monk
     asked = {"attention_kernel": attention, "loss_kernel": loss, "compute_dtype": compute_dtype}
     if step == "eval":
         return eval_program(MODEL, mesh, **asked).trace(*arguments_of(request, mesh))
-    return train_program(
-        MODEL,
-        mesh,
-        **asked,
-        **{"remat": "full", "num_microbatches": 2, "reduce_dtype": "float32"} | options,
-        donate=True,
-    ).trace(*arguments_of(request, mesh))
+    how = ProgramOptions(**asked, **{"remat": "full", "num_microbatches": 2} | options)
+    return train_program(MODEL, mesh, how, donate=True).trace(*arguments_of(request, mesh))
 
 
 def products(program: Any) -> Iterator[JaxprEqn]:

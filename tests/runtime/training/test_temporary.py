@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import pytest
 
 from runtime.training import checkpoint, saving
+from runtime.training.control import Control
+from runtime.training.loop import TrainingStopped
 from runtime.training.temporary import SupersededError, TemporaryCheckpoints
 from tests.gcs_server.control import GcsServerProcess
 from tests.runtime.training import small_run
@@ -78,6 +80,15 @@ def test_the_first_host_of_a_gang_looks_for_a_newer_attempt_before_each_save_and
     monkeypatch.setattr(TemporaryCheckpoints, "refuse_if_superseded", lambda self: asked.append(self.lease_epoch))
     small_run.run(tmp_path, 12, lease_epoch=1, checkpoint_every_steps=4)
     assert asked == [1] * num_asked
+
+
+def test_an_attempt_begins_with_one_look_at_what_is_there(tmp_path, monkeypatch):
+    small_run.run(tmp_path, 6, lease_epoch=1)
+    looked, look = [], TemporaryCheckpoints.all
+    monkeypatch.setattr(TemporaryCheckpoints, "all", lambda self: looked.append(self.lease_epoch) or look(self))
+    with pytest.raises(TrainingStopped):
+        small_run.run(tmp_path, 12, lease_epoch=2, control=Control(lambda: "at once"))
+    assert looked == [2]
 
 
 def test_no_certified_checkpoint_is_deleted_whatever_is_pruned(tmp_path):

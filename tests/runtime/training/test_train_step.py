@@ -20,6 +20,7 @@ from runtime.training.state import TrainState, initial_state, with_averages
 from runtime.training.train_step import (
     NUMBERS,
     Hyperparameters,
+    ProgramOptions,
     TrainStep,
     _check_remat,
     _train_program,
@@ -332,7 +333,7 @@ def test_a_step_that_cannot_be_built_is_refused(mesh: Mesh, changes: dict, messa
         "remat": "none",
     } | changes
     with pytest.raises(ValueError, match=message):
-        build_train_step(CONFIG, LLAMA3_ROPE, mesh, **arguments)
+        build_train_step(CONFIG, LLAMA3_ROPE, mesh, ProgramOptions(**arguments))
 
 
 def test_an_unknown_remat_policy_is_an_error_that_lists_the_known_ones() -> None:

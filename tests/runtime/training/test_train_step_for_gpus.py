@@ -11,7 +11,8 @@ from runtime.model.config import LLAMA2_ROPE, LlamaConfig
 from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.state import initial_state
-from runtime.training.train_step import Hyperparameters, build_train_step, train_program
+from runtime.training.train_step import Hyperparameters, ProgramOptions, train_program
+from tests.runtime.training.plain_step import plain_step
 
 MODEL = LlamaConfig(
     vocab_size=512, hidden_size=512, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=8,
@@ -35,18 +36,8 @@ def test_a_train_step_with_a_fused_kernel_lowers_to_cuda(
 ) -> None:
     monkeypatch.setattr("runtime.training.train_step.platform", lambda mesh: "gpu")
     mesh = make_mesh(shape, jax.devices()[:4])
-    program = train_program(
-        MODEL,
-        mesh,
-        attention_kernel=kernel,
-        loss_kernel="chunked_wide",
-        compute_dtype="bfloat16",
-        remat="full",
-        num_microbatches=1,
-        reduce_dtype="float32",
-        donate=True,
-    )
     request = Request("train", "none", 1, MODEL, 256, 8, 0, "bfloat16", kernel, "chunked_wide")
+    program = train_program(MODEL, mesh, ProgramOptions.of(request), donate=True)
     text = program.trace(*arguments_of(request, mesh)).lower(lowering_platforms=("cuda",)).as_text()
     for call in CALLS[kernel]:
         assert call in text
@@ -59,10 +50,7 @@ def test_an_update_with_the_embedding_s_gradient_summed_as_on_a_gpu_is_the_same_
     mesh = make_mesh(MeshShape(data=2), jax.devices()[:2])
 
     def updated() -> np.ndarray:
-        step = build_train_step(
-            SMALL, LLAMA2_ROPE, mesh, attention_kernel="reference", loss_kernel="chunked", compute_dtype="float32",
-            remat="none",
-        )  # fmt: skip
+        step = plain_step(SMALL, mesh, rope=LLAMA2_ROPE, remat="none")
         told = Hyperparameters(1e-2, 0.0, 0.9, 0.95, 1e-8, 1.0, 0.0)
         state, _ = step(initial_state(SMALL, 0, mesh), tokens, np.zeros_like(tokens), told)
         return np.asarray(state.mu.embed_tokens)
