@@ -23,7 +23,7 @@ def changed_lines(before: str, after: str) -> list[str]:
 def _kept(text: str, rule: C4Lines) -> Iterator[str]:
     for raw in text.splitlines():
         words = raw.split()
-        if len(words) < rule.min_words or max(map(len, words)) > rule.max_word_characters:
+        if len(words) < rule.min_words or max(map(len, words), default=0) > rule.max_word_characters:
             continue
         line = raw.strip()
         if rule.remove_citations:
