@@ -194,6 +194,22 @@ def test_damaged_tokens_are_refused_when_they_are_read(cache_folder, damage):
         cache.verify()
 
 
+@pytest.mark.parametrize("array", ["shards/00000/document_ends", "token_bytes"])
+def test_a_lost_file_of_document_ends_or_byte_lengths_does_not_read_as_zeros(cache_folder, array):
+    (cache_folder / array / "c" / "0").unlink()
+    cache = TokenCache.open(str(cache_folder))
+    with pytest.raises(CacheError, match="torn: "):
+        _ = cache.document_offsets if array.endswith("ends") else cache.token_bytes
+
+
+def test_a_number_that_its_type_cannot_hold_is_refused_and_not_wrapped(tmp_path):
+    writer = flat_array.FlatArrayWriter(str(tmp_path / "array"), np.dtype(np.uint16))
+    writer.append(np.array([0, 65_535]))
+    for number in (65_536, -1):
+        with pytest.raises(flat_array.FlatArrayError, match=f"{number}.* do not fit uint16"):
+            writer.append(np.array([number]))
+
+
 def test_whole_arrays_of_another_shard_are_found_by_verify(tmp_path):
     """Each chunk is sound in itself; only the manifest knows that it is not the one."""
     write_cache(tmp_path / "mine", [[[1, 2, 3]]])

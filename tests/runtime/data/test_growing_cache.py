@@ -14,7 +14,7 @@ from runtime.data.activity import Activity, ActivityStoppedError
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
-from runtime.data.loader import DataPosition, Loader
+from runtime.data.loader import DataPosition, Loader, LoaderError
 from runtime.data.mixing.fixed import Proportional
 from runtime.data.mixture import MixtureSchedule
 from tests.runtime.data.conftest import FORMAT, VOCAB_SIZE, random_documents
@@ -85,6 +85,25 @@ def test_over_every_epoch_the_batches_are_those_of_the_finished_cache(building, 
         assert all(np.array_equal(x, y) for x, y in zip(one, two, strict=True)) and here == there
         grown.append(building.built)
     assert grown[0] == 1 and grown[-1] == 4, "it asked for no block before it came to it"
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
+def test_the_first_row_of_a_block_waits_for_that_block_and_for_none_behind_it(building, packing):
+    plan, _ = loader_of(building.whole, packing).plan(DataPosition(), 0, 200)
+    of_first = whole_documents.num_portions(building.whole.num_documents_of(0)) if packing == "whole_documents" else 1
+    num_rows = int(np.argmax(plan.blocks >= of_first))
+    growing = loader_of(building.growing(), packing)
+    _, position = growing.plan(DataPosition(), 0, num_rows)
+    assert building.built == 1
+    growing.plan(position, 1, 1)
+    assert building.built == 2
+
+
+def test_a_cache_that_ends_before_its_first_row_is_refused_with_the_cure(building):
+    loader = Loader({"web": building.growing()}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), 1 << 20, 0)
+    with pytest.raises(LoaderError, match="not one row of 1048576; leave it out of the mixture or join it"):
+        loader.batch(DataPosition(), 0, 1)
+    assert building.is_done
 
 
 def test_resumed_while_it_grows_it_goes_on_with_the_same_batches(building):
