@@ -128,6 +128,21 @@ def test_each_epoch_reads_every_row_of_every_block_once_and_later_ones_mix_the_b
     assert set(later.data_epochs.tolist()) == {1} and not np.array_equal(plan.starts, later.starts)
 
 
+def test_blocks_of_one_size_are_read_in_orders_of_their_own(tmp_path):
+    records = []
+    for number in range(3):
+        writer = ShardWriter(f"{tmp_path}/shards/{number}", FORMAT)
+        writer.add([np.full(LENGTH - 1, 7)] * 50 + [np.full(LENGTH - 3, 7)], num_bytes=1)
+        records.append([writer.close(f"../shards/{number}")])
+    finish_cache(f"{tmp_path}/whole", FORMAT, records, np.arange(VOCAB_SIZE))
+    plan, _ = loader_of(TokenCache.open(f"{tmp_path}/whole")).plan(DataPosition(), 0, 150)
+    orders = plan.places.reshape(3, 50).tolist()
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert all(sum(x == y for x, y in zip(one, two, strict=True)) < 10 for one, two in itertools.pairwise(orders))
+    begins = plan.starts - plan.blocks * (51 * LENGTH - 2) - plan.places * LENGTH
+    assert len(set(begins.tolist())) == 3, "what is left over of each is cut off elsewhere"
+
+
 def test_who_needs_its_size_waits_for_its_end(building):
     loader = loader_of(building.growing(), policy=Proportional())
     assert building.built == 1
