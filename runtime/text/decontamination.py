@@ -155,7 +155,7 @@ def build_index(fields: Iterable[ItemField], folder: str, *, ngram_words: int, m
         keys, fields_of_keys = _of_first_fields(keys, fields_of_keys, tasks)
         hashes.append(keys)
         owners.append(fields_of_keys.astype(np.int32))
-        lengths.append(np.full(len(keys), length, np.int32))
+        lengths.append(np.full(len(keys), length, np.int8))
     for name, arrays in (("hashes", hashes), ("owners", owners), ("lengths", lengths)):
         write_array(f"{folder}/{name}.npy", np.concatenate(arrays))
     columns = {name: [getattr(field, name) for field in kept] for name in ("task", "item", "field")}

@@ -13,6 +13,9 @@ from runtime.text.decontamination import (
     read_item_fields,
 )
 
+MOST_NGRAM_WORDS = 127
+"""The step that builds an index refuses more."""
+
 QUESTION = "Which of these rivers carries the most water to the sea in an average year of rain"
 ANSWER = "The one that drains the largest wet basin"
 FIELDS = [
@@ -126,15 +129,15 @@ def test_field_lengths_that_make_no_sense_are_refused(tmp_path):
         build_index(FIELDS, str(tmp_path), ngram_words=13, min_field_words=14)
 
 
-@pytest.mark.parametrize("ngram_words", [127, 128, 300])
-def test_runs_of_any_length_may_be_asked_for(tmp_path, ngram_words):
-    """Of a script without spaces each character is a word, so that thirteen words say little."""
-    question = "".join(chr(0x4E00 + number) for number in range(ngram_words + 2))
+def test_runs_of_a_script_without_spaces_may_be_as_long_as_an_index_can_tell(tmp_path):
+    """There each character is a word, so that thirteen words say little."""
+    question = "".join(chr(0x4E00 + number) for number in range(MOST_NGRAM_WORDS + 2))
     fields = [ItemField("toy", 0, "question", question)]
-    assert build_index(fields, str(tmp_path), ngram_words=ngram_words, min_field_words=ngram_words) == 3
+    longest = {"ngram_words": MOST_NGRAM_WORDS, "min_field_words": MOST_NGRAM_WORDS}
+    assert build_index(fields, str(tmp_path), **longest) == 3
     found = ItemIndex(str(tmp_path))
     (hit,) = found.hits([question[1:]])
-    assert hit.num_words == ngram_words + 1
+    assert hit.num_words == MOST_NGRAM_WORDS + 1
     assert found.hits([question[3:]]) == []
 
 
