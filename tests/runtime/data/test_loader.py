@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.loader import DataPosition, Loader, LoaderError, segments
+from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.permutation import key_of, permuted
 
@@ -243,6 +244,27 @@ def test_what_goes_wrong_with_one_batch_is_raised_behind_those_before_it(caches)
         for step, _, _ in prefetched:
             given.append(step)
     assert given == list(range(10))
+
+
+def test_a_replay_leaves_what_sources_are_owed_and_no_memory_of_a_policy_as_they_are(caches, loader):
+    """A phase behind it goes on where the one before it stood."""
+    _, position = draw(loader, range(3), batch_size=7)
+    assert any(position.carry.values())
+    replayed = Loader(
+        caches,
+        IDENTITIES,
+        MixtureSchedule.constant(WEIGHTS),
+        LENGTH,
+        seed=0,
+        policy=LossDrop(max_epochs={"c": 1e-9}),
+        replay=lambda step: {"identity-a": 3, "identity-c": 4},
+    )
+    assert replayed.lag_steps == 0
+    _, after = replayed.batch(position, 3, 7)
+    assert (after.carry, after.mixer) == (position.carry, None)
+    taken = {key: after.consumed[key] - position.consumed[key] for key in after.consumed}
+    assert taken == {"identity-a": 3, "identity-b": 0, "identity-c": 4}, "limits hold for what is drawn, not for a log"
+    assert replayed.exhausted(after) == set()
 
 
 class Faltering:
