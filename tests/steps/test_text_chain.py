@@ -196,6 +196,27 @@ def test_a_text_of_two_sources_stays_with_the_first_and_the_second_says_where_it
     assert [len(cluster["exact"]) for cluster in clusters] == [1, 1]
 
 
+def test_a_copy_of_the_very_first_document_is_one_of_its_own_source(run_alone, tmp_path):
+    alone = deduplicated(run_alone, tmp_path, "alone", [STORY, TEXTS[4], STORY])
+    assert alone.result.dropped == {"exact duplicate": 1}
+    later = deduplicated(run_alone, tmp_path, "later", ["A page.", "A second page.", "A page."], against=(alone,))
+    assert later.result.dropped == {"exact duplicate": 1}
+
+
+def test_a_document_that_overlaps_with_items_of_two_tasks_is_counted_by_the_first_in_it(run_alone, tmp_path):
+    tasks = {task: " ".join(f"{task}{number}" for number in range(14)) for task in ("first", "then")}
+    for task, words in tasks.items():
+        (tmp_path / "sets").mkdir(exist_ok=True)
+        (tmp_path / "sets" / f"{task}.jsonl").write_text(json.dumps({"text": words}) + "\n")
+    downloaded = run_alone(download, DownloadConfig(fetch=files_in(str(tmp_path / "sets"), "*.jsonl")), "sets")
+    items = run_alone(own_evaluation_items, OwnItemsConfig(download=downloaded), "own-items")
+    texts = ["A clean page.", f"{tasks['first']} and {tasks['then']}", f"{tasks['then']} and {tasks['first']}"]
+    documents = extracted(run_alone, write_corpus(tmp_path / "corpus", texts))
+    clean = run_alone(decontaminate, DecontaminateConfig(documents=documents, evaluation_items=items), "decontaminate")
+    assert clean.result.dropped == {"overlaps with first": 1, "overlaps with then": 1}
+    assert clean.result.hits_by_task == {"first": 2, "then": 2}
+
+
 def test_the_documents_that_stay_do_not_depend_on_how_many_tasks_compare_them(run_alone, tmp_path):
     texts = [*WEB, *TEXTS]
     one = deduplicated(run_alone, tmp_path, "one", texts)

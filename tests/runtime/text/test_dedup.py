@@ -14,7 +14,7 @@ from runtime.text.clusters import Components, clusters, dropped
 from runtime.text.dedup import copies, minhash, signatures
 from runtime.text.key_files import ranges
 from runtime.text.minhash import MinHash
-from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, near_pairs
+from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, ids_of, near_pairs
 
 PARAMETERS = MinHash()
 
@@ -221,6 +221,13 @@ def test_two_earlier_documents_that_an_own_one_joins_both_stay():
 def test_what_an_earlier_source_dropped_drops_nothing():
     earlier = written([text(1), text(2)], kept=[False, True])
     assert clusters_of([earlier, written([text(1)])], first_own=1) == []
+
+
+def test_what_an_earlier_source_kept_behind_what_it_dropped_is_compared_and_named():
+    earlier = written([text(1), text(2), text(3)], name="earlier", kept=[False, True, True])
+    own = written([edited(3, 1), text(9)], name="own")
+    assert clusters_of([earlier, own], first_own=2) == [(1, (), (2,))]
+    assert ids_of([earlier, own], np.array([0, 1, 2])) == {0: "earlier/1", 1: "earlier/2", 2: "own/0"}
 
 
 def test_no_documents_are_no_clusters():

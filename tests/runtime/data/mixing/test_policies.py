@@ -308,6 +308,28 @@ def test_a_loss_that_is_not_finite_teaches_nothing(policy, loss):
 # 8. Names and limits
 
 
+@pytest.mark.parametrize("policy", LEARNING, ids=lambda policy: policy.kind)
+def test_the_written_mixture_holds_up_to_the_last_update_of_the_warm_up_and_no_longer(policy):
+    names = named(3)
+    sources = even(3)._replace(prior=apportioned(dict(zip(names, (6.0, 3.0, 1.0), strict=True))))
+    memory = policy.begin()
+    for number in range(1, 31):
+        losses = {name: 5.0 - 0.1 * number * index for index, name in enumerate(names)}
+        memory = policy.learned(memory, turn(number, sources.prior, losses, dict.fromkeys(names, 4)))
+    of_turn = {number: policy.shares(memory, turn=number, step=number - 1, sources=sources) for number in (1, 20, 21)}
+    assert of_turn[1] == of_turn[20] == sources.prior
+    assert of_turn[21] != sources.prior
+    if isinstance(policy, OdmPaper | Exp3):  # which explore less from turn to turn, counted from the warm-up's end
+        at_once = dataclasses.replace(policy, warmup_steps=0)
+        later = [policy.shares(memory, turn=20 + turns, step=0, sources=sources) for turns in (1, 9, 400)]
+        assert later == [at_once.shares(memory, turn=turns, step=0, sources=sources) for turns in (1, 9, 400)]
+
+
+def test_a_limit_of_epochs_is_of_whole_sequences_and_never_passed():
+    sources = Sources({}, {"a": 3, "b": 10, "c": 10}, {"a": 1, "c": 25}, {"a": 1.5, "b": 0.09, "c": 2.0})
+    assert sources.limits() == {"a": 3, "b": 0, "c": 0}
+
+
 @pytest.mark.parametrize("max_ratio", [1.0, 2.0, 5.0])
 @pytest.mark.parametrize("falls", [("source-00",), tuple(named(12)[1:])])
 def test_no_share_of_ours_is_further_from_the_written_one_than_its_factor(max_ratio, falls):
