@@ -195,6 +195,16 @@ def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
         growing.grow(Activity())
 
 
+def test_a_finished_cache_of_the_same_shards_in_other_blocks_is_refused(building):
+    """Every row is there, and each block's order is another one."""
+    growing = building.growing()
+    shards = list(building.whole.shards)
+    blocks = [shards[:1], shards[1:3], [], shards[3:]]
+    finish_cache(f"{building.folder}/whole", FORMAT, blocks, np.arange(VOCAB_SIZE), documents_digest="d" * 64)
+    with pytest.raises(CacheError, match="not made of the 4 blocks that were read while it was built"):
+        loader_of(growing, policy=Proportional()).plan(DataPosition(), 0, 1)
+
+
 def test_a_block_of_other_documents_is_refused(building, tmp_path):
     (tmp_path / "other").mkdir()
     other = Building(tmp_path / "other", documents="e" * 64)
