@@ -1,5 +1,6 @@
 """Pins down: what is drawn from a cache that is still being built is what is drawn from the finished one."""
 
+import dataclasses
 import itertools
 import logging
 import threading
@@ -195,11 +196,15 @@ def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
         growing.grow(Activity())
 
 
-def test_a_finished_cache_of_the_same_shards_in_other_blocks_is_refused(building):
-    """Every row is there, and each block's order is another one."""
+@pytest.mark.parametrize("made", [lambda regrouped, _: regrouped, lambda _, rewritten: rewritten])
+def test_a_finished_cache_of_the_same_shards_in_other_blocks_or_of_other_tokens_is_refused(building, made):
+    """As many rows are there, and they are others or come in another order."""
     growing = building.growing()
     shards = list(building.whole.shards)
-    blocks = [shards[:1], shards[1:3], [], shards[3:]]
+    other_tokens = dataclasses.replace(shards[5], tokens_crc32c="00000000")
+    blocks = made(
+        [shards[:1], shards[1:3], [], shards[3:]], [shards[:2], shards[2:3], [], [*shards[3:5], other_tokens]]
+    )
     finish_cache(f"{building.folder}/whole", FORMAT, blocks, np.arange(VOCAB_SIZE), documents_digest="d" * 64)
     with pytest.raises(CacheError, match="not made of the 4 blocks that were read while it was built"):
         loader_of(growing, policy=Proportional()).plan(DataPosition(), 0, 1)
