@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.data.cache import TokenCache
+from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import DataPosition, Loader, LoaderError, segments
 from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.permutation import key_of, permuted
+from tests.runtime.data.conftest import FORMAT
 
 LENGTH = 32
 IDENTITIES = {"a": "identity-a", "b": "identity-b", "c": "identity-c"}
@@ -315,6 +318,19 @@ def test_what_cannot_be_drawn_is_refused_with_the_cure(caches, make_cache):
         build(caches, IDENTITIES, {"c": 1.0}, length=4096)
     with pytest.raises(LoaderError, match="another source has too, but their caches differ"):
         build(caches, IDENTITIES | {"b": "identity-a"}, {"a": 1.0})
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
+def test_a_source_of_exactly_one_sequence_is_drawn_and_of_one_token_less_is_not(tmp_path, packing):
+    for length in (LENGTH, LENGTH - 1):
+        with TokenCacheWriter(f"{tmp_path}/{length}", FORMAT, np.ones(FORMAT.vocab_size)) as writer:
+            writer.add([np.full(length - 1, 7)], num_bytes=1)
+    one, less = (TokenCache.open(f"{tmp_path}/{length}") for length in (LENGTH, LENGTH - 1))
+    mixture = MixtureSchedule.constant({"a": 1.0})
+    batch, position = Loader({"a": one}, {"a": "i"}, mixture, LENGTH, 0, packing=packing).batch(DataPosition(), 0, 3)
+    assert batch.tokens.tolist() == [[7] * (LENGTH - 1) + [0]] * 3 and position.consumed == {"i": 3}
+    with pytest.raises(LoaderError, match=rf"holds {LENGTH - 1} tokens, less than one sequence of {LENGTH}"):
+        Loader({"a": less}, {"a": "i"}, mixture, LENGTH, 0, packing=packing)
 
 
 def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch):
