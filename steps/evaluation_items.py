@@ -7,6 +7,8 @@ from marin_dag.step import Input, StepContext, step
 from steps.download import DownloadResult
 
 NGRAM_INDEX = "ngrams"
+MOST_NGRAM_WORDS = 127
+"""What an index can tell of a run's length, in one byte."""
 
 
 class EvaluationItemsConfig(BaseModel, frozen=True, extra="forbid"):
@@ -42,6 +44,11 @@ class OwnItemsConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 def _check(config: EvaluationItemsConfig | OwnItemsConfig) -> None:
+    if config.ngram_words > MOST_NGRAM_WORDS:
+        raise ValueError(
+            f"ngram_words is {config.ngram_words}; an index holds runs of at most {MOST_NGRAM_WORDS} words, and a "
+            "document that shares so many with an item is as surely a copy. Lower it."
+        )
     if config.min_field_words > config.ngram_words:
         raise ValueError(
             f"min_field_words is {config.min_field_words}, more than ngram_words ({config.ngram_words}); a field is "

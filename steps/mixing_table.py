@@ -69,7 +69,21 @@ class _Runs(NamedTuple):
         )
 
 
-@step(policy="tracked")
+def _check(config: MixingTableConfig) -> None:
+    if config.baseline not in config.phases:
+        raise ValueError(f"baseline is {config.baseline!r}, none of the policies {sorted(config.phases)}; name one.")
+    seeds = sorted(config.phases[config.baseline])
+    for field, runs in (("phases", config.phases), ("evaluations", config.evaluations)):
+        for policy in sorted({*config.phases, *config.evaluations}):
+            own = sorted(runs.get(policy, {}))
+            if not own or own != seeds:
+                raise ValueError(
+                    f"{field}[{policy!r}] has the seeds {own}, and the baseline has {seeds}; figures are compared seed "
+                    "by seed, so give every policy a phase and an evaluation of each."
+                )
+
+
+@step(policy="tracked", check=_check)
 def mixing_table(config: MixingTableConfig, context: StepContext) -> MixingTableResult:
     """Every figure is of the hot weights at the end of the phase."""
     import fsspec

@@ -11,8 +11,8 @@ tempting way, never draws a source that is owed less than one sequence of a bloc
 """
 
 import functools
+import heapq
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -35,15 +35,13 @@ def allocate(weights: Mapping[str, int], carry: Mapping[str, int], global_batch_
     A source with a carry but no weight gets nothing and keeps its carry until it is back. Neither the
     order of the mappings nor the names of the sources change what a source gets, but for ties.
     """
+    weights = {source: weight for source, weight in weights.items() if weight}
     owed = {source: carry.get(source, 0) + weight * global_batch_size for source, weight in weights.items()}
     counts = {source: max(0, (2 * amount + WHOLE) // (2 * WHOLE)) for source, amount in owed.items()}
     # Rounding each alone misses the total by less than the number of sources; settle by deadline.
-    while (missing := global_batch_size - sum(counts.values())) != 0:
-        if missing > 0:
-            counts[min(weights, key=lambda source: _deadline(weights, owed, counts, source, 1))] += 1
-        else:
-            drawn = [source for source, count in counts.items() if count]
-            counts[max(drawn, key=lambda source: _deadline(weights, owed, counts, source, -1))] -= 1
+    missing = global_batch_size - sum(counts.values())
+    if missing:
+        _settle(weights, owed, counts, missing)
     left = {source: amount - counts[source] * WHOLE for source, amount in owed.items()}
     return Allocation(counts, {**carry, **left})
 
@@ -103,12 +101,36 @@ def shuffled_slots(counts: Sequence[Mapping[str, int]], *, seed: int, first_step
     return [slots[place] for place in (begins + order).tolist()]
 
 
-def _deadline(
-    weights: Mapping[str, int], owed: Mapping[str, int], counts: Mapping[str, int], source: str, change: int
-) -> tuple[Fraction, str]:
-    """When the source's next (1) or last (-1) sequence is due: when it is owed half of it; ties by name."""
-    amount = (2 * counts[source] + change) * WHOLE - 2 * owed[source]
-    return Fraction(amount, 2 * weights[source]), source
+def _settle(weights: Mapping[str, int], owed: Mapping[str, int], counts: dict[str, int], missing: int) -> None:
+    """Gives the sequences that are `missing`, earliest deadline first, or takes so many back, latest first.
+
+    One deadline moves with each sequence, so a heap finds the next: of thousands of sources nearly all may be missed.
+    """
+    change = 1 if missing > 0 else -1
+    sources = sorted(weights)
+
+    def entry(rank: int) -> tuple[int, int]:
+        # The least of the negatives is the greatest; ties go by name, the first is given to and the last taken from.
+        source = sources[rank]
+        return change * _deadline(weights[source], owed[source], counts[source], change), change * rank
+
+    heap = [entry(rank) for rank, source in enumerate(sources) if change > 0 or counts[source]]
+    heapq.heapify(heap)
+    for _ in range(abs(missing)):
+        rank = change * heap[0][1]
+        counts[sources[rank]] += change
+        if change > 0 or counts[sources[rank]]:
+            heapq.heapreplace(heap, entry(rank))
+        else:
+            heapq.heappop(heap)
+
+
+def _deadline(weight: int, owed: int, count: int, change: int) -> int:
+    """When the source's next (1) or last (-1) sequence is due: when it is owed half of it.
+
+    In units of 2**-124: deadlines are fractions over `2 * weight`, so two of them are 2**-122 apart or equal.
+    """
+    return (((2 * count + change) * WHOLE - 2 * owed) << 124) // (2 * weight)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import math
 
+from runtime.data.shares import apportioned
+
 
 @dataclasses.dataclass(frozen=True)
 class MixtureSegment:
@@ -21,6 +23,12 @@ class MixtureSegment:
                 raise ValueError(
                     f"MixtureSegment.weights[{source!r}] is {weight}; a weight is finite and above zero. "
                     "Leave a source out instead of giving it no weight."
+                )
+        for source, share in apportioned(self.weights).items():
+            if not share:  # found here and not by the loader, which may come to this segment after weeks
+                raise ValueError(
+                    f"MixtureSegment.weights[{source!r}] is {self.weights[source]:g}, less than 1 / 2**60 of the "
+                    "mixture: no run is long enough to draw it; leave the source out."
                 )
 
     def shares(self) -> dict[str, float]:

@@ -22,12 +22,13 @@ def changed_lines(before: str, after: str) -> list[str]:
 
 def _kept(text: str, rule: C4Lines) -> Iterator[str]:
     for raw in text.splitlines():
-        words = raw.split()
-        if len(words) < rule.min_words or max(map(len, words)) > rule.max_word_characters:
+        if max(map(len, raw.split()), default=0) > rule.max_word_characters:
             continue
         line = raw.strip()
         if rule.remove_citations:
             line = _CITATION.sub("", line).strip()
+        if len(line.split()) < rule.min_words:  # here, as in C4's code: a mark is no word of the line
+            continue
         if rule.terminal_punctuation and (not line.endswith(rule.terminal_punctuation) or line.endswith("...")):
             continue
         lower = line.lower()

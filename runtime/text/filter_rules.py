@@ -70,6 +70,7 @@ class C4Lines:
     """A line that ends in none of them goes, and so does one that ends in three dots. Empty: all endings are good;
     FineWeb left this rule out, since it drops 30 % of the tokens (arXiv:2406.17557, section 3.5)."""
     min_words: int = 3
+    """Counted when citation marks are gone."""
     forbidden: tuple[str, ...] = (
         "javascript",
         "terms of use",

@@ -69,7 +69,7 @@ def _edited(text: str, edits: Sequence[Rule]) -> str | Rejection:
     for edit in edits:
         assert isinstance(edit, C4Lines)
         text = c4_lines(text, edit)
-    return text or Rejection("C4: no line is left", "0 lines, at least 1")
+    return text if text.strip() else Rejection("C4: no line is left", "0 lines, at least 1")
 
 
 def rejections(

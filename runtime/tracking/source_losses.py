@@ -51,6 +51,8 @@ class SourceLossesTable:
 
     def __init__(self) -> None:
         self._sources: list[tuple[str, str]] = []
+        self._number_of: dict[tuple[str, str], int] = {}
+        """Their places in that list: looked up for each row, of which an update may have thousands."""
         self._columns: dict[str, array.array[Any]] = {
             "step": array.array("q"),
             "source": array.array("H"),
@@ -80,9 +82,10 @@ class SourceLossesTable:
         for row in rows:
             if row.step != expected:
                 raise SourceLossesError(f"losses by source: step {row.step} cannot follow step {expected - 1}.")
-            if (row.source, row.identity) not in self._sources:
-                self._sources.append((row.source, row.identity))
-            values = row._asdict() | {"source": self._sources.index((row.source, row.identity))}
+            pair = row.source, row.identity
+            if (number := self._number_of.setdefault(pair, len(self._sources))) == len(self._sources):
+                self._sources.append(pair)
+            values = row._asdict() | {"source": number}
             for name, column in self._columns.items():
                 column.append(values[name])
 
@@ -105,7 +108,7 @@ class SourceLossesTable:
     def copy(self) -> "SourceLossesTable":
         """A table that later rows of this one do not reach."""
         table = SourceLossesTable()
-        table._sources = list(self._sources)
+        table._sources, table._number_of = list(self._sources), dict(self._number_of)
         table._columns = {name: column[:] for name, column in self._columns.items()}
         return table
 
@@ -140,6 +143,7 @@ class SourceLossesTable:
         number_of[order] = np.arange(len(order))
         words = sources.dictionary.to_pylist(), identities.dictionary.to_pylist()
         table._sources = [(words[0][pair // len(words[1])], words[1][pair % len(words[1])]) for pair in found[order]]
+        table._number_of = {pair: number for number, pair in enumerate(table._sources)}
         table._columns["source"].frombytes(number_of[inverse].astype("H").tobytes())
         for name, column in table._columns.items():
             if name != "source":

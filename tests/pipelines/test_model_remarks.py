@@ -1,8 +1,12 @@
 """What is said of models that public runs came to regret; of the recipe, and of published models, nothing."""
 
 import dataclasses
+import gzip
 import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -170,3 +174,23 @@ def test_a_long_memory_of_the_second_moment_is_said_of_large_updates_and_once(ke
 def test_of_what_is_imported_only_its_settings_are_talked_of(kestrel):
     imported = from_scratch(kestrel, "tr8-104B", TR8, learning_rate=Constant(6e-5), restore="weights")
     assert said_of(imported) == []
+
+
+@pytest.mark.parametrize(("pipeline", "phase"), [("web_corpus", "train"), ("online_mixing", "train/static-0")])
+def test_every_pipeline_that_trains_has_it_said_in_its_plan(tmp_path, pipeline, phase):
+    for number in range(2):
+        with gzip.open(tmp_path / f"web_{number}.jsonl.gz", "wt") as file:
+            file.write(json.dumps({"text": f"page {number}"}) + "\n")
+    command = [sys.executable, f"pipelines/{pipeline}.py", "--dry-run", "--prefix", str(tmp_path / "runs")]
+    command += ["--corpus", str(tmp_path)] if pipeline == "online_mixing" else []
+    root = Path(__file__).resolve().parents[2]
+
+    def plan(*options):
+        return subprocess.run([*command, *options], cwd=root, capture_output=True, text=True, check=False)
+
+    as_written = plan()
+    assert as_written.returncode == 2, as_written.stderr
+    assert "perhaps not meant" not in as_written.stdout
+    found = plan("--set", f"{phase}.model.initializer_range=1").stdout
+    assert f"{phase}: model.initializer_range is 1, " in found
+    assert f"--set {phase}.model.initializer_range=0." in found

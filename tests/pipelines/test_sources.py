@@ -18,6 +18,7 @@ from pipelines.sources import OWN_FILES, corpus_sources, evaluation_items_step, 
 from pipelines.tootsie import add_arguments, phases, tootsie
 from runtime.text.minhash import MinHash
 from steps.dedup import dedup
+from steps.evaluation_items import evaluation_items
 from steps.fetch import Wheel
 
 COMPONENTS = {name for value in vars(mixtures).values() if isinstance(value, dict) for name in value if name.islower()}
@@ -81,6 +82,21 @@ def test_sources_whose_signatures_are_made_differently_are_refused_by_the_plan()
     dedup.check(web.config)
     with pytest.raises(ValueError, match=r"minhash differs from that of dedup/textbook, which it is compared with"):
         dedup.check(web.config.model_copy(update={"minhash": MinHash(num_bands=20)}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ngram_words": 128}, "ngram_words is 128; an index holds runs of at most 127 words"),
+        ({"ngram_words": 5}, r"min_field_words is 8, more than ngram_words \(5\)"),
+    ],
+)
+def test_runs_that_no_index_holds_are_refused_by_the_plan(changes, message):
+    config = evaluation_items_step().config
+    assert evaluation_items.check is not None
+    evaluation_items.check(config.model_copy(update={"ngram_words": 127}))
+    with pytest.raises(ValueError, match=message):
+        evaluation_items.check(config.model_copy(update=changes))
 
 
 def own_file(folder, name, text="x"):

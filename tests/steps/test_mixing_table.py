@@ -142,6 +142,27 @@ def test_the_page_shows_these_figures(result):
     ]
 
 
+def test_runs_that_cannot_be_compared_seed_by_seed_are_refused_before_any_of_them(inputs):
+    config = MixingTableConfig(**inputs, baseline="static", prior=PRIOR)
+    mixing_table.check(config)
+    without_a_seed = inputs["phases"] | {"odm_paper": {"0": inputs["phases"]["odm_paper"]["0"]}}
+    without_a_policy = {name: found for name, found in inputs["evaluations"].items() if name != "loss_drop"}
+    for changes, message in (
+        ({"baseline": "statik"}, r"baseline is 'statik', none of the policies \['loss_drop', 'odm_paper', 'static'\]"),
+        (
+            {"phases": without_a_seed},
+            r"phases\['odm_paper'\] has the seeds \['0'\], and the baseline has \['0', '1', '2'\]",
+        ),
+        ({"evaluations": without_a_policy}, r"evaluations\['loss_drop'\] has the seeds \[\], and the baseline has"),
+        (
+            {"phases": {policy: {} for policy in BITS}},
+            r"phases\['loss_drop'\] has the seeds",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mixing_table.check(config.model_copy(update=changes))
+
+
 def test_one_seed_has_no_error_and_none_is_shown(inputs, tmp_path):
     made = tabled(inputs, tmp_path / "table", seeds=("1",))
     found = made.mean_of_sources["odm_paper"]

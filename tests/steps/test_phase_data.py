@@ -7,7 +7,7 @@ import pytest
 
 from runtime.optim.schedule import Constant, Cycles, Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
-from steps.phase_data import warn_of_the_skip_rule
+from steps.phase_data import loader_of, warn_of_the_skip_rule
 from tests.steps.phase_runs import a_phase, cache_of
 
 CYCLES = WsdS(peak_value=1e-2, end_value=1e-3, warmup_steps=0, cycles=(Cycles(0, 5, 2),))
@@ -33,3 +33,9 @@ def test_a_skip_rule_that_begins_anew_before_it_can_judge_is_warned_of(
         assert caplog.text == ""
     else:
         assert f"the longest has {longest} updates, and skip.warmup_steps is {warmup_steps}" in caplog.text
+
+
+def test_sources_are_known_to_the_loader_by_the_digests_of_their_caches(tmp_path) -> None:
+    config = a_phase(cache_of(tmp_path, "web", last_id=8), until_step=1)
+    loader = loader_of(config, SimpleNamespace(log=logging.getLogger("phase")))
+    assert loader.names == {config.caches["web"].digest: "web"}

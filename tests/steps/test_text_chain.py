@@ -196,6 +196,27 @@ def test_a_text_of_two_sources_stays_with_the_first_and_the_second_says_where_it
     assert [len(cluster["exact"]) for cluster in clusters] == [1, 1]
 
 
+def test_a_copy_of_the_very_first_document_is_one_of_its_own_source(run_alone, tmp_path):
+    alone = deduplicated(run_alone, tmp_path, "alone", [STORY, TEXTS[4], STORY])
+    assert alone.result.dropped == {"exact duplicate": 1}
+    later = deduplicated(run_alone, tmp_path, "later", ["A page.", "A second page.", "A page."], against=(alone,))
+    assert later.result.dropped == {"exact duplicate": 1}
+
+
+def test_a_document_that_overlaps_with_items_of_two_tasks_is_counted_by_the_first_in_it(run_alone, tmp_path):
+    tasks = {task: " ".join(f"{task}{number}" for number in range(14)) for task in ("first", "then")}
+    for task, words in tasks.items():
+        (tmp_path / "sets").mkdir(exist_ok=True)
+        (tmp_path / "sets" / f"{task}.jsonl").write_text(json.dumps({"text": words}) + "\n")
+    downloaded = run_alone(download, DownloadConfig(fetch=files_in(str(tmp_path / "sets"), "*.jsonl")), "sets")
+    items = run_alone(own_evaluation_items, OwnItemsConfig(download=downloaded), "own-items")
+    texts = ["A clean page.", f"{tasks['first']} and {tasks['then']}"]
+    documents = extracted(run_alone, write_corpus(tmp_path / "corpus", texts))
+    clean = run_alone(decontaminate, DecontaminateConfig(documents=documents, evaluation_items=items), "decontaminate")
+    assert clean.result.dropped == {"overlaps with first": 1}
+    assert clean.result.hits_by_task == {"first": 1, "then": 1}
+
+
 def test_the_documents_that_stay_do_not_depend_on_how_many_tasks_compare_them(run_alone, tmp_path):
     texts = [*WEB, *TEXTS]
     one = deduplicated(run_alone, tmp_path, "one", texts)
@@ -344,7 +365,10 @@ def test_a_few_documents_that_are_not_utf8_are_counted_and_many_are_an_error(run
     with pytest.raises(UserError, match=r"16\.7% of the documents cannot be read \(not UTF-8: 1\).*max_unreadable"):
         extracted(run_alone, str(folder))
     shutil.rmtree(tmp_path / "outputs")
-    documents = extracted(run_alone, str(folder), max_unreadable_share=0.2)
+    with pytest.raises(UserError, match=r"16\.7% of the documents cannot be read"):
+        extracted(run_alone, str(folder), max_unreadable_share=0.16)
+    shutil.rmtree(tmp_path / "outputs")
+    documents = extracted(run_alone, str(folder), max_unreadable_share=1 / 6)
     assert documents.result.dropped == {"not UTF-8": 1}
     (sample,) = lines_of(documents, documents.result.dropped_samples)
     assert sample["id"] == f"{'d' * 12}/stories.jsonl.gz#line 6"

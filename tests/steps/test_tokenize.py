@@ -194,6 +194,29 @@ def test_bos_and_eos_are_counted_as_they_were_written(tmp_path, documents, token
         run(tmp_path / "out", documents, tokenizer)
 
 
+def test_documents_that_lost_the_beginning_that_the_tokenizer_has_are_refused(
+    tmp_path, documents, tokenizer, monkeypatch
+):
+    """A change of library dropped BOS from every cache of a month of a public project, and nothing missed it."""
+    with_bos = Tokenizer.from_file(tokenizer.join(tokenizer.result.tokenizer))
+    with_bos.add_special_tokens(["<|bos|>"])
+    with_bos.save(str(tmp_path / "tokenizer.json"))
+    size = with_bos.get_vocab_size()
+    digest = hashlib.sha256((tmp_path / "tokenizer.json").read_bytes()).hexdigest()
+    changes = {"vocab_size": size, "bos_token_id": size - 1, "digest": digest}
+    opened = tokenizer.bound(path=str(tmp_path), result=tokenizer.result.model_copy(update=changes))
+    found = run(tmp_path / "out", documents, opened)
+    assert TokenCache.open(str(tmp_path / "out" / found.train)).read(0, 1)[0] == size - 1
+    write = FlatArrayWriter.append
+
+    def without_a_beginning(self, values):
+        write(self, np.where(values == size - 1, 5, values) if self.path.endswith("tokens") else values)
+
+    monkeypatch.setattr(FlatArrayWriter, "append", without_a_beginning)
+    with pytest.raises(GateError, match=r"max_bos_error_share: 60 of 60 documents have no BOS .*0 were read back"):
+        run(tmp_path / "lost", documents, opened)
+
+
 def test_the_bytes_do_not_depend_on_the_library_that_encodes(tmp_path, documents, tokenizer, caplog):
     with caplog.at_level("INFO"):
         results = [run(tmp_path / name, documents, tokenizer, encoder=name) for name in ("auto", "tokenizers")]

@@ -4,10 +4,12 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from runtime.data import allocation
 from runtime.data.allocation import WHOLE, allocate, integer_weights, shuffled_slots
+from runtime.data.shares import apportioned
 
 SHARES = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.floats(1e-6, 1e3), min_size=1, max_size=12)
 
@@ -81,6 +83,51 @@ def test_a_source_that_rests_keeps_what_it_is_owed():
     _, carry = allocate(weights, {}, 1)
     _, resting = allocate(integer_weights({"a": 1.0}), carry, 7)
     assert resting["b"] == carry["b"] != 0
+
+
+@given(
+    weights=st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(0, 20), min_size=2, max_size=12),
+    carry=st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(-5 * WHOLE, 5 * WHOLE), max_size=12),
+    size=st.integers(0, 40),
+)
+def test_sequences_go_out_by_deadline_one_at_a_time(weights, carry, size):
+    """As the definition says it, over fractions and all sources each time; few and small weights make many ties."""
+    assume(any(weights.values()))
+    shares = apportioned({source: float(weight) for source, weight in weights.items()})
+    carry |= {next(iter(carry), "a"): carry.get(next(iter(carry), "a"), 0) - sum(carry.values())}
+    drawn = {source: share for source, share in shares.items() if share}
+    owed = {source: carry.get(source, 0) + share * size for source, share in drawn.items()}
+    expected = {source: max(0, (2 * amount + WHOLE) // (2 * WHOLE)) for source, amount in owed.items()}
+
+    def due(source, change):
+        return Fraction((2 * expected[source] + change) * WHOLE - 2 * owed[source], 2 * drawn[source]), source
+
+    while sum(expected.values()) < size:
+        expected[min(drawn, key=lambda source: due(source, 1))] += 1
+    while sum(expected.values()) > size:
+        expected[max((s for s in drawn if expected[s]), key=lambda source: due(source, -1))] -= 1
+    counts, left = allocate(shares, carry, size)
+    assert counts == expected
+    assert left == {**carry, **{source: amount - expected[source] * WHOLE for source, amount in owed.items()}}
+
+
+def test_a_batch_of_thousands_of_sources_looks_at_each_once_and_once_more_for_each_sequence(monkeypatch):
+    """A look at every source for every sequence took three quarters of a minute a batch."""
+    looks = []
+    monkeypatch.setattr(allocation, "_deadline", lambda *given, of=allocation._deadline: looks.append(1) or of(*given))
+    weights = integer_weights({f"source-{number}": 1.0 for number in range(5_000)})
+    counts, carry = allocate(weights, {}, 1_024)
+    assert sum(counts.values()) == 1_024 and max(counts.values()) == 1
+    assert len(looks) <= 5_000 + 1_024
+    counts, _ = allocate(weights, carry, 3_976)
+    assert sum(counts.values()) == 3_976 and max(counts.values()) == 1
+
+
+def test_a_source_whose_share_a_policy_has_rounded_to_nothing_gets_nothing():
+    weights = {"a": WHOLE // 3, "b": WHOLE // 3, "c": WHOLE - 2 * (WHOLE // 3), "d": 0}
+    for size in range(1, 12):
+        counts, carry = allocate(weights, {"d": 3 * WHOLE, "a": -3 * WHOLE}, size)
+        assert sum(counts.values()) == size and "d" not in counts and carry["d"] == 3 * WHOLE
 
 
 @given(shares=SHARES, size=st.integers(1, 500))

@@ -1,5 +1,6 @@
 """Pins down: tokens come back as they went in, a cache is complete or invisible, and damage is never read as text."""
 
+import dataclasses
 import json
 import resource
 from pathlib import Path
@@ -193,6 +194,22 @@ def test_damaged_tokens_are_refused_when_they_are_read(cache_folder, damage):
         cache.verify()
 
 
+@pytest.mark.parametrize("array", ["shards/00000/document_ends", "token_bytes"])
+def test_a_lost_file_of_document_ends_or_byte_lengths_does_not_read_as_zeros(cache_folder, array):
+    (cache_folder / array / "c" / "0").unlink()
+    cache = TokenCache.open(str(cache_folder))
+    with pytest.raises(CacheError, match="torn: "):
+        _ = cache.document_offsets if array.endswith("ends") else cache.token_bytes
+
+
+def test_a_number_that_its_type_cannot_hold_is_refused_and_not_wrapped(tmp_path):
+    writer = flat_array.FlatArrayWriter(str(tmp_path / "array"), np.dtype(np.uint16))
+    writer.append(np.array([0, 65_535]))
+    for number in (65_536, -1):
+        with pytest.raises(flat_array.FlatArrayError, match=f"{number}.* do not fit uint16"):
+            writer.append(np.array([number]))
+
+
 def test_whole_arrays_of_another_shard_are_found_by_verify(tmp_path):
     """Each chunk is sound in itself; only the manifest knows that it is not the one."""
     write_cache(tmp_path / "mine", [[[1, 2, 3]]])
@@ -201,6 +218,24 @@ def test_whole_arrays_of_another_shard_are_found_by_verify(tmp_path):
     (tmp_path / "mine" / "shards" / "0" / "tokens" / "c" / "0").write_bytes(wrong)
     with pytest.raises(CacheError, match=r"recorded crc32c: .*; now: "):
         TokenCache.open(str(tmp_path / "mine" / "train")).verify()
+
+
+def test_document_ends_and_byte_lengths_of_another_cache_are_found_by_verify(tmp_path):
+    """Both decide what is trained on or how it is scored, and no read of tokens would meet them."""
+    for name, documents, lengths in (("mine", [[1, 2], [3, 4, 5]], 1), ("other", [[1, 2, 3], [4, 5]], 2)):
+        with TokenCacheWriter(str(tmp_path / name), FORMAT, np.full(FORMAT.vocab_size, lengths)) as writer:
+            writer.add(documents, num_bytes=5)
+        TokenCache.open(str(tmp_path / name)).verify()
+    for array, message in (
+        ("shards/00000/document_ends", r"document_ends: recorded crc32c: .*; now: "),
+        ("token_bytes", "token_bytes: crc32c is not the recorded"),
+    ):
+        chunk = tmp_path / "mine" / array / "c" / "0"
+        before = chunk.read_bytes()
+        chunk.write_bytes((tmp_path / "other" / array / "c" / "0").read_bytes())
+        with pytest.raises(CacheError, match=message):
+            TokenCache.open(str(tmp_path / "mine")).verify()
+        chunk.write_bytes(before)
 
 
 def test_a_cache_of_another_tokenizer_is_refused_with_both_digests(cache_folder):
@@ -229,6 +264,12 @@ def test_a_window_past_the_end_is_refused(make_cache):
 def test_ids_that_the_format_does_not_allow_are_refused(tmp_path, ids, message):
     with pytest.raises(CacheError, match=message):
         ShardWriter(str(tmp_path), FORMAT).add([ids], num_bytes=1)
+
+
+def test_a_beginning_inside_a_document_is_refused(tmp_path):
+    token_format = dataclasses.replace(FORMAT, bos_token_id=7)
+    with pytest.raises(CacheError, match="bos_token_id=7 occurs 3 times in 2 documents"):
+        ShardWriter(str(tmp_path), token_format).add([[5, 7], [6]], num_bytes=1)
 
 
 def test_a_format_that_contradicts_itself_is_refused():

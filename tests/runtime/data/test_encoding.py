@@ -60,6 +60,20 @@ def test_any_character_in_any_surrounding_has_the_same_ids_by_both(both):
     assert all(np.array_equal(fast, slow) for fast, slow in zip(one, two, strict=True))
 
 
+@pytest.mark.parametrize("library", ["auto", "tokenizers"])
+def test_a_tokenizer_that_was_saved_for_short_padded_batches_encodes_whole_texts_and_nothing_else(
+    document, both, library, tmp_path
+):
+    """What a fine-tuning run leaves in its tokenizer.json."""
+    tokenizer = Tokenizer.from_str(document)
+    tokenizer.enable_truncation(max_length=8)
+    tokenizer.enable_padding(length=64)
+    texts = [TEXTS[0] * 50, "a"]
+    found = encoder_of(tmp_path, tokenizer.to_str(), library).encode(texts)
+    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in both[1].encode(texts)]
+    assert len(found[0]) > 64 > len(found[1])
+
+
 def test_a_text_that_spells_a_special_token_is_text_for_both(both):
     for encoder in both:
         (ids,) = encoder.encode([f"a {END_OF_TEXT} b"])

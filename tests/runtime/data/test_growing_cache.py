@@ -1,5 +1,6 @@
 """Pins down: what is drawn from a cache that is still being built is what is drawn from the finished one."""
 
+import dataclasses
 import itertools
 import logging
 import threading
@@ -14,7 +15,7 @@ from runtime.data.activity import Activity, ActivityStoppedError
 from runtime.data.cache import CacheError, TokenCache
 from runtime.data.cache_writer import ShardWriter, finish_cache
 from runtime.data.growing_cache import CacheAbandonedError, GrowingCache, Growth
-from runtime.data.loader import DataPosition, Loader
+from runtime.data.loader import DataPosition, Loader, LoaderError
 from runtime.data.mixing.fixed import Proportional
 from runtime.data.mixture import MixtureSchedule
 from tests.runtime.data.conftest import FORMAT, VOCAB_SIZE, random_documents
@@ -87,6 +88,25 @@ def test_over_every_epoch_the_batches_are_those_of_the_finished_cache(building, 
     assert grown[0] == 1 and grown[-1] == 4, "it asked for no block before it came to it"
 
 
+@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
+def test_the_first_row_of_a_block_waits_for_that_block_and_for_none_behind_it(building, packing):
+    plan, _ = loader_of(building.whole, packing).plan(DataPosition(), 0, 200)
+    of_first = whole_documents.num_portions(building.whole.num_documents_of(0)) if packing == "whole_documents" else 1
+    num_rows = int(np.argmax(plan.blocks >= of_first))
+    growing = loader_of(building.growing(), packing)
+    _, position = growing.plan(DataPosition(), 0, num_rows)
+    assert building.built == 1
+    growing.plan(position, 1, 1)
+    assert building.built == 2
+
+
+def test_a_cache_that_ends_before_its_first_row_is_refused_with_the_cure(building):
+    loader = Loader({"web": building.growing()}, {"web": "i"}, MixtureSchedule.constant({"web": 1.0}), 1 << 20, 0)
+    with pytest.raises(LoaderError, match="not one row of 1048576; leave it out of the mixture or join it"):
+        loader.batch(DataPosition(), 0, 1)
+    assert building.is_done
+
+
 def test_resumed_while_it_grows_it_goes_on_with_the_same_batches(building):
     whole = loader_of(building.whole)
     _, position = whole.batch(DataPosition(), 0, 40)
@@ -117,6 +137,21 @@ def test_each_epoch_reads_every_row_of_every_block_once_and_later_ones_mix_the_b
         starts = found.starts - np.array(ends)[found.blocks]
         assert (starts >= 0).all() and (found.starts + LENGTH <= np.array(ends)[found.blocks + 1]).all()
     assert set(later.data_epochs.tolist()) == {1} and not np.array_equal(plan.starts, later.starts)
+
+
+def test_blocks_of_one_size_are_read_in_orders_of_their_own(tmp_path):
+    records = []
+    for number in range(3):
+        writer = ShardWriter(f"{tmp_path}/shards/{number}", FORMAT)
+        writer.add([np.full(LENGTH - 1, 7)] * 50 + [np.full(LENGTH - 3, 7)], num_bytes=1)
+        records.append([writer.close(f"../shards/{number}")])
+    finish_cache(f"{tmp_path}/whole", FORMAT, records, np.arange(VOCAB_SIZE))
+    plan, _ = loader_of(TokenCache.open(f"{tmp_path}/whole")).plan(DataPosition(), 0, 150)
+    orders = plan.places.reshape(3, 50).tolist()
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert all(sum(x == y for x, y in zip(one, two, strict=True)) < 10 for one, two in itertools.pairwise(orders))
+    begins = plan.starts - plan.blocks * (51 * LENGTH - 2) - plan.places * LENGTH
+    assert len(set(begins.tolist())) == 3, "what is left over of each is cut off elsewhere"
 
 
 def test_who_needs_its_size_waits_for_its_end(building):
@@ -169,6 +204,20 @@ def test_a_finished_cache_of_other_blocks_is_refused(building, tmp_path):
     building.folder, building.built, building.is_done = other.folder, 4, True
     with pytest.raises(CacheError, match="not made of the 4 blocks that were read while it was built"):
         growing.grow(Activity())
+
+
+@pytest.mark.parametrize("made", [lambda regrouped, _: regrouped, lambda _, rewritten: rewritten])
+def test_a_finished_cache_of_the_same_shards_in_other_blocks_or_of_other_tokens_is_refused(building, made):
+    """As many rows are there, and they are others or come in another order."""
+    growing = building.growing()
+    shards = list(building.whole.shards)
+    other_tokens = dataclasses.replace(shards[5], tokens_crc32c="00000000")
+    blocks = made(
+        [shards[:1], shards[1:3], [], shards[3:]], [shards[:2], shards[2:3], [], [*shards[3:5], other_tokens]]
+    )
+    finish_cache(f"{building.folder}/whole", FORMAT, blocks, np.arange(VOCAB_SIZE), documents_digest="d" * 64)
+    with pytest.raises(CacheError, match="not made of the 4 blocks that were read while it was built"):
+        loader_of(growing, policy=Proportional()).plan(DataPosition(), 0, 1)
 
 
 def test_a_block_of_other_documents_is_refused(building, tmp_path):

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.data.cache import TokenCache
+from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.loader import DataPosition, Loader, LoaderError, segments
+from runtime.data.mixing.loss_drop import LossDrop
 from runtime.data.mixture import MixtureSchedule, MixtureSegment
 from runtime.data.permutation import key_of, permuted
+from tests.runtime.data.conftest import FORMAT
 
 LENGTH = 32
 IDENTITIES = {"a": "identity-a", "b": "identity-b", "c": "identity-c"}
@@ -247,6 +250,27 @@ def test_what_goes_wrong_with_one_batch_is_raised_behind_those_before_it(caches)
     assert given == list(range(10))
 
 
+def test_a_replay_leaves_what_sources_are_owed_and_no_memory_of_a_policy_as_they_are(caches, loader):
+    """A phase behind it goes on where the one before it stood."""
+    _, position = draw(loader, range(3), batch_size=7)
+    assert any(position.carry.values())
+    replayed = Loader(
+        caches,
+        IDENTITIES,
+        MixtureSchedule.constant(WEIGHTS),
+        LENGTH,
+        seed=0,
+        policy=LossDrop(max_epochs={"c": 1e-9}),
+        replay=lambda step: {"identity-a": 3, "identity-c": 4},
+    )
+    assert replayed.lag_steps == 0
+    _, after = replayed.batch(position, 3, 7)
+    assert (after.carry, after.mixer) == (position.carry, None)
+    taken = {key: after.consumed[key] - position.consumed[key] for key in after.consumed}
+    assert taken == {"identity-a": 3, "identity-b": 0, "identity-c": 4}, "limits hold for what is drawn, not for a log"
+    assert replayed.exhausted(after) == set()
+
+
 class Faltering:
     """A cache of which one read fails, once."""
 
@@ -330,6 +354,19 @@ def test_what_cannot_be_drawn_is_refused_with_the_cure(caches, make_cache):
         build(caches, IDENTITIES, {"c": 1.0}, length=4096)
     with pytest.raises(LoaderError, match="another source has too, but their caches differ"):
         build(caches, IDENTITIES | {"b": "identity-a"}, {"a": 1.0})
+
+
+@pytest.mark.parametrize("packing", ["concatenate", "whole_documents"])
+def test_a_source_of_exactly_one_sequence_is_drawn_and_of_one_token_less_is_not(tmp_path, packing):
+    for length in (LENGTH, LENGTH - 1):
+        with TokenCacheWriter(f"{tmp_path}/{length}", FORMAT, np.ones(FORMAT.vocab_size)) as writer:
+            writer.add([np.full(length - 1, 7)], num_bytes=1)
+    one, less = (TokenCache.open(f"{tmp_path}/{length}") for length in (LENGTH, LENGTH - 1))
+    mixture = MixtureSchedule.constant({"a": 1.0})
+    batch, position = Loader({"a": one}, {"a": "i"}, mixture, LENGTH, 0, packing=packing).batch(DataPosition(), 0, 3)
+    assert batch.tokens.tolist() == [[7] * (LENGTH - 1) + [0]] * 3 and position.consumed == {"i": 3}
+    with pytest.raises(LoaderError, match=rf"holds {LENGTH - 1} tokens, less than one sequence of {LENGTH}"):
+        Loader({"a": less}, {"a": "i"}, mixture, LENGTH, 0, packing=packing)
 
 
 def test_caches_of_different_tokenizers_are_refused(caches, loader, monkeypatch):

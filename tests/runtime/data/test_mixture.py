@@ -24,6 +24,12 @@ def test_a_weight_that_draws_nothing_is_refused_with_its_source(weight):
         MixtureSegment(0, {"web": weight})
 
 
+def test_a_share_that_no_run_could_draw_is_refused_when_it_is_written_and_not_when_its_step_comes():
+    assert MixtureSegment(0, {"web": 1.0, "rare": 1e-12}).shares()["rare"] == pytest.approx(1e-12)
+    with pytest.raises(ValueError, match=r"weights\['rare'\] is 1e-30, less than .*; leave the source out"):
+        MixtureSegment(500_000, {"web": 1.0, "rare": 1e-30})
+
+
 def test_a_schedule_begins_at_step_zero_and_goes_forward():
     with pytest.raises(ValueError, match=r"segments is empty, .* write at least one segment"):
         MixtureSchedule(())

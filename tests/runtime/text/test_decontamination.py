@@ -13,6 +13,9 @@ from runtime.text.decontamination import (
     read_item_fields,
 )
 
+MOST_NGRAM_WORDS = 127
+"""The step that builds an index refuses more."""
+
 QUESTION = "Which of these rivers carries the most water to the sea in an average year of rain"
 ANSWER = "The one that drains the largest wet basin"
 FIELDS = [
@@ -90,6 +93,17 @@ def test_of_a_prompt_that_every_item_begins_with_only_the_first_are_named(tmp_pa
     assert [(hit.task, hit.item) for hit in hits] == [item for item in items if item[1] < FIELDS_NAMED]
 
 
+def test_runs_of_one_item_that_touch_are_one_hit_and_named_by_the_first_field(tmp_path):
+    words = [f"word{number}" for number in range(26)]
+    question, answer = " ".join(words[:13]), " ".join(words[13:])
+    fields = [ItemField("toy", 0, "question", question), ItemField("toy", 0, "answer", answer)]
+    build_index(fields, str(tmp_path), ngram_words=13, min_field_words=8)
+    found = ItemIndex(str(tmp_path))
+    (hit,) = found.hits([f"{question} {answer}"])
+    assert (hit.field, hit.num_words) == ("question", 26)
+    assert [hit.num_words for hit in found.hits([f"{question} and {answer}"])] == [13, 13]
+
+
 def test_twelve_words_of_a_question_are_no_hit(index):
     assert index.hits([f"{PADDING} {' '.join(QUESTION.split()[:12])} {PADDING}"]) == []
 
@@ -113,6 +127,18 @@ def test_an_item_without_long_fields_is_no_error(tmp_path):
 def test_field_lengths_that_make_no_sense_are_refused(tmp_path):
     with pytest.raises(ValueError, match="min_field_words is 14, ngram_words is 13"):
         build_index(FIELDS, str(tmp_path), ngram_words=13, min_field_words=14)
+
+
+def test_runs_of_a_script_without_spaces_may_be_as_long_as_an_index_can_tell(tmp_path):
+    """There each character is a word, so that thirteen words say little."""
+    question = "".join(chr(0x4E00 + number) for number in range(MOST_NGRAM_WORDS + 2))
+    fields = [ItemField("toy", 0, "question", question)]
+    longest = {"ngram_words": MOST_NGRAM_WORDS, "min_field_words": MOST_NGRAM_WORDS}
+    assert build_index(fields, str(tmp_path), **longest) == 3
+    found = ItemIndex(str(tmp_path))
+    (hit,) = found.hits([question[1:]])
+    assert hit.num_words == MOST_NGRAM_WORDS + 1
+    assert found.hits([question[3:]]) == []
 
 
 @given(st.lists(st.sampled_from([*QUESTION.split(), "and", "other"]), max_size=40))

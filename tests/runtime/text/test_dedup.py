@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.text.buckets import agreeing, members
+from runtime.text.buckets import COMPARED, Members, agreeing, members
 from runtime.text.clusters import Components, clusters, dropped
-from runtime.text.dedup import minhash, signatures
+from runtime.text.dedup import copies, minhash, signatures
 from runtime.text.key_files import ranges
 from runtime.text.minhash import MinHash
-from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, near_pairs
+from runtime.text.signature_files import SignatureFile, SignatureWriter, exact_pairs, ids_of, near_pairs
 
 PARAMETERS = MinHash()
 
@@ -117,6 +117,37 @@ def test_three_hundred_kinds_in_one_bucket_are_all_found():
     assert np.array_equal(components.roots, documents % kinds)
 
 
+def pairs_in_one_bucket(minhashes, min_similarity):
+    documents = np.arange(len(minhashes))
+    found = agreeing(Members(np.zeros_like(documents), documents), documents, minhashes, min_similarity)
+    return np.concatenate(list(found))
+
+
+def test_six_hundred_versions_of_one_text_hide_no_pair_behind_them():
+    """Of a large bucket only those that agree with nobody before them go on to the next round."""
+    minhashes = np.repeat(np.array([[1], [2]], np.uint32), [600, 2], axis=0) * np.ones(10, np.uint32)
+    found = pairs_in_one_bucket(minhashes, 0.8)
+    assert [600, 601] in found.tolist()
+    assert np.bincount(found[:, 1]).max() == COMPARED, "each is compared with those at the front, and once"
+
+
+def test_texts_are_copies_by_128_bits_of_their_hash_and_not_by_64():
+    keys, marks = np.array([5, 5, 5, 7], np.uint64), np.array([1, 2, 1, 1], np.uint64)
+    assert copies(keys, marks, np.array([10, 11, 12, 13])).tolist() == [[10, 12]]
+
+
+@pytest.mark.parametrize("beside", ["one", "two words", "three little words", "four words stand here", ""])
+def test_a_text_has_the_same_signature_beside_texts_shorter_than_an_ngram(beside):
+    alone = minhash([text(1), text(2)], PARAMETERS)
+    assert np.array_equal(minhash([text(1), beside, text(2)], PARAMETERS)[[0, 2]], alone)
+
+
+def test_a_similarity_that_is_just_reached_is_enough():
+    minhashes = np.array([range(10), [*range(8), 98, 99], [*range(7), 97, 96, 95]], np.uint32)
+    assert pairs_in_one_bucket(minhashes, 0.8).tolist() == [[0, 1]]
+    assert pairs_in_one_bucket(minhashes, 0.7).tolist() == [[0, 1], [0, 2], [1, 2]]
+
+
 @pytest.mark.parametrize("count", [60, 100])
 def test_documents_behind_the_others_take_no_duplicate_away(count):
     texts = pages(3, 130)
@@ -190,6 +221,13 @@ def test_two_earlier_documents_that_an_own_one_joins_both_stay():
 def test_what_an_earlier_source_dropped_drops_nothing():
     earlier = written([text(1), text(2)], kept=[False, True])
     assert clusters_of([earlier, written([text(1)])], first_own=1) == []
+
+
+def test_what_an_earlier_source_kept_behind_what_it_dropped_is_compared_and_named():
+    earlier = written([text(1), text(2), text(3)], name="earlier", kept=[False, True, True])
+    own = written([edited(3, 1), text(9)], name="own")
+    assert clusters_of([earlier, own], first_own=2) == [(1, (), (2,))]
+    assert ids_of([earlier, own], np.array([0, 1, 2])) == {0: "earlier/1", 1: "earlier/2", 2: "own/0"}
 
 
 def test_no_documents_are_no_clusters():

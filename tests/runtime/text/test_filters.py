@@ -208,6 +208,18 @@ def test_c4_takes_out_lines_and_judges_what_is_left():
     assert filtered([LINES[1]], [C4Lines(terminal_punctuation=())]) == [LINES[1]]
 
 
+def test_citation_marks_are_no_words_of_a_line_and_a_text_of_marks_alone_is_none():
+    free = C4Lines(terminal_punctuation=())
+    assert filtered(["The toy is wound. [1]\n[2] [3] [4]\nThe key [5] [6]"], [free]) == ["The toy is wound."]
+    assert filtered(["[1] [2] [3]\n[4] [5] [6]"], [free]) == [Rejection("C4: no line is left", "0 lines, at least 1")]
+
+
+def test_a_rule_that_asks_for_no_words_keeps_empty_lines_and_no_text_of_nothing_else():
+    rule = C4Lines(terminal_punctuation=(), min_words=0)
+    assert filtered(["The toy.\n\nThe key."], [rule]) == ["The toy.\n\nThe key."]
+    assert filtered(["\n \n"], [rule]) == [Rejection("C4: no line is left", "0 lines, at least 1")]
+
+
 def test_a_rule_before_an_edit_judges_the_whole_text():
     text = "\n".join([LINES[0], "menu " * 50])
     assert filtered([text], [Length(min_words=40), C4Lines()]) == [LINES[0]]

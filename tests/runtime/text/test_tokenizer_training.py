@@ -28,6 +28,13 @@ def test_the_lowest_of_the_parts_are_the_lowest_of_the_whole(sizes, num_bytes, c
     assert [one for one in found if sample_key(one) <= last] == [one for one in documents if one in expected]
 
 
+def test_a_sample_that_is_exactly_full_takes_no_document_more():
+    assert last_key([(3, 5), (1, 5), (2, 5)], 10) == (2, True)
+    assert last_key([(3, 5), (1, 5), (2, 5)], 11) == (3, True)
+    assert last_key([(3, 5), (1, 5)], 11) == (3, False)
+    assert last_key([], 1) == (-1, False)
+
+
 class CountedText(str):
     """A text that knows how many of its kind are alive; what else a process allocates is not the sample's doing."""
 

@@ -117,6 +117,13 @@ def test_a_copy_is_not_reached_by_later_rows():
     copy = table.copy()
     table.append(update(2, {"d1": 1, "d2": 1}))
     assert (len(copy), copy.last_step, copy.num_sequences_by_source()) == (1, 1, {"web": 1})
+    table.append(update(3, {"d2": 7}))
+    copy.append(update(2, {"d3": 5}))
+    copy.append(update(3, {"d2": 6}))
+    assert copy.num_sequences_by_source() == {"web": 1, "math": 5, "code": 6}
+    read = SourceLossesTable.from_parquet(copy.to_parquet())
+    read.append(update(4, {"d2": 1, "d4": 2}))
+    assert read.num_sequences_by_source() == {"web": 3, "math": 5, "code": 7}
 
 
 WRITES = """

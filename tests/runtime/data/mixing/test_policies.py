@@ -308,6 +308,48 @@ def test_a_loss_that_is_not_finite_teaches_nothing(policy, loss):
 # 8. Names and limits
 
 
+@pytest.mark.parametrize("policy", LEARNING, ids=lambda policy: policy.kind)
+def test_the_written_mixture_holds_up_to_the_last_update_of_the_warm_up_and_no_longer(policy):
+    names = named(3)
+    sources = even(3)._replace(prior=apportioned(dict(zip(names, (6.0, 3.0, 1.0), strict=True))))
+    memory = policy.begin()
+    for number in range(1, 31):
+        losses = {name: 5.0 - 0.1 * number * index for index, name in enumerate(names)}
+        memory = policy.learned(memory, turn(number, sources.prior, losses, dict.fromkeys(names, 4)))
+    of_turn = {number: policy.shares(memory, turn=number, step=number - 1, sources=sources) for number in (1, 20, 21)}
+    assert of_turn[1] == of_turn[20] == sources.prior
+    assert of_turn[21] != sources.prior
+    if isinstance(policy, OdmPaper | Exp3):  # which explore less from turn to turn, counted from the warm-up's end
+        at_once = dataclasses.replace(policy, warmup_steps=0)
+        later = [policy.shares(memory, turn=20 + turns, step=0, sources=sources) for turns in (1, 9, 400)]
+        assert later == [at_once.shares(memory, turn=turns, step=0, sources=sources) for turns in (1, 9, 400)]
+
+
+def test_a_limit_of_epochs_is_of_whole_sequences_and_never_passed():
+    sources = Sources({}, {"a": 3, "b": 10, "c": 10}, {"a": 1, "c": 25}, {"a": 1.5, "b": 0.09, "c": 2.0})
+    assert sources.limits() == {"a": 3, "b": 0, "c": 0}
+
+
+@pytest.mark.parametrize("max_ratio", [1.0, 2.0, 5.0])
+@pytest.mark.parametrize("falls", [("source-00",), tuple(named(12)[1:])])
+def test_no_share_of_ours_is_further_from_the_written_one_than_its_factor(max_ratio, falls):
+    """At any temperature; the shares sum to one, so that what one gains the others lose beside their own factor."""
+    names = named(12)
+    prior = apportioned({name: 0.001 if name == "source-00" else 1.0 for name in names})
+    policy = LossDrop(warmup_steps=0, temperature=1_000.0, max_ratio=max_ratio)
+    seen = {
+        name: [[100 * number, 5.0 - (0.1 * number if name in falls else 0.0)] for number in range(1, 33)]
+        for name in names
+    }
+    # Rewards go by the written share; one so small has to fall fast to be ahead.
+    seen["source-00"] = [[at, 5.0 + 1_000 * (loss - 5.0)] for at, loss in seen["source-00"]]
+    memory = {"seen": seen, "tokens": {}}
+    found = policy.shares(memory, turn=1, step=0, sources=even(12)._replace(prior=prior))
+    ratios = [found[name] / prior[name] for name in names]
+    assert max(ratios) <= max_ratio * (1 + 1e-9) and min(ratios) >= (1 - 1e-9) / max_ratio
+    assert max(ratios) / min(ratios) == pytest.approx(max_ratio)
+
+
 @pytest.mark.parametrize("policy", [*LEARNING, *FIXED], ids=lambda policy: policy.kind)
 def test_permuting_the_names_of_the_sources_permutes_the_shares(policy):
     new = dict(zip(named(5), [named(5)[index] for index in (3, 0, 4, 1, 2)], strict=True))
