@@ -1,7 +1,7 @@
 """A lease has one holder, is lost loudly, and never needs a person to remove it."""
 
-import functools
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -136,18 +136,32 @@ def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: 
 
 
 @pytest.mark.usefixtures("abroad")
-@pytest.mark.usefixtures("abroad")
-def test_who_looks_on_with_a_clock_that_is_ahead_sees_whom_a_run_would_wait_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    leases, now = Leases(LocalStore(str(tmp_path))), time.time
-    lease = leases.acquire(DIGEST, "web", ignore)
-    assert isinstance(lease, Lease)
-    for ahead, is_seen in ((0.0, True), (lease_module.CLOCK_SKEW_SECONDS, True), (100.0, False)):
-        monkeypatch.setattr(lease_module.time, "time", functools.partial(lambda ahead: now() + ahead, ahead))
-        assert (DIGEST in leases.running()) == is_seen
-        assert isinstance(Leases(leases.store).acquire(DIGEST, "web", ignore), Held if is_seen else Lease)
+@pytest.mark.parametrize("ahead", [0.0, lease_module.CLOCK_SKEW_SECONDS, 100.0, 86_400.0])
+def test_a_clock_that_is_ahead_takes_no_living_lease_over(store: Store, monkeypatch: pytest.MonkeyPatch, ahead: float):
+    """A plan, which writes nothing and so cannot ask the store for the time, sees nobody from 90 s on."""
+    leases, now = Leases(store), time.time
+    assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
+    monkeypatch.setattr(lease_module.time, "time", lambda: now() + ahead)
+    other = Leases(store)
+    assert (DIGEST in other.running()) == (ahead < lease_module.DEAD_SECONDS)
+    for _ in range(2):
+        assert isinstance(other.acquire(DIGEST, "web", ignore), Held)
     leases.close()
+
+
+@pytest.mark.usefixtures("abroad")
+def test_a_heartbeat_that_is_old_by_the_clock_of_the_store_is_that_of_a_dead_holder(tmp_path: Path):
+    """At once: a command that asks a single time, such as gc, would find it alive for ever."""
+    store, seconds = LocalStore(str(tmp_path)), [0.0]
+    leases = Leases(store)
+    assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
+    leases.close()
+    for entry in store.list("leases"):
+        os.utime(tmp_path / entry.path, (entry.updated, time.time() - lease_module.DEAD_SECONDS - 5))
+    watcher = Leases(store, clock=lambda: seconds[0])
+    lease = watcher.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease) and lease.epoch == 2
+    watcher.close()
 
 
 def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_path: Path):
