@@ -17,8 +17,8 @@ def _drop(session: Session) -> int:
         print(f"note       {note}")
     if may_be_waited_for:
         print(
-            f"note       a run that only waits for what others make is not seen here; if it began after {fork.name} was "
-            "made, it makes it all the same"
+            "note       a run that only waits for what others make is not seen here; if it began after "
+            f"{fork.name} was made, it makes it all the same"
         )
     return NOTHING_WOULD_RUN
 

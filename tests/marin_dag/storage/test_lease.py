@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from marin_dag.storage import lease as lease_module
-from marin_dag.storage.epoch import BEAT, EpochState, epoch_path
-from marin_dag.storage.lease import Held, Holder, Lease, Leases, this_process
+from marin_dag.storage.epoch import BEAT, EpochState, epoch_path, slot
+from marin_dag.storage.lease import COPIES, Held, Holder, Lease, Leases, this_process
 from marin_dag.storage.progress import Progress
 from marin_dag.store import LocalStore, Store, StoreError
 
@@ -84,6 +84,10 @@ def test_those_who_look_on_see_whether_the_step_still_waits_for_its_machines(sto
     lease.has_started = True
     lease.beat()
     assert not leases.running()[DIGEST].is_queued
+    copier = leases.acquire("c" * 64, "copy of web", ignore, does=COPIES)
+    assert isinstance(copier, Lease)
+    copier.beat()
+    assert not leases.running()["c" * 64].is_queued, "only a step waits for machines"
     leases.close()
 
 
@@ -183,6 +187,25 @@ def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_pa
     assert isinstance(Leases(store).acquire(DIGEST, "web", ignore), Held)
     zombie_leases.close()
     successor_leases.close()
+
+
+@pytest.mark.usefixtures("abroad")
+def test_who_was_overtaken_and_has_not_heard_of_it_takes_nothing_from_its_successor(tmp_path: Path):
+    """An attempt may meet the seal at its commit, before the next heartbeat does, and its lease is given back."""
+    store, seconds = LocalStore(str(tmp_path)), [0.0]
+    zombie_leases, leases = Leases(store), Leases(store, clock=lambda: seconds[0])
+    zombie = zombie_leases.acquire(DIGEST, "web", ignore)
+    leases.acquire(DIGEST, "web", ignore)
+    seconds[0] = lease_module.STALE_SECONDS + 1
+    successor = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(zombie, Lease) and isinstance(successor, Lease)
+    successor.beat()
+    entry = epoch_path(DIGEST, successor.epoch, slot(0))
+    store.create(entry, b"a record that is about to be created")
+    zombie.release()
+    assert store.exists(entry) and store.exists(epoch_path(DIGEST, successor.epoch, BEAT))
+    zombie_leases.close()
+    leases.close()
 
 
 @pytest.mark.parametrize("error", [StoreError("no"), ValueError("a stray file among the leases")])
@@ -360,4 +383,28 @@ def test_a_store_that_stumbles_costs_no_lease_as_long_as_nobody_else_may_begin(
     lease.beat()
     assert lost == [1]
     assert lease_module.LOST_SECONDS < lease_module.STALE_SECONDS
+    leases.close()
+
+
+def test_a_heartbeat_that_took_long_counts_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its time at the store may be that of its beginning, and others count from there."""
+    store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
+    leases = Leases(store, clock=lambda: time[0])
+    lease = leases.acquire(DIGEST, "web", lambda: lost.append(1))
+    assert isinstance(lease, Lease)
+    write = store.write
+
+    def slowly(path: str, data: bytes) -> None:
+        write(path, data)
+        time[0] += lease_module.LOST_SECONDS - 1
+
+    def refuse(path: str, data: bytes) -> None:
+        raise StoreError("503", is_transient=True)
+
+    monkeypatch.setattr(store, "write", slowly)
+    lease.beat()
+    monkeypatch.setattr(store, "write", refuse)
+    time[0] += 1
+    lease.beat()
+    assert lost == [1]
     leases.close()
