@@ -109,8 +109,8 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
     elif tags == ("dict", "dict"):
         # Of 1 and "1" one would hide the other, or the change from one to the other.
         are_words = all(isinstance(key, str) for key, _ in (*old[1:], *new[1:]))
-        named = [{key if are_words else json.dumps(key): item for key, item in node[1:]} for node in (old, new)]
-        yield from _mappings(*named, path)
+        mine, others = ({key if are_words else json.dumps(key): item for key, item in node[1:]} for node in (old, new))
+        yield from _mappings(mine, others, path)
     elif tags == ("list", "list") and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old[1:], new[1:], strict=True)):
             yield from _items(before, after, f"{path}.{index}")

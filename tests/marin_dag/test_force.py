@@ -44,6 +44,13 @@ def test_a_forced_trajectory_is_run_again_from_its_start_and_compared(prefix: st
     assert record(prefix, step) == before
 
 
+def test_what_was_never_made_is_made_though_it_is_forced(tmp_path: Path) -> None:
+    main = count("main", CountConfig(stride=2, until_step=5))
+    code, display = run(str(tmp_path / "runs"), [main], force=frozenset({main.key}))
+    assert code == 0, display.text
+    assert record(str(tmp_path / "runs"), main).result == {"step": 5, "value": 10}
+
+
 def test_a_forced_leg_of_a_trajectory_begins_where_the_leg_before_stopped(tmp_path: Path) -> None:
     prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
     first = count("first", CountConfig(stride=2, until_step=5, marks=str(marks)))

@@ -120,6 +120,30 @@ os.kill(os.getpid(), signal.SIGKILL)
     leases.close()
 
 
+@pytest.mark.parametrize(("answer", "epoch"), [(PermissionError, None), (ProcessLookupError, 2), (None, 2)])
+def test_a_process_of_another_user_that_the_system_does_not_show_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: type[OSError] | None, epoch: int | None
+):
+    """Where /proc is mounted with `hidepid`; of a process that one may signal it would show whose number it is."""
+    leases, process, own = Leases(LocalStore(str(tmp_path))), lease_module._process, os.getpid()
+    holder = this_process("web").model_copy(update={"pid": own + 1, "process": f"{process(own)}1"})
+    monkeypatch.setattr(lease_module, "this_process", lambda name: holder)
+    assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
+
+    def kill(pid: int, signal: int) -> None:
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(lease_module, "_process", lambda pid: process(pid) if pid == own else "")
+    monkeypatch.setattr(os, "kill", kill)
+    other = Leases(leases.store)
+    assert (DIGEST in other.running()) == (epoch is None)
+    got = other.acquire(DIGEST, "web", ignore)
+    assert (got.epoch if isinstance(got, Lease) else None) == epoch
+    leases.close()
+    other.close()
+
+
 @pytest.mark.usefixtures("abroad")
 def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: Path):
     store, time = LocalStore(str(tmp_path)), [0.0]
