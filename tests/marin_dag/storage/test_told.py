@@ -31,7 +31,7 @@ from marin_dag.storage.progress import Progress
 from marin_dag.storage.records import Failure, Records
 from marin_dag.storage.told import END, PUBLISH, STOP, TOLD, Tellings
 from marin_dag.store import LocalStore, StoreError
-from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, summed
+from tests.marin_dag.toy_steps import CountConfig, SumConfig, WriteConfig, count, summed, write
 
 PATIENCE_SECONDS = 30.0
 
@@ -105,8 +105,11 @@ def test_a_step_that_is_told_to_stop_saves_and_leaves_and_what_does_not_need_it_
     assert len(list((Path(store.prefix).parent / "marks").glob("count*"))) == 400 + 5, "no step was made twice"
 
 
-def test_a_step_that_another_run_was_told_to_stop_is_not_taken_over_by_one_that_waits_for_it(store: LocalStore):
-    trunk = phase(store)
+@pytest.mark.parametrize("is_trajectory", [True, False])
+def test_a_step_that_another_run_was_told_to_stop_is_not_taken_over_by_one_that_waits_for_it(
+    store: LocalStore, is_trajectory: bool
+):
+    trunk: Step[Any] = phase(store) if is_trajectory else write("trunk", WriteConfig(text="a"))
     held = Leases(store).acquire(trunk.digest, "trunk", lambda: None, milestones=(400,))
     assert isinstance(held, Lease)
 
@@ -120,7 +123,7 @@ def test_a_step_that_another_run_was_told_to_stop_is_not_taken_over_by_one_that_
     display = Stopping()
     assert ran(store, trunk, display=display) == 1
     assert any(line.startswith("trunk stopped") and line.endswith("told it to stop: enough") for line in display.lines)
-    assert published(store, trunk) == []
+    assert Records(store).committed_keys() == frozenset()
 
 
 def test_a_stop_of_before_a_run_is_nothing_to_it_and_is_answered(store: LocalStore):
