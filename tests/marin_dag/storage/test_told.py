@@ -446,6 +446,16 @@ def test_what_was_answered_is_not_heard_again_and_what_was_not_is_by_the_next_at
         assert list(listener.others()) == [second]
 
 
+def test_a_stop_is_heard_though_another_attempt_has_answered_it(store: LocalStore, caplog: pytest.LogCaptureFixture):
+    """That one has left for it, and the step is not to be gone on with by whoever takes it over."""
+    tellings = Tellings(store)
+    stop = tellings.tell("a" * 64, "step", STOP)
+    tellings.answer(stop, "another", "stopped at 5")
+    with heard(store, caplog) as listener:
+        until(listener.stop)
+        assert listener.stop() == stop
+
+
 def test_an_attempt_answers_in_the_end_what_it_did_not_come_to(store: LocalStore, caplog: pytest.LogCaptureFixture):
     tellings = Tellings(store)
     stop, save = tellings.tell("a" * 64, "step", STOP), tellings.tell("a" * 64, "step", "save")
