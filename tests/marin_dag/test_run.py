@@ -25,6 +25,7 @@ from marin_dag.resources import Cpu, Gpu, Resources
 from marin_dag.run import Run
 from marin_dag.running.backend import Backend, Listener, Outcome
 from marin_dag.running.live import LineDisplay, TableDisplay, figures_of
+from marin_dag.running.progress_mark import progress_mark
 from marin_dag.step import Step, StepContext, step
 from marin_dag.storage.epoch import seal
 from marin_dag.storage.lease import Lease, Leases
@@ -458,6 +459,13 @@ def test_one_more_log_is_no_progress_and_a_saved_step_is(tmp_path: Path, backend
     code, display = run(str(tmp_path / "runs"), [step], backend)
     assert (code, executions(marks)) == (0 if saves else 1, {"looping": times})
     assert ("crash loop: 3 attempts in a row got no further" in display.text) is not saves
+
+
+def test_a_milestone_that_was_published_is_progress(tmp_path: Path):
+    store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=10))
+    before = progress_mark(main, store)
+    assert run(store.prefix, [count("main", CountConfig(stride=2, until_step=5))])[0] == 0
+    assert progress_mark(main, store) != before, "though its work holds nothing to resume from"
 
 
 def test_a_crash_loop_stops_and_says_so(tmp_path: Path, backend: Backend):

@@ -323,10 +323,12 @@ def test_a_running_attempt_publishes_what_it_is_told_to_and_the_bytes_are_those_
 
 
 def test_an_attempt_that_begins_later_publishes_what_the_trajectory_was_told_before(store: LocalStore):
-    trunk = phase(store, until_step=20)
-    Tellings(store).tell(trunk.digest, "trunk", PUBLISH, milestone=7)
+    trunk, tellings = phase(store, until_step=200, seconds=0.002), Tellings(store)
+    tellings.tell(trunk.digest, "trunk", PUBLISH, milestone=150)
     assert ran(store, trunk) == 0
-    assert published(store, trunk) == [7, 20]
+    assert published(store, trunk) == [150, 200]
+    (answer,) = map(tellings.answer_of, tellings.of(trunk.digest))
+    assert answer is not None and (answer.said, answer.is_refused) == ("publishes 150", False)
 
 
 def test_a_run_that_waits_for_an_attempt_tells_it_what_it_wants_once_and_tries_again_where_that_fails(
