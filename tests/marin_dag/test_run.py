@@ -461,6 +461,17 @@ def test_one_more_log_is_no_progress_and_a_saved_step_is(tmp_path: Path, backend
     assert ("crash loop: 3 attempts in a row got no further" in display.text) is not saves
 
 
+def test_an_error_that_may_pass_is_told_and_not_waited_out_where_the_run_is_to_stop(tmp_path: Path):
+    class Unlucky(Recorder):
+        def progress(self, name: str, progress: Progress) -> None:
+            signal.raise_signal(signal.SIGINT)
+            raise ConnectionResetError("reset")
+
+    display, main = Unlucky(), count("main", CountConfig(stride=2, until_step=10))
+    assert Run([main], open_store(str(tmp_path / "runs")), LocalBackend(), display, command="").run() == 1
+    assert "main failed ConnectionResetError: reset" in display.lines and "retrying" not in display.text
+
+
 def test_a_milestone_that_was_published_is_progress(tmp_path: Path):
     store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=10))
     before = progress_mark(main, store)

@@ -25,7 +25,7 @@ from marin_dag.running.hearing import Hearing
 from marin_dag.running.live import LineDisplay
 from marin_dag.running.task import Outcome
 from marin_dag.step import Step
-from marin_dag.storage.lease import Lease, Leases
+from marin_dag.storage.lease import COPIES, Lease, Leases
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
 from marin_dag.storage.records import Failure, Records
@@ -377,6 +377,23 @@ def test_a_run_that_waits_tells_where_it_stops_itself(store: LocalStore):
 
     assert ran(store, short, display=Releasing()) == 0
     assert [telling.milestone for telling in Tellings(store).of(short.digest)] == [7]
+
+
+def test_a_run_that_waits_for_a_copy_tells_it_nothing(store: LocalStore):
+    short = phase(store, "short", until_step=7)
+    held = Leases(store).acquire(short.digest, "copy of short", lambda: None, milestones=(20,), does=COPIES)
+    assert isinstance(held, Lease)
+
+    class Releasing(Teller):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if what == "elsewhere":
+                self.has_waited = True
+            held.release()
+
+    display = Releasing()
+    assert ran(store, short, display=display) == 0
+    assert display.has_waited and Tellings(store).of(short.digest) == []
 
 
 def test_what_is_damaged_or_forbidden_among_tellings_fails_no_step_and_is_said_once(store: LocalStore):
