@@ -166,8 +166,8 @@ class Collector:
             or not ({record.name} | labels.get(key, set())) <= self._roots.names
         )
 
-    def _running(self) -> "_Running":
-        held = Leases(self._store).unsealed(max(self._older_than_seconds, DEAD_SECONDS))
+    def _running(self, *, writes: bool = False) -> "_Running":
+        held = Leases(self._store).unsealed(max(self._older_than_seconds, DEAD_SECONDS), writes=writes)
         needs = (key.partition("@")[0] for holder, _ in held.values() for key in holder.needs)
         return _Running(frozenset(held), frozenset(needs))
 
@@ -303,7 +303,9 @@ class Collector:
                 deleted[number] = self._store.read(record_path(garbage.key))
                 self._store.delete(record_path(garbage.key))
         carried = self._carried_over() - self._carried
-        needs, pinned = (self._running().needs, Pins(self._store).pinned()) if deleted else (frozenset(), frozenset())
+        needs, pinned = frozenset[str](), frozenset[str]()
+        if deleted:
+            needs, pinned = self._running(writes=True).needs, Pins(self._store).pinned()
         needs |= carried
         return lost | {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
 

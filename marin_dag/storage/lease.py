@@ -203,12 +203,19 @@ class Leases:
         """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new."""
         return {digest: held for digest, held in self.running().items() if not held.holder.does}
 
-    def unsealed(self, within_seconds: float) -> dict[str, tuple[Holder, EpochState]]:
-        """Digests that somebody may still work on, who, and in which epoch; who beat last so long ago is dead."""
+    def unsealed(self, within_seconds: float, *, writes: bool = False) -> dict[str, tuple[Holder, EpochState]]:
+        """Digests that somebody may still work on, who, and in which epoch; who beat last so long ago is dead.
+
+        For whoever `writes` by the clock of the store as well: our own may be wrong.
+        """
+        open_states = {d: state for d, state in states(self.store.list(LEASES)).items() if not state.is_sealed}
+        now = time.time()
+        if writes and any(now - state.updated >= within_seconds for state in open_states.values()):
+            now = min(now, self._store_time())
         found = {
             digest: (self._holder(digest, state.number), state)
-            for digest, state in states(self.store.list(LEASES)).items()
-            if not state.is_sealed and time.time() - state.updated < within_seconds
+            for digest, state in open_states.items()
+            if now - state.updated < within_seconds
         }
         return {digest: (holder, state) for digest, (holder, state) in found.items() if not _is_gone(holder)}
 

@@ -8,6 +8,7 @@ import pytest
 
 from marin_dag import collect
 from marin_dag.collect import Collector, Roots
+from marin_dag.storage import lease as lease_module
 from marin_dag.storage.epoch import epoch_path, seal
 from marin_dag.storage.lease import CLAIM, Lease, Leases, this_process
 from marin_dag.storage.pins import Pins
@@ -73,6 +74,17 @@ def test_what_a_running_step_reads_is_not_even_listed(store: LocalStore):
     assert kinds(store) == []
     lease.release()
     assert kinds(store) == ["output"]
+    leases.close()
+
+
+def test_what_a_running_step_reads_stays_though_the_clock_of_the_collector_is_ahead(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+):
+    record, leases, now = committed(store), Leases(store), time.time
+    assert isinstance(leases.acquire("cd" * 32, "reader", lambda: None, needs=(record.key,)), Lease)
+    monkeypatch.setattr(lease_module.time, "time", lambda: now() + 3600)
+    assert collected(store) == ["a step that has just begun reads it, or it was pinned or migrated"]
+    assert Records(store).find(record.key) == record
     leases.close()
 
 
