@@ -122,6 +122,14 @@ def test_the_marks_of_its_code_go_with_an_output_and_no_empty_folder_is_left(sto
     assert sorted(path.name for path in Path(store.prefix).iterdir()) == ["commits", "leases"]
 
 
+def test_what_a_finished_trajectory_has_saved_stays_while_a_step_of_a_pipeline_is_to_start_from_it(store: LocalStore):
+    key = committed(store, 10).key
+    store.write(f"work/{DIGEST}/step-7/checkpoint", b"x")
+    done, names = frozenset({key}), frozenset({"web"})
+    assert kinds(store, Roots(done, names, wanted=frozenset({f"{DIGEST}@7"}))) == []
+    assert kinds(store, Roots(done, names, wanted=done)) == ["work"], "what it is to start from is published"
+
+
 def test_while_an_attempt_at_a_digest_is_young_no_other_of_it_goes(store: LocalStore):
     abandoned(store, "20200101-000000-0123abcd")
     abandoned(store, "20200102-000000-0123abcd", age_in_seconds=7200)
