@@ -2,7 +2,8 @@
 
 An output is kept if a given pipeline, a pin, an acceptance, a fork (which is part of its pipeline) or a running step
 leads to it, or if it is young: whoever made it may be about to use it. What attempts left that committed nothing, what
-steps resume from, and what people told runs and steps whose output is not kept, is kept for as long.
+steps resume from, and how attempts failed and what people told them where the output is not kept, is kept for as long.
+Leases stay: their seals are what a zombie meets, however late it wakes up, that would commit what is left of its files.
 
 What an unfinished step of these pipelines resumes from is kept however old it is, and of a finished one the event logs
 and what it has certified, to go back to, as long as its output. What a finished step has certified goes by itself only
@@ -36,7 +37,7 @@ from marin_dag.storage.epoch import LEASES, parts
 from marin_dag.storage.lease import COLLECTS, DEAD_SECONDS, Held, Lease, Leases
 from marin_dag.storage.migrations import MIGRATIONS
 from marin_dag.storage.pins import Pins
-from marin_dag.storage.records import CODES, COMMITS, LABELS, Record, Records, key_at, record_path
+from marin_dag.storage.records import CODES, COMMITS, FAILURES, LABELS, Record, Records, key_at, record_path
 from marin_dag.storage.told import TOLD
 from marin_dag.storage.work_code import FOLDER as CODE
 from marin_dag.store import Entry, Store
@@ -54,7 +55,7 @@ READ_THREADS = 16
 BATCH = 100
 """Records that are gone while it is asked who runs; a step that begins meanwhile and needs one says so and ends."""
 
-Kind = Literal["output", "attempt", "work", "certified", "telling", "verification"]
+Kind = Literal["output", "attempt", "work", "certified", "telling", "failure", "verification"]
 
 
 class Garbage(NamedTuple):
@@ -143,6 +144,7 @@ class Collector:
             (staying if stays else found).append(garbage)
         self.staying = tuple(staying)
         found += self._folders("telling", TOLD, busy | names.keys())
+        found += self._folders("failure", FAILURES, busy | names.keys())
         return found + self._folders("verification", VERIFICATIONS, frozenset())
 
     def _kept(
@@ -164,8 +166,8 @@ class Collector:
             or not ({record.name} | labels.get(key, set())) <= self._roots.names
         )
 
-    def _running(self) -> "_Running":
-        held = Leases(self._store).unsealed(max(self._older_than_seconds, DEAD_SECONDS))
+    def _running(self, *, writes: bool = False) -> "_Running":
+        held = Leases(self._store).unsealed(max(self._older_than_seconds, DEAD_SECONDS), writes=writes)
         needs = (key.partition("@")[0] for holder, _ in held.values() for key in holder.needs)
         return _Running(frozenset(held), frozenset(needs))
 
@@ -254,14 +256,14 @@ class Collector:
                     yield Garbage("certified", name, digest, "", tuple(theirs))
 
     def _folders(self, kind: Kind, top: str, staying: Collection[str]) -> list[Garbage]:
-        """The folders in `top` that are called like none of `staying`, and of which no file is young."""
+        """The folders in `top` whose name or digest is none of `staying`, and of which no file is young."""
         by_name: dict[str, list[Entry]] = {}
         for entry in self._store.list(top):
             by_name.setdefault(entry.path.split("/")[1], []).append(entry)
         return [
             Garbage(kind, f"{top}/{name}", "", "", tuple(entries))
             for name, entries in by_name.items()
-            if name not in staying and not any(self._is_young(entry) for entry in entries)
+            if name.partition("@")[0] not in staying and not any(self._is_young(entry) for entry in entries)
         ]
 
     def delete(self, garbage: Sequence[Garbage]) -> list[str]:
@@ -301,7 +303,9 @@ class Collector:
                 deleted[number] = self._store.read(record_path(garbage.key))
                 self._store.delete(record_path(garbage.key))
         carried = self._carried_over() - self._carried
-        needs, pinned = (self._running().needs, Pins(self._store).pinned()) if deleted else (frozenset(), frozenset())
+        needs, pinned = frozenset[str](), frozenset[str]()
+        if deleted:
+            needs, pinned = self._running(writes=True).needs, Pins(self._store).pinned()
         needs |= carried
         return lost | {n: self._finish(garbage, deleted.get(n), needs, pinned) for n, garbage in outputs.items()}
 
@@ -314,10 +318,9 @@ class Collector:
         if record is not None and (garbage.digest in needs or garbage.key in pinned):
             self._store.create(record_path(garbage.key), record)
             return "a step that has just begun reads it, or it was pinned or migrated"
-        for name in garbage.labels:
-            self._store.delete(f"{LABELS}/{name}/{garbage.key}")
-        for entry in (*self._store.list(CODES, f"{garbage.key}/"), *garbage.files):
-            self._store.delete(entry.path)
+        labels = (f"{LABELS}/{name}/{garbage.key}" for name in garbage.labels)
+        codes = (entry.path for entry in self._store.list(CODES, f"{garbage.key}/"))
+        self._delete_all((*labels, *codes, *(entry.path for entry in garbage.files)))
         return ""
 
     def _delete_files(self, garbage: Garbage) -> str:
@@ -332,9 +335,14 @@ class Collector:
         kept = {f"{r.output_path}/{e.path}" for r in map(self._records.find, keys) if r for e in r.manifest}
         if any(entry.path in kept for entry in garbage.files):
             return "it has been committed since"
-        for entry in sorted(garbage.files, key=lambda entry: _place(entry.path)):
-            self._store.delete(entry.path)
+        self._delete_all(sorted((entry.path for entry in garbage.files), key=_place))
         return ""
+
+    def _delete_all(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._store.delete(path)
+        for path in paths:
+            self._store.tidy(path)
 
 
 def _place(path: str) -> int:

@@ -111,7 +111,10 @@ def _values(old: Any, new: Any, path: str) -> Iterator[Difference]:
     elif tags[0] == tags[1] and tags[0] in ("model", "dataclass", "namedtuple") and old[1] == new[1]:
         yield from _mappings(dict(old[2:]), dict(new[2:]), path, _shown_without(old[1]))
     elif tags == ("dict", "dict"):
-        yield from _mappings(_keyed(old), _keyed(new), path, {})
+        # Of 1 and "1" one would hide the other, or the change from one to the other.
+        are_words = all(isinstance(key, str) for key, _ in (*old[1:], *new[1:]))
+        mine, others = ({key if are_words else json.dumps(key): item for key, item in node[1:]} for node in (old, new))
+        yield from _mappings(mine, others, path, {})
     elif tags == ("list", "list") and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old[1:], new[1:], strict=True)):
             yield from _items(before, after, f"{path}.{index}")
@@ -160,10 +163,6 @@ def _mappings(old: dict[str, Any], new: dict[str, Any], path: str, absent: dict[
             yield from _values(old[key], new[key], inner)
 
 
-def _keyed(node: Any) -> dict[str, Any]:
-    return {key if isinstance(key, str) else json.dumps(key): item for key, item in node[1:]}
-
-
 def _tag(node: Any) -> str:
     return node[0] if isinstance(node, list) and node else ""
 
@@ -186,8 +185,8 @@ def _inputs(node: Any, path: str) -> Iterator[tuple[str, str]]:
             for name, item in node[2:]:
                 yield from _inputs(item, f"{path}.{name}" if path else name)
         case "dict":
-            for name, item in _keyed(node).items():
-                yield from _inputs(item, f"{path}.{name}")
+            for key, item in node[1:]:
+                yield from _inputs(item, f"{path}.{key if isinstance(key, str) else json.dumps(key)}")
         case "list":
             for index, item in enumerate(node[1:]):
                 yield from _inputs(item, f"{path}.{index}")

@@ -145,6 +145,7 @@ class Forks:
             )
             raise ForkError(f"drop {name}: {are} first.")
         self._store.delete(paths[name])
+        self._store.tidy(paths[name])
         Tellings(self._store).forget(self._named(name))
         return fork
 

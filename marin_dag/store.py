@@ -120,6 +120,12 @@ class Store(ABC):
     def delete(self, path: str) -> None:
         """Deletes `path`; a path that is not there is no error."""
 
+    def tidy(self, path: str) -> None:  # noqa: B027 -- a bucket has no folders
+        """Takes away the folders that `path` lay in before it was deleted, as far as they are empty; a bucket has none.
+
+        For what lies where no attempt is at work: the folder of one may be empty and needed.
+        """
+
     @abstractmethod
     def exists(self, path: str) -> bool: ...
 
@@ -220,6 +226,13 @@ class LocalStore(Store):
         with _explained(target := self._root / checked(path)):
             target.unlink(missing_ok=True)
 
+    def tidy(self, path: str) -> None:
+        with contextlib.suppress(OSError):  # something lies in it, or it is gone
+            for folder in (self._root / checked(path)).parents:
+                if folder == self._root:
+                    return
+                folder.rmdir()
+
     def exists(self, path: str) -> bool:
         return (self._root / checked(path)).is_file()
 
@@ -290,7 +303,12 @@ class LocalStore(Store):
         with _explained(target):
             changed = _make_folder(target.parent)
             try:
-                with temporary.open("xb") as file:
+                try:
+                    file = temporary.open("xb")
+                except FileNotFoundError:  # the folder was empty, and somebody tidied it away
+                    changed = _make_folder(target.parent)
+                    file = temporary.open("xb")
+                with file:
                     file.writelines(blocks)
                     if file.tell():  # of an empty file there is only the name, which the folder holds
                         file.flush()
@@ -326,7 +344,10 @@ def _make_folder(folder: Path) -> tuple[Path, ...]:
     changed = _make_folder(folder.parent)
     try:
         folder.mkdir(exist_ok=True)
-    except FileNotFoundError as error:  # its parent stands: a file system such as /proc, in which nothing is made
+    except FileNotFoundError as error:
+        if not folder.parent.is_dir():  # it was empty, and somebody tidied it away
+            return _make_folder(folder)
+        # A file system such as /proc, in which nothing is made.
         raise StoreError(f"{folder}: no folder can be made there; pass another --prefix.") from error
     return (folder.parent, *changed)
 

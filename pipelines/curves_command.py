@@ -75,6 +75,8 @@ def _curves(session: Session) -> int:
 
     width = max(map(len, phases))
     told, damaged = set(), set()
+    unsaved: list[str] = []
+    """Of those that were named."""
     places = None if picture is None else _places(session, graph)
     validated: list[ValidationCurve] = []
     for name, digest in phases.items():
@@ -86,6 +88,7 @@ def _curves(session: Session) -> int:
             damaged.add(digest)
             continue
         if curves is None or not curves.step.size:
+            unsaved += [stop for stop in trainings[digest] if stop in session.parsed.names]
             continue
         curves = with_validation(curves, attempts_of(session.store, digest))
         if exports:
@@ -100,6 +103,8 @@ def _curves(session: Session) -> int:
                 shown_by = export.write(curves, name)
             if shown_by:
                 print(f"{'':<{width}}  {shlex.join(shown_by)}")
+    for name in unsaved if told or damaged else ():
+        print(f"{name:<{width}}  nothing of it is saved as the recipe stands now")
     notes = [shared(names) for digest, names in trainings.items() if len(names) > 1 and digest in told]
     for note in notes:
         print(note)

@@ -3,16 +3,33 @@
 from collections.abc import Iterator
 
 from marin_dag.commands.session import NOTHING_WOULD_RUN, Command, Session
+from marin_dag.errors import UserError
 from marin_dag.forks import Fork
 from marin_dag.storage.lease import Holder, Leases
 
 
 def _drop(session: Session) -> int:
+    at_work = Leases(session.store).at_work()
+    may_be_waited_for = bool(at_work) and not at_work.keys().isdisjoint(_needed(session))
     fork = session.forks.drop(session.step)
     print(f"dropped {fork.name}, a fork of {fork.base}; what it made stays in {session.store.prefix}")
-    for note in _of_runs(fork, [held.holder for held in Leases(session.store).at_work().values()]):
+    for note in _of_runs(fork, [held.holder for held in at_work.values()]):
         print(f"note       {note}")
+    if may_be_waited_for:
+        print(
+            "note       a run that only waits for what others make is not seen here; if it began after "
+            f"{fork.name} was made, it makes it all the same"
+        )
     return NOTHING_WOULD_RUN
+
+
+def _needed(session: Session) -> frozenset[str]:
+    """Digests of the fork and of all that it needs; nothing where the graph cannot be built, often for its sake."""
+    try:
+        graph = session.recipe()
+        return frozenset(graph.step(name).digest for name in graph.ancestors(session.step))
+    except UserError:
+        return frozenset()
 
 
 def _of_runs(fork: Fork, holders: list[Holder]) -> Iterator[str]:

@@ -30,6 +30,8 @@ STALE_SECONDS = 3 * HEARTBEAT_SECONDS
 CLOCK_SKEW_SECONDS = 60.0
 DEAD_SECONDS = STALE_SECONDS + CLOCK_SKEW_SECONDS
 """A heartbeat this old is dead whatever the clocks of two machines disagree by; younger ones are watched first."""
+CLOCK = "clock"
+"""Folder of an object that is written to learn the time of the store."""
 
 COPIES, COLLECTS, ADOPTS, VERIFIES, MIGRATES = "copies", "collects", "adopts", "verifies", "migrates"
 """What a holder may do with a step other than to run it."""
@@ -137,6 +139,8 @@ class Leases:
         self._nonce = uuid.uuid4().hex
         self._held: list[Lease] = []
         self._seen: dict[tuple[str, int], tuple[float, float]] = {}
+        self._store_is_ahead: float | None = None
+        """Seconds that the store's clock is ahead of `clock`, at most."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -199,12 +203,19 @@ class Leases:
         """Those of `running` that run their step: a copier or `gc` hears nothing, and publishes nothing new."""
         return {digest: held for digest, held in self.running().items() if not held.holder.does}
 
-    def unsealed(self, within_seconds: float) -> dict[str, tuple[Holder, EpochState]]:
-        """Digests that somebody may still work on, who, and in which epoch; who beat last so long ago is dead."""
+    def unsealed(self, within_seconds: float, *, writes: bool = False) -> dict[str, tuple[Holder, EpochState]]:
+        """Digests that somebody may still work on, who, and in which epoch; who beat last so long ago is dead.
+
+        For whoever `writes` by the clock of the store as well: our own may be wrong.
+        """
+        open_states = {d: state for d, state in states(self.store.list(LEASES)).items() if not state.is_sealed}
+        now = time.time()
+        if writes and any(now - state.updated >= within_seconds for state in open_states.values()):
+            now = min(now, self._store_time())
         found = {
             digest: (self._holder(digest, state.number), state)
-            for digest, state in states(self.store.list(LEASES)).items()
-            if not state.is_sealed and time.time() - state.updated < within_seconds
+            for digest, state in open_states.items()
+            if now - state.updated < within_seconds
         }
         return {digest: (holder, state) for digest, (holder, state) in found.items() if not _is_gone(holder)}
 
@@ -259,7 +270,8 @@ class Leases:
             return Beat(number=0, progress=None)
 
     def _alive(self, digest: str, state: EpochState) -> Held | None:
-        if time.time() - state.updated > DEAD_SECONDS:
+        # Our own clock may be wrong: nobody is taken for dead by it alone. That of the store wrote both times.
+        if time.time() - state.updated > DEAD_SECONDS and self._store_time() - state.updated > DEAD_SECONDS:
             return None
         holder = self._holder(digest, state.number)
         if _is_gone(holder) or self._is_given_up(holder, digest, state.number):
@@ -271,6 +283,14 @@ class Leases:
         elif self.clock() - since > STALE_SECONDS:
             return None
         return Held(holder, state.number, state.updated)
+
+    def _store_time(self) -> float:
+        """What the store's clock says now, or a moment ago; asked once."""
+        if self._store_is_ahead is None:
+            self.store.write(f"{CLOCK}/now", b"")
+            (written,) = self.store.list(CLOCK)
+            self._store_is_ahead = written.updated - self.clock()
+        return self.clock() + self._store_is_ahead
 
     def _is_given_up(self, holder: Holder, digest: str, epoch: int) -> bool:
         """Whether it is a claim of ours that nobody here acts on any more: there is nobody to wait for."""

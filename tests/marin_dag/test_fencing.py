@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from marin_dag.local_backend import LocalBackend
 from marin_dag.run import Run
+from marin_dag.running import setbacks
 from marin_dag.running.backend import Backend
 from marin_dag.step import Runtime, StepContext, StepStopped, step
 from marin_dag.storage import lease, transient
@@ -175,6 +176,24 @@ def test_a_store_that_stumbles_while_a_step_begins_costs_time_and_not_the_step(
     assert code == 0, display.text
     assert store.num_left == 0
     assert executions(marks) == {"a": 1}
+
+
+def test_each_start_of_a_step_may_be_put_off_as_often_as_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Else a long run with many attempts would give a step up for a store that stumbled now and then."""
+    monkeypatch.setattr(transient, "PAUSES_SECONDS", ())
+    monkeypatch.setattr(setbacks, "STARTS_POSTPONED", 1)
+    marks, store = tmp_path / "marks", Stumbling(str(tmp_path / "runs"), 1, "create leases/")
+    config = FailConfig(message="reset", kind="transient", num_failures=1, marks=str(marks))
+
+    class Meddler(Recorder):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            store.num_left += what == "retrying"
+
+    display, step = Meddler(), fail("passing", config)
+    code = Run([step], store, LocalBackend(), display, command="", back_off_seconds=0.001).run()
+    assert code == 0, display.text
+    assert (store.num_left, display.text.count("for the store")) == (0, 2)
 
 
 def test_a_store_that_stumbles_when_an_attempt_has_failed_does_not_end_the_run(

@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 
 from marin_dag.graph import Graph, Selection
+from marin_dag.local_backend import LocalBackend
 from marin_dag.plan import make_plan
 from marin_dag.planning.planned import Verdict
 from marin_dag.planning.reasons import Forced
+from marin_dag.run import Run
 from marin_dag.running.backend import Backend
 from marin_dag.storage.damage import findings_of
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
-from tests.marin_dag.test_run import output, record, run
+from tests.marin_dag.test_run import Recorder, output, record, run
 from tests.marin_dag.toy_steps import (
     AddConfig,
     AskConfig,
@@ -42,6 +44,23 @@ def test_a_forced_trajectory_is_run_again_from_its_start_and_compared(prefix: st
     assert "main done again, with the same output" in display.text
     assert set(executions(marks).values()) == {2}
     assert record(prefix, step) == before
+
+
+def test_what_was_never_made_is_made_though_it_is_forced(tmp_path: Path) -> None:
+    main = count("main", CountConfig(stride=2, until_step=5))
+    code, display = run(str(tmp_path / "runs"), [main], force=frozenset({main.key}))
+    assert code == 0, display.text
+    assert record(str(tmp_path / "runs"), main).result == {"step": 5, "value": 10}
+
+
+def test_a_forced_trajectory_publishes_nothing_that_it_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=10))
+    assert run(store.prefix, [main])[0] == 0
+    before, display = Records(store).committed_keys(), Recorder()
+    wanted = {main.digest: frozenset({7})}
+    again = Run([main], store, LocalBackend(), display, command="", force=frozenset({main.key}), wanted=wanted)
+    assert again.run() == 0, display.text
+    assert Records(store).committed_keys() == before
 
 
 def test_a_forced_leg_of_a_trajectory_begins_where_the_leg_before_stopped(tmp_path: Path) -> None:

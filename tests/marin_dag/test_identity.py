@@ -315,6 +315,14 @@ def restored(config: RestoreConfig, context: StepContext) -> RestoreResult:
     return RestoreResult(count=1)
 
 
+def test_what_starts_from_a_folder_of_a_trajectory_does_not_go_on_with_it() -> None:
+    first = restored("first", RestoreConfig(start=None, until_step=10))
+    whole, part = (
+        restored("next", RestoreConfig(start=start, until_step=20)) for start in (first, first.folder("average"))
+    )
+    assert whole.digest == first.digest != part.digest
+
+
 def test_a_once_field_begins_a_new_trajectory_and_is_not_inherited() -> None:
     first = restored("first", RestoreConfig(start=None, until_step=10))
     weights = first.then("weights", until_step=20, restore="weights")

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import signal
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from marin_dag import run as run_module
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.local_backend import LocalBackend
@@ -23,12 +25,13 @@ from marin_dag.resources import Cpu, Gpu, Resources
 from marin_dag.run import Run
 from marin_dag.running.backend import Backend, Listener, Outcome
 from marin_dag.running.live import LineDisplay, TableDisplay, figures_of
+from marin_dag.running.progress_mark import progress_mark
 from marin_dag.step import Step, StepContext, step
 from marin_dag.storage.epoch import seal
 from marin_dag.storage.lease import Lease, Leases
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
-from marin_dag.storage.records import Records
+from marin_dag.storage.records import Records, record_path
 from tests.marin_dag.toy_steps import (
     Count,
     CountConfig,
@@ -458,6 +461,24 @@ def test_one_more_log_is_no_progress_and_a_saved_step_is(tmp_path: Path, backend
     assert ("crash loop: 3 attempts in a row got no further" in display.text) is not saves
 
 
+def test_an_error_that_may_pass_is_told_and_not_waited_out_where_the_run_is_to_stop(tmp_path: Path):
+    class Unlucky(Recorder):
+        def progress(self, name: str, progress: Progress) -> None:
+            signal.raise_signal(signal.SIGINT)
+            raise ConnectionResetError("reset")
+
+    display, main = Unlucky(), count("main", CountConfig(stride=2, until_step=10))
+    assert Run([main], open_store(str(tmp_path / "runs")), LocalBackend(), display, command="").run() == 1
+    assert "main failed ConnectionResetError: reset" in display.lines and "retrying" not in display.text
+
+
+def test_a_milestone_that_was_published_is_progress(tmp_path: Path):
+    store, main = open_store(str(tmp_path / "runs")), count("main", CountConfig(stride=2, until_step=10))
+    before = progress_mark(main, store)
+    assert run(store.prefix, [count("main", CountConfig(stride=2, until_step=5))])[0] == 0
+    assert progress_mark(main, store) != before, "though its work holds nothing to resume from"
+
+
 def test_a_crash_loop_stops_and_says_so(tmp_path: Path, backend: Backend):
     marks = tmp_path / "marks"
     looping = fail("looping", FailConfig(message="reset", kind="transient", marks=str(marks)))
@@ -567,6 +588,40 @@ def test_a_trajectory_publishes_milestones_that_others_start_from(prefix: str, t
     assert output(prefix, main, "value.txt") == "20"
 
 
+def test_a_branch_starts_on_a_milestone_that_another_run_publishes_while_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(run_module, "ELSEWHERE_POLL_SECONDS", 0.01)
+    prefix = str(tmp_path / "runs")
+    main = count("main", CountConfig(stride=2, until_step=10))
+    branch = count("branch", CountConfig(stride=7, until_step=8, start=main.at(step=5)))
+    assert run(prefix, [count("main", CountConfig(stride=2, until_step=5))])[0] == 0
+    store, path = open_store(prefix), record_path(f"{main.digest}@5")
+    published = store.read(path)
+    store.delete(path)
+    others = Leases(store)
+    lease = others.acquire(main.digest, "main", lambda: None)
+    assert isinstance(lease, Lease)
+    given_up = threading.Timer(20, lease.release)  # else nothing would ever end
+
+    class Watcher(Recorder):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if (name, what) == ("main", "elsewhere"):
+                store.create(path, published)
+                given_up.start()
+            elif (name, what) == ("branch", "done"):
+                lease.release()
+
+    display = Watcher()
+    steps = [main, branch]
+    assert Run(steps, store, LocalBackend(), display, command="").run() == 0, display.text
+    given_up.cancel()
+    others.close()
+    ended = [line for line in display.lines if " done" in line]
+    assert [line.split()[0] for line in ended] == ["branch", "main"]
+
+
 def test_moving_the_stop_later_runs_only_what_is_added(tmp_path: Path):
     prefix, marks = str(tmp_path / "runs"), tmp_path / "marks"
     short = count("main", CountConfig(stride=2, until_step=10, marks=str(marks)))
@@ -586,6 +641,7 @@ def test_a_phase_cut_in_two_is_the_same_trajectory_and_runs_in_order(tmp_path: P
     code, display = run(prefix, [second, first], backend)
     assert code == 0, display.text
     assert all(number == 1 for number in executions(marks).values())
+    assert "elsewhere" not in display.text, "the lease of a leg is free before the next begins"
     assert record(prefix, second).result == {"step": 10, "value": 20}
 
 
@@ -616,6 +672,18 @@ def test_an_input_that_nobody_makes_blocks_with_its_name(tmp_path: Path):
     code, display = run(str(tmp_path / "runs"), steps[1:])
     assert code == 1
     assert "both blocked a is not committed and not part of this run" in display.text
+
+
+def test_an_input_that_another_run_makes_meanwhile_blocks_nothing(tmp_path: Path):
+    prefix, (a, b, both, _) = str(tmp_path / "runs"), a_graph(tmp_path / "marks")
+
+    class Slow(LocalBackend):
+        def start(self, *arguments: Any) -> str:
+            assert run(prefix, [a, b])[0] == 0
+            return super().start(*arguments)
+
+    code, display = run(prefix, [both], Slow())
+    assert code == 0, display.text
 
 
 def test_a_step_of_a_finished_trajectory_that_nobody_publishes_blocks_with_the_line_that_does(tmp_path: Path):

@@ -189,3 +189,38 @@ def test_a_disk_that_is_full_before_the_first_step_is_one_message(tmp_path: Path
         assert "Traceback" not in shown
         if is_mounted:
             (tmp_path / "disk/ballast").unlink()
+
+
+def test_of_what_was_deleted_no_empty_folder_is_left_and_none_in_which_something_lies_goes(tmp_path: Path):
+    store = LocalStore(str(tmp_path / "runs"))
+    for path in ("names/a/b/one.json", "names/a/two.json"):
+        store.create(path, b"1")
+    store.delete("names/a/b/one.json")
+    for _ in range(2):  # a second time finds nothing
+        store.tidy("names/a/b/one.json")
+        assert [path.name for path in (tmp_path / "runs/names/a").iterdir()] == ["two.json"]
+    store.delete("names/a/two.json")
+    store.tidy("names/a/two.json")
+    assert (tmp_path / "runs").is_dir() and not list((tmp_path / "runs").iterdir())
+
+
+def test_who_writes_where_an_empty_folder_is_tidied_away_at_that_moment_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    store = LocalStore(str(tmp_path / "runs"))
+    is_dir, tidied = Path.is_dir, []
+
+    def is_dir_until_asked(path: Path) -> bool:
+        there = is_dir(path)
+        if there and path.name == "a" and not tidied:
+            tidied.append(path)
+            path.rmdir()
+        return there
+
+    monkeypatch.setattr(Path, "is_dir", is_dir_until_asked)
+    store.make_folder("labels/a")
+    assert store.create("labels/a/one", b"1"), "gone before the file is made"
+    assert tidied.pop()
+    store.delete("labels/a/one")
+    assert Path(store.make_folder("labels/a/b")).exists(), "gone before a folder in it is"
+    assert tidied

@@ -36,7 +36,7 @@ from marin_dag.running.live import LineDisplay
 from marin_dag.step import Step
 from marin_dag.storage import lease
 from marin_dag.storage.acceptances import Acceptances
-from marin_dag.storage.lease import Leases
+from marin_dag.storage.lease import Lease, Leases
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
 from marin_dag.storage.records import Records
@@ -203,6 +203,12 @@ def test_the_code_of_an_attempt_that_saved_nothing_is_not_that_of_what_is_gone_o
     code = {"code": phase.identity["code"] | {"fingerprint": "0" * 64}}
     lab.store.write(f"work/{phase.digest}/code/{'0' * 64}.json", json.dumps(code).encode())
     lab.store.write(f"work/{phase.digest}/events/1.jsonl", b"")
+    leases = Leases(lab.store)
+    lease = leases.acquire(phase.digest, phase.name, lambda: None)
+    assert isinstance(lease, Lease)
+    lease.release()
+    leases.close()
+    assert lab.plan(phase).steps[0].verdict is Verdict.MISSING, "no drift"
     assert lab.run(phase, interrupt_at=7) == list(range(7))
     assert lab.plan(phase).steps[0].verdict is Verdict.BEGUN
     assert [entry.path.rpartition("/")[2] for entry in lab.store.list("work", f"{phase.digest}/code/")] == [

@@ -128,6 +128,11 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
     assert of_parts == [{}, dict(zip(by_part, (1.5, 2.5, 3.0), strict=True)), {}]
     code, out, _ = run(prefix, capsys, "curves", "kestrel")
     assert code == 0 and len(out.splitlines()) == 1 and out.startswith("kestrel ")
+    code, out, _ = run(prefix, capsys, "curves", "phoenix", "kestrel")
+    assert code == 0 and out.startswith("kestrel ")
+    assert [line.split(maxsplit=1) for line in out.splitlines()[1:]] == [
+        ["phoenix", "nothing of it is saved as the recipe stands now"]
+    ]
 
 
 def test_the_newest_state_is_told_and_at_one_step_the_published_one(tmp_path, capsys, phases):

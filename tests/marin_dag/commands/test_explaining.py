@@ -113,6 +113,11 @@ def test_a_moved_stop_is_named_at_the_step_that_stops_there(made: Workbench) -> 
     assert re.search(r"second +stale +first: until_step: 10 -> 12", table)
 
 
+def test_a_moved_stop_hides_no_other_change_of_that_step(made: Workbench) -> None:
+    _, said = made("why", "second", "--set", "first.until_step=12", "--set", "first.rate=0.75")
+    assert "until_step: 10 -> 12" in said and "rate: 0.5 -> 0.75" in said
+
+
 def test_noise_of_binary_arithmetic_is_not_printed_unless_it_is_the_difference(made: Workbench) -> None:
     table = made("--dry-run", "--set", "first.rate=0.0050999999999999995")[1]
     assert "rate: 0.5 -> 0.0051 " in f"{table} " and "0.00509999" not in table.split("run it")[0]

@@ -144,6 +144,10 @@ def test_dropping_a_fork_says_which_runs_go_on_with_it(bench: Workbench) -> None
     assert re.fullmatch(at_work, dropped(created=long_ago)) and re.fullmatch(at_work, dropped())
     for lease in (own, other, copier):
         lease.release()
+    base = leases.acquire(bench.plan()["first"].step.digest, "first", lambda: None)
+    waiting = r"note +a run that only waits .* here; if it began after branch was made, it makes it all the same\n"
+    assert re.fullmatch(waiting, dropped()), "it waits for the run that makes what the fork starts from"
+    base.release()
     leases.close()
 
 

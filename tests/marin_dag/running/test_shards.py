@@ -1,6 +1,7 @@
 """Shards: what was finished is taken over if it is what is asked for, wherever in the list; else it is done again."""
 
 import functools
+import logging
 import signal
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from marin_dag import local_backend
 from marin_dag.identity import NotCanonicalError
-from marin_dag.local_backend import LocalBackend
+from marin_dag.local_backend import LocalBackend, SequentialFanOut
 from marin_dag.run import Run
 from marin_dag.running.shards import ShardMap
 from marin_dag.step import Step
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
+from marin_dag.store import LocalStore, Store
 from tests.marin_dag.test_run import Recorder, output, record, run
 from tests.marin_dag.toy_steps import NamesConfig, ShardsConfig, executions, shout, shouted, square, squares
 
@@ -82,6 +85,60 @@ def test_a_same_size_rewrite_of_what_is_kept_in_a_remote_store_is_noticed(prefix
     assert run(prefix, [step])[0] == 0
     assert executions(marks)["shard1"] == 2
     assert output(prefix, step, "shards/00001/square.txt") == "1"
+
+
+def made_in(epoch: int, store: Store, marks: Path) -> ShardMap:
+    """Of an attempt that holds the lease in that epoch."""
+    items = [(number, 0.0, str(marks), -1) for number in range(2)]
+    log = logging.getLogger("shards")
+    return ShardMap(store, "work/a/shards/shards", epoch, f"outputs/a/{epoch}", "shards", square, items, log)
+
+
+def test_an_attempt_takes_over_the_newest_that_older_ones_left_and_nothing_of_one_that_came_after_it(
+    tmp_path: Path,
+) -> None:
+    """That one is at work; files that both had by links would be two attempts' to write."""
+    store = LocalStore(str(tmp_path / "runs"))
+
+    def nobody(*told: object) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ShardMap, "_take_over", lambda shards: {})
+        for epoch in (2, 3):
+            made_in(epoch, store, tmp_path / "marks").run(SequentialFanOut(), 1, lambda: False, nobody, nobody)
+    assert made_in(1, store, tmp_path / "marks")._take_over() == {}
+    taken = made_in(4, store, tmp_path / "marks")._take_over()
+    assert {shard.folder for shard in taken.values()} == {f"outputs/a/3/shards/0000{index}" for index in range(2)}
+
+
+def test_a_worker_that_is_started_again_over_a_finished_shard_leaves_it_as_it_is(tmp_path: Path) -> None:
+    """It may have died before it could say so, and the files are others' to link by now."""
+    store, marks = LocalStore(str(tmp_path / "runs")), tmp_path / "marks"
+    call = made_in(1, store, marks)._call(0)
+    call()
+    before = store.list("outputs")
+    call()
+    assert executions(marks) == {"shard0": 1} and store.list("outputs") == before
+
+
+def stumble(item: str, path: str) -> str:
+    """Leaves a file that its second try does not write."""
+    tries = Path(item)
+    if not tries.exists():
+        tries.touch()
+        Path(path, "half").touch()
+        raise ConnectionResetError("try again")
+    Path(path, "whole").touch()
+    return "done"
+
+
+def test_of_a_try_that_failed_no_file_is_left_in_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_backend, "SHARD_PAUSES_SECONDS", (0.0,))
+    store, items = LocalStore(str(tmp_path / "runs")), [str(tmp_path / "tries")]
+    shards = ShardMap(store, "work/a/shards/s", 1, "outputs/a/1", "s", stumble, items, logging.getLogger("shards"))
+    _, files = shards.run(SequentialFanOut(), 1, lambda: False, lambda *told: None, lambda *told: None)
+    assert [file.path for file in files] == ["s/00000/whole"]
+    assert [entry.path for entry in store.list("outputs")] == ["outputs/a/1/s/00000/whole"]
 
 
 def keys(function: Any, items: list[Any], folder: Path, output: str = "output") -> list[str]:

@@ -21,7 +21,7 @@ from tests.marin_dag.toy import TextConfig, text
 STEP = """
 from pathlib import Path
 from pydantic import BaseModel
-from marin_dag.step import Runtime, StepContext, step
+from marin_dag.step import Runtime, StepContext, StopAt, step
 
 
 class Config(BaseModel, frozen=True, extra="forbid"):
@@ -47,6 +47,19 @@ def plain(config: Config, context: StepContext) -> Result:
     edit(config, "after the import")
     context.progress(1, 2, "halves")
     edit(config, "after a sign of progress")
+    return Result(value=found)
+
+
+class PhaseConfig(Config, frozen=True, extra="forbid"):
+    until_step: StopAt[int] = 2
+
+
+@step()
+def phased(config: PhaseConfig, context: StepContext) -> Result:
+    edit(config, "before the import")
+    from {package}.helper import value
+    found = value()
+    context.publish(1, "1", Result(value=found))
     return Result(value=found)
 
 
@@ -77,7 +90,8 @@ class Package:
 
     def step(self, kind: str = "plain", **execution: str) -> Step[Any]:
         module = importlib.import_module(f"{self.name}.step")
-        step: Step[Any] = getattr(module, kind)(kind, module.Config(edits=str(self.helper), **execution))
+        made_by = getattr(module, kind)
+        step: Step[Any] = made_by(kind, made_by.config_type(edits=str(self.helper), **execution))
         assert step.digest
         return step
 
@@ -103,6 +117,12 @@ def refused(prefix: str, step: Step[Any], display: Recorder, what: str) -> None:
     assert f"changed while the run was going: {what}." in failure.error
     assert "start the run again" in failure.error
     assert failure.error.splitlines()[0] in display.text
+
+
+def test_no_milestone_of_other_code_than_the_planned_is_published(tmp_path: Path, package: Package) -> None:
+    prefix = str(tmp_path / "runs")
+    assert run(prefix, [package.step("phased", moment="before the import", to=EDITED)])[0] == 1
+    assert Records(open_store(prefix)).committed_keys() == frozenset()
 
 
 def test_code_edited_after_the_plan_is_not_run(tmp_path: Path, package: Package, backend: Backend) -> None:

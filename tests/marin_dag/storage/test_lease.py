@@ -1,7 +1,7 @@
 """A lease has one holder, is lost loudly, and never needs a person to remove it."""
 
-import functools
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from marin_dag.storage import lease as lease_module
-from marin_dag.storage.epoch import BEAT, EpochState, epoch_path
-from marin_dag.storage.lease import Held, Holder, Lease, Leases, this_process
+from marin_dag.storage.epoch import BEAT, EpochState, epoch_path, slot
+from marin_dag.storage.lease import COPIES, Held, Holder, Lease, Leases, this_process
 from marin_dag.storage.progress import Progress
 from marin_dag.store import LocalStore, Store, StoreError
 
@@ -84,6 +84,10 @@ def test_those_who_look_on_see_whether_the_step_still_waits_for_its_machines(sto
     lease.has_started = True
     lease.beat()
     assert not leases.running()[DIGEST].is_queued
+    copier = leases.acquire("c" * 64, "copy of web", ignore, does=COPIES)
+    assert isinstance(copier, Lease)
+    copier.beat()
+    assert not leases.running()["c" * 64].is_queued, "only a step waits for machines"
     leases.close()
 
 
@@ -116,6 +120,30 @@ os.kill(os.getpid(), signal.SIGKILL)
     leases.close()
 
 
+@pytest.mark.parametrize(("answer", "epoch"), [(PermissionError, None), (ProcessLookupError, 2), (None, 2)])
+def test_a_process_of_another_user_that_the_system_does_not_show_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: type[OSError] | None, epoch: int | None
+):
+    """Where /proc is mounted with `hidepid`; of a process that one may signal it would show whose number it is."""
+    leases, process, own = Leases(LocalStore(str(tmp_path))), lease_module._process, os.getpid()
+    holder = this_process("web").model_copy(update={"pid": own + 1, "process": f"{process(own)}1"})
+    monkeypatch.setattr(lease_module, "this_process", lambda name: holder)
+    assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
+
+    def kill(pid: int, signal: int) -> None:
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(lease_module, "_process", lambda pid: process(pid) if pid == own else "")
+    monkeypatch.setattr(os, "kill", kill)
+    other = Leases(leases.store)
+    assert (DIGEST in other.running()) == (epoch is None)
+    got = other.acquire(DIGEST, "web", ignore)
+    assert (got.epoch if isinstance(got, Lease) else None) == epoch
+    leases.close()
+    other.close()
+
+
 @pytest.mark.usefixtures("abroad")
 def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: Path):
     store, time = LocalStore(str(tmp_path)), [0.0]
@@ -136,18 +164,32 @@ def test_a_heartbeat_that_stands_still_while_watched_is_a_dead_holder(tmp_path: 
 
 
 @pytest.mark.usefixtures("abroad")
-@pytest.mark.usefixtures("abroad")
-def test_who_looks_on_with_a_clock_that_is_ahead_sees_whom_a_run_would_wait_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    leases, now = Leases(LocalStore(str(tmp_path))), time.time
-    lease = leases.acquire(DIGEST, "web", ignore)
-    assert isinstance(lease, Lease)
-    for ahead, is_seen in ((0.0, True), (lease_module.CLOCK_SKEW_SECONDS, True), (100.0, False)):
-        monkeypatch.setattr(lease_module.time, "time", functools.partial(lambda ahead: now() + ahead, ahead))
-        assert (DIGEST in leases.running()) == is_seen
-        assert isinstance(Leases(leases.store).acquire(DIGEST, "web", ignore), Held if is_seen else Lease)
+@pytest.mark.parametrize("ahead", [0.0, lease_module.CLOCK_SKEW_SECONDS, 100.0, 86_400.0])
+def test_a_clock_that_is_ahead_takes_no_living_lease_over(store: Store, monkeypatch: pytest.MonkeyPatch, ahead: float):
+    """A plan, which writes nothing and so cannot ask the store for the time, sees nobody from 90 s on."""
+    leases, now = Leases(store), time.time
+    assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
+    monkeypatch.setattr(lease_module.time, "time", lambda: now() + ahead)
+    other = Leases(store)
+    assert (DIGEST in other.running()) == (ahead < lease_module.DEAD_SECONDS)
+    for _ in range(2):
+        assert isinstance(other.acquire(DIGEST, "web", ignore), Held)
     leases.close()
+
+
+@pytest.mark.usefixtures("abroad")
+def test_a_heartbeat_that_is_old_by_the_clock_of_the_store_is_that_of_a_dead_holder(tmp_path: Path):
+    """At once: a command that asks a single time, such as gc, would find it alive for ever."""
+    store, seconds = LocalStore(str(tmp_path)), [0.0]
+    leases = Leases(store)
+    assert isinstance(leases.acquire(DIGEST, "web", ignore), Lease)
+    leases.close()
+    for entry in store.list("leases"):
+        os.utime(tmp_path / entry.path, (entry.updated, time.time() - lease_module.DEAD_SECONDS - 5))
+    watcher = Leases(store, clock=lambda: seconds[0])
+    lease = watcher.acquire(DIGEST, "web", ignore)
+    assert isinstance(lease, Lease) and lease.epoch == 2
+    watcher.close()
 
 
 def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_path: Path):
@@ -169,6 +211,25 @@ def test_a_holder_whose_lease_was_taken_hears_of_it_at_its_next_heartbeat(tmp_pa
     assert isinstance(Leases(store).acquire(DIGEST, "web", ignore), Held)
     zombie_leases.close()
     successor_leases.close()
+
+
+@pytest.mark.usefixtures("abroad")
+def test_who_was_overtaken_and_has_not_heard_of_it_takes_nothing_from_its_successor(tmp_path: Path):
+    """An attempt may meet the seal at its commit, before the next heartbeat does, and its lease is given back."""
+    store, seconds = LocalStore(str(tmp_path)), [0.0]
+    zombie_leases, leases = Leases(store), Leases(store, clock=lambda: seconds[0])
+    zombie = zombie_leases.acquire(DIGEST, "web", ignore)
+    leases.acquire(DIGEST, "web", ignore)
+    seconds[0] = lease_module.STALE_SECONDS + 1
+    successor = leases.acquire(DIGEST, "web", ignore)
+    assert isinstance(zombie, Lease) and isinstance(successor, Lease)
+    successor.beat()
+    entry = epoch_path(DIGEST, successor.epoch, slot(0))
+    store.create(entry, b"a record that is about to be created")
+    zombie.release()
+    assert store.exists(entry) and store.exists(epoch_path(DIGEST, successor.epoch, BEAT))
+    zombie_leases.close()
+    leases.close()
 
 
 @pytest.mark.parametrize("error", [StoreError("no"), ValueError("a stray file among the leases")])
@@ -346,4 +407,28 @@ def test_a_store_that_stumbles_costs_no_lease_as_long_as_nobody_else_may_begin(
     lease.beat()
     assert lost == [1]
     assert lease_module.LOST_SECONDS < lease_module.STALE_SECONDS
+    leases.close()
+
+
+def test_a_heartbeat_that_took_long_counts_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its time at the store may be that of its beginning, and others count from there."""
+    store, lost, time = LocalStore(str(tmp_path)), [], [0.0]
+    leases = Leases(store, clock=lambda: time[0])
+    lease = leases.acquire(DIGEST, "web", lambda: lost.append(1))
+    assert isinstance(lease, Lease)
+    write = store.write
+
+    def slowly(path: str, data: bytes) -> None:
+        write(path, data)
+        time[0] += lease_module.LOST_SECONDS - 1
+
+    def refuse(path: str, data: bytes) -> None:
+        raise StoreError("503", is_transient=True)
+
+    monkeypatch.setattr(store, "write", slowly)
+    lease.beat()
+    monkeypatch.setattr(store, "write", refuse)
+    time[0] += 1
+    lease.beat()
+    assert lost == [1]
     leases.close()

@@ -25,13 +25,13 @@ from marin_dag.running.hearing import Hearing
 from marin_dag.running.live import LineDisplay
 from marin_dag.running.task import Outcome
 from marin_dag.step import Step
-from marin_dag.storage.lease import Lease, Leases
+from marin_dag.storage.lease import COPIES, Lease, Leases
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
 from marin_dag.storage.records import Failure, Records
 from marin_dag.storage.told import END, PUBLISH, STOP, TOLD, Tellings
 from marin_dag.store import LocalStore, StoreError
-from tests.marin_dag.toy_steps import CountConfig, SumConfig, count, summed
+from tests.marin_dag.toy_steps import CountConfig, SumConfig, WriteConfig, count, summed, write
 
 PATIENCE_SECONDS = 30.0
 
@@ -105,8 +105,11 @@ def test_a_step_that_is_told_to_stop_saves_and_leaves_and_what_does_not_need_it_
     assert len(list((Path(store.prefix).parent / "marks").glob("count*"))) == 400 + 5, "no step was made twice"
 
 
-def test_a_step_that_another_run_was_told_to_stop_is_not_taken_over_by_one_that_waits_for_it(store: LocalStore):
-    trunk = phase(store)
+@pytest.mark.parametrize("is_trajectory", [True, False])
+def test_a_step_that_another_run_was_told_to_stop_is_not_taken_over_by_one_that_waits_for_it(
+    store: LocalStore, is_trajectory: bool
+):
+    trunk: Step[Any] = phase(store) if is_trajectory else write("trunk", WriteConfig(text="a"))
     held = Leases(store).acquire(trunk.digest, "trunk", lambda: None, milestones=(400,))
     assert isinstance(held, Lease)
 
@@ -120,7 +123,7 @@ def test_a_step_that_another_run_was_told_to_stop_is_not_taken_over_by_one_that_
     display = Stopping()
     assert ran(store, trunk, display=display) == 1
     assert any(line.startswith("trunk stopped") and line.endswith("told it to stop: enough") for line in display.lines)
-    assert published(store, trunk) == []
+    assert Records(store).committed_keys() == frozenset()
 
 
 def test_a_stop_of_before_a_run_is_nothing_to_it_and_is_answered(store: LocalStore):
@@ -320,10 +323,12 @@ def test_a_running_attempt_publishes_what_it_is_told_to_and_the_bytes_are_those_
 
 
 def test_an_attempt_that_begins_later_publishes_what_the_trajectory_was_told_before(store: LocalStore):
-    trunk = phase(store, until_step=20)
-    Tellings(store).tell(trunk.digest, "trunk", PUBLISH, milestone=7)
+    trunk, tellings = phase(store, until_step=200, seconds=0.002), Tellings(store)
+    tellings.tell(trunk.digest, "trunk", PUBLISH, milestone=150)
     assert ran(store, trunk) == 0
-    assert published(store, trunk) == [7, 20]
+    assert published(store, trunk) == [150, 200]
+    (answer,) = map(tellings.answer_of, tellings.of(trunk.digest))
+    assert answer is not None and (answer.said, answer.is_refused) == ("publishes 150", False)
 
 
 def test_a_run_that_waits_for_an_attempt_tells_it_what_it_wants_once_and_tries_again_where_that_fails(
@@ -372,6 +377,23 @@ def test_a_run_that_waits_tells_where_it_stops_itself(store: LocalStore):
 
     assert ran(store, short, display=Releasing()) == 0
     assert [telling.milestone for telling in Tellings(store).of(short.digest)] == [7]
+
+
+def test_a_run_that_waits_for_a_copy_tells_it_nothing(store: LocalStore):
+    short = phase(store, "short", until_step=7)
+    held = Leases(store).acquire(short.digest, "copy of short", lambda: None, milestones=(20,), does=COPIES)
+    assert isinstance(held, Lease)
+
+    class Releasing(Teller):
+        def event(self, name: str, what: str, detail: str) -> None:
+            super().event(name, what, detail)
+            if what == "elsewhere":
+                self.has_waited = True
+            held.release()
+
+    display = Releasing()
+    assert ran(store, short, display=display) == 0
+    assert display.has_waited and Tellings(store).of(short.digest) == []
 
 
 def test_what_is_damaged_or_forbidden_among_tellings_fails_no_step_and_is_said_once(store: LocalStore):
@@ -441,6 +463,16 @@ def test_what_was_answered_is_not_heard_again_and_what_was_not_is_by_the_next_at
     with heard(store, caplog) as listener:
         until(listener.others)
         assert list(listener.others()) == [second]
+
+
+def test_a_stop_is_heard_though_another_attempt_has_answered_it(store: LocalStore, caplog: pytest.LogCaptureFixture):
+    """That one has left for it, and the step is not to be gone on with by whoever takes it over."""
+    tellings = Tellings(store)
+    stop = tellings.tell("a" * 64, "step", STOP)
+    tellings.answer(stop, "another", "stopped at 5")
+    with heard(store, caplog) as listener:
+        until(listener.stop)
+        assert listener.stop() == stop
 
 
 def test_an_attempt_answers_in_the_end_what_it_did_not_come_to(store: LocalStore, caplog: pytest.LogCaptureFixture):
