@@ -101,7 +101,8 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
 
 BY_SOURCE = (
     "Main line; nats a token, mean of consecutive updates, on one axis for all sources; the number is the last mean. "
-    "A source has no line where no phase drew from it. Shaded: every second phase."
+    "A source has no line where no phase drew from it. Shaded: every second phase. The axis does not begin at 0, and "
+    "what lies above it in the first 3 % of the tokens is not drawn."
 )
 WAITS = (
     "How long each phase waited for data, which share of the training time that was, and every stall of more than a "
@@ -277,7 +278,8 @@ def _loss(report: Report) -> Markup:
         text = (
             "Orange: the branch, and paler the way to it where it leaves another branch. Blue: the main line over the "
             "same tokens, on its own mixture. Nats a token, mean of consecutive updates. The dot and the number are "
-            f"the final loss, {_final_mean(report)}; of a shorter branch, those before it are among them. "
+            f"the final loss, {_final_mean(report)}; of a shorter branch, those before it are among them. The axes do "
+            "not begin at 0. "
         ) + " ".join(twins(branches))
         parts.append(element("h3", names))
         if all(phase.same_as is not None for phase in branches):

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from runtime.report.branch_plots import branch_groups
 from runtime.report.page import render, summary
-from runtime.report.plots import Frame, band_name_rows, binned, extremes, line, path_of, rounded_up
+from runtime.report.plots import TEXT_SIZE, Frame, band_name_rows, binned, extremes, line, path_of, rounded_up
 from runtime.report.run_plots import loss_range, main_bands, mixture_stretches, timeline
 from runtime.report.scales import (
     Scale,
     bytes_label,
     counted,
+    fitted,
     padded,
     rate_label,
     text_width,
@@ -28,6 +29,18 @@ from runtime.report.score_plots import average_gap, domain_panels, gaps
 from runtime.report.sections import domains_table, phases_table
 
 FINITE = st.floats(-1e12, 1e12, allow_nan=False)
+
+
+@given(name=st.text(min_size=1, max_size=100), room=st.floats(0, 700))
+def test_a_name_is_cut_in_its_middle_to_the_room_that_there_is(name, room):
+    shown = fitted(name, room, TEXT_SIZE)
+    if text_width(name, TEXT_SIZE) <= room:
+        assert shown == name
+    else:
+        assert len(shown) <= 3 or text_width(shown, TEXT_SIZE) <= room
+        before, _, after = shown.partition("…") if "…" not in name else (shown, "", "")
+        assert name.startswith(before) and name.endswith(after)
+    assert len({fitted(f"{'z_loss-' * 9}{number}", 200, TEXT_SIZE) for number in range(8)}) == 8
 
 
 def test_a_linear_scale_maps_its_ends_and_its_middle():
