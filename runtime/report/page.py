@@ -191,8 +191,8 @@ def _model(report: Report) -> Markup:
     if not report.exports:
         return Markup()
     text = (
-        "Exported models, in the form that transformers loads as LlamaForCausalLM. Folders lie below the prefix of the "
-        "run and are found by the beginning of their digest, which is the same on every machine."
+        "Exported models, in the form that transformers loads. Folders lie below the prefix of the run and are "
+        "found by the beginning of their digest, which is the same on every machine."
     )
     return _section("model", "The model", text, exports_table(report))
 

@@ -227,6 +227,25 @@ def test_progress_ends_at_the_number_of_sequences():
     assert len(seen) > 2 and seen == sorted(seen) and seen[-1] == (60, 60)
 
 
+def test_a_continuation_is_greedy_only_if_each_of_its_tokens_is():
+    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
+    prompt = (5, 6, 7)
+
+    def likeliest(tokens: tuple[int, ...]) -> int:
+        ((token,),) = scorer.continue_greedily([tokens], 1, lambda tokens: True)
+        return token
+
+    first = likeliest(prompt)
+    other = (first + 1) % CONFIG.vocab_size
+    both, last_alone, first_alone = (
+        (first, likeliest((*prompt, first))),
+        (other, likeliest((*prompt, other))),
+        (first, (likeliest((*prompt, first)) + 1) % CONFIG.vocab_size),
+    )
+    sequences = [Scored((*prompt, targets[0]), targets) for targets in (both, last_alone, first_alone)]
+    assert [score.is_greedy for score in scorer.score(sequences)] == [True, False, False]
+
+
 def test_no_requests_give_no_scores():
     assert Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32).score([]) == []
 
