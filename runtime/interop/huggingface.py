@@ -158,7 +158,7 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
     tokenizer.no_truncation()
     special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
     leaves = {name: _whole(leaf, as_stored=as_stored) for name, leaf in stored_leaves(files, config).items()}
-    norms = dict.fromkeys(QK_NORM_NAMES)
+    norms: dict[str, Any] = dict.fromkeys(QK_NORM_NAMES)
     layers = {field: leaves[f"layers.{field}"] for field in layer_names(use_qk_norm=config.use_qk_norm)}
     params = Llama(
         embed_tokens=leaves["embed_tokens"],

@@ -68,10 +68,11 @@ def layer_norms(phase: str, curves: Curves) -> LayerNorms:
             part = name.removeprefix(group)
             layer = layer_of(part)
             rows.setdefault(part if layer is None else layer, []).append(index)
-    order = [*sorted(key for key in rows if isinstance(key, int)), *(key for key in rows if isinstance(key, str))]
+    layers = sorted(key for key in rows if isinstance(key, int))
+    order: list[int | str] = [*layers, *(key for key in rows if isinstance(key, str))]
     values = np.array([curves.seldom.by_step[step] for step in told]).reshape(len(told), len(curves.seldom.names))
     # The norm of several parts together is the root of the sum of their squares.
-    norms = [np.sqrt(np.square(values[:, rows[key]]).sum(axis=1)) for key in order]
+    norms = [np.sqrt(np.square(values[:, np.array(rows[key])]).sum(axis=1)) for key in order]
     names = tuple(f"layer {key}" if isinstance(key, int) else key for key in order)
     return LayerNorms(phase, names, np.array(told, np.int64), np.array(norms).reshape(len(order), len(told)))
 
@@ -133,7 +134,7 @@ def heat_map(norms: LayerNorms, width: float) -> Markup:
     return drawing(width, bottom + _FOOT, f"Gradient norms of {norms.phase} by layer", *parts)
 
 
-def _cells(norms: LayerNorms, row: int, ratios: np.ndarray, starts: Sequence[int], frame: Frame) -> list[Markup]:
+def _cells(norms: LayerNorms, row: int, ratios: np.ndarray, starts: np.ndarray, frame: Frame) -> list[Markup]:
     """Of one row; `frame` has a column of `starts` for each unit of its x."""
     parts = []
     keys = [level(float(ratio)) if math.isfinite(ratio) else None for ratio in ratios]

@@ -135,6 +135,15 @@ def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     assert found[0] == expected[0].split(stop)[0] != expected[0]
 
 
+def test_a_prompt_of_generated_text_that_loses_its_beginning_is_counted(both):
+    ours, _ = both
+    asked = [Instance("generate_until", {}, (prompt, {"max_gen_toks": 2}), 0, metadata=("written", 0, 1))
+             for prompt in (text(1, 3), text(2, 3 * MAX_LENGTH))]  # fmt: skip
+    before = ours.num_truncated["written"]
+    ours.generate_until(asked)
+    assert ours.num_truncated["written"] - before == 1
+
+
 def test_text_ends_at_the_end_of_text_token_and_leaves_it_out(both):
     ours, _ = both
     tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]

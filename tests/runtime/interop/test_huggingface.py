@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -130,6 +131,8 @@ def test_shards_hold_what_the_index_says_and_transformers_reads_them(tmp_path):
     assert len(shards) > 2 and shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 4 * CONFIG.num_parameters
+    held = [safetensors.numpy.load_file(tmp_path / shard) for shard in shards]
+    assert all(len(of) == 1 or sum(value.nbytes for value in of.values()) <= 50_000 for of in held)
     tokens = np.arange(64)[None]
     np.testing.assert_allclose(
         our_logits(params, CONFIG, LLAMA3_ROPE, tokens), their_logits(tmp_path, tokens), atol=1e-4
@@ -147,6 +150,19 @@ def test_what_transformers_saves_is_read_back(tmp_path, use_qk_norm):
     read = read_model(str(tmp_path / "theirs"))
     assert (read.config, read.rope) == (config, SCALED_ROPE)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, read.params))
+
+
+def test_a_shared_head_that_is_stored_twice_and_the_first_of_several_ends_of_text_are_read(tmp_path):
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=True)
+    write_model(str(tmp_path), model(config), config, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    tokenizer_file(tmp_path / "tokenizer.json")
+    stored = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    stored["lm_head.weight"] = stored["model.embed_tokens.weight"].copy()
+    safetensors.numpy.save_file(stored, tmp_path / "model.safetensors")
+    document = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**document, "eos_token_id": [7, 9]}))
+    read = read_model(str(tmp_path))
+    assert read.params.lm_head is None and read.special_tokens.eos_token_id == 7
 
 
 def test_bfloat16_rounds_to_nearest_even_and_both_sides_read_it(tmp_path):

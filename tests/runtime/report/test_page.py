@@ -318,6 +318,8 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
     assert "z_loss: 1e-4" in page and "does it hold &lt;the head&gt;?" in page
     by_name = {phase.name: phase for phase in forked.phases}
     assert f"{by_name['dessert_v3'].final_loss - by_name['dessert_bad'].final_loss:+.3f}" in page
+    found = {evaluation.phase: mean(evaluation.best) for evaluation in forked.evaluations}
+    assert f">{found['dessert_v3'] - found['dessert_bad']:+.4f}<" in page
 
 
 def test_how_often_a_source_is_read_and_what_is_wrong_with_it_is_on_the_page(report):
