@@ -265,7 +265,7 @@ def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ..
 
     order = _order(config)
     curves = {name: read_curve(config.phases[name].join(config.phases[name].result.metrics)) for name in order}
-    made = []
+    made: list[Phase] = []
     named: dict[str, str] = {}
     for name in order:
         result, parent = config.phases[name].result, config.parents.get(name)
