@@ -1,5 +1,5 @@
 """curves: how far each phase has come; `--tensorboard DIR` and `--wandb DIR` give its figures to those tools, and
-`--validation FILE.html` draws what phases measured of held-out text."""
+`--validation FILE.html` draws what phases measured of held-out text, `--norms FILE.html` their gradients by layer."""
 
 import contextlib
 import os
@@ -22,6 +22,7 @@ from steps.phase_result import FINAL_LOSS_STEPS
 from steps.train_phase import TrainPhaseConfig
 
 if TYPE_CHECKING:
+    from runtime.report.norms_page import LayerNorms
     from runtime.report.validation_page import ValidationCurve
     from runtime.tracking.curves import Curves
 
@@ -61,6 +62,9 @@ def _curves(session: Session) -> int:
     picture = session.parsed.validation
     if picture is not None:
         refuse_unwritable("--validation", picture, (PAGE,))
+    heat = session.parsed.norms
+    if heat is not None:
+        refuse_unwritable("--norms", heat, (PAGE,))
     graph = session.graph()
     trainings = _wanted(session, graph)
     phases = {names[0]: digest for digest, names in trainings.items()}
@@ -79,6 +83,7 @@ def _curves(session: Session) -> int:
     """Of those that were named."""
     places = None if picture is None else _places(session, graph)
     validated: list[ValidationCurve] = []
+    layers: list[LayerNorms] = []
     for name, digest in phases.items():
         after_step = _first_step(graph, name)
         try:
@@ -91,9 +96,11 @@ def _curves(session: Session) -> int:
             unsaved += [stop for stop in trainings[digest] if stop in session.parsed.names]
             continue
         curves = with_validation(curves, attempts_of(session.store, digest))
-        if exports:
+        if exports or heat is not None:
             curves = with_norms(curves, attempts_of(session.store, digest))
         told.add(digest)
+        if heat is not None:
+            layers += _layers(name, curves)
         if places is not None:
             legs, main_line = places
             validated += validation_curves([legs[stop] for stop in trainings[digest]], curves, main_line)
@@ -111,7 +118,7 @@ def _curves(session: Session) -> int:
     for export in exports:
         if export.shown_by and told:
             print(shlex.join(export.shown_by))
-    is_made = bool(told) or (picture is None and not exports)
+    is_made = bool(told) or (picture is None and heat is None and not exports)
     if not told and not damaged:
         where = session.store.prefix
         print(f"nothing of these phases is saved under {where} as the recipe stands now, so there are no curves")
@@ -121,6 +128,8 @@ def _curves(session: Session) -> int:
         else:
             print(_why_nothing(session, trainings, damaged, told))
             is_made = False
+    if told and heat is not None:
+        is_made &= _draw_norms(session, layers, heat, [name for name, digest in phases.items() if digest in told])
     return FAILED if damaged or not is_made else NOTHING_WOULD_RUN
 
 
@@ -141,6 +150,30 @@ def _draw(session: Session, validated: "Sequence[ValidationCurve]", path: str, n
     ]
     write_picture("--validation", path, page(f"Held-out text of {session.pipeline}", validated, [*missing, *notes]))
     print("\n".join([*missing, f"drawn: {path}"]))
+
+
+def _layers(name: str, curves: "Curves") -> "list[LayerNorms]":
+    """Of a phase that has told norms of enough updates up to its newest checkpoint."""
+    from runtime.report.norms_page import FEWEST_TOLD, layer_norms
+
+    found = layer_norms(name, curves)
+    return [found] if len(found.step) >= FEWEST_TOLD else []
+
+
+def _draw_norms(session: Session, layers: "Sequence[LayerNorms]", path: str, told: Sequence[str]) -> bool:
+    """Whether there was something to draw; says where it is and of which of the phases `told` it shows nothing."""
+    from runtime.report.norms_page import FEWEST_TOLD, page
+
+    drawn = {norms.phase for norms in layers}
+    missing = ", ".join(name for name in told if name not in drawn)
+    few = f"fewer than {FEWEST_TOLD} updates up to the newest checkpoint have told norms (norms_every_steps)"
+    notes = [f"no gradients are drawn of {missing}: {few}"] if missing else []
+    for note in notes:
+        print(note)
+    if layers:
+        write_picture("--norms", path, page(f"Gradients by layer of {session.pipeline}", layers, notes))
+        print(f"drawn: {path}")
+    return bool(layers)
 
 
 def _why_nothing(session: Session, digests: Iterable[str], damaged: Collection[str], told: Collection[str]) -> str:
@@ -301,12 +334,13 @@ def _add_arguments(parser: Any) -> None:
     parser.add_argument("--tensorboard", metavar="DIR", help="(curves) write them for TensorBoard")
     parser.add_argument("--wandb", metavar="DIR", help="(curves) write them as offline runs of Weights & Biases")
     parser.add_argument("--validation", metavar="FILE.html", help="(curves) draw the bits per byte of held-out text")
+    parser.add_argument("--norms", metavar="FILE.html", help="(curves) draw the gradient norms of each layer")
 
 
 COMMAND = Command(
     "curves",
     "[PHASE ...]",
-    "how far each phase has come, its figures for TensorBoard and Weights & Biases, and its held-out text as a page",
+    "how far each phase has come; its figures for TensorBoard and W&B, its held-out text and gradients as pages",
     _curves,
     0,
     100,

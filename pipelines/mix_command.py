@@ -1,7 +1,10 @@
 """mix: how many tokens and epochs of each source each phase takes, before anything trains."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from marin_dag.changes import nearest
@@ -40,7 +43,7 @@ def command(estimate: Estimate = lambda arguments: {}) -> Command:
         if session.parsed.chart is not None:
             refuse_unwritable("--chart", session.parsed.chart, (DRAWING,))
         mix = mix_to(_phase(session), Records(session.store), estimate(session.parsed))
-        print(rendered(mix))
+        print(rendered(mix, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
         if session.parsed.chart is not None:
             _draw(session.parsed.chart, mix)
         return NOTHING_WOULD_RUN
@@ -102,8 +105,13 @@ def mix_to(phase: Step[Any], records: Records, estimated_tokens: Mapping[str, fl
     return Mix(tuple(legs), labels, num_tokens, frozenset(estimated), found)
 
 
-def rendered(mix: Mix) -> str:
-    """A table of tokens and epochs, and what is wrong with them."""
+def rendered(mix: Mix, width: int | None = None) -> str:
+    """A table of tokens and epochs, and what is wrong with them.
+
+    Args:
+        width: characters of the terminal, in which the table stands in parts, one below the other, each with the names
+            of the sources; None has no end.
+    """
     names = [leg.name + ("*" if leg.mixing.lag_steps else "") for leg in mix.legs]
     used: dict[str, dict[str, str]] = {}
     total: dict[str, int] = {}
@@ -123,13 +131,24 @@ def rendered(mix: Mix) -> str:
     sums = [sum(use.num_tokens for use in mix.found.uses if use.leg == leg.name) for leg in mix.legs]
     rows.append(["", "", *(f"{in_short(tokens):>7}{'':9}" for tokens in sums), in_short(sum(sums))])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
+    parts = [
+        "\n".join("  ".join([row[0].ljust(widths[0]), *(row[at].rjust(widths[at]) for at in columns)]) for row in rows)
+        for columns in _parts(widths, width)
     ]
-    return "\n".join([*lines, "", *_notes(mix)])
+    return "\n\n".join([*parts, "\n".join(_notes(mix))])
+
+
+def _parts(widths: Sequence[int], width: int | None) -> list[list[int]]:
+    """The columns behind the first in parts, each as wide as the terminal at most beside the first, or one column."""
+    parts: list[list[int]] = [[]]
+    room = left = math.inf if width is None else width - widths[0]
+    for column in range(1, len(widths)):
+        if parts[-1] and widths[column] + 2 > left:
+            parts.append([])
+            left = room
+        parts[-1].append(column)
+        left -= widths[column] + 2
+    return parts
 
 
 def _notes(mix: Mix) -> list[str]:

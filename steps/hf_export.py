@@ -1,4 +1,4 @@
-"""HF export: a phase's weights and tokenizer as a folder that `transformers` loads as `LlamaForCausalLM`."""
+"""HF export: a phase's weights and tokenizer as a folder that `transformers` loads."""
 
 from typing import Literal
 
@@ -92,6 +92,7 @@ def hf_export(config: HfExportConfig, context: StepContext) -> HfExportResult:
         step=phase.step,
         consumed_tokens=phase.consumed_tokens,
         num_parameters=description.config.num_parameters,
+        has_qk_norm=description.config.use_qk_norm,
         sequence_length=description.sequence_length,
         phase_digest=config.phase.digest,
         tokenizer_digest=tokenizer.digest,

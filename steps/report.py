@@ -260,19 +260,32 @@ def _order(config: ReportConfig) -> list[str]:
 def _phases(config: ReportConfig, draws: "dict[str, Draws]") -> "tuple[Phase, ...]":
     from runtime.report.contents import Average, Change, Phase
     from runtime.report.draws import drawn_spans
-    from runtime.report.readings import own_rows, read_curve, read_progress
+    from runtime.report.readings import read_curve, read_progress
 
     order = _order(config)
     curves = {name: read_curve(config.phases[name].join(config.phases[name].result.metrics)) for name in order}
-    made = []
+    made: list[Phase] = []
     named: dict[str, str] = {}
     for name in order:
         result, parent = config.phases[name].result, config.parents.get(name)
         if result.final_loss is None:
             raise ValueError(f"{name}: every update was left out by its skip rule; there is nothing to report of it.")
-        own = own_rows(curves[name], curves[parent] if parent else None)
-        # Updates that the skip rule left out have no row, so the first row may come later than the phase began.
-        start_step = min(int(own.step[0]) - 1, config.phases[parent].result.step if parent else 0)
+        start_step = 0
+        if parent is not None:
+            before, common = config.phases[parent].result, curves[name].common_rows(curves[parent])
+            if result.begin_step > before.begin_step:
+                start_step = result.begin_step
+            elif common < len(curves[name]):
+                # Cut in two, it began where its parent did; before results told where, rows alone did. Updates that
+                # the skip rule left out have none, so the first may come later than the phase began.
+                start_step = min(int(curves[name].step[common]) - 1, before.step)
+            else:  # a stop on its parent's way: its updates are those
+                start_step = next((phase.start_step for phase in made if phase.name == parent), 0)
+        own = curves[name].behind(start_step)
+        if not len(own):
+            raise ValueError(
+                f"{name}: every update of its own was left out by its skip rule; nothing is to report of it."
+            )
         mixture = config.mixtures.get(name)
         spans = () if mixture is None else drawn_spans(draws[name], mixture, start_step, result.step)
         made.append(

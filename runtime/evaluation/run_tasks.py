@@ -153,6 +153,8 @@ def _stderr(values: Sequence[float]) -> float | None:
 def _fewshot_from(spec: TaskSpec, files: TaskFiles) -> Any:
     if not spec.num_fewshot:
         return "none"
+    if DEFINITIONS[members(spec.task)[0]].num_examples is not None:
+        return "the definition"
     has_own = all(name in files.fewshot for name in members(spec.task) if name in files.scored)
     return "rows of their own" if has_own else "the scored rows"
 

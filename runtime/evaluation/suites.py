@@ -71,6 +71,8 @@ class TaskDefinition:
     """Path below the installed `lm_eval/tasks`."""
     chance: float | None
     """Expected accuracy of a guess; None where an answer is written, not chosen."""
+    num_examples: int | None = None
+    """Worked examples that the definition holds itself, which are its prompt; None where they are drawn from rows."""
 
 
 DEFINITIONS = {
@@ -80,7 +82,7 @@ DEFINITIONS = {
     "boolq": TaskDefinition("super_glue/boolq/default.yaml", 0.5),
     "commonsense_qa": TaskDefinition("commonsense_qa/default.yaml", 0.2),
     "copa": TaskDefinition("super_glue/copa/default.yaml", 0.5),
-    "gsm8k_cot": TaskDefinition("gsm8k/gsm8k-cot.yaml", None),
+    "gsm8k_cot": TaskDefinition("gsm8k/gsm8k-cot.yaml", None, num_examples=8),
     "hellaswag": TaskDefinition("hellaswag/hellaswag.yaml", 0.25),
     "lambada_openai": TaskDefinition("lambada/lambada_openai.yaml", None),
     "leaderboard_mmlu_pro": TaskDefinition("leaderboard/mmlu_pro/mmlu_pro.yaml", 0.1),
@@ -115,6 +117,12 @@ class TaskSpec:
             )
         if self.num_fewshot < 0:
             raise ValueError(f"TaskSpec.num_fewshot of {self.task!r} is {self.num_fewshot}; it counts worked examples.")
+        examples = DEFINITIONS[members(self.task)[0]].num_examples
+        if examples is not None and self.num_fewshot > examples:
+            raise ValueError(
+                f"TaskSpec.num_fewshot of {self.task!r} is {self.num_fewshot}, and its definition holds {examples} "
+                "worked examples; take no more."
+            )
 
     @property
     def label(self) -> str:

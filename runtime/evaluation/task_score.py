@@ -22,8 +22,9 @@ class TaskScore:
     num_items: int
     chance: float | None
     """What guessing would score, for metrics that are an accuracy."""
-    fewshot_from: Literal["none", "rows of their own", "the scored rows"]
-    """Where worked examples came from; from the scored rows, the item itself is left out."""
+    fewshot_from: Literal["none", "the definition", "rows of their own", "the scored rows"]
+    """Where worked examples came from: a task's definition may hold them itself; from the scored rows, the item itself
+    is left out."""
     num_truncated: int
     """Prompts whose beginning did not fit into the model's context."""
     num_unparsed: int

@@ -126,10 +126,12 @@ def write_definitions(
 
 def _definition(spec: TaskSpec, original: Path, files: TaskFiles, limit: int | None) -> str:
     paths = {SCORED_SPLIT: files.scored[spec.task]}
-    if spec.num_fewshot and spec.task in files.fewshot:
+    # A split would take the place of examples that stand in the definition, and of the way in which they answer.
+    draws_examples = spec.num_fewshot and DEFINITIONS[spec.task].num_examples is None
+    if draws_examples and spec.task in files.fewshot:
         paths[FEWSHOT_SPLIT] = files.fewshot[spec.task]
     # Without rows of their own, worked examples come from the scored rows, never the row being scored itself.
-    fewshot_split = (FEWSHOT_SPLIT if FEWSHOT_SPLIT in paths else SCORED_SPLIT) if spec.num_fewshot else None
+    fewshot_split = (FEWSHOT_SPLIT if FEWSHOT_SPLIT in paths else SCORED_SPLIT) if draws_examples else None
     document = {
         "include": str(original),
         "task": spec.label,

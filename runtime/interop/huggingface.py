@@ -21,10 +21,11 @@ from runtime.interop.huggingface_weights import (
     EMBED,
     HEAD,
     INDEX,
-    LAYER_NAMES,
     NORM,
+    QK_NORM_NAMES,
     WEIGHTS,
     StoredLeaf,
+    layer_names,
     stored_leaves,
 )
 from runtime.model.config import LlamaConfig, Rope
@@ -94,9 +95,10 @@ def write_tokenizer(
     with fsspec.open(tokenizer_file, "rb") as source:
         content = source.read()
     tokenizer = Tokenizer.from_str(content.decode())
-    if tokenizer.get_vocab_size() > vocab_size:
+    # Not their number: ids may have gaps, and one behind the last row is as wrong as one token too many.
+    if (num_ids := max(tokenizer.get_vocab().values(), default=-1) + 1) > vocab_size:
         raise InteropError(
-            f"{tokenizer_file}: {tokenizer.get_vocab_size()} tokens, but the model's vocab_size is {vocab_size}; "
+            f"{tokenizer_file}: {num_ids} ids, but the model's vocab_size is {vocab_size}; "
             "this is not the tokenizer that the model was trained with."
         )
     if tokenizer.padding is not None or tokenizer.truncation is not None:
@@ -156,10 +158,11 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
     tokenizer.no_truncation()
     special_tokens = SpecialTokens(eos, document.get("bos_token_id"))
     leaves = {name: _whole(leaf, as_stored=as_stored) for name, leaf in stored_leaves(files, config).items()}
-    layers = {field: leaves[f"layers.{field}"] for field in LAYER_NAMES}
+    norms: dict[str, Any] = dict.fromkeys(QK_NORM_NAMES)
+    layers = {field: leaves[f"layers.{field}"] for field in layer_names(use_qk_norm=config.use_qk_norm)}
     params = Llama(
         embed_tokens=leaves["embed_tokens"],
-        layers=LlamaLayers(**layers, q_norm=None, k_norm=None),
+        layers=LlamaLayers(**(norms | layers)),
         norm=leaves["norm"],
         lm_head=leaves.get("lm_head"),
     )
@@ -169,8 +172,9 @@ def read_model(folder: str, *, as_stored: bool = False) -> ImportedModel:
 def state_dict(params: Llama) -> Iterator[tuple[str, np.ndarray]]:
     """Hugging Face names and float32 arrays, in the order of the forward pass, a layer at a time."""
     yield EMBED, np.asarray(params.embed_tokens)
+    names = layer_names(use_qk_norm=params.layers.q_norm is not None)
     for index in range(params.layers.q_proj.shape[0]):
-        for field, name in LAYER_NAMES.items():
+        for field, name in names.items():
             value = np.asarray(getattr(params.layers, field)[index])
             yield f"model.layers.{index}.{name}.weight", np.ascontiguousarray(value.T)
     yield NORM, np.asarray(params.norm)
@@ -218,9 +222,9 @@ def _write_weights(folder: str, params: Llama, dtype: np.dtype, max_shard_size_i
 def _sizes(params: Llama) -> dict[str, int]:
     """Numbers of values, in the order of `state_dict`, without touching them."""
     sizes = {EMBED: params.embed_tokens.size}
-    depth = params.layers.q_proj.shape[0]
+    depth, names = params.layers.q_proj.shape[0], layer_names(use_qk_norm=params.layers.q_norm is not None)
     for index in range(depth):
-        for field, name in LAYER_NAMES.items():
+        for field, name in names.items():
             sizes[f"model.layers.{index}.{name}.weight"] = getattr(params.layers, field).size // depth
     sizes[NORM] = params.norm.size
     if params.lm_head is not None:

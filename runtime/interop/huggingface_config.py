@@ -1,5 +1,7 @@
 """Hugging Face's `config.json` for a Llama, both ways: importable without JAX.
 
+One with query and key norms is a Qwen3 there, which is a Llama with just these (arXiv:2505.09388); Marin's 32B is one.
+
 Written with the keys that every released reader knows (`rope_theta` and `rope_scaling` at the top level); newer
 `transformers` save the same facts under `rope_parameters`, and both forms are read.
 """
@@ -13,7 +15,8 @@ import fsspec
 
 from runtime.model.config import LlamaConfig, Rope, RopeScaling
 
-ARCHITECTURE = "LlamaForCausalLM"
+LLAMA, QWEN3 = "llama", "qwen3"
+ARCHITECTURES = {LLAMA: "LlamaForCausalLM", QWEN3: "Qwen3ForCausalLM"}
 SHAPE_FIELDS = (
     "vocab_size",
     "hidden_size",
@@ -27,7 +30,9 @@ SHAPE_FIELDS = (
     "initializer_range",
     "tie_word_embeddings",
 )
-# What Hugging Face's LlamaConfig assumes of keys that a file leaves out; the rest must be written.
+PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "use_sliding_window": False}
+"""What a file says of what neither side has, if it says anything."""
+# What Hugging Face's LlamaConfig and Qwen3Config assume of keys that a file leaves out; the rest must be written.
 DEFAULTS = {"rms_norm_eps": 1e-6, "initializer_range": 0.02, "tie_word_embeddings": False}
 DEFAULT_ROPE_THETA = 10_000.0
 
@@ -56,22 +61,19 @@ def read_json(file: str) -> dict[str, Any]:
 def to_config_json(
     config: LlamaConfig, rope: Rope, *, eos_token_id: int, bos_token_id: int | None, dtype: str
 ) -> dict[str, Any]:
-    """The document for `config.json`; refuses what `LlamaForCausalLM` cannot express."""
-    if config.use_qk_norm:
-        raise InteropError(
-            "LlamaConfig.use_qk_norm is True: LlamaForCausalLM has no query and key norms and would drop them "
-            "without a word. Export a model without them."
-        )
+    """The document for `config.json`."""
+    kind = QWEN3 if config.use_qk_norm else LLAMA
+    own = {"use_sliding_window": False} if config.use_qk_norm else {"mlp_bias": False}
     return {
-        "architectures": [ARCHITECTURE],
-        "model_type": "llama",
+        "architectures": [ARCHITECTURES[kind]],
+        "model_type": kind,
         **{name: getattr(config, name) for name in SHAPE_FIELDS},
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": bos_token_id,
         "eos_token_id": eos_token_id,
         "hidden_act": "silu",
-        "mlp_bias": False,
+        **own,
         "rope_scaling": None
         if rope.scaling is None
         else _rope_scaling(rope.scaling, max_length=config.max_position_embeddings),
@@ -102,20 +104,30 @@ def _rope_scaling(scaling: RopeScaling, *, max_length: int) -> dict[str, Any]:
 
 
 def from_config_json(document: dict[str, Any], file: str) -> tuple[LlamaConfig, Rope]:
-    """Our configuration for a `config.json`; refuses a model that is not a plain Llama. `file` is for messages."""
-    _require(document, file, "model_type", "llama")
-    for name, expected in (("hidden_act", "silu"), ("attention_bias", False), ("mlp_bias", False)):
+    """Our configuration for a `config.json`; refuses a model that is neither a plain Llama nor a plain Qwen3.
+
+    Args:
+        document: what the file holds.
+        file: for messages.
+    """
+    kind = document.get("model_type")
+    if kind not in ARCHITECTURES:
+        raise InteropError(
+            f"{file}: model_type is {kind!r}; only {' and '.join(map(repr, ARCHITECTURES))} are read here."
+        )
+    for name, expected in PLAIN.items():
         if name in document:
             _require(document, file, name, expected)
     if document.get("pretraining_tp", 1) != 1:
         raise InteropError(f"{file}: pretraining_tp is {document['pretraining_tp']}; only 1 gives the same logits.")
     values = {**DEFAULTS, **{name: document[name] for name in SHAPE_FIELDS if document.get(name) is not None}}
-    if "num_attention_heads" in values and "hidden_size" in values:
+    # What Qwen3Config assumes of these has nothing to do with the model's other sizes; its files write them.
+    if kind == LLAMA and "num_attention_heads" in values and "hidden_size" in values:
         values.setdefault("num_key_value_heads", values["num_attention_heads"])
         values.setdefault("head_dim", values["hidden_size"] // values["num_attention_heads"])
     if missing := [name for name in SHAPE_FIELDS if name not in values]:
-        raise InteropError(f"{file}: {', '.join(missing)} not given; a Llama's config.json states its shape.")
-    return LlamaConfig(**values), _rope(document, file)
+        raise InteropError(f"{file}: {', '.join(missing)} not given; a model's config.json states its shape.")
+    return LlamaConfig(**values, use_qk_norm=kind == QWEN3), _rope(document, file)
 
 
 def refuse_another_model(document: dict[str, Any], file: str, config: LlamaConfig, rope: Rope) -> None:

@@ -35,6 +35,8 @@ LAYER_NAMES = {
     "up_proj": "mlp.up_proj",
     "down_proj": "mlp.down_proj",
 }
+# The same of a model that has them: behind the projections that they are of, before the rotary embedding.
+QK_NORM_NAMES = {"q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
 EMBED, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
 
 
@@ -97,6 +99,11 @@ class StoredLeaf:
         return self._turned(stored)
 
 
+def layer_names(*, use_qk_norm: bool) -> dict[str, str]:
+    """Field of LlamaLayers -> name inside `model.layers.{i}`, of a model with or without query and key norms."""
+    return LAYER_NAMES | QK_NORM_NAMES if use_qk_norm else LAYER_NAMES
+
+
 def stored_leaves(files: Mapping[str, str], config: LlamaConfig) -> dict[str, StoredLeaf]:
     """Leaves by their dotted paths in our `Llama`; of the files only what they say of themselves is read.
 
@@ -120,6 +127,8 @@ def stored_leaves(files: Mapping[str, str], config: LlamaConfig) -> dict[str, St
         "gate_proj": (intermediate, hidden),
         "up_proj": (intermediate, hidden),
         "down_proj": (hidden, intermediate),
+        "q_norm": (config.head_dim,),
+        "k_norm": (config.head_dim,),
     }
 
     def take(name: str, shape: tuple[int, ...]) -> StoredTensor:
@@ -131,7 +140,7 @@ def stored_leaves(files: Mapping[str, str], config: LlamaConfig) -> dict[str, St
         return tensor
 
     leaves = {"embed_tokens": StoredLeaf((take(EMBED, (config.vocab_size, hidden)),), False, is_transposed=False)}
-    for field, name in LAYER_NAMES.items():
+    for field, name in layer_names(use_qk_norm=config.use_qk_norm).items():
         layers = (take(f"model.layers.{i}.{name}.weight", shapes[field]) for i in range(config.num_hidden_layers))
         leaves[f"layers.{field}"] = StoredLeaf(tuple(layers), True, is_transposed=len(shapes[field]) == 2)
     leaves["norm"] = StoredLeaf((take(NORM, (hidden,)),), False, is_transposed=False)

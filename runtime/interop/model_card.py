@@ -19,6 +19,8 @@ class ModelCard:
     step: int
     consumed_tokens: int
     num_parameters: int
+    has_qk_norm: bool
+    """Norms of queries and keys: to other programs the model is a Qwen3."""
     sequence_length: int
     phase_digest: str
     """Identity of the training phase."""
@@ -33,13 +35,14 @@ class ModelCard:
                 f"the exponential moving average of the weights with decay {self.average_decay:g}, not the weights as "
                 "last trained"
             )
+        kind = "A Llama with query and key norms (in Hugging Face's names a Qwen3)" if self.has_qk_norm else "A Llama"
         return f"""---
 library_name: transformers
 pipeline_tag: text-generation
 ---
 # {self.name}
 
-A Llama of {self.num_parameters:,} parameters, trained for {self.step:,} updates on {self.consumed_tokens:,} tokens
+{kind} of {self.num_parameters:,} parameters, trained for {self.step:,} updates on {self.consumed_tokens:,} tokens
 at a sequence length of {self.sequence_length:,}.
 
 - Weights: **{self.weights}** ({meaning}), stored as {self.dtype}.

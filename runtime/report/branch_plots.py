@@ -8,7 +8,7 @@ from runtime.report.contents import Phase, Report
 from runtime.report.markup import Markup, joined
 from runtime.report.plots import TEXT_SIZE, Frame, binned, drawing, line, point, text, token_axis, y_axis
 from runtime.report.run_plots import margins
-from runtime.report.scales import Scale, padded, text_width
+from runtime.report.scales import Scale, fitted, padded, text_width
 
 _MOST_COLUMNS = 4
 _BINS = 24
@@ -68,7 +68,9 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
     for index, phase in enumerate(shown):
         x, top = (index % columns) * cell_width, (index // columns) * cell_height + 26
         frame = Frame(Scale(0, length, x + left, x + cell_width - 18), Scale(low, high, top + panel_height, top))
-        panel: list[str] = [y_axis(frame, "", 5), text(phase.name, frame.left, frame.top - 8, class_="panel")]
+        across = frame.right - frame.left
+        name = fitted(phase.name, across / 1.1, TEXT_SIZE)  # in bold
+        panel: list[str] = [y_axis(frame, "", 5), text(name, frame.left, frame.top - 8, class_="panel")]
         if main:
             panel.append(line(frame, *main, "line main"))
         above = by_name.get(phase.parent or "")
@@ -81,10 +83,10 @@ def branch_loss(report: Report, root: Phase, branches: Sequence[Phase], width: f
         at = frame.x(float(xs[-1])), frame.y(phase.final_loss)
         panel.append(point(*at, f"{phase.name}, final loss: {phase.final_loss:.3f}", "dot branch", radius=3))
         said = f"{phase.final_loss:.3f}"
-        if frame.left + text_width(phase.name, TEXT_SIZE) * 1.1 + text_width(said, TEXT_SIZE) + 8 < frame.right:
+        if frame.left + text_width(name, TEXT_SIZE) * 1.1 + text_width(said, TEXT_SIZE) + 8 < frame.right:
             panel.append(text(said, frame.right, frame.top - 8, "end"))
-        few = max(3, int((frame.right - frame.left) / 70))
-        panel.append(token_axis(frame, f"tokens since {root.name}", few))
+        few = max(3, int(across / 70))
+        panel.append(token_axis(frame, f"tokens since {fitted(root.name, across - 70, TEXT_SIZE)}", few))
         parts.append(joined(panel))
     rows = -(-len(shown) // columns)
     return drawing(width, rows * cell_height, f"Train loss of {len(shown)} branches of {root.name}", *parts)

@@ -49,9 +49,10 @@ class Curve:
     def __len__(self) -> int:
         return int(self.step.size)
 
-    def from_row(self, row: int) -> "Curve":
-        """The rows from `row` on."""
-        return Curve(**{field.name: getattr(self, field.name)[row:] for field in dataclasses.fields(self)})
+    def behind(self, step: int) -> "Curve":
+        """The rows of the updates that followed `step` finished ones."""
+        rows = self.step > step
+        return Curve(**{field.name: getattr(self, field.name)[rows] for field in dataclasses.fields(self)})
 
     def common_rows(self, other: "Curve") -> int:
         """Length of the longest common beginning with another curve."""

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from runtime.data.mixture import MixtureSchedule
 from runtime.report.contents import MixtureSpan
-from runtime.report.readings import read_columns
+from runtime.report.readings import read_columns, sources_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,13 +39,8 @@ def read_draws(path: str) -> Draws:
     """
     table = read_columns(path, ("step", "source", "share", "num_sequences"))
     table = table.filter(pc.or_(pc.greater(table.column("share"), 0), pc.greater(table.column("num_sequences"), 0)))
-    names = table.column("source").cast(pa.string()).dictionary_encode().combine_chunks()
-    return Draws(
-        tuple(names.dictionary.to_pylist()),
-        table.column("step").to_numpy(),
-        names.indices.to_numpy(zero_copy_only=False),
-        table.column("num_sequences").to_numpy(),
-    )
+    index, names = sources_of(table)
+    return Draws(tuple(names), table.column("step").to_numpy(), index, table.column("num_sequences").to_numpy())
 
 
 def drawn_spans(draws: Draws, mixture: MixtureSchedule, first: int, last: int) -> tuple[MixtureSpan, ...]:

@@ -2,8 +2,8 @@
 
 from runtime.report.contents import Report
 from runtime.report.markup import Markup, element
-from runtime.report.plots import Frame, drawing, straight, text
-from runtime.report.scales import Scale, counted, text_width, tokens_label
+from runtime.report.plots import TEXT_SIZE, Frame, drawing, name_column, straight, text
+from runtime.report.scales import Scale, counted, fitted, tokens_label
 from runtime.report.tables import Cell, Column, table
 
 _ROW, _BAR = 22.0, 13.0
@@ -11,8 +11,7 @@ _ROW, _BAR = 22.0, 13.0
 
 def filling_bars(report: Report, width: float) -> Markup:
     """A row for each phase: trained on, of all positions."""
-    names = max(text_width(filling.phase, 11) for filling in report.fillings)
-    left, right, top = names + 12, width - 58, 6.0
+    left, right, top = name_column([filling.phase for filling in report.fillings], width), width - 58, 6.0
     bottom = top + len(report.fillings) * _ROW
     frame = Frame(Scale(0, 1, left, right), Scale(0, 1, bottom, top))
     main_line = {phase.name for phase in report.main_line}
@@ -24,7 +23,7 @@ def filling_bars(report: Report, width: float) -> Markup:
         y = top + row * _ROW + (_ROW - _BAR) / 2
         left_out = filling.num_positions - filling.num_targets
         tip = f"{filling.phase}: {filling.num_targets:,} positions trained on, {left_out:,} not"
-        parts.append(text(filling.phase, left - 8, y + 10.5, "end", "name"))
+        parts.append(text(fitted(filling.phase, left - 10, TEXT_SIZE), left - 8, y + 10.5, "end", "name"))
         whole = {"x": left, "y": y, "width": right - left, "height": _BAR}
         parts.append(element("rect", style="fill:var(--border)", data_tip=tip, **whole))
         bar = whole | {"width": frame.x(filling.share) - left}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from runtime.report.contents import Node
 from runtime.report.markup import Markup, element, joined
 from runtime.report.plots import TEXT_SIZE, drawing, path_of, straight, text
-from runtime.report.scales import counted, text_width
+from runtime.report.scales import counted, fitted, text_width
 
 SPINE_KIND = "train_phase"
 STATES = ("done", "this", "running", "missing", "stale", "drifted", "failed", "blocked", "unknown")
@@ -258,7 +258,7 @@ def _chains(plan: Layout, left: float, top: float, width: float, mark: Mark) -> 
         if position % 2 == 0:
             shape = {"x": left, "y": y - _ROW / 2, "width": names + step * len(plan.chain_kinds), "height": _ROW}
             parts.append(element("rect", class_="stripe", **shape))
-        parts.append(text(row.name, left + 4, y + 3.8, class_="name"))
+        parts.append(text(fitted(row.name, names - 8, TEXT_SIZE), left + 4, y + 3.8, class_="name"))
         parts.append(_cells(row, plan.chain_kinds, left + names, step, y, mark))
         for node in row.nodes:
             if node.name in spine_inputs:
@@ -294,7 +294,14 @@ def _spine(plan: Layout, left: float, top: float, width: float, mark: Mark) -> t
         rest = Row(row.name, tuple(node for node in row.nodes if node.kind != SPINE_KIND))
         legs = [node for node in row.nodes if node.kind == SPINE_KIND]
         class_ = "name strong" if legs and plan.lanes[row.name] == 0 else "name"
-        parts.append(text(row.name, left + lane_width, y + 3.8, class_=class_))
+        parts.append(
+            text(
+                fitted(row.name, (names - 8) / (1.1 if "strong" in class_ else 1.0), TEXT_SIZE),
+                left + lane_width,
+                y + 3.8,
+                class_=class_,
+            )
+        )
         if rest.nodes:
             parts.append(_cells(rest, kinds, columns, step, y, mark))
         parts += [mark(node, x, y) for node in legs]

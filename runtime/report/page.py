@@ -101,7 +101,8 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
 
 BY_SOURCE = (
     "Main line; nats a token, mean of consecutive updates, on one axis for all sources; the number is the last mean. "
-    "A source has no line where no phase drew from it. Shaded: every second phase."
+    "A source has no line where no phase drew from it. Shaded: every second phase. The axis does not begin at 0, and "
+    "what lies above it in the first 3 % of the tokens is not drawn."
 )
 WAITS = (
     "How long each phase waited for data, which share of the training time that was, and every stall of more than a "
@@ -190,8 +191,8 @@ def _model(report: Report) -> Markup:
     if not report.exports:
         return Markup()
     text = (
-        "Exported models, in the form that transformers loads as LlamaForCausalLM. Folders lie below the prefix of the "
-        "run and are found by the beginning of their digest, which is the same on every machine."
+        "Exported models, in the form that transformers loads. Folders lie below the prefix of the run and are "
+        "found by the beginning of their digest, which is the same on every machine."
     )
     return _section("model", "The model", text, exports_table(report))
 
@@ -277,7 +278,8 @@ def _loss(report: Report) -> Markup:
         text = (
             "Orange: the branch, and paler the way to it where it leaves another branch. Blue: the main line over the "
             "same tokens, on its own mixture. Nats a token, mean of consecutive updates. The dot and the number are "
-            f"the final loss, {_final_mean(report)}; of a shorter branch, those before it are among them. "
+            f"the final loss, {_final_mean(report)}; of a shorter branch, those before it are among them. The axes do "
+            "not begin at 0. "
         ) + " ".join(twins(branches))
         parts.append(element("h3", names))
         if all(phase.same_as is not None for phase in branches):

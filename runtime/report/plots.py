@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from runtime.report.markup import Markup, element, joined, number
-from runtime.report.scales import Scale, rate_label, text_width, tick_labels, token_unit, tokens_label
+from runtime.report.scales import Scale, fitted, rate_label, text_width, tick_labels, token_unit, tokens_label
 
 Values = Sequence[float] | np.ndarray
 TEXT_SIZE = 11.0
@@ -52,6 +52,11 @@ class Frame:
     @property
     def top(self) -> float:
         return self.y.end
+
+
+def name_column(names: Sequence[str], width: float) -> float:
+    """Pixels for the names left of the rows of a drawing, which keep most of its width; see `scales.fitted`."""
+    return min(max(text_width(name, TEXT_SIZE) for name in names) + 12, width * 0.42)
 
 
 def drawing(width: float, height: float, description: str, *children: str) -> Markup:
@@ -136,12 +141,13 @@ def band_names(frame: Frame, phases: Sequence[Band], bottom: float) -> tuple[Mar
     row_ends: list[float] = []
     placed: list[tuple[float, int, float, str]] = []
     for band in phases:
-        width = text_width(band.name, TEXT_SIZE)
+        name = fitted(band.name, frame.right - frame.left, TEXT_SIZE)
+        width = text_width(name, TEXT_SIZE)
         middle = frame.x((band.low + band.high) / 2)
         centre = max(frame.left + width / 2, min(frame.right - width / 2, middle))
         row = next((row for row, end in enumerate(row_ends) if end + 8 <= centre - width / 2), len(row_ends))
         row_ends[row:] = [centre + width / 2, *row_ends[row + 1 :]]
-        placed.append((centre, row, middle, band.name))
+        placed.append((centre, row, middle, name))
     parts: list[str] = []
     for centre, row, middle, name in placed:
         y = bottom - 5 - row * 15

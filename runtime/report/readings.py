@@ -21,7 +21,8 @@ class ReadingError(ValueError):
 
 
 def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] = ()) -> pa.Table:
-    """Columns of a Parquet file that a phase wrote; the `optional` ones where it has them.
+    """Columns of a Parquet file that a phase wrote; the `optional` ones where it has them. Sources are indices into
+    their names: there are millions of rows, and a few names.
 
     Raises:
         ReadingError: a column is missing.
@@ -35,6 +36,8 @@ def read_columns(path: str, columns: Sequence[str], *, optional: Sequence[str] =
                 f"{path}: has no column {', '.join(missing)}; it is not the log of a phase, or of another version. "
                 "Train the phase again."
             )
+        if "source" in there:
+            parquet = pq.ParquetFile(file, metadata=parquet.metadata, read_dictionary=["source"])
         # In this thread: see `runtime.tables.parquet_bytes`.
         return parquet.read([*columns, *(name for name in optional if name in there)], use_threads=False)
 
@@ -120,19 +123,23 @@ def read_source_curves(path: str) -> tuple[SourceCurve, ...]:
         ReadingError: a column is missing.
     """
     table = read_columns(path, ("step", "source", "num_targets", "loss_sum"))
-    names = np.asarray(table.column("source").to_pylist())
+    index, names = sources_of(table)
     step, targets, total = (table.column(name).to_numpy() for name in ("step", "num_targets", "loss_sum"))
     seen = (targets > 0) & np.isfinite(total)
     return tuple(
-        SourceCurve(str(name), step[rows], total[rows] / targets[rows])
-        for name in np.unique(names)
-        if (rows := seen & (names == name)).any()
+        SourceCurve(name, step[rows], total[rows] / targets[rows])
+        for name, number in sorted((name, number) for number, name in enumerate(names))
+        if (rows := seen & (index == number)).any()
     )
 
 
-def own_rows(curve: Curve, parent: Curve | None) -> Curve:
-    """The rows of a phase without those that its parent made: both are of one trajectory if they begin alike."""
-    return curve if parent is None else curve.from_row(curve.common_rows(parent))
+def sources_of(table: pa.Table) -> tuple[np.ndarray, list[str]]:
+    """The source of each row, and the names that these are indices into, each once."""
+    column = table.column("source")
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    column = column.unify_dictionaries().combine_chunks()
+    return column.indices.to_numpy(zero_copy_only=False), column.dictionary.to_pylist()
 
 
 def read_samples(path: str, samples_per_reason: int) -> tuple[Sample, ...]:

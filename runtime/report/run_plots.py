@@ -29,9 +29,11 @@ from runtime.report.plots import (
     tokens_tip,
     y_axis,
 )
-from runtime.report.scales import Scale, padded, text_width, tokens_label
+from runtime.report.scales import Scale, fitted, padded, text_width, tokens_label
 
 _BRANCH_ROW = 15.0
+_NO_RATE = 1e-3
+"""Where the axis stands if no update had a rate above 0: a run of one update, the first of its warm-up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,11 +141,11 @@ def _branch_rows(frame: Frame, report: Report, top: float) -> Markup:
         tip = f"{phase.name}: from {phase.parent}, {tokens_tip(phase.start_tokens, end_of[phase.name])}"
         bar = {"x": low, "y": y - 3.5, "width": max(high - low, 2.5), "height": 7.0, "rx": 1.5}
         parts.append(element("rect", class_="branch-bar", data_tip=tip, **bar))
-        after = max(high, low + 2.5) + 6
-        if after + text_width(phase.name, TEXT_SIZE) <= frame.right:
-            parts.append(text(phase.name, after, y + 3.8, class_="name"))
+        after, before = max(high, low + 2.5) + 6, low - 6
+        if after + text_width(phase.name, TEXT_SIZE) <= frame.right or frame.right - after > before:
+            parts.append(text(fitted(phase.name, frame.right - after, TEXT_SIZE), after, y + 3.8, class_="name"))
         else:
-            parts.append(text(phase.name, low - 6, y + 3.8, "end", "name"))
+            parts.append(text(fitted(phase.name, before, TEXT_SIZE), before, y + 3.8, "end", "name"))
     return joined(parts)
 
 
@@ -159,9 +161,9 @@ def timeline(report: Report, width: float) -> Markup:
     y = branches_top + len(report.branches) * _BRANCH_ROW
     parts: list[str] = []
 
-    rates = [(phase, *_positive_rates(phase)) for phase in report.phases]
-    lowest = min(float(values.min()) for _, _, values in rates)
-    highest = max(float(values.max()) for _, _, values in rates)
+    rates = [found for phase in report.phases if (found := (phase, *_positive_rates(phase)))[2].size]
+    lowest = min((float(values.min()) for _, _, values in rates), default=_NO_RATE)
+    highest = max((float(values.max()) for _, _, values in rates), default=_NO_RATE)
     rate_frame = Frame(across, Scale(lowest / 1.4, highest * 1.4, y + 160, y + 34, "log"))
     batch_top = rate_frame.bottom + 34
     most = max(int(phase.curve.global_batch_size.max()) for phase in report.main_line)

@@ -16,6 +16,15 @@ def text_width(text: str, size: float) -> float:
     return len(text) * _CHARACTER_WIDTH * size
 
 
+def fitted(name: str, room: float, size: float) -> str:
+    """`name`, or where that takes more than `room` pixels both its ends around an ellipsis: names of forks that begin
+    alike differ at the end. The page says the whole name elsewhere, in a table or when a mark is pointed at."""
+    most = max(int(room / (_CHARACTER_WIDTH * size)), 3)
+    if len(name) <= most:
+        return name
+    return f"{name[: most // 2]}…{name[len(name) - (most - most // 2 - 1) :]}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Scale:
     """Maps `low`..`high` of the data onto `start`..`end` in pixels; `end` may be the smaller one (y grows down)."""

@@ -10,6 +10,7 @@ from runtime.report.plots import (
     bands,
     drawing,
     line,
+    name_column,
     point,
     square,
     straight,
@@ -18,7 +19,7 @@ from runtime.report.plots import (
     y_axis,
 )
 from runtime.report.run_plots import main_bands, margins
-from runtime.report.scales import Scale, counted, padded, text_width, tick_labels, tokens_label
+from runtime.report.scales import Scale, counted, fitted, padded, text_width, tick_labels, tokens_label
 
 _ROW = 20.0
 _CONFIDENCE = 1.96
@@ -37,10 +38,6 @@ def value_axis(frame: Frame, title: str, at_most: int) -> Markup:
     return joined(parts)
 
 
-def _name_column(names: Sequence[str], width: float) -> float:
-    return min(max(text_width(name, TEXT_SIZE) for name in names) + 12, width * 0.42)
-
-
 def gaps(evaluation: Evaluation) -> dict[str, dict[str, float]]:
     """Hot minus averaged bits per byte by domain, of each average by its name; empty where none is kept."""
     return {
@@ -56,7 +53,7 @@ def average_gap(report: Report, width: float) -> Markup:
     values = [value for by_name in found.values() for gap in by_name.values() for value in gap.values()]
     rows = [(phase, name) for phase in phases for name in (found[phase.name] if phase.same_as is None else {}) or [""]]
     labels = [f"{phase.name}, {name}" if len(found[phase.name]) > 1 and name else phase.name for phase, name in rows]
-    left = _name_column(labels, width)
+    left = name_column(labels, width)
     low, high = padded([0.0, *values], least=0.001)
     split = sum(phase.is_main for phase, _ in rows)
     extra = 10 if 0 < split < len(rows) else 0
@@ -65,7 +62,7 @@ def average_gap(report: Report, width: float) -> Markup:
     parts.append(straight(frame.x(0), frame.top, frame.x(0), frame.bottom, "zero"))
     for row, ((phase, name), label) in enumerate(zip(rows, labels, strict=True)):
         y = frame.top + _ROW * (row + 0.5) + (extra if row >= split else 0)
-        parts.append(text(label, left - 8, y + 3.8, "end", "name"))
+        parts.append(text(fitted(label, left - 10, TEXT_SIZE), left - 8, y + 3.8, "end", "name"))
         if phase.same_as is not None:
             room = frame.right - frame.x(0) - 8
             said = f"the same training as {phase.same_as}"
@@ -118,7 +115,9 @@ def _all_values(evaluations: Sequence[Evaluation], domain: str) -> list[float]:
 
 def _domain_panel(frame: Frame, domain: str, report: Report, found: Mapping[str, Evaluation]) -> Markup:
     parts: list[str] = [bands(frame, main_bands(report)), y_axis(frame, "", 5)]
-    parts.append(text(domain, frame.left, frame.top - 8, class_="panel"))
+    parts.append(
+        text(fitted(domain, (frame.right - frame.left) / 1.1, TEXT_SIZE), frame.left, frame.top - 8, class_="panel")
+    )
     reached: dict[str, tuple[float, float]] = {}
     marks: list[str] = []
     for phase in report.phases:
@@ -155,7 +154,7 @@ def score_panels(report: Report, width: float) -> Markup:
     tasks = list(dict.fromkeys((score.label, score.metric) for score in shown))
     exports = list(dict.fromkeys(score.export for score in shown))
     columns = 1 if width < 600 else min(3, len(tasks))
-    name_width = _name_column(exports, 480)
+    name_width = name_column(exports, 480)
     cell_width = (width - name_width) / columns
     cell_height = 26 + 18.0 * len(exports) + 44
     parts: list[str] = []
@@ -165,7 +164,7 @@ def score_panels(report: Report, width: float) -> Markup:
         has_names = index % columns == 0  # the names stand once a row, left of its panels
         right = left + cell_width - (34 if columns > 1 else 14)
         frame = Frame(Scale(0, 1, left, right), Scale(0, 1, y + 26 + 18.0 * len(exports), y + 26))
-        parts.append(_score_panel(frame, f"{label} ({metric})", scores, exports, has_names))
+        parts.append(_score_panel(frame, f"{label} ({metric})", scores, exports, name_width if has_names else None))
     rows = -(-len(tasks) // columns)
     return drawing(width, rows * cell_height, f"Scores of {len(exports)} exports on {len(tasks)} tasks", *parts)
 
@@ -175,21 +174,28 @@ def _interval(score: Score) -> tuple[float, float]:
     return score.value - reach, score.value + reach
 
 
-def _score_panel(frame: Frame, title: str, scores: Mapping[str, Score], exports: Sequence[str], named: bool) -> Markup:
+def _score_panel(
+    frame: Frame, title: str, scores: Mapping[str, Score], exports: Sequence[str], name_width: float | None
+) -> Markup:
     bounds = [bound for score in scores.values() for bound in _interval(score)]
     chances = [score.chance for score in scores.values() if score.chance is not None]
     lowest, highest = padded([*bounds, *chances], 0.1)
     x = Scale(max(0.0, lowest) if min(bounds) >= 0 else lowest, highest, frame.x.start, frame.x.end)
     frame = Frame(x, frame.y)
-    parts: list[str] = [value_axis(frame, "", 5), text(title, frame.left, frame.top - 8, class_="panel")]
+    parts: list[str] = [
+        value_axis(frame, "", 5),
+        text(
+            fitted(title, (frame.right - frame.left + 24) / 1.1, TEXT_SIZE), frame.left, frame.top - 8, class_="panel"
+        ),
+    ]
     if chances:
         at = frame.x(chances[0])
         parts.append(straight(at, frame.top - 3, at, frame.bottom, "zero"))
         parts.append(text(f"chance {chances[0]:.3g}", at, frame.bottom + 28, "middle", "quiet"))
     for row, export in enumerate(exports):
         y = frame.top + 18.0 * (row + 0.5)
-        if named:
-            parts.append(text(export, frame.left - 8, y + 3.8, "end", "name"))
+        if name_width is not None:
+            parts.append(text(fitted(export, name_width - 10, TEXT_SIZE), frame.left - 8, y + 3.8, "end", "name"))
         score = scores.get(export)
         if score is None:
             continue
@@ -206,12 +212,12 @@ def kept_documents(stages: Sequence[Stage], width: float) -> Markup:
     by_source: dict[str, list[Stage]] = {}
     for stage in stages:
         by_source.setdefault(stage.source, []).append(stage)
-    left = _name_column(list(by_source), width)
+    left = name_column(list(by_source), width)
     frame = Frame(Scale(0, 1, left, width - 64), Scale(0, 1, 8 + _ROW * len(by_source), 8))
     parts: list[str] = []
     for row, (source, found) in enumerate(by_source.items()):
         y = frame.top + _ROW * row
-        parts.append(text(source, left - 8, y + _ROW / 2 + 3.8, "end", "name"))
+        parts.append(text(fitted(source, left - 10, TEXT_SIZE), left - 8, y + _ROW / 2 + 3.8, "end", "name"))
         kept, lost = found[-1].num_documents, {stage.stage: sum(stage.dropped.values()) for stage in found}
         total = kept + sum(lost.values())
         if not total:

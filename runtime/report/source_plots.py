@@ -4,9 +4,21 @@ import numpy as np
 
 from runtime.report.contents import Report, SourceCurve
 from runtime.report.markup import Markup, joined
-from runtime.report.plots import Frame, bands, binned, drawing, line, point, settled, text, token_axis, y_axis
+from runtime.report.plots import (
+    TEXT_SIZE,
+    Frame,
+    bands,
+    binned,
+    drawing,
+    line,
+    point,
+    settled,
+    text,
+    token_axis,
+    y_axis,
+)
 from runtime.report.run_plots import main_bands, margins
-from runtime.report.scales import Scale, padded, tokens_label
+from runtime.report.scales import Scale, fitted, padded, tokens_label
 
 _MOST_COLUMNS = 4
 _BINS = 60
@@ -30,7 +42,8 @@ def source_losses(report: Report, width: float) -> Markup:
         x, top = (index % columns) * cell_width, (index // columns) * cell_height + 26
         frame = Frame(Scale(0, end, x + left, x + cell_width - 18), Scale(low, high, top + panel_height, top))
         panel: list[str] = [bands(frame, main_bands(report)), y_axis(frame, "", 4)]
-        panel.append(text(curve.source, frame.left, frame.top - 8, class_="panel"))
+        name = fitted(curve.source, (frame.right - frame.left - 36) / 1.1, TEXT_SIZE)  # in bold, and a figure behind it
+        panel.append(text(name, frame.left, frame.top - 8, class_="panel"))
         last = None
         for tokens, means in drawn[curve.source]:
             inside = means <= high

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from runtime.report.document import document
 from runtime.report.markup import Markup, element, joined
 from runtime.report.page import figure
-from runtime.report.plots import Frame, colour_of, drawing, straight, text
-from runtime.report.scales import Scale, counted, text_width, tick_labels
+from runtime.report.plots import TEXT_SIZE, Frame, colour_of, drawing, name_column, straight, text
+from runtime.report.scales import Scale, counted, fitted, text_width, tick_labels
 from runtime.report.tables import CONTINUED, Cell, Column, table
 from runtime.tracking.waits import Waits
 
@@ -60,8 +60,8 @@ def bars(phases: Sequence[Waits], width: float) -> Markup:
     """A row for each phase, its bar cut by cause."""
     causes = causes_of(phases)
     said = [_said(waits) for waits in phases]
-    left = max(text_width(waits.phase, 11) for waits in phases) + 12
-    right = width - max(text_width(words, 11) for words in said) - 10
+    left = name_column([waits.phase for waits in phases], width)
+    right = width - max(text_width(words, TEXT_SIZE) for words in said) - 10
     most = max(*(sum(waits.by_cause.values()) for waits in phases), 1e-3)
     bottom = len(phases) * _ROW + 22
     frame = Frame(Scale(0, most, left, max(right, left + 40)), Scale(0, 1, bottom, 22))
@@ -72,7 +72,7 @@ def bars(phases: Sequence[Waits], width: float) -> Markup:
         parts.append(text(label, frame.x(tick), frame.bottom + 14, "middle"))
     for row, (waits, words) in enumerate(zip(phases, said, strict=True)):
         y = frame.top + row * _ROW + (_ROW - _BAR) / 2
-        parts.append(text(waits.phase, left - 8, y + 12, "end", "name"))
+        parts.append(text(fitted(waits.phase, left - 10, TEXT_SIZE), left - 8, y + 12, "end", "name"))
         begin = 0.0
         for index, cause in enumerate(causes):
             seconds = waits.by_cause.get(cause, 0.0)

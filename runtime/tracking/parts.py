@@ -43,6 +43,12 @@ def part_name(tensor: str, layer: int) -> str:
     return f"{stack}.{layer}.{name}"
 
 
+def layer_of(part: str) -> int | None:
+    """The layer that a part belongs to; None of one that belongs to none."""
+    words = part.split(".")
+    return int(words[1]) if len(words) > 2 and words[1].isdigit() else None
+
+
 def part_names(tensors: Sequence[Tensor]) -> tuple[str, ...]:
     """In the order in which an update gives their norms: tensor by tensor, and layer by layer in each."""
     return tuple(name for tensor in tensors for name in tensor.parts)

@@ -85,7 +85,12 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
         0,
         f"nothing of these phases is saved under {prefix} as the recipe stands now, so there are no curves\n",
     )
-    for option, place in (("--validation", "page.html"), ("--tensorboard", "board"), ("--wandb", "wandb")):
+    for option, place in (
+        ("--validation", "page.html"),
+        ("--norms", "norms.html"),
+        ("--tensorboard", "board"),
+        ("--wandb", "wandb"),
+    ):
         assert run(prefix, capsys, "curves", option, str(tmp_path / place))[0] == 1, (
             "it was asked for, and is not there"
         )
@@ -133,6 +138,26 @@ def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, p
     assert [line.split(maxsplit=1) for line in out.splitlines()[1:]] == [
         ["phoenix", "nothing of it is saved as the recipe stands now"]
     ]
+
+
+def test_gradients_by_layer_are_drawn_of_the_phases_that_told_enough_of_them(tmp_path, capsys, phases):
+    file = tmp_path / "norms.html"
+    for name, step in (("kestrel", 8), ("ocelot", phases.step("kestrel").until + 2)):
+        save(tmp_path, phases.step(name).digest, step, loss=4.0)
+    code, out, _ = run(tmp_path, capsys, "curves", "--norms", str(file))
+    few = "fewer than 4 updates up to the newest checkpoint have told norms (norms_every_steps)"
+    assert (code, out.splitlines()[-1]) == (1, f"no gradients are drawn of kestrel, ocelot: {few}")
+    assert not file.exists()
+    with EventLog(f"{tmp_path}/work/{phases.step('kestrel').digest}/events/{log_name('a', 0)}") as events:
+        for step in (2, 4, 6, 8, 10):
+            gradient = {"layers.w": [1.0, 9.0 if step == 6 else 1.0]}
+            events.write("norms", step=step, gradient=gradient, update={}, parameters={})
+    code, out, _ = run(tmp_path, capsys, "curves", "--norms", str(file))
+    assert (code, out.splitlines()[-2:]) == (0, [f"no gradients are drawn of ocelot: {few}", f"drawn: {file}"])
+    page = file.read_text()
+    assert "told at 4 updates, from 2 to 8" in page and "layer 1, updates 6 to 6: 9 times its median" in page
+    assert "no gradients are drawn of ocelot" in page
+    assert "is no kind of picture" in run(tmp_path, capsys, "curves", "--norms", "norms.png")[2]
 
 
 def test_the_newest_state_is_told_and_at_one_step_the_published_one(tmp_path, capsys, phases):

@@ -153,7 +153,12 @@ def test_both_sets_of_weights_are_measured_on_every_domain(tmp_path, phase, cach
     assert all(result.hot[domain] != averaged.by_domain[domain] for domain in DOCUMENTS)
     assert result.hot_mean == pytest.approx(sum(result.hot.values()) / 2)
     assert averaged.mean == pytest.approx(sum(averaged.by_domain.values()) / 2)
-    assert 0 < result.num_bytes["animals"] < sum(len(text.encode()) for text in DOCUMENTS["animals"])
+    assert (
+        0
+        < result.num_tokens["animals"]
+        < result.num_bytes["animals"]
+        < sum(len(text.encode()) for text in DOCUMENTS["animals"])
+    )
 
 
 def test_every_average_is_measured_or_one_by_its_name_and_the_result_says_which(tmp_path, phase, caches):

@@ -76,20 +76,20 @@ def imported(run_alone: Any) -> Import:
 def refuse_other_weights(phase: Input[TrainPhaseResult], folder: Path) -> None:
     """Every tensor is, bit for bit, what `transformers` reads from the folder, in float32."""
     ours = dict(state_dict(TrainedModel.open(phase.join(phase.result.checkpoint)).params("hot", None)))
-    theirs = transformers.LlamaForCausalLM.from_pretrained(folder).state_dict()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict()
     assert set(ours) <= set(theirs)
     for name, value in ours.items():
         np.testing.assert_array_equal(value.view(np.uint32), theirs[name].float().numpy().view(np.uint32), name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize(("is_tied", "use_qk_norm"), [(False, False), (True, False), (False, True)])
 @pytest.mark.parametrize("chunk_in_bytes", [2_000, 20_000, 64 * 2**20], ids=["rows", "layers", "whole"])
 def test_the_weights_are_bit_for_bit_those_of_the_folder(
-    tmp_path, imported, monkeypatch, dtype, is_tied, chunk_in_bytes
+    tmp_path, imported, monkeypatch, dtype, is_tied, use_qk_norm, chunk_in_bytes
 ):
     monkeypatch.setattr(checkpoint_leaves, "MAX_CHUNK_IN_BYTES", chunk_in_bytes)
-    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied)
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied, use_qk_norm=use_qk_norm)
     folder = write_folder(tmp_path / "folder", dtype, config)
     phase = imported(folder, model=config)
     refuse_other_weights(phase, folder)

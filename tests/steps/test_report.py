@@ -208,6 +208,34 @@ def test_updates_that_were_left_out_change_no_count_of_tokens(tmp_path):
     assert told(tmp_path / "first", (1, 2)) == told(tmp_path / "second", (2,)) == expected
 
 
+@pytest.mark.parametrize(("begin_step", "until"), [(50, 55), (50, 60), (0, 55)], ids=["branch", "to its end", "stop"])
+def test_a_branch_that_trains_as_its_parent_does_begins_where_its_result_says(tmp_path, begin_step, until):
+    """A fork that only keeps another average has the figures of the phase that it leaves, update by update."""
+    tokens = 40 * 8 * 256
+    config = example(tmp_path)
+    made_of = phase(tmp_path, "osprey", 41, until, tokens, 24)
+    told = made_of.result.model_copy(update={"begin_step": begin_step})
+    osprey = made(tmp_path, "osprey", told)
+    config = config.model_copy(
+        update={"phases": {**config.phases, "osprey": osprey}, "parents": {**config.parents, "osprey": "ocelot"}}
+    )
+    (found,) = [item for item in contents_of(config).phases if item.name == "osprey"]
+    first = begin_step or 40  # the same training to an earlier stop: the updates of its parent
+    assert (found.start_step, found.step, found.start_tokens) == (first, until, tokens + (first - 40) * 24 * 256)
+    assert found.curve.step.tolist() == list(range(first + 1, until + 1))
+    assert run(config, tmp_path / "out").page
+
+
+def test_a_phase_none_of_whose_own_updates_was_taken_is_refused_by_its_name(tmp_path):
+    tokens = 40 * 8 * 256
+    config = example(tmp_path)
+    told = phase(tmp_path, "osprey", 41, 52, tokens, 24, skipped=(51, 52)).result.model_copy(update={"begin_step": 50})
+    phases = {**config.phases, "osprey": made(tmp_path, "osprey", told)}
+    config = config.model_copy(update={"phases": phases, "parents": {**config.parents, "osprey": "ocelot"}})
+    with pytest.raises(ValueError, match="osprey: every update of its own was left out by its skip rule"):
+        contents_of(config)
+
+
 def test_a_source_that_was_never_drawn_is_a_finding_though_the_mixture_names_it(tmp_path):
     drawn = {"web": 8, "code": 0}
     phases = {"kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=drawn)}

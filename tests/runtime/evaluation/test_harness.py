@@ -135,6 +135,15 @@ def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
     assert found[0] == expected[0].split(stop)[0] != expected[0]
 
 
+def test_a_prompt_of_generated_text_that_loses_its_beginning_is_counted(both):
+    ours, _ = both
+    asked = [Instance("generate_until", {}, (prompt, {"max_gen_toks": 2}), 0, metadata=("written", 0, 1))
+             for prompt in (text(1, 3), text(2, 3 * MAX_LENGTH))]  # fmt: skip
+    before = ours.num_truncated["written"]
+    ours.generate_until(asked)
+    assert ours.num_truncated["written"] - before == 1
+
+
 def test_text_ends_at_the_end_of_text_token_and_leaves_it_out(both):
     ours, _ = both
     tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]
@@ -225,6 +234,25 @@ def test_progress_ends_at_the_number_of_sequences():
     )  # fmt: skip
     scorer.score([Scored(tuple(range(n % 30, n % 30 + 100)), (n % 4,)) for n in range(60)])
     assert len(seen) > 2 and seen == sorted(seen) and seen[-1] == (60, 60)
+
+
+def test_a_continuation_is_greedy_only_if_each_of_its_tokens_is():
+    scorer = Scorer(model(), CONFIG, LLAMA3_ROPE, compute_dtype=jnp.float32, tokens_per_batch=512)
+    prompt = (5, 6, 7)
+
+    def likeliest(tokens: tuple[int, ...]) -> int:
+        ((token,),) = scorer.continue_greedily([tokens], 1, lambda tokens: True)
+        return token
+
+    first = likeliest(prompt)
+    other = (first + 1) % CONFIG.vocab_size
+    both, last_alone, first_alone = (
+        (first, likeliest((*prompt, first))),
+        (other, likeliest((*prompt, other))),
+        (first, (likeliest((*prompt, first)) + 1) % CONFIG.vocab_size),
+    )
+    sequences = [Scored((*prompt, targets[0]), targets) for targets in (both, last_alone, first_alone)]
+    assert [score.is_greedy for score in scorer.score(sequences)] == [True, False, False]
 
 
 def test_no_requests_give_no_scores():

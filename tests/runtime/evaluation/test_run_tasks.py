@@ -4,18 +4,21 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
+import lm_eval.tasks
 import pytest
 from lm_eval.api.metrics import mean_stderr, pooled_sample_stderr
+from lm_eval.tasks._yaml_loader import load_yaml
 from tokenizers import Tokenizer
 
 from runtime.evaluation.harness import LlamaHarness
-from runtime.evaluation.run_tasks import run_tasks
+from runtime.evaluation.run_tasks import _fewshot_from, _scores, run_tasks
 from runtime.evaluation.scoring import Scorer
-from runtime.evaluation.suites import LAPTOP_TASKS, TaskSpec
+from runtime.evaluation.suites import DEFINITIONS, LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.task_score import suspicion
-from runtime.evaluation.tasks import TaskFiles, TaskItemsError, read_rows
+from runtime.evaluation.tasks import TaskFiles, TaskItemsError, read_rows, task_manager, write_definitions
 from runtime.interop.huggingface import SpecialTokens
 from runtime.model.config import LLAMA3_ROPE
 from tests.runtime.evaluation.rows import NUM_ROWS, ROWS, write_files
@@ -83,6 +86,64 @@ def test_worked_examples_come_from_rows_of_their_own_where_there_are_any(files, 
             assert prompt.count(f"jumps {sample['doc_id']}?") == 1  # the item itself is never its own example
 
 
+def test_worked_examples_of_the_scored_rows_are_drawn_from_all_of_them_whatever_the_limit(files, make_harness):
+    run = run_tasks(make_harness, [TaskSpec("arc_easy", 4)], files, limit=2)
+    assert {score.num_items for score in run.scores} == {2}
+    assert all(prompt.count("Question:") == 5 for sample in run.samples for prompt, _ in sample["requests"])
+
+
+def test_worked_examples_that_a_definition_holds_itself_are_its_prompt_whatever_rows_there_are(tmp_path, files):
+    """Those of gsm8k_cot reason step by step (arXiv:2201.11903); a row of the set would show a bare number."""
+    with_rows = TaskFiles(files.scored, {**files.fewshot, "gsm8k_cot": files.scored["gsm8k_cot"]})
+    spec = TaskSpec("gsm8k_cot", 8)
+    write_definitions(tmp_path, [spec], with_rows, limit=2)
+    task = task_manager(tmp_path).load([spec.label])["tasks"][spec.label]
+    task.set_fewshot_seed(seed=1234)
+    prompt = str(task.fewshot_context(next(iter(task.eval_docs)), 8))
+    assert prompt.startswith("Q: There are 15 trees in the grove.") and prompt.count("The answer is") == 8
+    assert _fewshot_from(spec, with_rows) == "the definition"
+    with pytest.raises(ValueError, match="'gsm8k_cot' is 9, and its definition holds 8 worked examples"):
+        TaskSpec("gsm8k_cot", 9)
+
+
+def test_each_definition_holds_as_many_worked_examples_as_the_suites_say():
+    installed = Path(lm_eval.tasks.__file__).parent
+    for name, definition in DEFINITIONS.items():
+        read = load_yaml(installed / definition.yaml, resolve_func=False, recursive=True)
+        samples = (read.get("fewshot_config") or {}).get("samples")
+        assert (None if samples is None else len(samples)) == definition.num_examples, name
+
+
+def an_answer(number: int, answer_filter: str, value: float, *, found: str = "7") -> dict[str, Any]:
+    return {
+        "doc_id": number, "filter": answer_filter, "exact_match": value, "acc": value, "filtered_resps": [found],
+        "arguments": [("a prompt", "one choice"), ("a prompt", "another")],
+    }  # fmt: skip
+
+
+def test_each_answer_filter_is_scored_over_its_own_answers(files):
+    strict = [an_answer(number, "strict-match", 0.0, found="[invalid]") for number in range(4)]
+    flexible = [an_answer(number, "flexible-extract", 1.0) for number in range(4)]
+    keys = {"exact_match,strict-match": 0.0, "exact_match,flexible-extract": 1.0}
+    output = {"samples": {"gsm8k_cot_0shot": [*strict, *flexible]}, "results": {"gsm8k_cot_0shot": keys}}
+    means = {("gsm8k_cot_0shot", "exact_match"): True}
+    found = _scores(TaskSpec("gsm8k_cot"), ["gsm8k_cot_0shot"], output, means, {}, files)
+    told = [(score.metric, score.value, score.num_items, score.num_unparsed) for score in found]
+    assert told == [("exact_match,strict-match", 0.0, 4, 4), ("exact_match,flexible-extract", 1.0, 4, 0)]
+
+
+@pytest.mark.parametrize(("num_truncated", "is_suspicious"), [(4, False), (5, True)])
+def test_more_than_half_of_the_requests_of_which_an_item_makes_several(files, num_truncated, is_suspicious):
+    output = {
+        "samples": {"piqa_0shot": [an_answer(number, "none", 0.5) for number in range(4)]},
+        "results": {"piqa_0shot": {"acc,none": 0.5, "acc_stderr,none": 0.1}},
+    }  # fmt: skip
+    (score,) = _scores(
+        TaskSpec("piqa"), ["piqa_0shot"], output, {("piqa_0shot", "acc"): True}, {"piqa_0shot": num_truncated}, files
+    )
+    assert (score.warning is not None) == is_suspicious
+
+
 def test_a_group_scores_all_items_of_its_tasks_together(files, make_harness):
     subjects = ("mmlu_astronomy", "mmlu_high_school_biology", "mmlu_world_religions")
     (group,) = run_tasks(make_harness, [TaskSpec("mmlu")], files, limit=None).scores
@@ -136,7 +197,7 @@ def refuse(*arguments, **options):
 
 socket.getaddrinfo = socket.create_connection = refuse
 socket.socket.connect = refuse
-from runtime.evaluation.run_tasks import run_tasks
+from runtime.evaluation.run_tasks import _fewshot_from, _scores, run_tasks
 from runtime.evaluation.suites import TaskSpec
 from runtime.evaluation.tasks import TaskFiles
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 import transformers
 from tokenizers import Tokenizer
@@ -41,15 +42,16 @@ def our_logits(params: Llama, config: LlamaConfig, rope: Rope, tokens: np.ndarra
 
 
 def their_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
-    theirs = transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.no_grad():
         return theirs(torch.from_numpy(tokens.astype(np.int64))).logits.numpy()
 
 
 @pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE, SCALED_ROPE], ids=["plain", "llama3", "llama3-short"])
 @pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
-def test_transformers_computes_the_same_logits_from_the_exported_folder(tmp_path, rope, is_tied):
-    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied)
+@pytest.mark.parametrize("use_qk_norm", [False, True], ids=["llama", "qwen3"])
+def test_transformers_computes_the_same_logits_from_the_exported_folder(tmp_path, rope, is_tied, use_qk_norm):
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied, use_qk_norm=use_qk_norm)
     params = model(config)
     write_model(str(tmp_path), params, config, rope, SPECIAL, dtype="float32")
     tokens = np.asarray(jax.random.randint(jax.random.key(2), (2, 128), 0, config.vocab_size))
@@ -59,17 +61,20 @@ def test_transformers_computes_the_same_logits_from_the_exported_folder(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("max_length", "rope"),
+    ("max_length", "rope", "use_qk_norm"),
     [
-        (LAPTOP.model.max_position_embeddings, LLAMA3_ROPE),
-        (EIGHT_B.model.max_position_embeddings, LLAMA3_ROPE),
-        (4096, LLAMA2_ROPE),
-        (131_072, LLAMA3_ROPE),
+        (LAPTOP.model.max_position_embeddings, LLAMA3_ROPE, False),
+        (EIGHT_B.model.max_position_embeddings, LLAMA3_ROPE, False),
+        (4096, LLAMA2_ROPE, False),
+        (131_072, LLAMA3_ROPE, False),
+        (4096, LLAMA3_ROPE, True),
     ],
-    ids=["laptop", "8b", "plain", "long"],
+    ids=["laptop", "8b", "plain", "long", "qwen3"],
 )
-def test_transformers_loads_and_generates_without_a_warning(tmp_path, max_length, rope, caplog, monkeypatch):
-    config = dataclasses.replace(CONFIG, max_position_embeddings=max_length)
+def test_transformers_loads_and_generates_without_a_warning(
+    tmp_path, max_length, rope, use_qk_norm, caplog, monkeypatch
+):
+    config = dataclasses.replace(CONFIG, max_position_embeddings=max_length, use_qk_norm=use_qk_norm)
     params = model(config)
     write_model(str(tmp_path), params, config, rope, SPECIAL, dtype="float32")
     source = tokenizer_file(tmp_path / "tokenizer.json")
@@ -96,9 +101,10 @@ def test_a_scaling_that_is_lost_would_be_seen_in_the_logits(tmp_path):
 
 
 @pytest.mark.parametrize("is_tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("use_qk_norm", [False, True], ids=["llama", "qwen3"])
 @pytest.mark.parametrize("max_shard_size_in_bytes", [20_000, 10**9], ids=["sharded", "whole"])
-def test_an_exported_model_is_read_back_bit_for_bit(tmp_path, is_tied, max_shard_size_in_bytes):
-    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied)
+def test_an_exported_model_is_read_back_bit_for_bit(tmp_path, is_tied, max_shard_size_in_bytes, use_qk_norm):
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=is_tied, use_qk_norm=use_qk_norm)
     params = model(config)
     folder = str(tmp_path)
     files = write_model(
@@ -125,21 +131,38 @@ def test_shards_hold_what_the_index_says_and_transformers_reads_them(tmp_path):
     assert len(shards) > 2 and shards[0] == f"model-00001-of-{len(shards):05d}.safetensors"
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 4 * CONFIG.num_parameters
+    held = [safetensors.numpy.load_file(tmp_path / shard) for shard in shards]
+    assert all(len(of) == 1 or sum(value.nbytes for value in of.values()) <= 50_000 for of in held)
     tokens = np.arange(64)[None]
     np.testing.assert_allclose(
         our_logits(params, CONFIG, LLAMA3_ROPE, tokens), their_logits(tmp_path, tokens), atol=1e-4
     )
 
 
-def test_what_transformers_saves_is_read_back(tmp_path):
-    params = model()
-    write_model(str(tmp_path / "ours"), params, CONFIG, SCALED_ROPE, SPECIAL, dtype="float32")
-    theirs = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
+@pytest.mark.parametrize("use_qk_norm", [False, True], ids=["llama", "qwen3"])
+def test_what_transformers_saves_is_read_back(tmp_path, use_qk_norm):
+    config = dataclasses.replace(CONFIG, use_qk_norm=use_qk_norm)
+    params = model(config)
+    write_model(str(tmp_path / "ours"), params, config, SCALED_ROPE, SPECIAL, dtype="float32")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours", dtype=torch.float32)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer_file(tmp_path / "theirs" / "tokenizer.json")
     read = read_model(str(tmp_path / "theirs"))
-    assert (read.config, read.rope) == (CONFIG, SCALED_ROPE)
+    assert (read.config, read.rope) == (config, SCALED_ROPE)
     assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), params, read.params))
+
+
+def test_a_shared_head_that_is_stored_twice_and_the_first_of_several_ends_of_text_are_read(tmp_path):
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=True)
+    write_model(str(tmp_path), model(config), config, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    tokenizer_file(tmp_path / "tokenizer.json")
+    stored = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    stored["lm_head.weight"] = stored["model.embed_tokens.weight"].copy()
+    safetensors.numpy.save_file(stored, tmp_path / "model.safetensors")
+    document = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**document, "eos_token_id": [7, 9]}))
+    read = read_model(str(tmp_path))
+    assert read.params.lm_head is None and read.special_tokens.eos_token_id == 7
 
 
 def test_bfloat16_rounds_to_nearest_even_and_both_sides_read_it(tmp_path):
@@ -227,10 +250,13 @@ def test_generation_stops_at_the_end_of_text_token(tmp_path):
     assert theirs.generation_config.do_sample is False
 
 
-def test_query_and_key_norms_are_refused_since_llama_would_drop_them(tmp_path):
+def test_query_and_key_norms_that_are_lost_would_be_seen_in_the_logits(tmp_path):
     config = dataclasses.replace(CONFIG, use_qk_norm=True)
-    with pytest.raises(InteropError, match=r"use_qk_norm is True: LlamaForCausalLM has no .* Export a model without"):
-        write_model(str(tmp_path), model(config), config, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    params = model(config)
+    lost = dataclasses.replace(params, layers=dataclasses.replace(params.layers, q_norm=None, k_norm=None))
+    write_model(str(tmp_path), params, config, LLAMA2_ROPE, SPECIAL, dtype="float32")
+    tokens = np.asarray(jax.random.randint(jax.random.key(2), (2, 64), 0, config.vocab_size))
+    assert np.abs(our_logits(lost, CONFIG, LLAMA2_ROPE, tokens) - their_logits(tmp_path, tokens)).max() > 1e-1
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -243,8 +269,19 @@ def test_a_diverged_model_is_not_exported(tmp_path, bad):
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
     source = tokenizer_file(tmp_path / "source.json")
-    with pytest.raises(InteropError, match=r"source\.json: \d+ tokens, but the model's vocab_size is 100; this is not"):
+    with pytest.raises(InteropError, match=r"source\.json: \d+ ids, but the model's vocab_size is 100; this is not"):
         write_tokenizer(str(tmp_path), str(source), SPECIAL, vocab_size=100, max_length=256)
+
+
+def test_a_tokenizer_with_an_id_behind_the_last_row_is_refused_however_few_tokens_it_has(tmp_path):
+    source = tokenizer_file(tmp_path / "source.json")
+    document = json.loads(source.read_text())
+    vocabulary = document["model"]["vocab"]
+    (last,) = (token for token, number in vocabulary.items() if number == len(vocabulary) - 1)
+    source.write_text(json.dumps({**document, "model": {**document["model"], "vocab": {**vocabulary, last: 400}}}))
+    assert Tokenizer.from_file(str(source)).get_vocab_size() == len(vocabulary) <= 320
+    with pytest.raises(InteropError, match=r"401 ids, but the model's vocab_size is 320"):
+        write_tokenizer(str(tmp_path), str(source), SPECIAL, vocab_size=320, max_length=256)
 
 
 def test_an_end_of_text_id_without_a_token_is_refused(tmp_path):
@@ -256,7 +293,9 @@ def test_an_end_of_text_id_without_a_token_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "qwen3"}, r"c\.json: model_type is 'qwen3'; only 'llama'"),
+        ({"model_type": "mistral"}, r"c\.json: model_type is 'mistral'; only 'llama' and 'qwen3' are read here"),
+        ({"model_type": "qwen3", "use_sliding_window": True}, r"use_sliding_window is True; only False"),
+        ({"model_type": "qwen3", "head_dim": None, "num_key_value_heads": None}, r"num_key_value_heads, head_dim not"),
         ({"hidden_act": "gelu"}, r"hidden_act is 'gelu'; only 'silu'"),
         ({"attention_bias": True}, r"attention_bias is True; only False"),
         ({"pretraining_tp": 2}, r"pretraining_tp is 2; only 1"),

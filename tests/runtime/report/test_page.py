@@ -11,12 +11,18 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from marin_dag.forks import MAX_NAME_LENGTH
 from runtime.data.consumption import Consumption, NeverDrawn, OverEpoch, SourceUse
 from runtime.report.branch_plots import branch_groups, branch_loss
-from runtime.report.contents import Change, Filling, mean
+from runtime.report.contents import Change, Filling, Report, mean
+from runtime.report.filling_plot import filling_bars
 from runtime.report.page import render, summary
+from runtime.report.run_plots import timeline
+from runtime.report.scales import text_width
+from runtime.report.score_plots import average_gap
 from runtime.report.sections import domains_table, forks_table, phases_table, recipe_table
 from runtime.report.source_plots import source_losses
 
@@ -312,6 +318,8 @@ def test_forks_of_any_number_stand_beside_what_they_repeat(report, example):
     assert "z_loss: 1e-4" in page and "does it hold &lt;the head&gt;?" in page
     by_name = {phase.name: phase for phase in forked.phases}
     assert f"{by_name['dessert_v3'].final_loss - by_name['dessert_bad'].final_loss:+.3f}" in page
+    found = {evaluation.phase: mean(evaluation.best) for evaluation in forked.evaluations}
+    assert f">{found['dessert_v3'] - found['dessert_bad']:+.4f}<" in page
 
 
 def test_how_often_a_source_is_read_and_what_is_wrong_with_it_is_on_the_page(report):
@@ -345,6 +353,49 @@ def test_no_rectangle_has_a_negative_size(page):
     for tag, attributes in read(page).tags:
         if tag == "rect":
             assert float(attributes["width"]) >= 0 <= float(attributes["height"]), attributes
+
+
+@pytest.mark.parametrize("width", [1040.0, 358.0])
+def test_names_as_long_as_a_fork_may_have_leave_room_for_what_they_name(report, example, width):
+    names = {phase.name: f"{phase.name}-" + "x" * (MAX_NAME_LENGTH - len(phase.name) - 1) for phase in report.phases}
+    phases = tuple(
+        dataclasses.replace(phase, name=names[phase.name], parent=names.get(phase.parent or ""))
+        for phase in report.phases
+    )
+    longer = dataclasses.replace(
+        report, phases=phases, exports=(), scores=(), graph=(),
+        evaluations=tuple(dataclasses.replace(found, phase=names[found.phase]) for found in report.evaluations),
+        fillings=tuple(dataclasses.replace(found, phase=names[found.phase]) for found in report.fillings),
+    )  # fmt: skip
+    whole = re.findall(r'<rect style="fill:var\(--border\)"[^>]* width="([-\d.]+)"', filling_bars(longer, width))
+    bars = [float(size) for size in whole]
+    assert len(bars) == len(report.fillings) and min(bars) > 0.35 * width
+    for drawn in (
+        *branch_drawings(longer, width),
+        filling_bars(longer, width),
+        timeline(longer, width),
+        average_gap(longer, width),
+    ):
+        for attributes, said in re.findall(r"<text ([^>]*)>([^<]+)<", drawn):
+            x = re.findall(r'\bx="([-\d.]+)"', attributes)[0]
+            anchor = (re.findall(r'text-anchor="(\w+)"', attributes) or [""])[0]
+            reach = {"": (0, 1), "middle": (-0.5, 0.5), "end": (-1, 0)}[anchor]
+            left, right = (float(x) + share * text_width(said, 11) for share in reach)
+            assert left > -12 and right < width + 14, said
+
+
+def test_a_run_of_one_update_whose_rate_is_0_is_a_page(report):
+    first = report.phases[0]
+    curve = dataclasses.replace(first.curve.behind(1199), learning_rate=np.zeros(1))
+    one = dataclasses.replace(first, curve=curve, start_step=1199, start_tokens=first.consumed_tokens - 2048)
+    page = render(Report("One update", "", (one,), (), (), (), (), (), ()))
+    assert read(page).errors == [] and "learning rate" in page
+    branch = report.branches[0]
+    still = dataclasses.replace(branch.curve, learning_rate=0 * branch.curve.learning_rate)
+    phases = (*report.main_line, dataclasses.replace(branch, curve=still))
+    beside = dataclasses.replace(report, phases=phases, evaluations=(), exports=(), scores=(), fillings=())
+    drawn = timeline(beside, 1040.0)
+    assert (drawn.count('class="line main"'), drawn.count('class="line branch"')) == (len(report.main_line) + 1, 0)
 
 
 def test_the_summary_holds_the_headline_figures(report):

@@ -11,23 +11,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.report.branch_plots import branch_groups
+from runtime.report.contents import Score
 from runtime.report.page import render, summary
-from runtime.report.plots import Frame, band_name_rows, binned, extremes, line, path_of, rounded_up
+from runtime.report.plots import TEXT_SIZE, Frame, band_name_rows, binned, extremes, line, path_of, rounded_up
 from runtime.report.run_plots import loss_range, main_bands, mixture_stretches, timeline
 from runtime.report.scales import (
     Scale,
     bytes_label,
     counted,
+    fitted,
     padded,
     rate_label,
     text_width,
     tick_labels,
     tokens_label,
 )
-from runtime.report.score_plots import average_gap, domain_panels, gaps
+from runtime.report.score_plots import _interval, average_gap, domain_panels, gaps
 from runtime.report.sections import domains_table, phases_table
 
 FINITE = st.floats(-1e12, 1e12, allow_nan=False)
+
+
+@given(name=st.text(min_size=1, max_size=100), room=st.floats(0, 700))
+def test_a_name_is_cut_in_its_middle_to_the_room_that_there_is(name, room):
+    shown = fitted(name, room, TEXT_SIZE)
+    if text_width(name, TEXT_SIZE) <= room:
+        assert shown == name
+    else:
+        assert len(shown) <= 3 or text_width(shown, TEXT_SIZE) <= room
+        before, _, after = shown.partition("…") if "…" not in name else (shown, "", "")
+        assert name.startswith(before) and name.endswith(after)
+    assert len({fitted(f"{'z_loss-' * 9}{number}", 200, TEXT_SIZE) for number in range(8)}) == 8
 
 
 def test_a_linear_scale_maps_its_ends_and_its_middle():
@@ -118,6 +132,18 @@ def test_fewer_rows_keep_the_least_the_greatest_and_the_ends(values, columns):
     assert (kept_xs[0], kept_xs[-1]) == (xs[0], xs[-1])
     assert len(kept_xs) <= max(4 * columns, 4)
     assert np.array_equal(ys[kept_xs], kept_ys)
+
+
+def test_a_single_low_and_a_single_high_survive_in_a_long_curve():
+    ys = np.zeros(10_000)
+    ys[[1_234, 5_678]] = -1, 1
+    kept_xs, kept_ys = extremes(np.arange(10_000), ys, 20)
+    assert {1_234, 5_678} <= set(kept_xs.tolist()) and set(kept_ys.tolist()) == {-1, 0, 1}
+
+
+def test_the_bar_of_a_score_reaches_as_far_as_holds_the_truth_19_times_in_20():
+    low, high = _interval(Score("export", "piqa", 0, "acc", 0.5, 0.1, 0.5))
+    assert (low, high) == pytest.approx((0.304, 0.696))
 
 
 def test_bins_hold_every_row_once():

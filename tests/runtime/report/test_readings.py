@@ -7,7 +7,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from runtime.report.readings import ReadingError, own_rows, read_curve, read_progress, read_samples, read_source_curves
+from runtime.report.readings import (
+    ReadingError,
+    read_columns,
+    read_curve,
+    read_progress,
+    read_samples,
+    read_source_curves,
+)
 from runtime.tracking.source_losses import SourceLosses, SourceLossesTable
 
 
@@ -39,13 +46,13 @@ def test_a_missing_column_is_named_with_its_file(tmp_path):
         read_curve(path)
 
 
-def test_rows_that_the_parent_made_are_left_out(tmp_path):
+def test_rows_in_common_with_a_parent_are_those_that_it_made(tmp_path):
     parent = read_curve(write_metrics(tmp_path / "parent.parquet", range(1, 6)))
     whole = read_curve(write_metrics(tmp_path / "whole.parquet", range(1, 11)))
     later = read_curve(write_metrics(tmp_path / "later.parquet", range(6, 11)))
-    assert own_rows(whole, parent).step.tolist() == [6, 7, 8, 9, 10]
-    assert own_rows(later, parent).step.tolist() == [6, 7, 8, 9, 10]
-    assert len(own_rows(whole, None)) == 10
+    assert [whole.common_rows(parent), later.common_rows(parent), parent.common_rows(parent)] == [5, 0, 5]
+    assert whole.behind(5).step.tolist() == [6, 7, 8, 9, 10] == later.behind(0).step.tolist()
+    assert len(whole.behind(10)) == 0
 
 
 def test_how_far_a_run_came_tells_of_updates_that_were_left_out_too(tmp_path):
@@ -76,12 +83,6 @@ def test_each_update_has_a_length_of_its_own(tmp_path):
     columns = {"consumed_tokens": np.cumsum([4 * 256, 4 * 256, 2 * 1024]), "global_batch_size": np.array([4, 4, 2])}
     progress = read_progress(write_metrics(tmp_path / "metrics.parquet", range(1, 4), **columns))
     assert [progress.sequence_length_at(step) for step in (1, 2, 3)] == [256, 256, 1024]
-
-
-def test_a_branch_from_an_earlier_step_keeps_all_its_rows(tmp_path):
-    parent = read_curve(write_metrics(tmp_path / "parent.parquet", range(1, 11)))
-    branch = read_curve(write_metrics(tmp_path / "branch.parquet", range(6, 11), loss=np.full(5, 2.0)))
-    assert own_rows(branch, parent).step.tolist() == [6, 7, 8, 9, 10]
 
 
 def test_samples_are_the_first_of_each_reason_and_shortened(tmp_path):
@@ -125,3 +126,20 @@ def test_a_table_without_a_column_is_named(tmp_path):
     pq.write_table(pa.table({"step": [1]}), path)
     with pytest.raises(ReadingError, match=r"source_losses\.parquet: has no column source, num_targets, loss_sum"):
         read_source_curves(str(path))
+
+
+def test_a_source_has_one_curve_though_its_name_lies_in_several_row_groups(tmp_path):
+    path = str(tmp_path / "source_losses.parquet")
+    columns = {"step": [1, 2, 3, 4], "source": ["web", "code", "code", "web"], "num_targets": [2] * 4}
+    pq.write_table(pa.table(columns | {"loss_sum": [2.0, 4.0, 6.0, 8.0]}), path, row_group_size=2)
+    found = {curve.source: (curve.step.tolist(), curve.loss.tolist()) for curve in read_source_curves(path)}
+    assert found == {"code": ([2, 3], [2.0, 3.0]), "web": ([1, 4], [1.0, 4.0])}
+    assert list(found) == ["code", "web"]
+
+
+def test_of_millions_of_rows_no_text_is_made(tmp_path):
+    path = tmp_path / "source_losses.parquet"
+    table = SourceLossesTable()
+    table.append([SourceLosses(1, "web", "a", 1.0, 4, 8, 16.0, 24.0)])
+    path.write_bytes(table.to_parquet())
+    assert read_columns(str(path), ("source",)).column("source").type == pa.dictionary(pa.int32(), pa.string())
