@@ -9,6 +9,7 @@ One order: the longest files first, then by their names. One worker for all file
 """
 
 import atexit
+import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -21,7 +22,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -219,6 +220,17 @@ class Together(LoadFileScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadFileScheduling | None:
     """Of --dist loadfile."""
     return Together(config) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Looks for no garbage while all is imported, and never among what is there to the end of the session."""
+    gc.disable()
+    collected = yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
