@@ -5,10 +5,11 @@ one folder for what else they share.
 
 One fake Cloud Storage and one Ray cluster, started by the first test that wants them, shared by all.
 
-One order: the longest files first, then by their names.
+One order: the longest files first, then by their names. One worker for all files of what takes seconds to start.
 """
 
 import atexit
+import gc
 import importlib.metadata
 import importlib.util
 import os
@@ -21,11 +22,12 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
 
 from marin_dag.running.ray_cluster import require_a_token
 from tests.gcs_server.control import GcsServerProcess
@@ -50,11 +52,35 @@ LONGEST_FILES = (
     "tests/end_to_end/test_whole_run.py",
     "tests/marin_dag/running/test_detach.py",
     "tests/steps/test_train_phase_killed.py",
+    "tests/marin_dag/test_run.py",
     "tests/marin_dag/test_cluster.py",
+    "tests/steps/test_hf_import.py",
     "tests/runtime/parallel/test_eight_devices.py",
     "tests/infra/test_slurm.py",
 )
 """Begun first: each is one worker's, and while the last of them ran to its end the other workers had nothing to do."""
+TOGETHER = {
+    # On the cluster of `ray_cluster`: which takes seconds of processor time to start, and more while it is there.
+    "a Ray cluster": (
+        "tests/marin_dag/running/test_switchboard.py",
+        "tests/marin_dag/source/test_code_watch.py",
+        "tests/marin_dag/test_fencing.py",
+        "tests/marin_dag/test_force.py",
+        "tests/marin_dag/test_run.py",
+    ),
+    # Of tests/deferred_import.py, which take six.
+    "torch": (
+        "tests/runtime/evaluation/test_harness.py",
+        "tests/runtime/interop/test_huggingface.py",
+        "tests/runtime/model/test_llama.py",
+        "tests/runtime/model/test_rotary.py",
+        "tests/runtime/optim/test_adamw.py",
+        "tests/runtime/training/test_train_step_against_torch.py",
+        "tests/steps/test_evaluation.py",
+        "tests/steps/test_hf_import.py",
+    ),
+}
+"""Files that one worker runs, one after the other, and by what they share."""
 
 settings.register_profile("suite", derandomize=True, deadline=None, print_blob=True, max_examples=50)
 settings.load_profile("suite")
@@ -180,6 +206,31 @@ def s3_server() -> Iterator[S3Server]:
 def s3_bucket(s3_server: S3Server) -> str:
     """A bucket on it."""
     return BUCKET
+
+
+class Together(LoadFileScheduling):
+    """A file is one worker's, and so are all files of one line of `TOGETHER`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return next((shared for shared, files in TOGETHER.items() if file in files), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadFileScheduling | None:
+    """Of --dist loadfile."""
+    return Together(config) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Looks for no garbage while all is imported, and never among what is there to the end of the session."""
+    gc.disable()
+    collected = yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return collected
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ import ast
 import copy
 import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import TypeVar
 
 from marin_dag.source.syntax import Target, bindings_of, imported, is_type_checking, parameters
 
@@ -22,6 +22,8 @@ _WITH_NAMES = frozenset(
     }
 )
 """Kinds of nodes that have a form of their own here."""
+NodeT = TypeVar("NodeT", bound=ast.AST)
+_HOLDS_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 _READS_LOCAL_NAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "globals"})
 
 
@@ -50,20 +52,20 @@ def dump(
 
 def readable(statements: Iterable[ast.stmt], imports: Mapping[str, Sequence[Target]]) -> str:
     """The same statements as source, for people to compare: no comments or docstrings, imports spelt out."""
-    kept = [cast(ast.stmt, _WithoutDocstrings().visit(copy.deepcopy(statement))) for statement in statements]
+    kept = [_without_docstrings(statement) for statement in statements]
     used = {node.id for statement in kept for node in ast.walk(statement) if isinstance(node, ast.Name)}
     meant = [f"# {name} is {target}\n" for name in sorted(used & imports.keys()) for target in imports[name]]
     return "".join(meant) + "\n\n".join(map(ast.unparse, kept))
 
 
-class _WithoutDocstrings(ast.NodeTransformer):
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        for field, value in ast.iter_fields(node):
-            if isinstance(value, list) and any(isinstance(item, ast.stmt) for item in value):
-                kept = [item for item in value if not _is_text(item)]
-                setattr(node, field, kept or ([ast.Pass()] if field == "body" else []))
-        return node
+def _without_docstrings(node: NodeT) -> NodeT:
+    """A copy as far as it differs: expressions, which hold no statements, are those of `node`."""
+    copied = copy.copy(node)
+    for field, value in ast.iter_fields(node):
+        if isinstance(value, list) and any(isinstance(item, _HOLDS_STATEMENTS) for item in value):
+            kept = [_without_docstrings(item) for item in value if not _is_text(item)]
+            setattr(copied, field, kept or ([ast.Pass()] if field == "body" else []))
+    return copied
 
 
 def _is_text(node: object) -> bool:

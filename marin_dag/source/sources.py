@@ -49,6 +49,7 @@ class Sources:
         self._first_party = first_party
         self._modules: dict[str, Module | None] = {}
         self._scanned: dict[Place, Scanned] = {}
+        self._texts: dict[Place, str] = {}
         self._resolved: dict[Reference, tuple[Place, ...]] = {}
         self._acting: dict[str, tuple[Place, ...]] = {}
         self._signatures: dict[Path, tuple[int, ...] | None] = {}
@@ -103,9 +104,11 @@ class Sources:
         return {name: self._text(place) for name, place in _widest(self._reached(start)[0]).items()}
 
     def _text(self, place: Place) -> str:
-        module = self.module(place.module)
-        assert module is not None
-        return source_text(module, self._syntax(module, place.name), place.aspect)
+        if place not in self._texts:
+            module = self.module(place.module)
+            assert module is not None
+            self._texts[place] = source_text(module, self._syntax(module, place.name), place.aspect)
+        return self._texts[place]
 
     def _reached(self, start: Iterable[Place]) -> tuple[set[Place], set[str]]:
         pending = list(start)

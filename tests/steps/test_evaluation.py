@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import transformers
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
@@ -37,6 +35,7 @@ from steps.lm_eval import LmEvalConfig, LmEvalResult, lm_eval
 from steps.phase_result import TrainPhaseResult
 from steps.tokenize import TokenizeResult
 from steps.tokenizer import TokenizerResult
+from tests.deferred_import import torch, transformers
 from tests.runtime.evaluation.rows import NUM_ROWS, write_files
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 

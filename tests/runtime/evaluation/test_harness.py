@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-import transformers
 from lm_eval.api.instance import Instance
-from lm_eval.models.huggingface import HFLM
 
 from runtime.evaluation.harness import GenerationError, GenerationRequest, LlamaHarness, generation_request
 from runtime.evaluation.scoring import Score, Scored, Scorer, pack
@@ -19,8 +16,10 @@ from runtime.model.config import LLAMA3_ROPE, LlamaConfig
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
 from runtime.training.watchdog import Watchdog
+from tests.deferred_import import DeferredModule, torch, transformers
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
+their_adapter = DeferredModule("lm_eval.models.huggingface")
 MAX_LENGTH = CONFIG.max_position_embeddings
 WORDS = [
     "the",
@@ -62,7 +61,7 @@ def both(request, tmp_path_factory):
     read = read_model(str(folder))
     scorer = Scorer(read.params, read.config, read.rope, compute_dtype=jnp.float32, tokens_per_batch=1024)
     ours = LlamaHarness(scorer, read.tokenizer, read.special_tokens)
-    theirs = HFLM(
+    theirs = their_adapter.HFLM(
         pretrained=transformers.LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32),
         tokenizer=transformers.AutoTokenizer.from_pretrained(folder),
         batch_size=4,

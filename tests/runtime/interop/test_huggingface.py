@@ -11,8 +11,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors.numpy
-import torch
-import transformers
 from tokenizers import Tokenizer
 
 from pipelines.scales import EIGHT_B, LAPTOP
@@ -22,6 +20,7 @@ from runtime.model.computation import whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope, RopeScaling
 from runtime.model.llama import Llama
 from runtime.model.rotary import inverse_frequencies
+from tests.deferred_import import torch, transformers
 from tests.runtime.interop.small_llama import CONFIG, model, tokenizer_file
 
 # Short enough an original length that all three kinds of frequency occur within 128 positions.

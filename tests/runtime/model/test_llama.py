@@ -7,14 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig as TheirConfig
-from transformers import LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from runtime.model.computation import Remat, whole
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, LlamaConfig, Rope
 from runtime.model.llama import Llama, rms_norm
 from runtime.model.rotary import inverse_frequencies
+from tests.deferred_import import torch, transformers
 
 CONFIG = LlamaConfig(
     vocab_size=96,
@@ -35,7 +33,7 @@ def rope_parameters(rope: Rope) -> dict:
     return {"rope_type": "llama3", "rope_theta": rope.rope_theta, **dataclasses.asdict(rope.scaling)}
 
 
-def their_model(params: Llama, config: LlamaConfig, rope: Rope) -> torch.nn.Module:
+def their_model(params: Llama, config: LlamaConfig, rope: Rope) -> "torch.nn.Module":
     """The same weights in transformers; QK-norm is the one of Qwen3, which is otherwise a Llama."""
     names = (
         "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads "
@@ -43,7 +41,9 @@ def their_model(params: Llama, config: LlamaConfig, rope: Rope) -> torch.nn.Modu
     )
     fields = {name: getattr(config, name) for name in names.split()} | {"rope_parameters": rope_parameters(rope)}
     fields["attn_implementation"] = "eager"
-    model = Qwen3ForCausalLM(Qwen3Config(**fields)) if config.use_qk_norm else LlamaForCausalLM(TheirConfig(**fields))
+    architecture = "Qwen3" if config.use_qk_norm else "Llama"
+    their_config = getattr(transformers, f"{architecture}Config")(**fields)
+    model = getattr(transformers, f"{architecture}ForCausalLM")(their_config)
     state = {"model.embed_tokens.weight": params.embed_tokens, "model.norm.weight": params.norm}
     state["lm_head.weight"] = params.embed_tokens if params.lm_head is None else params.lm_head.T
     for index in range(config.num_hidden_layers):

@@ -3,15 +3,15 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig as TheirConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from runtime.model.config import LLAMA2_ROPE, LLAMA3_ROPE, Rope
 from runtime.model.rotary import inverse_frequencies, rotate, rotation
+from tests.deferred_import import DeferredModule, torch, transformers
+
+modeling_llama = DeferredModule("transformers.models.llama.modeling_llama")
 
 
-def theirs(rope: Rope, head_dim: int) -> LlamaRotaryEmbedding:
+def theirs(rope: Rope, head_dim: int) -> "modeling_llama.LlamaRotaryEmbedding":
     parameters: dict = {"rope_type": "default", "rope_theta": rope.rope_theta}
     if rope.scaling is not None:
         parameters |= {
@@ -21,8 +21,8 @@ def theirs(rope: Rope, head_dim: int) -> LlamaRotaryEmbedding:
             "high_freq_factor": rope.scaling.high_freq_factor,
             "original_max_position_embeddings": rope.scaling.original_max_position_embeddings,
         }
-    config = TheirConfig(head_dim=head_dim, rope_parameters=parameters, max_position_embeddings=131_072)
-    return LlamaRotaryEmbedding(config)
+    config = transformers.LlamaConfig(head_dim=head_dim, rope_parameters=parameters, max_position_embeddings=131_072)
+    return modeling_llama.LlamaRotaryEmbedding(config)
 
 
 @pytest.mark.parametrize("rope", [LLAMA2_ROPE, LLAMA3_ROPE])
@@ -36,7 +36,8 @@ def test_the_frequencies_are_those_of_transformers_to_the_last_bits(rope: Rope, 
 def test_a_query_is_turned_as_transformers_turns_it(rope: Rope) -> None:
     query = np.random.default_rng(0).normal(size=(2, 48, 3, 32)).astype(np.float32)
     cosine, sine = theirs(rope, 32)(torch.zeros(1), torch.arange(48)[None])
-    expected, _ = apply_rotary_pos_emb(torch.tensor(query), torch.tensor(query), cosine, sine, unsqueeze_dim=2)
+    turn = modeling_llama.apply_rotary_pos_emb
+    expected, _ = turn(torch.tensor(query), torch.tensor(query), cosine, sine, unsqueeze_dim=2)
     ours = rotate(jnp.asarray(query), *rotation(inverse_frequencies(rope, 32), 48))
     np.testing.assert_allclose(ours, expected.numpy(), atol=2e-5)
 

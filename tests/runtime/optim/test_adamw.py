@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import torch
 
 from runtime.model.config import LlamaConfig
 from runtime.model.llama import Llama
 from runtime.optim.adamw import adamw, clip_by_global_norm, decay_mask
+from tests.deferred_import import torch
 
 CONFIG = LlamaConfig(
     vocab_size=12,

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-import torch
-import transformers
 
 from runtime.interop.huggingface import SpecialTokens, state_dict, write_model
 from runtime.model.config import LLAMA3_ROPE
@@ -13,6 +11,7 @@ from runtime.parallel.mesh import make_mesh
 from runtime.parallel.mesh_shape import MeshShape
 from runtime.training.state import initial_state
 from runtime.training.train_step import Hyperparameters
+from tests.deferred_import import torch, transformers
 from tests.runtime.interop.small_llama import CONFIG
 from tests.runtime.training.plain_step import plain_step
 
@@ -48,7 +47,7 @@ def test_two_updates_of_a_packed_batch_are_those_of_transformers_and_torch(tmp_p
         np.testing.assert_allclose(ours, theirs[name].numpy(), atol=1e-5, err_msg=name)
 
 
-def torch_adamw(model: transformers.LlamaForCausalLM) -> torch.optim.AdamW:
+def torch_adamw(model: "transformers.LlamaForCausalLM") -> "torch.optim.AdamW":
     """Embeddings and norms do not decay."""
     decayed = {name for name, leaf in model.named_parameters() if leaf.ndim == 2 and "embed" not in name}
     groups = [
@@ -62,7 +61,7 @@ def torch_adamw(model: transformers.LlamaForCausalLM) -> torch.optim.AdamW:
 
 
 def torch_update(
-    model: transformers.LlamaForCausalLM, optimizer: torch.optim.AdamW, tokens: np.ndarray, segment_ids: np.ndarray
+    model: "transformers.LlamaForCausalLM", optimizer: "torch.optim.AdamW", tokens: np.ndarray, segment_ids: np.ndarray
 ) -> tuple[float, float]:
     """Cross-entropy before the update, and the norm of the gradient of it and the z-loss before clipping."""
     ids, segments = torch.from_numpy(tokens.astype(np.int64)), torch.from_numpy(segment_ids)
