@@ -21,7 +21,7 @@ from runtime.text.filter_rules import Length
 from runtime.text.minhash import MinHash
 from steps.download import DownloadConfig, download
 from steps.evaluation_items import EvaluationItemsConfig, EvaluationItemsResult, evaluation_items
-from steps.fetch import Wheel, files_in, installed_python
+from steps.fetch import Wheel, files_in, installed_python, names_in
 
 OWN_FILES = ("*.jsonl", "*.jsonl.gz", "*.jsonl.zst")
 """What of a user's folder is read; JSON lines, each file a source."""
@@ -190,14 +190,10 @@ def _label(folder: str, file: str, stem: str) -> str:
 
 
 def _refuse_what_would_be_left_out(folder: str) -> None:
-    from runtime.text.fetch.local_files import find_files
-
     def is_known(name: str) -> bool:
-        if any(part.startswith(".") for part in name.split("/")):
-            return True
         return "/" not in name and any(fnmatch.fnmatch(name, pattern) for pattern in (*OWN_FILES, *COMPANIONS))
 
-    others = [name for name in find_files(folder.rstrip("/"), ("**",)) if not is_known(name)]
+    others = [name for name in names_in(folder, "**") if not is_known(name)]
     if others:
         raise ValueError(
             f"{folder}: {listed(others, MAX_NAMED)} would not be read: a source is a file of JSON lines "

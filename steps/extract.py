@@ -89,11 +89,17 @@ def extract(config: ExtractConfig, context: StepContext) -> DocumentsResult:
     damaged = [*(detail for _, _, detail in unlisted), *(detail for shard in shards for detail in shard.damaged)]
     num_files = len(files) + sum(max(len(unit[3]) - 1, 0) for unit in work)
     _refuse_too_many_damaged(config, context, damaged, num_damaged, num_files)
-    named = " and `text_field`" if any(hasattr(format_, "text_field") for format_ in config.formats) else ""
+    named = "".join(
+        f", and the name of the text in its lines or rows (--set {context.name}.formats.{index}.text_field=NAME)"
+        for index, format_ in enumerate(config.formats)
+        if hasattr(format_, "text_field")
+    )
     fields = documents_fields(
         context,
         shards,
-        emptied=f"The source is empty: check the files{named}, or leave the source out.",
+        emptied=f"The source is empty: check the files (UTF-8; one JSON object a line){named}; or leave it out."
+        if named
+        else "The source is empty: check the files, or leave it out.",
         dropped_before=unlisted,
     )
     result = DocumentsResult(**fields)
@@ -116,8 +122,8 @@ def _refuse_too_many_damaged(
             # The first line stands alone where there is room for one: it says what is wrong, then how often.
             f"{context.name}: {damaged[0]} ({num_damaged:,} of {num_files:,} files cannot be read)"
             + "".join(f"\n{detail}" for detail in damaged[1:MESSAGES])
-            + f"{rest}\nFetch them anew, or raise the source's max_damaged_file_share (now "
-            f"{config.max_damaged_file_share:g})."
+            + f"{rest}\nFetch or write them anew, or raise the share that may be left out, now "
+            f"{config.max_damaged_file_share:g}: --set {context.name}.max_damaged_file_share=..."
         )
 
 
@@ -133,7 +139,8 @@ def _refuse_too_many_unreadable(
         raise UserError(
             f"{context.name}: {share:.1%} of the documents cannot be read ({_as_text(unreadable)}); samples are in "
             f"{context.output_path}/{result.dropped_samples}. Correct the format of the source, or raise "
-            f"its max_unreadable_share (now {config.max_unreadable_share:g})."
+            f"the share that may be left out, now {config.max_unreadable_share:g}: --set "
+            f"{context.name}.max_unreadable_share=..."
         )
 
 

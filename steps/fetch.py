@@ -130,16 +130,26 @@ def installed_python() -> InstalledPython:
 
 def files_in(folder: str, *patterns: str) -> Files:
     """The files of a folder that match the patterns, with their checksums, as a config."""
+    from runtime.text.fetch.local_files import content_of
+
+    root, names = folder.rstrip("/"), names_in(folder, *patterns)
+    return Files(files=tuple(ContentFile(name=name, **content_of(f"{root}/{name}")) for name in names), folder=root)
+
+
+def names_in(folder: str, *patterns: str) -> list[str]:
+    """Names of the files of a folder that match the patterns, relative to it.
+
+    Raises:
+        UserError: there are none, or what matches cannot be read.
+    """
     from marin_dag.errors import UserError
     from runtime.text.fetch.errors import FetchError
-    from runtime.text.fetch.local_files import content_of, find_files
+    from runtime.text.fetch.local_files import find_files
 
-    root = folder.rstrip("/")
     try:
-        names = find_files(root, patterns)
+        return find_files(folder.rstrip("/"), patterns)
     except FetchError as error:  # a graph is being built for somebody, who named this folder
         raise UserError(str(error)) from error
-    return Files(files=tuple(ContentFile(name=name, **content_of(f"{root}/{name}")) for name in names), folder=root)
 
 
 def model_in(folder: str) -> Files:

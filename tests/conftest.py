@@ -27,6 +27,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from marin_dag.running.ray_cluster import require_a_token
@@ -217,9 +218,9 @@ class Together(LoadFileScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadFileScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Of --dist loadfile."""
-    return Together(config) if config.getoption("dist") == "loadfile" else None
+    return Together(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

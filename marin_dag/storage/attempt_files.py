@@ -52,8 +52,9 @@ def beside_attempts(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
 
 
 def folder_of(path: str) -> str:
-    """What it lies in."""
-    return path.rpartition("/")[0]
+    """The folder of all attempts at an output, of what is in one, milestones too; of anything else what that is in."""
+    match = ATTEMPT.fullmatch(f"{path}/")
+    return path.rpartition("/")[0] if match is None else path[: match.start("attempt") - 1]
 
 
 def files_of(record: Record, files: Mapping[Attempt, list[Entry]]) -> list[Entry]:

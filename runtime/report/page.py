@@ -111,7 +111,8 @@ WAITS = (
 WAITS_ELSEWHERE = (
     ". That page lies in the folder above this one and is written when a run ends, well or not. The times are not "
     "here, for they differ between equal runs, and this page does not. Where the link finds nothing (the report was "
-    "copied alone, or the run was killed), this command makes the page:"
+    "copied alone, or the run was killed), this command makes the page, with the options that the run had "
+    "(--prefix, --scale, --corpus, --set):"
 )
 WAITS_COMMAND = "python pipelines/tootsie.py waits --page waits.html"
 RECIPE = (

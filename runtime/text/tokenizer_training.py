@@ -43,8 +43,8 @@ def train(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer.train_from_iterator((piece for text in texts for piece in _cut(text)), trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(
-            f"vocab_size is {vocab_size}, but the texts hold only {tokenizer.get_vocab_size()} tokens; train on more "
-            "text (bytes_per_source says how much of each source is read) or ask for fewer."
+            f"vocab_size is {vocab_size}, but the texts hold only {tokenizer.get_vocab_size()} tokens: give more text "
+            f"(bytes_per_source says how much of each source is read), or set vocab_size={tokenizer.get_vocab_size()}."
         )
     return tokenizer
 

@@ -193,7 +193,7 @@ def test_two_own_files_of_one_content_are_refused_with_both_files(tmp_path):
         corpus_sources(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", ["__.jsonl.gz", "文書.jsonl.gz", ".jsonl.gz"])
+@pytest.mark.parametrize("name", ["__.jsonl.gz", "文書.jsonl.gz"])
 def test_a_file_whose_name_gives_no_label_is_named_with_the_cure(tmp_path, name):
     own_file(tmp_path, name)
     with pytest.raises(ValueError, match=r"its name gives no label for a source; begin it with a letter or a digit"):
@@ -202,7 +202,17 @@ def test_a_file_whose_name_gives_no_label_is_named_with_the_cure(tmp_path, name)
 
 @pytest.mark.parametrize("other", ["notes.txt", "web.parquet", "more/web.jsonl", "web.json", "README.parquet"])
 def test_what_would_be_left_out_of_an_own_corpus_is_refused_and_companions_are_not(tmp_path, other):
-    for name in ("web.jsonl", "README.txt", "LICENSE", "card.md", ".DS_Store", ".git/config", other):
+    for name in (
+        "web.jsonl",
+        "README.txt",
+        "LICENSE",
+        "card.md",
+        ".DS_Store",
+        ".git/config",
+        ".code.jsonl",
+        "._web.jsonl",
+        other,
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('{"text": "A text."}\n')
     with pytest.raises(ValueError, match=f": {re.escape(other)} would not be read: .*Convert what"):

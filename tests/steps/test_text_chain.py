@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
 import tarfile
 import zipfile
@@ -291,7 +292,7 @@ def test_a_damaged_file_costs_no_other_and_more_than_the_limit_are_an_error(run_
         write_corpus(tmp_path / "corpus", [f"{STORY} {number}"], name=f"{number}.jsonl.gz")
     path = tmp_path / "corpus/2.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-30])
-    message = r"extract: 2\.jsonl\.gz: cannot be unpacked .* \(1 of 4 files cannot be read\)\nFetch them anew, or raise"
+    message = r"extract: 2\.jsonl\.gz: cannot be unpacked .* \(1 of 4 files cannot be read\)\nFetch or write them"
     with pytest.raises(UserError, match=message):
         extracted(run_alone, str(tmp_path / "corpus"), max_unreadable_share=0.3)
     shutil.rmtree(tmp_path / "outputs")
@@ -402,7 +403,29 @@ def test_files_are_found_in_a_folder_of_any_name_and_folders_among_them_are_not_
     folder = tmp_path / "h[1]*"
     (folder / "spark.jsonl").mkdir(parents=True)
     (folder / "a.jsonl").write_text("{}\n")
-    assert find_files(str(folder), ("*.jsonl",)) == ["a.jsonl"]
+    (folder / ".b.jsonl").write_text("{}\n")
+    (folder / ".hidden").mkdir()
+    (folder / ".hidden/c.jsonl").write_text("{}\n")
+    assert find_files(str(folder), ("*.jsonl",)) == find_files(str(folder), ("**",)) == ["a.jsonl"]
+
+
+def test_what_would_be_missing_without_a_word_is_refused_by_name(tmp_path):
+    for name in ("here", "elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.jsonl").write_text("{}\n")
+    here = tmp_path / "here"
+    (here / "b.jsonl").symlink_to(tmp_path / "elsewhere/a.jsonl")
+    assert find_files(str(here), ("*.jsonl",)) == ["a.jsonl", "b.jsonl"]
+    for broken, pattern in (("gone.jsonl", "*.jsonl"), ("folder", "**")):
+        (here / broken).symlink_to(tmp_path / ("elsewhere" if broken == "folder" else "nowhere"))
+        with pytest.raises(UserError, match=f"{broken} cannot be read: a link that leads nowhere or to a folder"):
+            files_in(str(here), pattern)
+        (here / broken).unlink()
+    os.mkfifo(here / "pipe.jsonl")
+    with pytest.raises(UserError, match=r"pipe.jsonl cannot be read"):
+        files_in(str(here), "*.jsonl")
+    with pytest.raises(UserError, match=r"a.jsonl: is a file; name the folder"):
+        files_in(str(here / "a.jsonl"), "*.jsonl")
 
 
 def test_the_standard_library_is_downloaded_as_one_archive(run_alone):

@@ -168,6 +168,8 @@ def _from_row(row: dict[str, Any], anchor: str, text_field: str, id_field: str |
     if not isinstance(text, str):
         found = "absent" if text_field not in row else f"a {type(text).__name__}"
         return Unreadable(anchor, NO_TEXT, f"field {text_field!r} is {found}", _excerpt(row))
+    if not text.strip():  # a row with nothing to say is a fault of the export, as one without the field is
+        return Unreadable(anchor, NO_TEXT, f"field {text_field!r} is blank", _excerpt(row))
     given = row.get(id_field) if id_field is not None else None
     return Text(anchor if given is None else str(given), text)
 

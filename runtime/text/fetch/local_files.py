@@ -18,21 +18,43 @@ LARGE_FILE_IN_BYTES = 64 * 2**20
 """From here on reading it takes longer than a person waits for."""
 SETTLED_SECONDS = 2.0
 """A file that was written so lately may be written again within one tick of its file system's clock."""
+MAX_NAMED = 3
 OF_AN_OBJECT = ("generation", "ETag", "etag")
 """What stores say of an object, and of another one at the same place say otherwise."""
 
 
 def find_files(folder: str, patterns: tuple[str, ...]) -> list[str]:
-    """Names relative to `folder` that match one of the patterns, in alphabetical order."""
+    """Names relative to `folder` that match one of the patterns, in alphabetical order; as in a shell no hidden ones.
+
+    Raises:
+        FetchError: it is no folder, nothing in it matches, or what matches is a link that leads nowhere or to a folder,
+            a pipe or the like: what it stands for would be missing, and nobody would be told.
+    """
     filesystem, root = fsspec.core.url_to_fs(folder)
     if not filesystem.isdir(root):
-        raise FetchError(f"{folder}: no such folder; name the folder that holds the files ({', '.join(patterns)}).")
-    inside = glob.escape(root.rstrip("/"))
-    found = {path for pattern in patterns for path in filesystem.glob(f"{inside}/{pattern}") if filesystem.isfile(path)}
-    names = sorted(path[len(root.rstrip("/")) + 1 :] for path in found)
+        what = "is a file" if filesystem.isfile(root) else "no such folder"
+        raise FetchError(f"{folder}: {what}; name the folder that holds the files ({', '.join(patterns)}).")
+    root = root.rstrip("/")
+    matched = {path for pattern in patterns for path in filesystem.glob(f"{glob.escape(root)}/{pattern}")}
+    shown = {path[len(root) + 1 :]: path for path in sorted(matched) if path.rstrip("/") != root}
+    shown = {name: path for name, path in shown.items() if not any(part.startswith(".") for part in name.split("/"))}
+    is_file = {name: filesystem.isfile(path) for name, path in shown.items()}
+    names = [name for name in shown if is_file[name]]
+    others = [name for name, path in shown.items() if not is_file[name] and not _is_own_folder(filesystem, path)]
+    if others:
+        raise FetchError(
+            f"{folder}: {', '.join(others[:MAX_NAMED])} cannot be read: a link that leads nowhere or to a folder, or "
+            "no file at all. Mend it, or take it out of the folder."
+        )
     if not names:
         raise FetchError(f"{folder}: no file matches {' or '.join(patterns)}.")
     return names
+
+
+def _is_own_folder(filesystem: Any, path: str) -> bool:
+    """Whether it is a folder that `**` looks into: of one behind a link it would see nothing."""
+    is_link = isinstance(filesystem, LocalFileSystem) and Path(path).is_symlink()
+    return filesystem.isdir(path) and not is_link
 
 
 class Content(TypedDict):

@@ -147,18 +147,21 @@ def test_the_event_logs_of_a_finished_step_stay_as_long_as_its_output(tmp_path: 
         assert [entry.path for entry in store.list("work")] == left
 
 
-def test_what_a_pipeline_wrote_beside_the_attempts_at_an_output_goes_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inside", ["", "/checkpoints/step-10"])
+def test_what_a_pipeline_wrote_beside_the_attempts_at_an_output_goes_with_it(tmp_path: Path, inside: str) -> None:
     store = LocalStore(str(tmp_path))
     records = Records(store)
     made = a_record("old/1", "1".ljust(64, "0"), identity={"config": ["model", "a.Config"]})
-    beside = f"{made.output_path.rpartition('/')[0]}/waits.html"
+    folder = made.output_path.rpartition("/")[0]
+    made = made.model_copy(update={"output_path": f"{made.output_path}{inside}"})
+    beside = f"{folder}/waits.html"
     for path in (f"{made.output_path}/file", beside, "outputs/other-00000000/waits.html"):
         store.write(path, b"x")
     records.commit(made)
     names = frozenset({"old/1"})
     kept = Collector(store, Roots(frozenset({made.key}), names), older_than_seconds=0)
     assert kept.find() == []
-    failed = f"{made.output_path.rpartition('/')[0]}/20200101-000000-0123abcd.log"
+    failed = f"{folder}/20200101-000000-0123abcd.log"
     store.write(failed, b"x")
     store.create(f"leases/{made.digest}/00000001.claim", b'{"name":"a","host":"h","pid":1,"process":"","since":""}')
     seal(store, made.digest, 1)

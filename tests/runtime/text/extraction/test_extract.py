@@ -160,7 +160,7 @@ def test_a_file_that_is_no_archive_is_read_as_it_is(tmp_path):
         (JsonLines(), "a.jsonl", b'["text"]', "not a JSON object"),
         (JsonLines(), "a.jsonl", b'{"id": "x"}', "no text"),
         (JsonLines(), "a.jsonl", b'{"text": 3}', "no text"),
-        (JsonLines(), "a.jsonl", b'{"text": " "}', "empty"),
+        (JsonLines(), "a.jsonl", b'{"text": " "}', "no text"),
         (PythonDocstrings(), "a.py", b"def f(:\n", "not Python"),
         (ServiceModels(), "a/service-2.json.gz", b"plain", "not a gzipped JSON service model"),
     ],
