@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,7 +81,6 @@ def test_so_it_is_however_deep_the_class_lies(without, value, size):
 
 
 def test_it_holds_in_a_dataclass_and_a_numpy_scalar_is_its_python_value():
-    np = pytest.importorskip("numpy")
     _, *fields = canonical(Rule(6.0), "rule")
     assert fields == [f"{__name__}.Rule", ["sigma", 6.0]]
     assert canonical(Rule(6.0, 8), "rule")[2:] == [["least", 8], ["sigma", 6.0]]
