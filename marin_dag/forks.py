@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from marin_dag.assignments import parse_fork_settings
 from marin_dag.changes import apply_text, nearest, value_at
-from marin_dag.commands.assignments import parse_fork_settings
 from marin_dag.errors import UserError, listed
 from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph

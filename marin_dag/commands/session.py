@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marin_dag.commands.assignments import parse_assignment, said_twice
+from marin_dag.assignments import parse_assignment, said_twice
 from marin_dag.errors import UserError
 from marin_dag.forks import Follow, Forks, WithForks
 from marin_dag.graph import Graph, Selection
