@@ -5,7 +5,8 @@ import os
 import re
 from pathlib import Path
 
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.storage.local_store import LocalStore
+from marin_dag.store import Store, StoreError
 
 TORN_URL = re.compile(r"(?P<scheme>gs|s3|file):/?(?P<rest>[^/].*)")
 """Else a folder of that name would be made, and hold what was meant for the cloud."""

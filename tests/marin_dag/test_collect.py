@@ -11,9 +11,9 @@ from marin_dag.collect import Collector, Roots
 from marin_dag.storage import lease as lease_module
 from marin_dag.storage.epoch import epoch_path, seal
 from marin_dag.storage.lease import CLAIM, Lease, Leases, this_process
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.pins import Pins
 from marin_dag.storage.records import Failure, FileEntry, Record, Records
-from marin_dag.store import LocalStore
 from tests.marin_dag.storage.test_records import a_record
 
 DIGEST = "ab" * 32

@@ -13,9 +13,10 @@ from marin_dag.graph import Graph, Selection
 from marin_dag.plan import check_configs, make_plan
 from marin_dag.planning.planned import Verdict
 from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
-from marin_dag.store import Entry, LocalStore
+from marin_dag.store import Entry
 from tests.marin_dag import toy
 from tests.marin_dag.toy_steps import ShardsConfig, squares
 from tests.marin_dag.workbench import Workbench

@@ -15,9 +15,10 @@ from marin_dag.local_backend import LocalBackend, SequentialFanOut
 from marin_dag.run import Run
 from marin_dag.running.shards import ShardMap
 from marin_dag.step import Step
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
-from marin_dag.store import LocalStore, Store
+from marin_dag.store import Store
 from tests.marin_dag.test_run import Recorder, output, record, run
 from tests.marin_dag.toy_steps import NamesConfig, ShardsConfig, executions, shout, shouted, square, squares
 

@@ -14,8 +14,9 @@ import pytest
 from marin_dag.storage import lease as lease_module
 from marin_dag.storage.epoch import BEAT, EpochState, epoch_path, slot
 from marin_dag.storage.lease import COPIES, Held, Holder, Lease, Leases, this_process
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.progress import Progress
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.store import Store, StoreError
 
 DIGEST = "ab" * 32
 
@@ -107,7 +108,7 @@ def test_a_holder_on_this_machine_that_was_killed_blocks_nobody(tmp_path: Path):
     code = f"""
 import os, signal
 from marin_dag.storage.lease import Leases
-from marin_dag.store import LocalStore
+from marin_dag.storage.local_store import LocalStore
 Leases(LocalStore({str(tmp_path)!r})).acquire({DIGEST!r}, "web", print)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from marin_dag.planning.compare import newest_made
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.provenance import Environment, Provenance, collect_provenance
 from marin_dag.storage.records import (
     Failure,
@@ -19,7 +20,7 @@ from marin_dag.storage.records import (
     new_attempt,
     record_path,
 )
-from marin_dag.store import LocalStore, Store, StoreError
+from marin_dag.store import Store, StoreError
 
 DIGEST = "ab" * 32
 

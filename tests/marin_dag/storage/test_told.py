@@ -26,11 +26,12 @@ from marin_dag.running.live import LineDisplay
 from marin_dag.running.task import Outcome
 from marin_dag.step import Step
 from marin_dag.storage.lease import COPIES, Lease, Leases
+from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.progress import Progress
 from marin_dag.storage.records import Failure, Records
 from marin_dag.storage.told import END, PUBLISH, STOP, TOLD, Tellings
-from marin_dag.store import LocalStore, StoreError
+from marin_dag.store import StoreError
 from tests.marin_dag.toy_steps import CountConfig, SumConfig, WriteConfig, count, summed, write
 
 PATIENCE_SECONDS = 30.0
