@@ -12,7 +12,7 @@ from marin_dag.changes import apply_text, nearest, value_at
 from marin_dag.errors import UserError, listed
 from marin_dag.fields import identity_fields
 from marin_dag.graph import Graph
-from marin_dag.plan import MAX_NAMED, RefusedStepsError, check_configs
+from marin_dag.planning.config_checks import MAX_NAMED, RefusedStepsError, check_configs
 from marin_dag.planning.lost_milestones import Lost, LostMilestones, lost_in
 from marin_dag.planning.milestone_reasons import MilestoneMissing, NotTold
 from marin_dag.planning.reasons import render

@@ -10,7 +10,8 @@ import pytest
 from marin_dag.cost import Cost
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph, Selection
-from marin_dag.plan import check_configs, make_plan
+from marin_dag.plan import make_plan
+from marin_dag.planning.config_checks import check_configs
 from marin_dag.planning.planned import Verdict
 from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected
 from marin_dag.storage.local_store import LocalStore

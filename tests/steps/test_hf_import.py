@@ -19,7 +19,7 @@ from marin_dag.changes import apply_text
 from marin_dag.errors import UserError
 from marin_dag.graph import Graph
 from marin_dag.inputs import Input
-from marin_dag.plan import check_configs
+from marin_dag.planning.config_checks import check_configs
 from marin_dag.resources import Tpu
 from marin_dag.step import Step
 from runtime.data.batch import DataPosition
