@@ -245,7 +245,9 @@ def test_without_a_network_nobody_looks_for_credentials(monkeypatch: pytest.Monk
     monkeypatch.setattr("marin_dag.storage.gcs_store.socket.getaddrinfo", unknown)
     monkeypatch.setattr("marin_dag.storage.gcs_store.NO_NETWORK_PAUSES_SECONDS", (0.0,))
     monkeypatch.setattr("gcsfs.core.GoogleCredentials", lambda *given: pytest.fail("credentials were looked for"))
-    with pytest.raises(StoreError, match=r"gs://b/runs: Cloud Storage cannot be reached .*; check the network") as caught:
+    with pytest.raises(
+        StoreError, match=r"gs://b/runs: Cloud Storage cannot be reached .*; check the network"
+    ) as caught:
         open_store("gs://b/runs")
     assert caught.value.is_transient and asked == ["storage.googleapis.com"] * 2
 
