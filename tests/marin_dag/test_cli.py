@@ -536,7 +536,11 @@ def test_the_environment_of_another_checkout_is_refused_and_a_recipe_of_one_s_ow
     package.mkdir()
     (package / "__init__.py").write_text("")
     code, said = plan(ROOT)
-    assert code == 1 and f"the code that it imports in {ROOT}: its environment is another checkout's" in said
+    assert (
+        code == 1
+        and f"{script} lies in the checkout {tmp_path / 'another'}, and this Python imports the code of {ROOT}." in said
+    )
+    assert f"Run it by {tmp_path / 'another'}/.venv/bin/python" in said and f"move it out of {tmp_path}" in said
 
 
 def test_who_reads_no_more_is_not_told_that_nothing_would_run(tmp_path: Path) -> None:
