@@ -113,7 +113,7 @@ OTHER_WORDS = {
     "prune": "gc",
 }
 """What other tools call a command of ours."""
-MAX_OWNERS = 4
+MAX_OWNERS = 6
 """Commands that take an option, of those named to whoever gave it to another."""
 EXIT_CODES = """\
 exit codes: 0 all is done (or, with --dry-run, nothing would run), 1 something is wrong,

@@ -332,7 +332,7 @@ def test_after_an_interruption_a_plan_counts_only_what_is_left(lab: Lab) -> None
     plan = lab.plan(phase)
     assert plan.steps[0].reasons == (Resumes(13, 20),)
     assert (plan.cost.tokens, plan.saved.tokens) == (70, 130)
-    assert "resumes at step 13, saved by an interrupted attempt, of 20" in render_plan(plan)
+    assert "resumes at step 13, saved by an earlier attempt, of 20" in render_plan(plan)
     assert "Not done again: 130 tokens" in render_plan(plan)
     assert lab.run(phase) == list(range(13, 20))
     assert lab.value(phase) == 40
