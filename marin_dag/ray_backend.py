@@ -8,13 +8,14 @@ from typing import Any
 
 from marin_dag.errors import UserError
 from marin_dag.resources import Cpu, Gpu, Resources, Tpu, is_gang
-from marin_dag.running.attempt import failure_of, run_attempt
+from marin_dag.running.attempt import run_attempt
 from marin_dag.running.backend import Listener
 from marin_dag.running.gang import Gang
 from marin_dag.running.ray_cluster import hear_ray, is_connected, join_cluster, start_cluster
 from marin_dag.running.supply import refuse_what_never_fits, what_is_not_there_yet
 from marin_dag.running.switchboard import NEWS_SECONDS, SwitchboardChannel, start_switchboard
 from marin_dag.running.task import Outcome, Task
+from marin_dag.running.worker_deaths import WorkerDeaths
 from marin_dag.storage.transient import SHARD_PAUSES_SECONDS, patiently
 
 CANCEL_GRACE_SECONDS = 5.0
@@ -46,6 +47,7 @@ class RayBackend:
         self._has: dict[str, float] = {}
         self._switchboard: Any = None
         self._remarks: Queue[tuple[float, str]] = Queue()
+        self._deaths = WorkerDeaths()
 
     @property
     def announcement(self) -> str:
@@ -123,7 +125,8 @@ class RayBackend:
 
     def _pass_on_remarks(self, older_than_seconds: float) -> None:
         while not self._remarks.empty() and time.monotonic() - self._remarks.queue[0][0] >= older_than_seconds:
-            self._listener.on_remark(f"Ray: {self._remarks.get()[1]}")
+            if text := self._deaths.remark(self._remarks.get()[1]):
+                self._listener.on_remark(f"Ray: {text}")
 
     def _take_gangs(self) -> list[Outcome]:
         outcomes = []
@@ -143,7 +146,7 @@ class RayBackend:
         except ray.exceptions.TaskCancelledError:
             return Outcome(task, "cancelled")
         except ray.exceptions.RayError as error:
-            return Outcome(task, "failed", failure=failure_of(task, _plain(error)))
+            return Outcome(task, "failed", failure=self._deaths.failure(task, _plain(error)))
         assert isinstance(outcome, Outcome)
         return outcome
 

@@ -369,10 +369,12 @@ def test_a_step_that_leaves_though_nobody_asked_it_to_is_started_again(tmp_path:
     assert code == 0, display.text
     assert executions(marks) == {"preempted": 2}
     (retrying,) = [line for line in display.lines if line.startswith("preempted retrying")]
-    assert retrying.endswith(
+    told, _, log = retrying.partition("; log: ")
+    assert told.endswith(
         "s after PreemptedError: asked to stop by somebody else than this driver; a preempted machine? Its work so far "
         f"is kept: {said}"
     )
+    assert "stopped as asked" in Path(log).read_text()
 
 
 @pytest.mark.parametrize(
