@@ -128,11 +128,14 @@ class Run:
         """See Listener."""
         node = self._nodes.get(key)
         if node is not None and node.state == "running" and not node.has_started:
-            node.has_started = True
-            if node.lease is not None:
-                node.lease.has_started = True
+            self._note_start(node)
             again = "" if node.num_attempts == 1 else f"attempt {node.num_attempts}"
             self._display.event(node.step.name, "started", again)
+
+    def _note_start(self, node: Node) -> None:
+        node.has_started = True
+        if node.lease is not None:
+            node.lease.has_started = True
 
     def on_progress(self, key: str, progress: Progress) -> None:
         """See Listener."""
@@ -271,8 +274,10 @@ class Run:
 
     def _take(self, outcome: Outcome) -> None:
         node = self._nodes[outcome.task.key]
-        if outcome.status == "done":  # the news of a quick step may come after its end
+        if outcome.status == "done" and node.num_attempts > 1:  # which says that it was another try
             self.on_started(outcome.task.key)
+        elif outcome.status == "done":  # of a quick step nobody was told that it began, and its end says all
+            self._note_start(node)
         lost = node.lease is not None and node.lease.is_lost
         # The attempt may meet its successor's claim at its commit, before the next heartbeat does.
         lost = lost or (outcome.failure is not None and outcome.failure.error_type == LeaseLostError.__qualname__)

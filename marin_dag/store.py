@@ -93,6 +93,9 @@ class Store(ABC):
     prefix: str
     """A folder's absolute path or a URL, without a trailing slash."""
 
+    def make_contact(self) -> None:  # noqa: B027 -- a folder is where it is
+        """Raises StoreError, with the cure, if nobody answers at the prefix or there is no such bucket."""
+
     @abstractmethod
     def list(self, folder: str, starting_with: str = "") -> list[Entry]:
         """All objects below `folder`, at any depth, whose path inside it begins with `starting_with`; sorted."""

@@ -24,6 +24,7 @@ from runtime.optim.ema import Ema
 from runtime.optim.schedule import Schedule, WsdS
 from runtime.optim.skip_rule import SkipRule
 from runtime.training.timeline import JUMPS
+from steps.compile_remarks import ToldOfCompile
 from steps.joined_mesh import joined_mesh
 from steps.machine_checks import check_resources, phase_shape
 from steps.phase_checks import check_config
@@ -340,7 +341,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
                 run,
                 settings=settings,
                 hyperparameters=functools.partial(hyperparameters, config),
-                train_step=train_step,
+                train_step=ToldOfCompile(train_step, "its update", context),
                 loader=loader,
                 saving=saving,
                 events=events,

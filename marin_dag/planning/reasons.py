@@ -28,7 +28,7 @@ class Continues:
 
 @dataclasses.dataclass(frozen=True)
 class Resumes:
-    """An interrupted attempt left its state at a step."""
+    """An attempt that was interrupted, or failed, left its state at a step."""
 
     milestone: int
     until: int
@@ -44,7 +44,7 @@ class Follows:
 
 @dataclasses.dataclass(frozen=True)
 class KeptParts:
-    """An interrupted attempt left finished shards."""
+    """An attempt that was interrupted, or failed, left finished shards."""
 
     count: int
 
@@ -209,11 +209,11 @@ def render(reason: Reason) -> str:
         case Resumes() if reason.milestone == reason.until:
             return f"step {reason.until:,} was saved by an earlier attempt, and is published as it is"
         case Resumes():
-            return f"resumes at step {reason.milestone:,}, saved by an interrupted attempt, of {reason.until:,}"
+            return f"resumes at step {reason.milestone:,}, saved by an earlier attempt, of {reason.until:,}"
         case Follows():
             return f"goes on from {reason.step} at step {reason.milestone:,}, the same trajectory"
         case KeptParts():
-            return f"of an interrupted attempt {counted(reason.count, 'finished shard')} can be taken over"
+            return f"of an earlier attempt {counted(reason.count, 'finished shard')} can be taken over"
         case MilestoneMissing() | OutsideTrajectory() | NotTold():
             return said_of_milestone(reason)
         case Changed(is_here=True):

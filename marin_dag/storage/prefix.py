@@ -37,7 +37,7 @@ def open_store(prefix: str) -> Store:
         return GcsStore(prefix)
     if scheme == "s3" and rest.strip("/"):
         if importlib.util.find_spec("s3fs") is None:
-            raise StoreError(f"--prefix {prefix}: s3:// needs the package s3fs; install it: pip install s3fs")
+            raise StoreError(f"{prefix}: s3:// needs the package s3fs; install it: pip install s3fs")
         from marin_dag.storage.s3_store import S3Store
 
         return S3Store(prefix)

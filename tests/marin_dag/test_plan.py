@@ -13,7 +13,7 @@ from marin_dag.graph import Graph, Selection
 from marin_dag.plan import make_plan
 from marin_dag.planning.config_checks import check_configs
 from marin_dag.planning.planned import Verdict
-from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected
+from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected, render
 from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
@@ -134,7 +134,7 @@ def test_what_is_left_out_has_its_verdict_and_says_why_it_will_not_run(bench: Wo
     assert plan.cost.tokens == 0
 
 
-def test_finished_shards_of_an_interrupted_attempt_are_counted(tmp_path: Path, bench: Workbench) -> None:
+def test_finished_shards_of_an_earlier_attempt_are_counted(tmp_path: Path, bench: Workbench) -> None:
     store = open_store(str(tmp_path / "shards"))
     step = squares("squares", ShardsConfig(num_shards=5))
     store.create(f"leases/{step.digest}/00000001.released", b"")
@@ -142,6 +142,8 @@ def test_finished_shards_of_an_interrupted_attempt_are_counted(tmp_path: Path, b
         store.create(f"work/{step.digest}/shards/shards/{shard:05d}.json", b"{}")
     (planned,) = make_plan(Graph([step]), store).steps
     assert KeptParts(3) in planned.reasons
+    # It may have failed as well; nothing that is kept tells.
+    assert render(KeptParts(3)) == "of an earlier attempt 3 finished shards can be taken over"
 
 
 def test_time_is_estimated_from_past_attempts_in_proportion_to_the_work(bench: Workbench) -> None:

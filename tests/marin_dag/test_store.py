@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -164,6 +165,25 @@ def test_an_unreachable_cloud_is_one_clear_message(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("marin_dag.storage.gcs_store.FIRST_CONTACT_TIMEOUT_SECONDS", 0.5)
     with pytest.raises(StoreError, match=r"gs://b/runs/commits: Cloud Storage cannot be reached .*; check the network"):
         open_store("gs://b/runs").list("commits")
+
+
+def test_without_a_network_nobody_looks_for_credentials(monkeypatch: pytest.MonkeyPatch):
+    asked = []
+
+    def unknown(host: str, port: None) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    for name in ("STORAGE_EMULATOR_HOST", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("marin_dag.storage.gcs_store.socket.getaddrinfo", unknown)
+    monkeypatch.setattr("marin_dag.storage.gcs_store.NO_NETWORK_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr("gcsfs.core.GoogleCredentials", lambda *given: pytest.fail("credentials were looked for"))
+    with pytest.raises(
+        StoreError, match=r"gs://b/runs: Cloud Storage cannot be reached .*; check the network"
+    ) as caught:
+        open_store("gs://b/runs")
+    assert caught.value.is_transient and asked == ["storage.googleapis.com"] * 2
 
 
 def test_a_bucket_that_does_not_exist_is_one_clear_message(gcs_bucket: str):
