@@ -101,11 +101,19 @@ class Records:
             data = self.store.read(record_path(key))
         except FileNotFoundError:
             return None
+        return self.parsed(record_path(key), data)
+
+    def parsed(self, path: str, data: bytes) -> Record:
+        """The record that `path` holds.
+
+        Raises:
+            UnreadableRecordError: it holds none.
+        """
         try:
             return Record.model_validate_json(data)
         except ValidationError as error:
             raise UnreadableRecordError(
-                f"{self.store.url(record_path(key))}: not a record of this program ({error.error_count()} errors, "
+                f"{self.store.url(path)}: not a record of this program ({error.error_count()} errors, "
                 f"first: {error.errors()[0]['msg']}); it was written by another version, edited or damaged. Use the "
                 "version that wrote it, or another --prefix; or delete the file, and its step is run again."
             ) from error

@@ -15,6 +15,7 @@ from marin_dag.storage import lease as lease_module
 from marin_dag.storage.epoch import BEAT, EpochState, epoch_path, slot
 from marin_dag.storage.lease import COPIES, Held, Holder, Lease, Leases, this_process
 from marin_dag.storage.progress import Progress
+from marin_dag.storage.records import UnreadableRecordError
 from marin_dag.store import LocalStore, Store, StoreError
 
 DIGEST = "ab" * 32
@@ -451,3 +452,12 @@ def test_a_claim_that_cannot_be_read_is_that_of_nobody_and_ends_with_its_heartbe
     lease = watcher.acquire(DIGEST, "web", ignore)
     assert isinstance(lease, Lease) and lease.epoch == 2
     watcher.close()
+
+
+def test_what_was_entered_and_cannot_be_read_is_named_with_what_to_do(tmp_path: Path):
+    """It lies in the way of every later attempt."""
+    store = LocalStore(str(tmp_path))
+    store.create(f"leases/{DIGEST}/00000001.0000", b'{"key": 7}')
+    store.create(f"leases/{DIGEST}/00000001.0001", b"")
+    with pytest.raises(UnreadableRecordError, match=r"00000001\.0000: not a record of this program .*delete the file"):
+        Leases(store).acquire(DIGEST, "web", ignore)
