@@ -132,6 +132,15 @@ def test_a_clock_that_is_ahead_is_told_where_it_may_hide_who_runs(
     )
 
 
+def test_a_failure_that_cannot_be_read_ends_no_plan_and_is_named(bench: Workbench) -> None:
+    step = bench.plan()["count"].step
+    store = open_store(str(bench.prefix))
+    store.write(f"failures/{step.key}/20260101-000000-00000000.json", b"\x00garbage")
+    code, said = bench("why", "count")
+    assert code == 0 and f"{step.key}/20260101-000000-00000000.json was edited, damaged" in said
+    assert bench("plan")[0] == 2 and bench()[0] == 0
+
+
 def test_a_plan_of_what_is_done_takes_two_listings_and_reads_nothing(bench: Workbench) -> None:
     bench()
     store = Watched(str(bench.prefix))
