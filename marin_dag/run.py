@@ -292,7 +292,8 @@ class Run:
             self._setbacks.retry_or_fail(node, outcome.failure, is_stopping=self._is_stopping)
         elif outcome.status == "stopped" and not self._is_stopping and not outcome.is_told_to_stop:
             said = "asked to stop by somebody else than this driver; a preempted machine?"
-            said += f" Its work so far is kept: {outcome.stopped_at}" if outcome.stopped_at else ""
+            kept = "Forced, it begins anew" if outcome.task.is_forced else "Its work so far is kept"
+            said += f" {kept}: {outcome.stopped_at}" if outcome.stopped_at else ""
             failure = failure_of(outcome.task, PreemptedError(said))
             self._setbacks.retry_or_fail(node, failure, is_stopping=self._is_stopping)
         else:
