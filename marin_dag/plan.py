@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ from marin_dag.planning.reasons import (
     Resumes,
     Running,
     SameAs,
+    Silent,
 )
 from marin_dag.planning.remainder import LeftBehind, with_remainders
 from marin_dag.planning.siblings import Siblings
@@ -199,7 +201,7 @@ class _Planner:
             passed = self.lost_milestones.passed_by(step, self.running)
             reasons = (*reasons, *(reason for reason in passed if reason not in reasons))
         if will_run and verdict not in (Verdict.DONE, Verdict.RUNNING, Verdict.QUEUED):
-            reasons = (*reasons, *self.stops.of(step))
+            reasons = (*reasons, *self.stops.of(step), *self._silent(step))
         compared = self.compared.get(step.name)
         return PlannedStep(step, verdict, reasons, will_run, is_selected, compared=compared)
 
@@ -317,9 +319,19 @@ class _Planner:
     def failed_keys(self) -> frozenset[str]:
         return self.records.failed_keys()
 
-    @functools.cached_property
+    @property
     def running(self) -> Mapping[str, Held]:
-        return Leases(self.store).running()
+        return self._running_and_silent[0]
+
+    def _silent(self, step: Step[Any]) -> tuple[Silent, ...]:
+        held = self._running_and_silent[1].get(step.digest)
+        if held is None or not held.holder.host:
+            return ()
+        return (Silent(held.holder.host, held.holder.pid, round(time.time() - held.updated)),)
+
+    @functools.cached_property
+    def _running_and_silent(self) -> tuple[Mapping[str, Held], Mapping[str, Held]]:
+        return Leases(self.store).running_and_silent()
 
 
 def _told_begun(planned: PlannedStep) -> PlannedStep:

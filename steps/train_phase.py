@@ -297,7 +297,7 @@ def train_phase(config: TrainPhaseConfig, context: StepContext) -> TrainPhaseRes
         begun = first_state(config, mesh, events) if own is None else own
         tell_of_other_execution(config, context, begun, how, events)
         loader = loader_of(config, context)
-        run = leave_out(config, begun.run, loader, events) if own is None else own.run
+        run = leave_out(config, context, begun.run, loader, events) if own is None else own.run
         warn_of_the_mixture(config, context, step=run.step, drawn_before=run.data_position.consumed)
         warn_of_the_skip_rule(config, context, begin=begin_step)
         resumed = {} if own is None else {"resumed_at": run.step}

@@ -121,6 +121,15 @@ class Stopped:
 
 
 @dataclasses.dataclass(frozen=True)
+class Silent:
+    """An attempt elsewhere that is not over, and whose last heartbeat is too old by the clock of this machine."""
+
+    host: str
+    pid: int
+    seconds: int
+
+
+@dataclasses.dataclass(frozen=True)
 class BlockedBy:
     """Steps that will not be there."""
 
@@ -160,6 +169,7 @@ Reason = (
     | NotTold
     | Failed
     | Stopped
+    | Silent
     | BlockedBy
     | NotSelected
     | SameAs
@@ -233,6 +243,9 @@ def render(reason: Reason) -> str:
         case Stopped():
             because = f": {reason.because}" if reason.because else ""
             return f"{reason.author} told it to stop{because} ({reason.told}); {reason.answer}"
+        case Silent():
+            where = f"{reason.host} (pid {reason.pid})"
+            return f"the attempt on {where} was last heard {reason.seconds:,} s ago: killed, or this clock is ahead"
         case BlockedBy():
             return "needs " + _listed([f"{name} ({verdict})" for name, verdict in reason.steps])
         case NotSelected():

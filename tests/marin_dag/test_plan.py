@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +15,9 @@ from marin_dag.graph import Graph, Selection
 from marin_dag.plan import make_plan
 from marin_dag.planning.config_checks import check_configs
 from marin_dag.planning.planned import Verdict
-from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected, render
+from marin_dag.planning.reasons import KeptParts, NeverMade, NotSelected, Silent, render
+from marin_dag.storage import lease as lease_module
+from marin_dag.storage.lease import Leases
 from marin_dag.storage.local_store import LocalStore
 from marin_dag.storage.prefix import open_store
 from marin_dag.storage.records import Records
@@ -103,6 +107,40 @@ def test_a_record_tells_where_it_came_from(bench: Workbench) -> None:
     provenance = json.loads(record)["provenance"]
     assert set(provenance) >= {"git_commit", "is_dirty", "dirty_diff", "lock", "argv", "host", "started", "finished"}
     assert provenance["host"] == os.uname().nodename
+
+
+def test_a_clock_that_is_ahead_is_told_where_it_may_hide_who_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan writes nothing, and so cannot ask the store for the time."""
+    store, now = Watched(str(tmp_path / "runs")), time.time
+    step = squares("squares", ShardsConfig(num_shards=1))
+
+    def elsewhere(name: str) -> lease_module.Holder:
+        return this_process(name).model_copy(update={"host": "another-machine", "pid": 7})
+
+    this_process = lease_module.this_process
+    monkeypatch.setattr(lease_module, "this_process", elsewhere)
+    leases = Leases(LocalStore(store.prefix))
+    leases.acquire(step.digest, "squares", lambda: None)
+    assert make_plan(Graph([step]), store)["squares"].verdict is Verdict.RUNNING
+    monkeypatch.setattr(lease_module.time, "time", lambda: now() + 1_000)
+    planned = make_plan(Graph([step]), store)["squares"]
+    leases.close()
+    assert (planned.verdict, planned.will_run) == (Verdict.MISSING, True)
+    (said,) = [render(reason) for reason in planned.reasons if isinstance(reason, Silent)]
+    assert re.fullmatch(
+        r"the attempt on another-machine \(pid 7\) was last heard 1,00\d s ago: killed, or this clock is ahead", said
+    )
+
+
+def test_a_failure_that_cannot_be_read_ends_no_plan_and_is_named(bench: Workbench) -> None:
+    step = bench.plan()["count"].step
+    store = open_store(str(bench.prefix))
+    store.write(f"failures/{step.key}/20260101-000000-00000000.json", b"\x00garbage")
+    code, said = bench("why", "count")
+    assert code == 0 and f"{step.key}/20260101-000000-00000000.json was edited, damaged" in said
+    assert bench("plan")[0] == 2 and bench()[0] == 0
 
 
 def test_a_plan_of_what_is_done_takes_two_listings_and_reads_nothing(bench: Workbench) -> None:

@@ -168,6 +168,23 @@ def test_failures_are_kept_in_the_order_they_happened(store: Store):
     assert records.failed_keys() == {DIGEST}
 
 
+@pytest.mark.parametrize("torn", [b"", b'{"key": "', b"garbage", b"\xff\xfe"])
+def test_a_failure_that_cannot_be_read_is_named_with_what_to_do_and_hides_no_other(store: Store, torn: bytes):
+    records = Records(store)
+    store.write(f"failures/{DIGEST}/2026-1.json", torn)
+    (failure,) = records.failures(DIGEST)
+    assert failure.attempt == "2026-1" and failure.error_type == "UnreadableRecordError"
+    assert store.url(f"failures/{DIGEST}/2026-1.json") in failure.error and "delete it" in failure.error
+
+
+def test_a_failure_that_is_collected_after_the_listing_is_none(store: Store, monkeypatch: pytest.MonkeyPatch):
+    store.write(f"failures/{DIGEST}/2026-1.json", b"{}")
+    listed = store.list("failures")
+    store.delete(listed[0].path)
+    monkeypatch.setattr(store, "list", lambda *given: listed)
+    assert Records(store).failures(DIGEST) == []
+
+
 def test_a_line_of_an_error_ends_where_nobody_reads_on():
     (line,) = first_lines(ValueError("token=hunter2hunter2 " + "x" * 30_000_000)).splitlines()
     assert len(line) == 2_004 and line.endswith("x ...") and "hunter2" not in line

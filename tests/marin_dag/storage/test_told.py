@@ -499,6 +499,15 @@ def test_a_telling_that_is_damaged_is_named_with_what_to_do_and_hides_no_other(
     assert re.search(r"by-hand\.json: no telling \(1 errors\); delete it, and `tell` again$", warning)
 
 
+def test_an_answer_that_cannot_be_read_is_none_and_is_named(store: LocalStore):
+    tellings = Tellings(store)
+    telling = tellings.tell("a" * 64, "step", STOP)
+    store.create(f"{TOLD}/{'a' * 64}/{telling.id}.answer.json", b"{")
+    assert tellings.answer_of(telling) is None
+    (said,) = tellings.damaged.values()
+    assert re.search(r"\.answer\.json: no answer \(1 errors\); delete it$", said)
+
+
 def test_a_reason_is_kept_without_secrets_and_in_one_line_that_paints_no_terminal(store: LocalStore):
     reason = "see https://anna:hunter2@host/x\n\x1b[31mred\x1b[0m  and more"
     telling = Tellings(store).tell("a" * 64, "step", STOP, reason=reason)
