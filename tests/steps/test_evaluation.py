@@ -15,9 +15,9 @@ import pytest
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from marin_dag.context import ALONE, Host
+from marin_dag.context import ALONE
 from marin_dag.inputs import Input
-from marin_dag.resources import Cpu, Resources, Tpu
+from marin_dag.resources import Cpu, Gpu, Resources, Tpu
 from runtime.data.cache import TokenFormat
 from runtime.data.cache_writer import TokenCacheWriter
 from runtime.data.encoding import Encoder
@@ -310,16 +310,16 @@ def test_a_limit_of_one_item_and_an_empty_list_of_tasks_are_refused(exported, it
         LmEvalConfig(export=exported, items=items, tasks=(), limit=None)
 
 
-def test_what_one_host_has_to_write_is_refused_on_several(tmp_path, phase, tokenizer, exported, items):
-    gang = Attempt(tmp_path)
-    gang.resources, gang.host = Tpu("v4-2048"), Host(index=3, num_hosts=256, coordinator="10.0.0.1:1234")
-    scoring = LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=None)
-    with pytest.raises(ValueError, match=r"a step was given v4-2048, 256 hosts, and each would score everything"):
-        lm_eval.function(scoring, gang)
+@pytest.mark.parametrize("kind", [hf_export, lm_eval])
+def test_a_plan_refuses_several_hosts_for_what_one_has_to_do(phase, tokenizer, exported, items, kind):
     writing = HfExportConfig(phase=phase, tokenizer=tokenizer, weights="hot", dtype="float32", model_name="a-model")
-    with pytest.raises(ValueError, match=r"a step was given v4-2048, 256 hosts, .* give it one machine, as Cpu\(2\)"):
-        hf_export.function(writing, gang)
-    assert not gang.files()
+    scoring = LmEvalConfig(export=exported, items=items, tasks=LAPTOP_TASKS, limit=None)
+    config = writing if kind is hf_export else scoring
+    for machines, said in ((Tpu("v4-2048"), "v4-2048, 256 hosts"), (Cpu(2, num_hosts=2), "2 x 2 cpu, 2 hosts")):
+        with pytest.raises(ValueError, match=rf"resources are {said}, .* give it one machine, as Cpu\(2\)"):
+            kind.check_on(config, machines)
+    for machines in (Cpu(2), Gpu("H200", 8), Tpu("v6e-8")):
+        kind.check_on(config, machines)
 
 
 @pytest.mark.parametrize("kind", [ema_eval, lm_eval])
