@@ -22,6 +22,7 @@ from marin_dag.storage.records import Records
 from pipelines import tootsie
 from pipelines.scales import LAPTOP
 from pipelines.timeline import legs_in, phases_in
+from runtime.report.page import CURVES_COMMAND
 from runtime.report.scales import tokens_label
 from runtime.tracking import tensorboard_export
 from runtime.tracking.events import EventLog
@@ -75,6 +76,13 @@ def publish(prefix, digest, step, *, loss):
 def damage(folder, name):
     file = Path(folder, name)
     file.write_bytes(b"x" + file.read_bytes()[1:])
+
+
+def test_the_command_that_the_report_names_is_one(tmp_path, capsys):
+    words = shlex.split(CURVES_COMMAND)
+    assert words[:3] == ["python", "pipelines/tootsie.py", "curves"]
+    code, out, error = run(tmp_path, capsys, *words[2:])
+    assert code == 1 and "so there are no curves" in out and not error
 
 
 def test_each_phase_is_told_and_written_with_its_own_updates(tmp_path, capsys, phases):
