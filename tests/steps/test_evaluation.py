@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -233,13 +234,18 @@ def test_an_export_holds_the_weights_it_says_and_the_card_says_which(tmp_path, p
             logits[weights] = theirs(tokens).logits.numpy()
         ours = np.asarray(TrainedModel.open(phase.join("checkpoint")).params(weights, None).lm_head)
         np.testing.assert_array_equal(theirs.lm_head.weight.detach().numpy().T, ours)
-        assert f"Weights: **{weights}**" in (folder / "README.md").read_text()
+        card = (folder / "README.md").read_text()
+        assert f"Weights: **{weights}**" in card and "as last trained" in card
+        assert re.findall(r"average of the weights with decay ([\d.]+), not", card) == ([str(decay)] if decay else [])
         training = json.loads((folder / "training.json").read_text())
         assert (training["weights"], training["step"], training["consumed_tokens"]) == (weights, 7, 7_000)
         assert training["average_decay"] == decay
         assert (result.weights, None if result.average is None else result.average.decay) == (weights, decay)
         assert training["phase_digest"] == "a" * 64
         assert set(result.files) == {path.name for path in folder.iterdir()}
+        # What the model can take, and not the shorter windows that it was trained in.
+        told = json.loads((folder / "tokenizer_config.json").read_text())
+        assert told["model_max_length"] == CONFIG.max_position_embeddings != facts()["sequence_length"]
     assert np.abs(logits["hot"] - logits["averaged"]).max() > 0.01
     assert np.abs(logits["slow"] - logits["averaged"]).max() > 0.01
 

@@ -1,5 +1,6 @@
 """The harness adapter gives the numbers that lm-eval's own Hugging Face adapter gives for the exported folder."""
 
+import itertools
 import random
 
 import jax
@@ -119,6 +120,25 @@ def test_a_continuation_longer_than_the_context_counts_every_token_of_it_once(bo
     np.testing.assert_allclose([score for score, _ in scores], whole, rtol=1e-2)
     (behind,) = ours.loglikelihood([request("loglikelihood", text(4, 30), " " + texts[0])])
     assert np.isfinite(behind[0]) and not behind[1]
+
+
+@pytest.mark.parametrize("likeliest", list(itertools.product([True, False], repeat=3)))
+def test_a_continuation_longer_than_the_context_is_greedy_if_every_stretch_of_it_is(both, likeliest, monkeypatch):
+    ours, _ = both
+    string = " ".join(["the"] * (5 * MAX_LENGTH // 2))
+    num_tokens = len(ours.tok_encode(string, add_special_tokens=False))
+    assert 2 * MAX_LENGTH < num_tokens <= 3 * MAX_LENGTH
+    asked = []
+
+    def score(sequences):
+        asked.extend(sequences)
+        return [Score(-1.0, flag) for flag in (True, *likeliest, True)]
+
+    monkeypatch.setattr(ours._scorer, "score", score)
+    short = request("loglikelihood", "the", " fox")
+    found = ours.loglikelihood([short, request("loglikelihood", "", string), short])
+    assert found == [(-1.0, True), (-3.0, all(likeliest)), (-1.0, True)]
+    assert sum(len(sequence.targets) for sequence in asked[1:4]) == num_tokens
 
 
 def test_greedy_text_equals_that_of_lm_evals_own_adapter(both):
