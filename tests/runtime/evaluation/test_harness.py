@@ -163,10 +163,34 @@ def test_a_prompt_of_generated_text_that_loses_its_beginning_is_counted(both):
     assert ours.num_truncated["written"] - before == 1
 
 
+def test_a_prompt_that_just_fits_beside_its_generated_text_has_lost_nothing(both):
+    ours, _ = both
+    prompt = " ".join(["the"] * 100)
+    room = len(ours.tok_encode(prompt))
+    for too_many, task in enumerate(("fits", "one too many")):
+        arguments = (prompt, {"max_gen_toks": MAX_LENGTH - room + too_many, "until": [""]})
+        ours.generate_until([Instance("generate_until", {}, arguments, 0, metadata=(task, 0, 1))])
+        assert ours.num_truncated[task] == too_many
+
+
 def test_text_ends_at_the_end_of_text_token_and_leaves_it_out(both):
     ours, _ = both
     tokens = [ours.tok_encode("fox", add_special_tokens=False)[0], ours.eot_token_id, 40, 41]
     assert ours._cut(tokens, ()) == ours._decode(tokens[:1])
+
+
+def test_nothing_is_generated_behind_the_end_of_text_token_or_a_stop_string(both, monkeypatch):
+    ours, _ = both
+    word = ours.tok_encode("fox", add_special_tokens=False)
+    found = []
+
+    def continue_greedily(prompts, num_tokens, is_finished):
+        found.extend(is_finished(tokens) for tokens in (word, [*word, ours.eot_token_id], [*word, *word]))
+        return [word for _ in prompts]
+
+    monkeypatch.setattr(ours._scorer, "continue_greedily", continue_greedily)
+    ours.generate_until([request("generate_until", "the", {"until": ["xf"], "max_gen_toks": 3})])
+    assert found == [False, True, True]
 
 
 def test_a_score_is_the_plain_sum_of_log_softmax_at_the_targets():

@@ -18,7 +18,14 @@ from runtime.evaluation.run_tasks import _fewshot_from, _scores, run_tasks
 from runtime.evaluation.scoring import Scorer
 from runtime.evaluation.suites import DEFINITIONS, LAPTOP_TASKS, TaskSpec
 from runtime.evaluation.task_score import suspicion
-from runtime.evaluation.tasks import TaskFiles, TaskItemsError, read_rows, task_manager, write_definitions
+from runtime.evaluation.tasks import (
+    OFFLINE_ENVIRONMENT,
+    TaskFiles,
+    TaskItemsError,
+    read_rows,
+    task_manager,
+    write_definitions,
+)
 from runtime.interop.huggingface import SpecialTokens
 from runtime.model.config import LLAMA3_ROPE
 from tests.runtime.evaluation.rows import NUM_ROWS, ROWS, write_files
@@ -144,6 +151,17 @@ def test_more_than_half_of_the_requests_of_which_an_item_makes_several(files, nu
     assert (score.warning is not None) == is_suspicious
 
 
+def test_a_group_has_lost_what_each_of_its_tasks_has(files):
+    subjects = ("mmlu_astronomy_0shot", "mmlu_world_religions_0shot")
+    output = {
+        "samples": {subject: [an_answer(number, "none", 0.5) for number in range(4)] for subject in subjects},
+        "results": {subjects[0]: {"acc,none": 0.5}},
+    }
+    lost = {subjects[0]: 1, subjects[1]: 2, "another_0shot": 4}
+    (score,) = _scores(TaskSpec("mmlu"), subjects, output, {(subjects[0], "acc"): True}, lost, files)
+    assert (score.num_truncated, score.num_items) == (3, 8)
+
+
 def test_a_group_scores_all_items_of_its_tasks_together(files, make_harness):
     subjects = ("mmlu_astronomy", "mmlu_high_school_biology", "mmlu_world_religions")
     (group,) = run_tasks(make_harness, [TaskSpec("mmlu")], files, limit=None).scores
@@ -236,6 +254,8 @@ print(json.dumps([[score.task, score.metric, score.value, score.num_unparsed] fo
 def test_the_environment_is_put_back_afterwards(files, make_harness, monkeypatch):
     import os
 
+    for name in (*OFFLINE_ENVIRONMENT, "HF_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     before = dict(os.environ)
     run_tasks(make_harness, [TaskSpec("piqa")], files, limit=2)
@@ -265,6 +285,7 @@ def test_truncated_prompts_and_unparsed_answers_raise_suspicion():
     facts = {"value": 0.5, "chance": None, "num_items": 10}
     assert "3 of 5 prompts" in suspicion(num_truncated=3, num_requests=5, num_unparsed=0, **facts)
     assert "in 6 of 10 generated" in suspicion(num_truncated=0, num_requests=5, num_unparsed=6, **facts)
+    assert suspicion(num_truncated=2, num_requests=4, num_unparsed=5, **facts) is None, "half of them"
 
 
 def test_prompts_that_lost_their_beginning_are_counted_for_their_task(tmp_path, files, make_harness):
