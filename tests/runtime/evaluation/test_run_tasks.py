@@ -64,6 +64,21 @@ def test_a_score_is_the_mean_over_its_samples_and_limit_takes_the_first_rows(fil
     assert [sample["target"] for sample in run.samples] == [n % 2 for n in range(5)]
 
 
+def test_of_all_rows_that_are_scored_the_first_five_are_kept_as_samples(files, make_harness):
+    run = run_tasks(make_harness, [TaskSpec("piqa")], files, limit=None)
+    assert run.scores[0].num_items == NUM_ROWS > 5
+    assert [sample["doc_id"] for sample in run.samples] == [0, 1, 2, 3, 4]
+
+
+def test_a_group_has_worked_examples_of_their_own_only_if_each_of_its_tasks_has(files):
+    of_mmlu = {name: path for name, path in files.scored.items() if name.startswith("mmlu_")}
+    assert len(of_mmlu) > 1
+    for num_own in range(len(of_mmlu) + 1):
+        own = dict(list(of_mmlu.items())[:num_own])
+        found = _fewshot_from(TaskSpec("mmlu", 1), TaskFiles(of_mmlu, own))
+        assert found == ("rows of their own" if num_own == len(of_mmlu) else "the scored rows")
+
+
 def test_running_twice_gives_the_same_scores_and_samples(files, make_harness):
     specs = [TaskSpec("arc_easy", 2), TaskSpec("mmlu", 2), TaskSpec("hellaswag"), TaskSpec("hellaswag", 1)]
     assert run_tasks(make_harness, specs, files, limit=4) == run_tasks(make_harness, specs, files, limit=4)
