@@ -216,6 +216,14 @@ def test_a_text_is_encoded_whole_and_alone_whatever_the_file_of_the_tokenizer_wa
     write_tokenizer(str(tmp_path / "export"), source, special, vocab_size=CONFIG.vocab_size, max_length=256)
     assert read_model(str(tmp_path / "export")).tokenizer.encode("the quick fox").ids == expected
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "export").encode("the quick fox") == expected
+    # Both forget what the file says of it; whoever else reads the file does not.
+    assert Tokenizer.from_file(str(tmp_path / "export/tokenizer.json")).encode("the quick fox").ids == expected
+
+
+def test_what_generates_text_is_told_the_special_tokens_and_pads_with_the_end_of_text(tmp_path):
+    write_model(str(tmp_path), model(), CONFIG, LLAMA3_ROPE, SpecialTokens(7, 9), dtype="float32")
+    told = {"bos_token_id": 9, "do_sample": False, "eos_token_id": 7, "pad_token_id": 7}
+    assert json.loads((tmp_path / "generation_config.json").read_text()) == told
 
 
 def test_a_model_trained_with_bos_is_given_one_by_both_libraries(tmp_path):
