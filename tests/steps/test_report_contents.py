@@ -93,6 +93,23 @@ def test_each_phase_says_how_often_it_has_read_a_source_on_its_way_by_the_log_of
     assert [span.shares for span in ocelot.mixture] == [{"code": 20 / 24, "web": 4 / 24}]
 
 
+def test_what_a_branch_alone_reads_too_often_is_found_and_of_what_the_main_line_does_its_own_count_stands(tmp_path):
+    tokens = 40 * 8 * 256
+    tail = tokens + 20 * 24 * 256
+    first, second, third = {"web": 7, "code": 1}, {"web": 12, "code": 12}, {"web": 4, "code": 20}
+    on_the_way = [(40, first), (50, second)]
+    phases = {
+        "kestrel": phase(tmp_path, "kestrel", 1, 40, drawn=first),
+        "ocelot": phase(tmp_path, "ocelot", 41, 60, tokens, 24, drawn=second, batches=on_the_way[:1]),
+        "spoonbill": phase(tmp_path, "spoonbill", 51, 70, tail, 24, drawn=third, batches=on_the_way),
+    }
+    cache = example(tmp_path / "other").caches["web"].result.model_copy(update={"num_train_tokens": 100 * 256})
+    caches = {name: made(tmp_path, f"tokenize/{name}", cache) for name in ("web", "code")}
+    contents = contents_of(example(tmp_path / "other", phases=phases, caches=caches))
+    told = {finding.source: (round(finding.epochs, 9), finding.leg) for finding in contents.consumption.findings}
+    assert told == {"web": (5.2, "ocelot"), "code": (5.6, "spoonbill")}
+
+
 def test_updates_that_were_left_out_change_no_count_of_tokens(tmp_path):
     def told(folder, skipped):
         changed = {"kestrel": phase(folder, "kestrel", 1, 40, skipped=skipped)}
