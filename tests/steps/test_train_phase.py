@@ -555,11 +555,13 @@ def test_the_kernels_their_blocks_and_why_are_printed_first_and_stored_with_the_
     assert recorded.items() <= trajectory.how.items(), "which go into the record of the step"
     assert (begin["remat"], begin["num_microbatches"]) == ("none", 2)
     printed = [record.getMessage() for record in caplog.records if record.name == phase_runs.__name__]
+    assert re.fullmatch(r"compiled its update in \d+\.\d s", printed.pop())
     assert printed == [
         f"from step 0 to 1, 64 tokens an update, kernels: attention chunked, loss reference ({reason}), scatter xla",
         "blocks: attention: query 16; loss: all tokens; scatter: by the compiler; remat none, micro-batches: 2",
         "killed without saving, it loses what is younger than its last save: at most 600 s (checkpoint_every_seconds) "
         "and what a save takes; notice before a kill: not known (--notice SECONDS)",
+        "compiling its update: seconds of a small model, minutes of a large one",
     ]
     named = {"attention": "chunked: query 16", "loss": "reference: all tokens", "scatter": "xla: by the compiler"}
     assert {name: trajectory.how[name] for name in named} == named
