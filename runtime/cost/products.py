@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from runtime.cost.program import ArrayType, Instruction, Program
-from runtime.kernels.names import FUSED, SCATTERED, SPLASH, TRITON
+from runtime.kernels.names import FUSED, SCATTERED, SPLASH, TOKAMAX, TRITON
 
 ATTENTION = {SPLASH[0]: (2, -2), SPLASH[1]: (5, -2), TRITON[0]: (2, -3), TRITON[1]: (7, -3)}
 """How many products between queries and keys a kernel forms, and which axis is the sequence."""
@@ -93,11 +93,27 @@ def _convolution(instruction: Instruction, operands: list[ArrayType]) -> int:
     return pairs
 
 
+def _of_tokamax(instruction: Instruction, operands: list[ArrayType]) -> int:
+    """Its kernels have one name; what they read and write tells them apart."""
+    # What is kept of the softmax is in float32; a batch of one sequence has no axis.
+    query, key, *others = [array.shape for array in operands if array.dtype in ("bf16", "f16")]
+    rows, columns = query[-3], key[-3]
+    up_to_the_diagonal = math.prod(query) * (2 * columns - rows) // 2
+    if len(others) == 1:  # the values: forward
+        return 2 * up_to_the_diagonal
+    # Also the gradient of the output: of one result the queries', of two the keys' and the values'. Backward all pairs
+    # of a stretch are computed.
+    num_products = {1: 3, 2: 4}[len(instruction.arrays)]
+    return num_products * (up_to_the_diagonal if rows == columns else math.prod(query) * columns)
+
+
 def _called(instruction: Instruction, operands: list[ArrayType]) -> int:
     if "__cublas$" in instruction.attributes:
         return _dot(instruction, operands)
     scope = re.search(r'op_name="([^"]*)"', instruction.attributes)
     said = f"{instruction.name} {scope[1] if scope else ''}"
+    if TOKAMAX in said and "mosaic_gpu" in instruction.attributes:
+        return _of_tokamax(instruction, operands)
     for name, (num_products, axis) in ATTENTION.items():
         if name in said:
             # Masks are of integers; a batch of one sequence has no axis.

@@ -7,6 +7,8 @@ SPLASH = ("splash_mha_fwd", "splash_mha_dkv")
 """JAX's, of `splash`: forward, and all gradients."""
 TRITON = ("mha_forward", "mha_backward")
 """JAX's, of `pallas_gpu`."""
+TOKAMAX = "tokamax:"
+"""tokamax's, in the scope of its operations."""
 FUSED = ("cross_entropy_forward", "cross_entropy_hidden_gradient", "cross_entropy_head_gradient")
 """Ours, of the loss kernel `pallas_tpu`, in the order of `FusedBlocks`."""
 SCATTERED = "scattered_product_"

@@ -34,7 +34,7 @@ _ON_GPU: dict[str, str | bool | int] = {
     # XLA then tries no tiles for the products that it gives to Triton, and takes 16 x 8 for most. cuBLAS's own choice
     # depends on shapes and device only.
     "xla_gpu_enable_triton_gemm": False,
-    # Else XLA of JAX 0.11 computes a product twice where a loop keeps it and goes on with it: gate and up of each layer,
+    # Else XLA of JAX 0.11 computes twice what a loop keeps and goes on with: gate and up of each layer,
     # 8 % of a 1.5B's step.
     "xla_gpu_enable_dynamic_slice_fusion": False,
 }

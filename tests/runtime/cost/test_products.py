@@ -87,6 +87,18 @@ def test_the_products_of_gpus_kernels_are_told_by_their_scopes():
     assert flops(f'{kernel}"jit(mha)/mha_preprocess_backward/pallas_call"}}', *shapes) == 0
 
 
+@pytest.mark.parametrize(("columns", "backward"), [(8, 8 * 8 // 2), (16, 8 * 16)])
+def test_tokamax_s_kernels_are_told_apart_by_what_they_read_and_write(columns, backward):
+    said = 'custom-call(), custom_call_target="mosaic_gpu_v2", metadata={op_name="jit(f)/tokamax:"}'
+    query, key, ends = "bf16[2,8,4,16]", f"bf16[2,{columns},2,16]", "s32[2,1,8]"
+    heads = 2 * 2 * 4 * 16  # a product and a sum of each number of a pair's
+    forward = flops(f"mpmd_map.0 = ({query}, f32[2,4,8], f32[2,4,8]) {said}", query, key, key, ends)
+    assert forward == heads * 2 * (8 * columns - 8 * 8 // 2)
+    assert flops(f"mpmd_map.1 = {query} {said}", query, key, key, query, "f32[2,4,8]", ends) == heads * 3 * backward
+    both = flops(f"mpmd_map.2 = ({key}, {key}) {said}", query, key, key, query, "f32[2,4,8]", ends)
+    assert both == heads * 4 * backward
+
+
 @pytest.mark.parametrize(("operation", "what"), [("dot", "what it sums over"), ("convolution", "no dim_labels")])
 def test_a_product_that_is_written_otherwise_is_refused(operation, what):
     with pytest.raises(ValueError, match=f"product: {what}"):

@@ -26,7 +26,11 @@ def mesh_of(platform: str, device_kind: str) -> Mesh:
 @pytest.mark.parametrize("platform", ["gpu", "cuda", "rocm"])
 def test_on_a_gpu_sums_have_one_order_and_the_compiler_knows_the_options(platform: str) -> None:
     options = compiler_options(mesh_of(platform, "NVIDIA H100 80GB HBM3"))
-    assert options == {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
+    assert options == {
+        "xla_gpu_deterministic_ops": True,
+        "xla_gpu_enable_triton_gemm": False,
+        "xla_gpu_enable_dynamic_slice_fusion": False,
+    }
     assert jax.jit(lambda values: values + 1, compiler_options=options)(jnp.zeros(2)).tolist() == [1, 1]
 
 
