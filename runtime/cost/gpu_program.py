@@ -1,24 +1,31 @@
 """What a compiled program for a GPU must not contain, read off its text: operations that take many times their share.
 
 XLA compiled to be deterministic tries nothing out. It then gives products that it may give to Triton the tiles of its
-first guess, and makes a sort of all numbers of a scatter whose places may coincide.
+first guess, and makes a sort of all numbers of a scatter whose places may coincide. Of layers that are written out, one
+array each, it puts the gradients together anew in each kernel that reads them.
 """
 
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable
 
-from runtime.cost.program import Program
+from runtime.cost.program import Instruction, Program
 
 _TRITON_PRODUCT = re.compile(r'"kind":"__triton_(?:nested_)?gemm[a-z_]*"')
 LARGE_SORT = 2**20
 """Numbers; the tokens of a batch are sorted, which is quick."""
+MANY_PARTS = 8
+"""Arrays that are put together; queries, keys and values are few."""
 
 
 def slow_operations(text: str) -> tuple[str, ...]:
     """A sentence for each kind; none is what a good program has."""
     found: Counter[str] = Counter()
-    for computation in Program.read(text).computations.values():
+    program = Program.read(text)
+    for name, computation in program.computations.items():
+        if name != program.entry and _sums_many_parts(computation.values()):
+            found["a sum over arrays that it puts together number by number: `materialized` would, once"] += 1
         for instruction in computation.values():
             if _TRITON_PRODUCT.search(instruction.attributes) is not None:
                 found["a product by Triton in tiles that nobody tuned: cuBLAS would choose by shape"] += 1
@@ -27,3 +34,15 @@ def slow_operations(text: str) -> tuple[str, ...]:
                 if size >= LARGE_SORT:
                     found[f"a sort of {size:,} numbers: of a scatter whose places may coincide"] += 1
     return tuple(sentence if count == 1 else f"{sentence} ({count} times)" for sentence, count in found.items())
+
+
+def _sums_many_parts(fused: Iterable[Instruction]) -> bool:
+    """Whether one kernel puts many large arrays together and sums what it has computed from them."""
+    operations = list(fused)
+    is_joined = any(
+        item.operation == "concatenate"
+        and len(item.operands) >= MANY_PARTS
+        and math.prod(item.arrays[0].shape) >= LARGE_SORT
+        for item in operations
+    )
+    return is_joined and any(item.operation == "reduce" for item in operations)

@@ -6,6 +6,7 @@ libtpu lies in `.venv-libtpu`, beside the environment: where it is installed, ev
 compiler for GPUs lies in `.venv-cuda`.
 """
 
+import dataclasses
 import importlib.metadata
 import json
 import re
@@ -190,6 +191,17 @@ def test_a_train_step_compiles_for_gpus_with_nothing_in_it_that_is_slow(
     assert {axis for item in compiled.collectives for axis in item.axes} == axes
     if axes:
         assert {item.kind for item in compiled.collectives if item.is_hidden} == {"all-gather", "reduce-scatter"}
+
+
+def test_layers_that_are_written_out_for_a_gpu_compute_nothing_twice_and_are_updated_from_whole_gradients():
+    model = dataclasses.replace(MODEL, num_hidden_layers=8)  # as many parts as a fault has
+    request = Request(
+        "train", "1 x H200", 1, model, LENGTH, 2, 1, "bfloat16", "pallas_gpu", "chunked_wide", remat="none"
+    )
+    compiled, _ = outcome_of(request)
+    assert isinstance(compiled, Compiled)
+    assert roofline_of(request, compiled).found_share == pytest.approx(1, abs=0.01)
+    assert faults(request, compiled) == []
 
 
 SLOW_PROGRAM = """

@@ -26,3 +26,17 @@ def test_products_left_to_a_guess_and_sorts_of_every_number_are_told():
 
 def test_sorted_tokens_libraries_and_other_fusions_are_not():
     assert slow_operations(GOOD + SORT.format(size=16_384) + END) == ()
+
+
+def test_a_sum_over_many_arrays_that_it_puts_together_itself_is_told_and_a_kernel_that_only_does_so_is_not():
+    def kernel(num_parts: int, then: str) -> str:
+        parts = ", ".join(["%p"] * num_parts)
+        joined = f"  %all = bf16[{num_parts},2048,512]{{2,1,0}} concatenate({parts}), dimensions={{0}}"
+        return f"%fused (p: bf16[1,2048,512]) -> f32[] {{\n{joined}\n{then}\n}}\n\n"
+
+    total = "  ROOT %sum = f32[] reduce(%all, %zero), dimensions={0,1,2}, to_apply=%add"
+    header, entry = GOOD.split("\n", 1)
+    told = "a sum over arrays that it puts together number by number: `materialized` would, once"
+    assert slow_operations(f"{header}\n{kernel(20, total)}{entry}{END}") == (told,)
+    assert slow_operations(f"{header}\n{kernel(3, total)}{entry}{END}") == ()
+    assert slow_operations(f"{header}\n{kernel(20, '')}{entry}{END}") == ()
