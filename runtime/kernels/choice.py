@@ -14,6 +14,7 @@ from runtime.kernels import (
     block_sizes,
     cross_entropy,
     cross_entropy_chunked,
+    cross_entropy_gpu,
 )
 from runtime.kernels.kernel_shape import KernelShape
 from runtime.kernels.scatter_blocks import ScatterKernel, layer_scatter_blocks, scatter_row
@@ -38,6 +39,7 @@ _ONLY_ON = {
     "pallas_gpu": ("gpu", "a Triton GPU kernel"),
     "cudnn": ("gpu", "a kernel of cuDNN"),
     "tokamax": ("gpu", "a Mosaic GPU kernel"),
+    "mosaic_gpu": ("gpu", "a Mosaic GPU kernel"),
 }
 
 
@@ -55,6 +57,26 @@ def _not_by_triton(shape: KernelShape) -> str | None:
     except ValueError as error:
         return str(error).partition(": ")[2].partition(";")[0]
     return None
+
+
+def _loss_for_gpus(shape: KernelShape) -> tuple[str, str]:
+    """The loss kernel and why, by what was timed on an H200 (docs/gpu.md)."""
+    try:
+        _refuse_mosaic_loss(shape)
+    except ValueError as error:
+        why = str(error).partition(": ")[2].partition(";")[0]
+        return "chunked_wide", f"{_LOSS_AT_ONCE}, in float32 in memory, because of mosaic_gpu {why}"
+    return "mosaic_gpu", f"{_LOSS_AT_ONCE}, in registers"
+
+
+def _refuse_mosaic_loss(shape: KernelShape) -> None:
+    cross_entropy_gpu.refuse_shape(
+        shape.device_kind,
+        num_tokens=shape.num_tokens,
+        hidden_size=shape.hidden_size,
+        vocab_size=shape.vocab_size,
+        compute_dtype=shape.compute_dtype,
+    )
 
 
 def default_kernels(shape: KernelShape) -> KernelChoice:
@@ -75,6 +97,7 @@ def default_kernels(shape: KernelShape) -> KernelChoice:
             )
         case "gpu":
             missing = _not_by_triton(shape)
+            loss, why_loss = _loss_for_gpus(shape)
             why_attention = (
                 "scores stay in registers, documents are kept apart by segment ids (cudnn reads a mask of tokens x "
                 "tokens)"
@@ -83,8 +106,8 @@ def default_kernels(shape: KernelShape) -> KernelChoice:
             )
             return KernelChoice(
                 attention="pallas_gpu" if missing is None else "chunked",
-                loss="chunked_wide",
-                reason=f"attention: {why_attention}; {_LOSS_AT_ONCE}",
+                loss=loss,
+                reason=f"attention: {why_attention}; {why_loss}",
             )
         case "cpu":
             return KernelChoice(
@@ -187,8 +210,13 @@ def described_loss_blocks(kernel: str, shape: KernelShape) -> str:
             return f"{sizes} ({block_sizes.taken_as(shape.device_kind)}{row.reason})"
         case "chunked" | "chunked_wide":
             cut = cross_entropy_chunked.FOR_CPUS if kernel == "chunked" else cross_entropy_chunked.WIDE
-            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut.num_logits)
+            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
             return f"{size} tokens ({cut.num_logits:,} logits at most)"
+        case "mosaic_gpu":
+            _refuse_mosaic_loss(shape)
+            cut, tile = cross_entropy_gpu.CUT, f"{cross_entropy_gpu.TOKENS} x {cross_entropy_gpu.COLUMNS}"
+            size = cross_entropy_chunked.block_tokens(shape.num_tokens, shape.vocab_size, cut)
+            return f"{size} tokens in tiles of {tile} ({cut.num_logits:,} logits at most)"
         case _:
             return "all tokens"
 
