@@ -62,7 +62,7 @@ def fused(hidden: Hidden, head: Head, labels: Labels, weights: PerToken, z_loss:
         num_tokens=hidden.shape[0],
         hidden_size=hidden.shape[1],
         vocab_size=head.shape[1],
-        compute_dtype=str(jnp.promote_types(hidden.dtype, head.dtype)),
+        compute_dtype=str(hidden.dtype),
     )
     return by_blocks(CUT, hidden, head, labels, weights, z_loss)
 
@@ -93,13 +93,13 @@ def by_exponentials(
     """A block's losses and probabilities, from its exponentials as `form` gives them: by default the kernel."""
     formed = (form or exponentials)(rows, head)
     peak = formed.maximum.max(axis=0)
-    log_normalizer = peak + jnp.log(jnp.sum(formed.total * jnp.exp(formed.maximum - peak), axis=0))
+    log_normalizer = peak + jnp.log(jnp.sum(formed.total * jnp.exp(formed.maximum - peak[None, :]), axis=0))
     # An exponential keeps 8 bits of a probability, and the loss of a token is wanted in float32.
     label_columns = jnp.take(head, labels, axis=1).T.astype(jnp.float32)
     label_logit = jnp.sum(rows.astype(jnp.float32) * label_columns, axis=1)
 
     def weighted_probabilities(scales: Array) -> Array:
-        of_tiles = jnp.exp(formed.maximum - log_normalizer) * scales
+        of_tiles = jnp.exp(formed.maximum - log_normalizer[None, :]) * scales[None, :]
         in_tiles = formed.of_logits.reshape(rows.shape[0], -1, COLUMNS).astype(jnp.float32)
         return (in_tiles * of_tiles.T[:, :, None]).reshape(formed.of_logits.shape)
 
