@@ -159,6 +159,7 @@ def mosaic_blocks(device_kind: str, *, head_dim: int, num_rows: int, first_row: 
         )
     row = MOSAIC[head_dim]
     unit = 2 * max(row.blocks.query, row.blocks.query_backward, row.blocks.key_backward)
+    unit = max(unit, row.blocks.key, row.blocks.key_of_query_gradient)
     for tokens, what in ((num_rows, "of a row on a device"), (first_row, "before them")):
         if tokens % unit:
             raise ValueError(

@@ -46,8 +46,21 @@ _ONLY_ON = {
 _LOSS_AT_ONCE = "loss: gradients formed while the logits are there"
 
 
+def _not_by_mosaic(shape: KernelShape) -> str | None:
+    """Why `tokamax` is not the default for rows of this shape on this GPU."""
+    if shape.compute_dtype != "bfloat16":
+        return f"tokamax takes no {shape.compute_dtype}"
+    try:
+        block_sizes.mosaic_blocks(
+            shape.device_kind, head_dim=shape.head_dim, num_rows=shape.stretch, first_row=shape.first_row
+        )
+    except ValueError as error:
+        return _why(error)
+    return attention_tokamax.missing()
+
+
 def _not_by_triton(shape: KernelShape) -> str | None:
-    """Why `pallas_gpu` is not the default for rows of this shape on this GPU."""
+    """Why `pallas_gpu` is not, either."""
     if (family := block_sizes.family_of(shape.device_kind)) is None:
         return f"pallas_gpu was never compiled for {shape.device_kind}"
     if shape.compute_dtype != "bfloat16":
@@ -55,18 +68,13 @@ def _not_by_triton(shape: KernelShape) -> str | None:
     try:
         block_sizes.triton_blocks(family, head_dim=shape.head_dim, num_rows=shape.stretch)
     except ValueError as error:
-        return str(error).partition(": ")[2].partition(";")[0]
+        return _why(error)
     return None
 
 
-def _loss_for_gpus(shape: KernelShape) -> tuple[str, str]:
-    """The loss kernel and why, by what was timed on an H200 (docs/gpu.md)."""
-    try:
-        _refuse_mosaic_loss(shape)
-    except ValueError as error:
-        why = str(error).partition(": ")[2].partition(";")[0]
-        return "chunked_wide", f"{_LOSS_AT_ONCE}, in float32 in memory, because of mosaic_gpu {why}"
-    return "mosaic_gpu", f"{_LOSS_AT_ONCE}, in registers"
+def _why(error: ValueError) -> str:
+    """Without the kernel's name before it and the advice after it."""
+    return str(error).partition(": ")[2].partition(";")[0]
 
 
 def _refuse_mosaic_loss(shape: KernelShape) -> None:
@@ -79,10 +87,25 @@ def _refuse_mosaic_loss(shape: KernelShape) -> None:
     )
 
 
+def _for_gpus(shape: KernelShape) -> KernelChoice:
+    """By what was timed on an H200 (docs/gpu.md); of other GPUs nothing was."""
+    if (no_mosaic := _not_by_mosaic(shape)) is None:
+        attention, why = "tokamax", "documents are kept apart by where they begin, without a mask"
+    elif (no_triton := _not_by_triton(shape)) is None:
+        attention, why = "pallas_gpu", f"scores stay in registers; not tokamax, because {no_mosaic}"
+    else:
+        attention, why = "chunked", f"one block of scores at a time, because {no_triton}"
+    try:
+        _refuse_mosaic_loss(shape)
+    except ValueError as error:
+        loss, where = "chunked_wide", f"in memory; not mosaic_gpu, because {_why(error)}"
+    else:
+        loss, where = "mosaic_gpu", "in registers"
+    return KernelChoice(attention, loss, f"attention: {why}; {_LOSS_AT_ONCE}, {where}")
+
+
 def default_kernels(shape: KernelShape) -> KernelChoice:
     """The fastest kernels known to be right on the platform at this shape.
-
-    Of GPUs no kernel was ever timed: docs/gpu.md says why their default is the one that it is.
 
     Raises:
         ValueError: no kernels are known for the platform.
@@ -96,19 +119,7 @@ def default_kernels(shape: KernelShape) -> KernelChoice:
                 "products with the head where pallas_tpu, which needs less memory, takes five",
             )
         case "gpu":
-            missing = _not_by_triton(shape)
-            loss, why_loss = _loss_for_gpus(shape)
-            why_attention = (
-                "scores stay in registers, documents are kept apart by segment ids (cudnn reads a mask of tokens x "
-                "tokens)"
-                if missing is None
-                else f"one block of scores at a time, because {missing}"
-            )
-            return KernelChoice(
-                attention="pallas_gpu" if missing is None else "chunked",
-                loss=loss,
-                reason=f"attention: {why_attention}; {why_loss}",
-            )
+            return _for_gpus(shape)
         case "cpu":
             return KernelChoice(
                 attention="chunked",

@@ -52,6 +52,9 @@ class MosaicBlocks(NamedTuple):
     """Blocks of keys that are fetched ahead."""
     query_backward: int
     key_backward: int
+    """Both of the kernel that forms the gradients of keys and values."""
+    key_of_query_gradient: int
+    """Of the other one, which takes as many queries."""
     num_stages_backward: int
 
 
@@ -213,12 +216,12 @@ assembler keeps everything in a thread's 255 registers (docs/gpu.md). Never time
 
 MOSAIC: dict[int, MosaicRow] = {
     64: MosaicRow(
-        MosaicBlocks(64, 128, 2, 64, 64, 2), "tokamax's own; compiled for an H200: nothing leaves the registers"
+        MosaicBlocks(64, 128, 2, 64, 64, 128, 2), "the quickest of 8 on an H200; a thread's numbers stay in registers"
     ),
     128: MosaicRow(
-        MosaicBlocks(64, 128, 3, 64, 64, 2),
-        "the quickest in tokamax's tuning files, of an H100 at this head size; compiled for an H200: of a thread's "
-        "numbers 56 bytes forward and 72 backward leave the registers",
+        MosaicBlocks(64, 128, 3, 64, 64, 128, 2),
+        "the quickest of 7 on an H200; of a thread's numbers 56 bytes forward and 72 backward leave the registers",
     ),
 }
-"""By head size, of a Hopper; bfloat16, tokamax 0.0.12, jax 0.10.2, ptxas 12.9 (docs/gpu.md). Never timed here."""
+"""By head size, of a Hopper; bfloat16. Timed with jax 0.11.2 and tokamax 0.0.17, registers by ptxas 12.9 of jax 0.10.2
+and tokamax 0.0.12 (docs/gpu.md)."""

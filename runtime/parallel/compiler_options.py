@@ -27,13 +27,16 @@ _BY_TPU = {
     "TPU v6 lite": _ON_SPARSE_CORES,
     "TPU v6e": _ON_SPARSE_CORES,
 }
-_EXACT_ON_GPU: dict[str, str | bool | int] = {
+_ON_GPU: dict[str, str | bool | int] = {
     # Else cuDNN's attention is summed in whatever order threads arrive, and products by whichever kernel was fastest
     # when this process tried them: a resumed run would not be the undisturbed one.
     "xla_gpu_deterministic_ops": True,
     # XLA then tries no tiles for the products that it gives to Triton, and takes 16 x 8 for most. cuBLAS's own choice
     # depends on shapes and device only.
     "xla_gpu_enable_triton_gemm": False,
+    # Else XLA of JAX 0.11 computes a product twice where a loop keeps it and goes on with it, once for each: a quarter of
+    # a forward pass.
+    "xla_gpu_enable_dynamic_slice_fusion": False,
 }
 
 _ON_CPU: dict[str, str | bool | int] = {
@@ -47,7 +50,7 @@ def compiler_options(mesh: Mesh) -> dict[str, str | bool | int] | None:
     """What to compile the programs of `mesh` with, beyond the defaults."""
     match platform(mesh):
         case "gpu":
-            return _EXACT_ON_GPU
+            return _ON_GPU
         case "cpu":
             return _ON_CPU
     return _BY_TPU.get(device_kind(mesh))

@@ -18,6 +18,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float32, Int32
 
 from runtime.kernels.choice import check_kernels
+from runtime.kernels.materialize import materialized
 from runtime.kernels.scatter_blocks import ScatterKernel, check_scatter_kernel
 from runtime.model.computation import REMATS, Computation, Remat, matmul_precision
 from runtime.model.config import LlamaConfig, Rope
@@ -218,6 +219,8 @@ def _train_program(
         batch = order.after(batch, (labels, weights), tokens)
         computed = _gradients(objective, state.params, batch, num_microbatches)
         gradients, figures, per_token = order.after(computed, computed, tokens)
+        if platform(mesh) == "gpu" and computation.unrolled_layers(config.num_hidden_layers) > 1:
+            gradients = dataclasses.replace(gradients, layers=materialized(gradients.layers))
         row_targets = order.after(row_targets, computed, tokens)
         if mesh.shape["replica"] > 1:
             sent = jax.tree.map(lambda leaf: leaf.astype(reduce_dtype), gradients)
